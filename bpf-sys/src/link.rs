@@ -100,7 +100,6 @@ impl XdpLink {
     }
 }
 
-/// How an attachment is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkInfo {
     /// Its own id, as `bpftool` shows it.

@@ -32,10 +32,8 @@ pub struct Program<'a> {
     pub frags: bool,
 }
 
-/// A program was refused.
 #[derive(Debug)]
 pub struct LoadError {
-    /// What the kernel answered.
     pub source: io::Error,
     /// What its verifier says, the end of it; empty where it did not get that far.
     pub log: String,

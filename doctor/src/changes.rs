@@ -8,23 +8,17 @@ use crate::{Finding, Origin, Report, Rule, Severity};
 #[derive(Debug, Clone, Deserialize)]
 pub struct Earlier {
     pub schema: String,
-    /// Where it looked.
     #[serde(flatten)]
     pub origin: Origin,
-    /// What it found.
     pub findings: Vec<Finding>,
 }
 
-/// A finding by name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Named {
-    /// The check's name.
     pub check: String,
-    /// What was looked at.
     pub subject: String,
 }
 
-/// What changed since.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Changes {
     /// Were there, and are gone.

@@ -23,7 +23,6 @@ pub struct Collection {
     pub before: Sample,
     /// Everything, later.
     pub after: Sample,
-    /// How much later.
     pub seconds: f64,
 }
 
@@ -66,7 +65,6 @@ impl Collection {
         Self { before, after: gather(), seconds }
     }
 
-    /// Writes the archive.
     pub fn write(&self, to: impl Write) -> io::Result<()> {
         let mut archive = tar::Builder::new(to);
         let head = Head {
@@ -87,7 +85,6 @@ impl Collection {
         archive.into_inner()?.flush()
     }
 
-    /// Reads an archive.
     pub fn read(mut from: impl Read) -> Result<Self, Error> {
         let mut begin = Vec::new();
         let read = from.by_ref().take(4).read_to_end(&mut begin);

@@ -7,7 +7,6 @@ use crate::Collection;
 /// Files of one kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Class {
-    /// What they hold.
     pub holds: &'static str,
     /// What one may not want to show to others; absent: nothing that tells who is who.
     pub mind: Option<&'static str>,

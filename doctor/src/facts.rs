@@ -41,7 +41,7 @@ pub enum Profile {
 pub struct Facts {
     before: Sample,
     after: Sample,
-    /// Between the two.
+    /// Between the two samples.
     pub seconds: f64,
     /// What the machine is to be good at.
     pub profile: Option<Profile>,
@@ -50,7 +50,6 @@ pub struct Facts {
     network: Result<Network, Unknown>,
     /// Of drivers, by the interface's index.
     features: Option<BTreeMap<u32, XdpFeatures>>,
-    /// What rules asked for.
     #[cfg(test)]
     asked: std::sync::Arc<std::sync::Mutex<std::collections::BTreeSet<String>>>,
 }
@@ -101,7 +100,6 @@ impl Facts {
         self.network.as_ref().map_err(Clone::clone)
     }
 
-    /// A whole file.
     pub fn text(&self, path: &str) -> Result<&str, Unknown> {
         self.note(path);
         text(&self.after, path)

@@ -21,15 +21,10 @@ pub enum Fix {
         /// As in `-K`.
         option: &'static str,
         device: String,
-        /// Words.
         settings: Vec<String>,
     },
     /// `ip link set dev DEVICE SETTINGS`
-    Link {
-        device: String,
-        /// Words.
-        settings: Vec<String>,
-    },
+    Link { device: String, settings: Vec<String> },
     /// `echo VALUE > PATH`
     Write {
         /// Of a file under /proc or /sys.
@@ -135,7 +130,6 @@ impl Serialize for Fix {
 /// A change, and the one that takes it back.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Change {
-    /// What to do.
     pub fix: Fix,
     /// Sets what was read.
     pub undo: Fix,

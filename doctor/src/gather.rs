@@ -20,7 +20,6 @@ pub use session::SESSION;
 
 /// Queues for received packets, and who polls them.
 pub const QUEUES: &str = "/netlink/queues.json";
-/// What they counted.
 pub const QUEUE_COUNTS: &str = "/netlink/queue_counts.json";
 
 /// What counts, and so is read twice; the protocols' counters close to those of the devices, which come next.
@@ -104,7 +103,6 @@ pub fn gather_at_once() -> Sample {
     sample
 }
 
-/// Everything: the second.
 pub fn gather() -> Sample {
     complete(gather_counters())
 }

@@ -28,7 +28,6 @@ impl Sample {
         &self.unread
     }
 
-    /// Adds a file.
     pub fn put(&mut self, path: impl Into<String>, text: impl Into<String>) {
         Arc::make_mut(&mut self.files).insert(path.into(), text.into());
     }

@@ -8,7 +8,6 @@ use crate::{Change, Finding, Origin, Report};
 /// Two scripts for sh.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Scripts {
-    /// Runs the fixes.
     pub fix: String,
     /// Sets what was read, last change first.
     pub undo: String,

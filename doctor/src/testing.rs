@@ -12,7 +12,6 @@ use crate::{Collection, Facts, Outcome, Profile, Report, Rule, Severity, judge};
 /// A captured machine: one veth pair and a card with four queues, on which every rule is content.
 const HEALTHY: &str = include_str!("../testdata/healthy.txt");
 
-/// A machine to break.
 #[derive(Debug, Clone, Default)]
 pub struct Machine {
     pub collection: Collection,
@@ -50,7 +49,6 @@ impl Machine {
         self
     }
 
-    /// Takes a file away.
     pub fn remove(mut self, path: &str) -> Self {
         self.collection.before.remove(path);
         self.collection.after.remove(path);
@@ -89,7 +87,6 @@ impl Machine {
         self.edit(ringway_host::NETWORK, change)
     }
 
-    /// Counters of a device.
     pub fn stats(
         self,
         name: &str,

@@ -7,22 +7,12 @@ use std::path::PathBuf;
 pub enum Error {
     /// A file of /proc or /sys, or of a captured machine, could not be read.
     #[error("cannot read {path}: {source}; check that it exists and that this process may read it")]
-    Read {
-        path: PathBuf,
-        /// The system's answer.
-        source: io::Error,
-    },
+    Read { path: PathBuf, source: io::Error },
     /// A file was read but does not look as the kernel documents it.
     #[error(
         "{path} holds {content:?}, where {expected} was expected; report this with the kernel's version"
     )]
-    Content {
-        path: PathBuf,
-        /// What it held, shortened.
-        content: String,
-        /// What should be there.
-        expected: &'static str,
-    },
+    Content { path: PathBuf, content: String, expected: &'static str },
     /// No interface of this name or index in the calling thread's network namespace.
     #[error("no interface {name} in this network namespace; `ip link` lists those that exist")]
     NoInterface {
@@ -35,14 +25,12 @@ pub enum Error {
         /// What was asked of the interface.
         what: &'static str,
         interface: String,
-        /// The system's answer.
         source: io::Error,
     },
     /// The kernel refused a netlink request.
     #[error("{what}: {source}{}{}", kernel_hint(detail), privilege_hint(source))]
     Netlink {
         what: String,
-        /// The system's answer.
         source: io::Error,
         /// The kernel's own words (extended acknowledgement), or empty.
         detail: String,
@@ -54,19 +42,12 @@ pub enum Error {
     #[error(
         "no route to {destination}: {source}; add one, for example `ip route add {destination} via GATEWAY`"
     )]
-    NoRoute {
-        destination: std::net::IpAddr,
-        /// The system's answer.
-        source: io::Error,
-    },
+    NoRoute { destination: std::net::IpAddr, source: io::Error },
     /// What was captured of a machine lacks this fact.
     #[error(
         "what was collected does not hold {fact}; collect it again with this version of Ringway"
     )]
-    NotCaptured {
-        /// The missing fact.
-        fact: &'static str,
-    },
+    NotCaptured { fact: &'static str },
 }
 
 fn privilege_hint(source: &io::Error) -> &'static str {

@@ -14,7 +14,6 @@ use crate::{Error, Result};
 /// An interface with what its driver says.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Interface {
-    /// What netlink knows.
     #[serde(flatten)]
     pub link: Link,
     /// Who drives it; absent where nobody says.
@@ -37,7 +36,7 @@ impl Interface {
 /// A network namespace at one moment.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Network {
-    /// Interfaces by index.
+    /// Sorted by index.
     pub interfaces: Vec<Interface>,
     pub addresses: Vec<Address>,
     /// Routes of all tables.

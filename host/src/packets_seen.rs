@@ -2,7 +2,6 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Where packets were seen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SeenAt {
@@ -21,9 +20,7 @@ pub enum SeenAt {
 /// Packets of one kind.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Seen {
-    /// Where.
     pub at: SeenAt,
-    /// Index of the interface.
     pub ifindex: u32,
     /// EtherType, host byte order.
     pub protocol: u16,
@@ -31,7 +28,7 @@ pub struct Seen {
     pub reason: String,
     /// The function that freed them; empty where that is not known.
     pub function: String,
-    /// Packets by processor.
+    /// One count per processor.
     pub packets: Vec<u64>,
     /// Packets as they were before GRO, or their sender, joined them.
     pub segments: u64,

@@ -5,7 +5,6 @@ use std::path::PathBuf;
 
 use rustix::io::Errno;
 
-/// Result of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
 /// Every error of this crate.
@@ -39,7 +38,6 @@ pub enum Error {
     NoBpffs {
         /// Where it was looked for.
         path: PathBuf,
-        /// Why mounting failed.
         source: io::Error,
     },
     /// Pins are below another bpffs.
@@ -54,7 +52,6 @@ pub enum Error {
          stop it first (systemctl stop ringway, or kill {pid}; where it hangs, kill -KILL {pid}): traffic keeps flowing meanwhile"
     )]
     Busy {
-        /// Name of the node.
         node: String,
         /// Process that holds it, 0 when unknown.
         pid: u64,
@@ -62,7 +59,6 @@ pub enum Error {
     /// The user's own program cannot stand behind ours.
     #[error("on_pass = \"{}\": {why}", path.display())]
     OnPass {
-        /// Where it is pinned.
         path: PathBuf,
         /// What is wrong with it, and what to do.
         why: String,
@@ -73,11 +69,9 @@ pub enum Error {
          they cannot be taken over: run `ringway detach` (ends all connections), then start again"
     )]
     Layout {
-        /// Name of the node.
         node: String,
         /// Layout found under the pins.
         found: u32,
-        /// Layout of this version.
         expected: u32,
     },
     /// A pinned map differs from what this version expects although the layout is the same.
@@ -85,30 +79,18 @@ pub enum Error {
         "pinned map {map} is not what this version expects ({detail}); \
          run `ringway detach` (ends all connections), then start again"
     )]
-    PinnedMap {
-        /// Name of the map.
-        map: String,
-        detail: String,
-    },
+    PinnedMap { map: String, detail: String },
     /// The program that sends health checks of dsr backends could not be attached.
     #[error(
         "health checks of dsr backends: the program that sends them could not be attached ({source}); \
          a kernel from 6.6 on has tcx; older ones need sch_ingress (modprobe sch_ingress cls_bpf)"
     )]
-    AttachProbe {
-        /// What the kernel said.
-        source: libbpf_rs::Error,
-    },
+    AttachProbe { source: libbpf_rs::Error },
     /// More addresses than decap has room for.
     #[error(
         "this host has {found} addresses, decap has room for {limit}: name those that tunnels end at and services have"
     )]
-    TooManyAddresses {
-        /// How many there are.
-        found: usize,
-        /// How many fit.
-        limit: usize,
-    },
+    TooManyAddresses { found: usize, limit: usize },
     /// Nothing is loaded for this node.
     #[error(
         "no gateway named {node} under {}{}; start one with `ringway run`, \
@@ -116,11 +98,9 @@ pub enum Error {
         path.display(), known_nodes(known)
     )]
     NotLoaded {
-        /// Name of the node.
         node: String,
         /// Where it was looked for.
         path: PathBuf,
-        /// Nodes that are there.
         known: Vec<String>,
     },
     /// A node or interface name that cannot be a file name.
@@ -133,9 +113,7 @@ pub enum Error {
         log_tail(log)
     )]
     Load {
-        /// Name of the program.
         program: &'static str,
-        /// libbpf's error.
         source: libbpf_rs::Error,
         /// The last lines of libbpf's and the verifier's log.
         log: String,
@@ -145,30 +123,19 @@ pub enum Error {
         "--only: {found} rules, and the program that chooses packets takes {limit} (icmp is two, for IPv4 and IPv6); \
          make one of several, by ranges of ports and prefixes: `--only udp:4242-4250@10.0.0.0/24`"
     )]
-    TooManyRules {
-        found: usize,
-        /// How many it takes.
-        limit: usize,
-    },
+    TooManyRules { found: usize, limit: usize },
     /// The kernel refused a program at a tracepoint.
     #[error(
         "the kernel refused to attach {program} to its tracepoint: {source:#}; it must have \
          tracepoints and describe its types (CONFIG_DEBUG_INFO_BTF=y)"
     )]
-    Trace {
-        /// Name of the program.
-        program: String,
-        /// libbpf's error.
-        source: libbpf_rs::Error,
-    },
+    Trace { program: String, source: libbpf_rs::Error },
     /// A map could not be read or written.
     #[error("cannot {action} map {map}: {source:#}; {}", map_hint(source))]
     Map {
         /// "read", "write", "open", ...
         action: &'static str,
-        /// Name of the map.
         map: String,
-        /// libbpf's error.
         source: libbpf_rs::Error,
     },
     /// A value under a pin has not the size or content it should have.
@@ -176,12 +143,7 @@ pub enum Error {
         "map {map} holds something this version cannot read ({detail}); \
          read it with the version that loaded it"
     )]
-    Content {
-        /// Name of the map.
-        map: String,
-        /// What is wrong.
-        detail: String,
-    },
+    Content { map: String, detail: String },
     /// A pin, directory or link could not be handled.
     #[error("cannot {action} {}: {source}{}", path.display(), root_hint(source))]
     Pin {
@@ -208,13 +170,10 @@ pub enum Error {
     #[error("{iface} already runs an XDP program, {name} (id {id}), which {owner}; {remedy}")]
     ForeignProgram {
         iface: String,
-        /// The program's id.
         id: u32,
-        /// The program's name.
         name: String,
         /// Whose it is: `XdpOwner::owner`.
         owner: String,
-        /// What takes it off.
         remedy: String,
     },
     /// An interface of this node is attached from another network namespace.
@@ -222,19 +181,13 @@ pub enum Error {
         "the pins of node {node} belong to interface {iface} of another network namespace; \
          run ringway there, or give this gateway another [node] name"
     )]
-    OtherNamespace {
-        /// Name of the node.
-        node: String,
-        iface: String,
-    },
-    /// Attaching failed.
+    OtherNamespace { node: String, iface: String },
     #[error("cannot attach to {iface} in {mode} mode: {source}; {hint}")]
     Attach {
         iface: String,
         /// "native" or "generic".
         mode: &'static str,
         source: io::Error,
-        /// What to do.
         hint: String,
     },
     /// A test run was refused.
@@ -249,59 +202,34 @@ pub enum Error {
          end one of the processes {}",
         pids.len(), pids.iter().map(u32::to_string).collect::<Vec<_>>().join(", ")
     )]
-    CapturesFull {
-        /// Name of the node.
-        node: String,
-        /// The processes that capture.
-        pids: Vec<u32>,
-    },
+    CapturesFull { node: String, pids: Vec<u32> },
     /// Another capture has been beginning or ending for longer than anybody should wait.
     #[error(
         "another capture of node {node} has been beginning or ending all the time, which others wait for; \
          try again, or look for one that stands still: `ps -C ringway`"
     )]
-    CaptureBusy {
-        /// Name of the node.
-        node: String,
-    },
+    CaptureBusy { node: String },
     /// Something lies where captures are, and none has put it there.
     #[error(
         "not Ringway's: {0}; somebody with the daemon's rights has put that there: find out who, then: rm -r {0}",
         paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(" ")
     )]
-    CaptureForeign {
-        /// What is not ours.
-        paths: Vec<PathBuf>,
-    },
+    CaptureForeign { paths: Vec<PathBuf> },
     /// Captures of another version are under way.
     #[error(
         "captures of node {node} are under way that another version of ringway has begun; \
          end them, or capture with that version"
     )]
-    CaptureVersion {
-        /// Name of the node.
-        node: String,
-    },
+    CaptureVersion { node: String },
     /// What is captured on is not there any more.
     #[error("node {node} was detached: there is nothing to capture any more")]
-    CaptureGone {
-        /// Name of the node.
-        node: String,
-    },
+    CaptureGone { node: String },
     /// The kernel refused a filter.
     #[error("the kernel refused the filter: {source}; try a simpler one{}", log_tail(log))]
-    CaptureFilter {
-        source: io::Error,
-        /// What the verifier said.
-        log: String,
-    },
+    CaptureFilter { source: io::Error, log: String },
     /// Something else the system refused.
     #[error("cannot {action}: {source}")]
-    System {
-        /// What was being done.
-        action: &'static str,
-        source: io::Error,
-    },
+    System { action: &'static str, source: io::Error },
 }
 
 fn root_hint(source: &io::Error) -> &'static str {

@@ -13,7 +13,6 @@ macro_rules! objects {
     ($($name:ident),*) => {
         $(
             #[allow(clippy::all, clippy::undocumented_unsafe_blocks, clippy::unwrap_used)]
-            #[allow(missing_docs)]
             pub(crate) mod $name {
                 use ringway_abi::raw::*;
 

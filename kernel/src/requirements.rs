@@ -38,7 +38,6 @@ pub enum Bpffs {
 pub struct Probe {
     /// Release of the running kernel.
     pub kernel: String,
-    /// It is new enough.
     pub kernel_ok: bool,
     /// Capabilities that are needed and missing.
     pub missing_capabilities: Vec<&'static str>,

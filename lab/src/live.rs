@@ -14,7 +14,7 @@ use ringway_engine::generate::{Clock, Pace, Stamp};
 use crate::{Error, Result};
 
 /// Generated from bpf/live.bpf.c.
-#[allow(clippy::all, clippy::undocumented_unsafe_blocks, clippy::unwrap_used, missing_docs)]
+#[allow(clippy::all, clippy::undocumented_unsafe_blocks, clippy::unwrap_used)]
 mod skeleton {
     include!(concat!(env!("OUT_DIR"), "/live.skel.rs"));
 }

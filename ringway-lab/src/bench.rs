@@ -12,7 +12,6 @@ use ringway_terminal::exit::{self, Exit};
 use crate::cli::{Bench, BenchArgs, OfRingway, Output, OutputArgs, Plotted, Printed};
 use crate::table;
 
-/// Runs a benchmark.
 pub fn main(args: BenchArgs) -> anyhow::Result<Exit> {
     match args.what {
         Bench::Lb(OfRingway { mut scenario, ringway, output }) => {

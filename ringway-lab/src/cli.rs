@@ -55,7 +55,6 @@ pub struct RingwayArgs {
 }
 
 impl RingwayArgs {
-    /// Where it is.
     pub fn find(&self) -> Result<PathBuf, Error> {
         find_ringway(self.ringway.as_deref(), crate::VERSION)
     }

@@ -10,7 +10,6 @@ use crate::cli::{DemoArgs, Output};
 use ringway_terminal::exit::Exit;
 use ringway_terminal::table::{self, Cell, Table, Tone};
 
-/// Runs the demo.
 pub fn main(args: &DemoArgs) -> anyhow::Result<Exit> {
     if let Some(job) = &args.inner {
         demo::inner(job)?;

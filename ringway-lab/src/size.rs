@@ -16,7 +16,6 @@ use crate::units;
 use ringway_terminal::exit::{self, Exit};
 use ringway_terminal::table::{self, Cell, Table, Tone};
 
-/// Sizes a workload.
 pub fn main(args: &SizeArgs) -> anyhow::Result<Exit> {
     if let Some(file) = &args.calibrate {
         return calibrate(file, args.overwrite);

@@ -243,7 +243,6 @@ pub struct NodeArgs {
 }
 
 impl NodeArgs {
-    /// Whom to ask.
     pub fn selector(&self) -> ringway_api::client::node_selector::NodeSelector<'_> {
         ringway_api::client::node_selector::NodeSelector {
             config: self.config.as_deref(),

@@ -13,19 +13,16 @@ pub struct Error {
     pub remedy: String,
 }
 
-/// What sort of failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// The configuration does not fit this machine, or is wrong in itself.
     Configuration,
-    /// Something did not work.
     Failed,
     /// Nothing failed, but what was asked about is not well.
     Unhealthy,
 }
 
 impl Error {
-    /// Something did not work.
     pub fn failed(what: impl Into<String>, remedy: impl Into<String>) -> Error {
         Error { kind: Kind::Failed, what: what.into(), remedy: remedy.into() }
     }

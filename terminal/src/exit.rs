@@ -7,12 +7,10 @@ use std::process::ExitCode;
 use crate::error::{Error, Kind};
 use crate::journal;
 
-/// How a command ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
     /// Done; nothing to complain about.
     Done = 0,
-    /// It did not work.
     Failed = 1,
     /// Wrong usage or configuration (clap's own code is 2 as well).
     Usage = 2,

@@ -6,14 +6,11 @@ use std::io::{self, IsTerminal, Write};
 /// What a cell's colour says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Tone {
-    /// Nothing.
     #[default]
     Plain,
     /// As it should be.
     Good,
-    /// Look at it.
     Warn,
-    /// Broken.
     Bad,
     /// Less important.
     Dim,
@@ -66,12 +63,10 @@ pub struct Table {
 }
 
 impl Table {
-    /// An empty table.
     pub fn new(heading: &[&'static str]) -> Table {
         Table { heading: heading.to_vec(), rows: Vec::new(), widths: Vec::new() }
     }
 
-    /// Adds a row.
     pub fn row(&mut self, cells: Vec<Cell>) {
         self.rows.push(cells);
     }

@@ -12,7 +12,6 @@ pub enum Error {
         /// What was being done, as a participle: "creating", "entering".
         step: &'static str,
         name: String,
-        /// The system's answer.
         source: io::Error,
     },
     /// A file or directory could not be used.
@@ -21,7 +20,6 @@ pub enum Error {
         /// What was being done, as a participle.
         what: &'static str,
         path: PathBuf,
-        /// The system's answer.
         source: io::Error,
     },
     /// `ip` refused a command.
@@ -29,7 +27,6 @@ pub enum Error {
     Ip {
         /// The failing line of the batch, or the whole batch.
         command: String,
-        /// Where it ran.
         namespace: String,
         /// What `ip` said.
         message: String,
@@ -50,17 +47,11 @@ pub enum Error {
     },
     /// A program could not be started.
     #[error("cannot start {program} in {namespace}: {source}{}", missing_hint(source))]
-    Start {
-        program: String,
-        namespace: String,
-        /// The system's answer.
-        source: io::Error,
-    },
+    Start { program: String, namespace: String, source: io::Error },
     /// A program ended when it should have gone on.
     #[error("{program} ended with {status}; its last words: {log}")]
     Ended {
         program: String,
-        /// How it ended.
         status: String,
         /// The end of its log.
         log: String,
@@ -68,7 +59,6 @@ pub enum Error {
     /// What was waited for did not happen.
     #[error("{what} did not happen within {after:?} ({tries} tries){}", last_hint(last))]
     Timeout {
-        /// What was waited for.
         what: String,
         after: Duration,
         /// How often the condition was looked at.

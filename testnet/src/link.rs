@@ -83,7 +83,6 @@ impl Default for VethOptions {
 pub struct Link {
     pub namespace: Namespace,
     pub name: String,
-    /// Its MAC address.
     pub mac: Mac,
     /// Its index there.
     pub ifindex: u32,

@@ -34,7 +34,6 @@ pub(crate) struct Owner {
 }
 
 impl Owner {
-    /// This process.
     pub fn this() -> Result<Self> {
         static THIS: OnceLock<Owner> = OnceLock::new();
         if let Some(owner) = THIS.get() {

@@ -12,7 +12,6 @@ use crate::{Error, Namespace, Result};
 /// How a veth end is made ready for frames that XDP sends from its peer. Without, veth drops them silently.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum XdpReceive {
-    /// Not at all.
     #[default]
     No,
     /// GRO on: enough for redirected frames, **not for XDP_TX**; see [`enable_napi`].

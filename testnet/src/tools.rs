@@ -10,7 +10,6 @@ use crate::{Error, Result};
 /// A program found on this machine.
 #[derive(Debug, Clone)]
 pub struct Tool {
-    /// Full path.
     pub path: PathBuf,
     /// Directories with shared libraries that were unpacked beside it; empty for installed programs.
     pub libraries: Vec<PathBuf>,

@@ -7,9 +7,7 @@ use crate::{End, Link, Namespace, Result, VethOptions, XdpReceive, bridge, veth}
 /// Which address families a topology has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Families {
-    /// IPv4 alone.
     V4,
-    /// IPv6 alone.
     V6,
     Both,
 }
@@ -18,7 +16,6 @@ pub enum Families {
 #[derive(Debug, Clone)]
 pub struct Node {
     pub ns: Namespace,
-    /// Its `eth0`.
     pub eth0: Link,
     /// The far end of its veth pair.
     pub peer: Link,

@@ -19,7 +19,6 @@ pub const SCHEMA: &str = "ringway.overrides/1";
 /// All overrides of a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Overrides {
-    /// [`SCHEMA`].
     pub schema: String,
     /// Oldest first.
     pub overrides: Vec<Override>,
@@ -34,9 +33,7 @@ impl Default for Overrides {
 /// What was said about one backend.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Override {
-    /// Name of its service.
     pub service: String,
-    /// Its own address.
     pub address: IpAddr,
     /// Its own port; 0: the one that the client asked for.
     pub port: u16,
@@ -49,7 +46,6 @@ pub struct Override {
 }
 
 impl Override {
-    /// Address and port together.
     pub fn endpoint(&self) -> SocketAddr {
         SocketAddr::new(self.address, self.port)
     }
@@ -78,9 +74,7 @@ impl Override {
 /// A backend after something was said about it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Told {
-    /// Name of its service.
     pub service: String,
-    /// Its own address.
     pub address: IpAddr,
     /// Its own port; 0: the one that the client asked for.
     pub port: u16,
@@ -99,24 +93,12 @@ pub struct Told {
 #[serde(rename_all = "lowercase", tag = "action")]
 pub enum Change {
     /// No new flows.
-    Drain {
-        /// Name of the service.
-        service: String,
-        /// Which backend.
-        backend: String,
-    },
+    Drain { service: String, backend: String },
     /// New flows again.
-    Undrain {
-        /// Name of the service.
-        service: String,
-        /// Which backend.
-        backend: String,
-    },
+    Undrain { service: String, backend: String },
     /// Another weight; one that is drained stays so, and has it afterwards.
     Weight {
-        /// Name of the service.
         service: String,
-        /// Which backend.
         backend: String,
         /// 0 to 1000.
         weight: u16,

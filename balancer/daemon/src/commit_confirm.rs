@@ -32,10 +32,9 @@ pub fn patience_now() -> Duration {
 /// What waits for a confirmation. Pure.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum Confirm {
-    /// Nothing.
+    /// Nothing waits.
     #[default]
     Open,
-    /// These are attached provisionally.
     Waiting {
         /// Names of interfaces.
         names: Vec<String>,
@@ -96,7 +95,6 @@ impl Confirm {
         Some(names)
     }
 
-    /// Those that wait.
     pub fn waiting(&self) -> &[String] {
         match self {
             Confirm::Waiting { names, .. } => names,
@@ -142,7 +140,6 @@ pub struct CommitConfirm {
 }
 
 impl CommitConfirm {
-    /// What waits now.
     pub fn post(&self, confirm: &Confirm) {
         lock(&self.posted).clone_from(confirm);
     }
@@ -170,7 +167,6 @@ impl CommitConfirm {
         self.bell.notified().await;
     }
 
-    /// Answers all requests.
     pub fn answer(&self, answer: &Answer) {
         for request in std::mem::take(&mut *lock(&self.asked)) {
             // Whoever asked may be gone.

@@ -10,7 +10,6 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 /// What one loan has room for: a program with its pipes needs the most.
 const EACH: usize = 8;
 
-/// Spare descriptors.
 #[derive(Debug)]
 pub struct DescriptorReserve {
     kept: Mutex<Vec<OwnedFd>>,

@@ -55,7 +55,6 @@ impl Notifier {
         self.watchdog
     }
 
-    /// Traffic is being served.
     pub fn ready(&self, status: &str) {
         self.send(&format!("READY=1\nSTATUS={status}\nMAINPID={}", std::process::id()));
     }
@@ -77,7 +76,6 @@ impl Notifier {
         self.send("READY=1");
     }
 
-    /// The daemon is leaving.
     pub fn stopping(&self) {
         self.send("STOPPING=1");
     }

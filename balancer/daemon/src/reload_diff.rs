@@ -19,9 +19,7 @@ use crate::backends::BackendSet;
 /// A configuration and the one that follows.
 #[derive(Clone, Copy)]
 pub struct ConfigDiff<'c> {
-    /// In force.
     pub old: &'c Config,
-    /// To be.
     pub new: &'c Config,
 }
 

@@ -35,7 +35,6 @@ const COUNT_FRESH: Duration = Duration::from_secs(10);
 pub struct Snapshot {
     /// `[node] name`.
     pub node: String,
-    /// What is wrong.
     pub problems: Vec<Problem>,
     /// Why the node should get no traffic.
     pub unready: Vec<Problem>,
@@ -49,7 +48,6 @@ pub struct Snapshot {
     pub overrides: Vec<Override>,
     /// The last reload since the daemon began.
     pub last_reload: Option<Reload>,
-    /// How many there were.
     pub reloads: Reloads,
     /// Health checks that this machine could not make.
     pub checks_not_made: BTreeMap<Lack, u64>,
@@ -176,13 +174,11 @@ pub struct StatusStore {
     flows: Mutex<Option<Count>>,
     /// When it was last decided anew who gets new flows.
     settled: Mutex<Option<Instant>>,
-    /// What happens per second.
     meter: Mutex<Meter>,
     /// What backends that have left had counted.
     departed: Mutex<Departed>,
 }
 
-/// Flows, counted.
 #[derive(Clone, Debug)]
 struct Count {
     begun: Instant,
@@ -270,7 +266,6 @@ impl StatusStore {
         self.stalled().map(|age| liveness::stalled(age, std::process::id().into()))
     }
 
-    /// What is wrong now.
     pub fn problems(&self) -> Vec<Problem> {
         self.posted().problems.clone()
     }

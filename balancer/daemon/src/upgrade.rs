@@ -23,7 +23,6 @@ pub(crate) fn options(config: &Config) -> Options {
     }
 }
 
-/// `ringway.upgrade/1`.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     /// `ringway.upgrade/1`.
@@ -42,7 +41,6 @@ pub struct Report {
     pub other_namespace: bool,
     /// A daemon looks after the node now.
     pub daemon_runs: bool,
-    /// Every table.
     pub tables: Vec<Table>,
     /// Interfaces that keep their attachment and get this version's program through it.
     pub interfaces: Vec<String>,

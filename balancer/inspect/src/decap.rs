@@ -23,7 +23,6 @@ use tokio::sync::Notify;
 /// Addresses often change together.
 const SETTLE: Duration = Duration::from_millis(20);
 
-/// What to open.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The interface by which tunnel packets come.
@@ -32,7 +31,6 @@ pub struct Options {
     pub addresses: Vec<IpAddr>,
     /// UDP port of GUE, host byte order.
     pub gue_port: u16,
-    /// How to attach.
     pub mode: Option<XdpMode>,
     /// Stay attached afterwards.
     pub pin: bool,
@@ -64,7 +62,6 @@ pub struct Status {
 /// How often packets ended in one way.
 #[derive(Clone, Debug, Serialize)]
 pub struct Counter {
-    /// What became of them.
     pub verdict: &'static str,
     pub reason: &'static str,
     pub packets: u64,

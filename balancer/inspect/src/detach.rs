@@ -23,11 +23,9 @@ pub struct Outcome {
     /// `ringway.detach/1`.
     pub schema: &'static str,
     pub node: String,
-    /// What was taken away.
     pub removed: Vec<String>,
     /// Whether it was verified that nothing is left.
     pub verified: bool,
-    /// What is left nevertheless.
     pub left: Vec<String>,
 }
 

@@ -11,9 +11,7 @@ pub(crate) const FLAGS: [&str; 8] = ["fin", "syn", "rst", "psh", "ack", "urg", "
 /// What a frame's headers say.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Headers {
-    /// Sender.
     pub from: IpAddr,
-    /// Receiver.
     pub to: IpAddr,
     /// What is behind the IP header.
     pub transport: Transport,
@@ -22,20 +20,17 @@ pub struct Headers {
 /// What an IP packet holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Transport {
-    /// A TCP segment.
     Tcp {
         /// Ports of sender and receiver.
         ports: (u16, u16),
         /// Byte 13 of its header.
         flags: u8,
-        /// Sequence number.
         seq: u32,
         /// What it acknowledges, with the flag alone of use.
         ack: u32,
         /// Bytes behind its header.
         bytes: usize,
     },
-    /// A UDP datagram.
     Udp {
         /// Ports of sender and receiver.
         ports: (u16, u16),
@@ -43,12 +38,7 @@ pub enum Transport {
         bytes: usize,
     },
     /// A message of ICMP or ICMPv6.
-    Icmp {
-        /// Its type.
-        kind: u8,
-        /// Its code.
-        code: u8,
-    },
+    Icmp { kind: u8, code: u8 },
     /// Another IP packet: a tunnel.
     Ip(Box<Headers>),
     /// Something else, by its protocol number; a later fragment too.

@@ -11,7 +11,6 @@ pub const SCHEMA: &str = "ringway.memory/1";
 /// All maps of a node.
 #[derive(Clone, Debug, Serialize)]
 pub struct Memory {
-    /// [`SCHEMA`].
     pub schema: &'static str,
     /// `[node] name`.
     pub node: String,
@@ -25,7 +24,6 @@ pub struct Memory {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Map {
     pub name: String,
-    /// What it is for.
     pub purpose: &'static str,
     /// It outlives the daemon; else it is one program's own.
     pub pinned: bool,

@@ -16,7 +16,6 @@ pub struct Counter {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Softnet {
     pub cpu: u64,
-    /// Packets.
     pub processed: Counter,
     /// Dropped because the backlog was full.
     pub dropped: Counter,

@@ -30,7 +30,6 @@ impl Facts {
         cpu_list(text).ok_or_else(|| strange(path, text))
     }
 
-    /// How busy each was.
     pub fn busy(&self) -> Result<Vec<Busy>, Unknown> {
         let path = "/proc/stat";
         let (before, after) = self.texts(path)?;

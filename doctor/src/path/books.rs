@@ -204,7 +204,6 @@ fn offered(check: &Look) -> u64 {
     check.after.rx_packets - check.before.rx_packets + ring + backlog
 }
 
-/// What it comes to.
 pub(super) fn books(check: &Look, steps: &[Reached]) -> Books {
     let received = offered(check);
     let sum = |wanted: &dyn Fn(Step) -> bool| {
@@ -255,7 +254,6 @@ struct Own {
     handed_up: u64,
     /// Lost before a protocol had it.
     early: u64,
-    /// Lost after.
     late: u64,
     /// Put before another's queue, and not lost there.
     passed_on: u64,

@@ -74,7 +74,6 @@ fn six(facts: &Facts, name: &str) -> u64 {
 /// What IP counted in the namespace.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Ip {
-    /// Packets, after GRO.
     pub received: u64,
     /// The same before GRO joined them.
     pub segments: u64,

@@ -33,7 +33,6 @@ pub use upon::Upper;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Scope {
-    /// The interface.
     Interface,
     /// Every interface of the network namespace.
     Namespace,
@@ -50,7 +49,6 @@ pub struct Loss {
     pub function: Option<String>,
     /// How many, between the samples.
     pub packets: u64,
-    /// Of what.
     pub scope: Scope,
     /// Whether it is in the sum; false: another line has the same packets.
     pub counted: bool,
@@ -69,7 +67,6 @@ impl Loss {
 /// A step of the road.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Reached {
-    /// Which.
     pub step: Step,
     /// Packets that reached it; absent where that is not known.
     pub packets: Option<u64>,
@@ -77,7 +74,6 @@ pub struct Reached {
     pub scope: Scope,
     /// Lost at it: the sum of what is counted below.
     pub lost: u64,
-    /// What was lost.
     pub losses: Vec<Loss>,
 }
 
@@ -92,14 +88,11 @@ pub struct Sent {
     pub qdisc: Option<String>,
     /// Packets waiting in it.
     pub waiting: u32,
-    /// Lost on their way.
     pub losses: Vec<Loss>,
 }
 
-/// The picture.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Path {
-    /// The interface.
     pub interface: String,
     /// The road of the device that it lies upon, which its packets took before: of a VLAN device, a macvlan.
     pub below: Option<Box<Path>>,
@@ -111,15 +104,11 @@ pub struct Path {
     pub traced: bool,
     /// Its queues for received packets.
     pub queues: Vec<Queue>,
-    /// Processors.
     pub processors: Vec<Processor>,
-    /// Steps, in order.
+    /// In their order.
     pub steps: Vec<Reached>,
-    /// What it comes to.
     pub books: Books,
-    /// The other direction.
     pub sent: Sent,
-    /// What to mind.
     pub notes: Vec<String>,
 }
 
@@ -128,12 +117,7 @@ pub struct Path {
 pub enum Error {
     /// There is no such interface.
     #[error("there is no interface {wanted}; there are: {}", known.join(", "))]
-    NoInterface {
-        /// What was asked for.
-        wanted: String,
-        /// What there is.
-        known: Vec<String>,
-    },
+    NoInterface { wanted: String, known: Vec<String> },
     /// It was not the same device all the time.
     #[error("{0} went away while it was looked at, or was made anew")]
     Vanished(String),

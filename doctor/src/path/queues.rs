@@ -45,7 +45,6 @@ pub struct Processor {
     pub backlog_dropped: u64,
     /// Times that the budget ended with work left.
     pub squeezed: u64,
-    /// Time in softirqs.
     pub softirq_percent: Option<f64>,
 }
 

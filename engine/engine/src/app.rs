@@ -8,7 +8,6 @@ use crate::burst::Burst;
 /// It is called for every burst, and decides about packets, which stay the worker's: it can neither
 /// lose nor keep one uncounted. It should not allocate, block or write to a log there.
 pub trait App {
-    /// What to call it.
     fn name(&self) -> &'static str;
 
     /// Packets have come in by the port [`Burst::from`]. About which of them it does not decide,

@@ -250,7 +250,7 @@ impl TxQueues {
         self.queues.iter().map(|queue| frames(&queue.waiting)).sum()
     }
 
-    /// Frees what waits.
+    /// Drops and counts what waits.
     pub(crate) fn stop(&mut self) {
         let waiting = self.queues.iter().map(|queue| queue.waiting.len()).sum();
         self.tally.drop(Reason::Stopped, waiting);

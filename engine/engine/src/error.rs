@@ -60,7 +60,6 @@ pub enum EngineError {
     /// The successor went away.
     #[error("the successor has not taken it: {0}; this engine goes on")]
     Offer(std::io::Error),
-    /// Its thread is gone.
     #[error("worker {0} has panicked, which is a bug of its app or of Ringway; start anew")]
     Panicked(usize),
 }

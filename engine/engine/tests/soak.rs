@@ -23,7 +23,6 @@ const SOON: Duration = Duration::from_secs(20);
 /// What an allocator may keep for itself, in KiB.
 const SLACK_KIB: u64 = 4096;
 
-/// Takes its time.
 struct Slow;
 
 impl App for Slow {

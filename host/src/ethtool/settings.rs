@@ -34,7 +34,6 @@ const MODES: [(u32, u32); 13] = [
 
 /// Ring sizes in descriptors (`ethtool -g`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[allow(missing_docs)]
 pub struct Rings {
     pub rx: u32,
     pub tx: u32,
@@ -69,7 +68,6 @@ pub struct LinkMode {
     pub speed_mbit: Option<u32>,
     /// Both directions at once; absent where it is not known.
     pub full_duplex: Option<bool>,
-    /// Whether the two negotiate.
     pub autoneg: bool,
     /// The fastest that both can, in Mbit/s, of those modes that the old call knows.
     pub best_mbit: Option<u32>,
@@ -78,7 +76,7 @@ pub struct LinkMode {
 /// Which queue gets a packet, by its hash (`ethtool -x`).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Indirection {
-    /// Queue by hash.
+    /// The queue of each hash value.
     pub queues: Vec<u32>,
 }
 

@@ -15,7 +15,6 @@ pub struct Host {
 }
 
 impl Host {
-    /// This machine.
     pub fn live() -> Self {
         Self { source: Source::Live }
     }

@@ -12,7 +12,6 @@ use crate::{Error, Result};
 /// ethtool said as JSON.
 pub type Files = BTreeMap<String, String>;
 
-/// A machine's files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
     /// This machine, now; `/proc/net` is that of the calling thread's network namespace.

@@ -10,9 +10,7 @@ use crate::{Host, Result};
 /// A range of ports, both ends included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortRange {
-    /// First port.
     pub first: u16,
-    /// Last port.
     pub last: u16,
 }
 

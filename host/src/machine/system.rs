@@ -11,7 +11,6 @@ use crate::{Host, Result};
 pub struct KernelRelease {
     /// First number: 6 in `6.1.0-18-amd64`.
     pub major: u32,
-    /// Second number.
     pub minor: u32,
     /// Third number; 0 where there is none.
     pub patch: u32,
@@ -55,7 +54,6 @@ pub struct Memory {
 /// Huge pages of one size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HugePages {
-    /// Bytes of one page.
     pub size_bytes: u64,
     /// Pages set aside.
     pub total: u64,
@@ -64,7 +62,6 @@ pub struct HugePages {
 }
 
 impl Host {
-    /// The running kernel.
     pub fn kernel_release(&self) -> Result<KernelRelease> {
         const PATH: &str = "/proc/sys/kernel/osrelease";
         let text = self.source.read(PATH)?;
@@ -170,7 +167,6 @@ struct MemoryGroup {
     files: &'static MemoryFiles,
 }
 
-/// What they are called.
 struct MemoryFiles {
     root: &'static str,
     limit: &'static str,

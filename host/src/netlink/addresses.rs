@@ -32,7 +32,6 @@ pub struct Address {
     pub deprecated: bool,
 }
 
-/// All addresses, both families.
 pub fn all() -> Result<Vec<Address>> {
     // struct ifaddrmsg: family (0 = all), prefixlen, flags, scope, index.
     let flags = libc::NLM_F_REQUEST | libc::NLM_F_DUMP;

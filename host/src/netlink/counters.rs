@@ -23,7 +23,6 @@ pub struct Drops {
     pub rx_dropped: u64,
     /// Not received, for want of room in the device.
     pub rx_missed: u64,
-    /// Not sent.
     pub tx_dropped: u64,
 }
 
@@ -48,7 +47,6 @@ fn read(message: Message) -> Option<Drops> {
 
 /// All counters of a device (struct rtnl_link_stats64). Packets, but for the bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[allow(missing_docs)]
 pub struct Stats {
     pub rx_packets: u64,
     pub tx_packets: u64,
@@ -105,15 +103,12 @@ fn read_stats(message: Message) -> Option<Stats> {
 /// What an interface has counted of all packets.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Traffic {
-    /// Packets received.
     pub rx_packets: u64,
-    /// Received with errors.
     pub rx_errors: u64,
     /// Received and dropped, or missed.
     pub rx_dropped: u64,
     /// Lost for want of room in the device's queues.
     pub rx_fifo: u64,
-    /// Packets sent.
     pub tx_packets: u64,
     /// Not sent for errors.
     pub tx_errors: u64,

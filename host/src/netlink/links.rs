@@ -57,7 +57,6 @@ pub enum Operstate {
     Up,
 }
 
-/// An attached XDP program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Xdp {
     /// Its id, as in `bpftool prog show id N`.
@@ -70,7 +69,6 @@ pub struct Xdp {
 pub struct VlanTag {
     /// Ethertype: 0x8100 (802.1Q) or 0x88a8 (802.1ad).
     pub protocol: u16,
-    /// VLAN id.
     pub id: u16,
 }
 
@@ -97,7 +95,6 @@ pub struct Link {
     pub up: bool,
     /// Whether there is a carrier.
     pub carrier: bool,
-    /// Operational state.
     pub operstate: Operstate,
     /// Receive queues it was made with; the driver may use fewer (see `ethtool::Channels`).
     pub rx_queues: u32,

@@ -23,7 +23,6 @@ const AGAIN: Duration = Duration::from_secs(1);
 const RTM_NEWNEXTHOP: u16 = 104;
 const RTM_DELNEXTHOP: u16 = 105;
 
-/// Something changed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Change {
@@ -37,7 +36,6 @@ pub enum Change {
     },
     /// A neighbour appeared or changed.
     Neighbour(Neighbour),
-    /// A neighbour was forgotten.
     NeighbourGone {
         /// The interface it was behind.
         ifindex: u32,
@@ -45,7 +43,6 @@ pub enum Change {
     },
     /// An address appeared or changed.
     Address(Address),
-    /// An address went.
     AddressGone(Address),
     /// Some route, rule or next hop changed: ask `routes::route_to` again.
     Routes,

@@ -49,7 +49,6 @@ pub struct Neighbour {
     pub address: IpAddr,
     /// Its MAC address; may be an old one unless [`Neighbour::usable`].
     pub mac: Option<Mac>,
-    /// What the kernel knows.
     pub state: NeighbourState,
     /// Kept resolved by the kernel (NTF_EXT_MANAGED).
     pub managed: bool,

@@ -13,7 +13,6 @@ const CTRL_ATTR_FAMILY_NAME: u16 = 2;
 /// Length of struct genlmsghdr: command, version, reserved.
 pub(crate) const HEADER: usize = 4;
 
-/// To ask it.
 pub(crate) struct Netdev {
     netlink: Netlink,
     family: u16,

@@ -18,7 +18,6 @@ pub struct Qdisc {
     pub ifindex: u32,
     /// Such as `fq_codel`.
     pub kind: String,
-    /// Packets waiting.
     pub queued: u32,
     /// Packets dropped since it was made.
     pub drops: u32,

@@ -30,7 +30,6 @@ const RTM_F_CLONED: u32 = 0x200;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RouteKind {
-    /// Sends it on.
     Unicast,
     /// Takes it in: the address is this host's own.
     Local,
@@ -40,20 +39,17 @@ pub enum RouteKind {
     Multicast,
     /// Drops it: blackhole, unreachable, prohibit.
     Refused,
-    /// Something else.
     Other,
 }
 
 /// One next hop of one route in a table.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Route {
-    /// Destination network.
     pub destination: IpAddr,
     /// Its prefix length in bits; 0 for a default route.
     pub prefix: u8,
     /// Table: 254 main, 255 local.
     pub table: u32,
-    /// What it does.
     pub kind: RouteKind,
     /// The interface it leads out by.
     pub ifindex: Option<u32>,

@@ -34,10 +34,8 @@ const RTT: usize = 68;
 /// Roads that are told of: those with most connections.
 const ROADS: usize = 50;
 
-/// A listening socket.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Listener {
-    /// Where it listens.
     pub address: IpAddr,
     pub port: u16,
     /// Connections that wait for accept(2).
@@ -62,7 +60,6 @@ pub struct PeerTuple {
 /// All TCP sockets, summed up.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sockets {
-    /// Listening sockets.
     pub listeners: Vec<Listener>,
     /// Sockets by state, such as `time_wait`.
     pub states: BTreeMap<String, u64>,

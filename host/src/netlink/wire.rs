@@ -7,7 +7,6 @@ const NLA_F_NESTED: u16 = 0x8000;
 /// NLA_F_NESTED and NLA_F_NET_BYTEORDER.
 const ATTRIBUTE_FLAGS: u16 = 0xc000;
 
-/// A request under construction.
 pub(crate) struct Request {
     bytes: Vec<u8>,
 }
@@ -50,7 +49,6 @@ impl Request {
         }
     }
 
-    /// The finished message.
     pub fn finish(mut self, sequence: u32) -> Vec<u8> {
         let length = self.bytes.len() as u32;
         self.bytes[0..4].copy_from_slice(&length.to_ne_bytes());
@@ -120,7 +118,7 @@ pub(crate) fn u64_of(data: &[u8]) -> Option<u64> {
     Some(u64::from_ne_bytes(data.get(..8)?.try_into().ok()?))
 }
 
-/// A terminated string.
+/// A NUL-terminated string.
 pub(crate) fn string(data: &[u8]) -> String {
     let end = data.iter().position(|b| *b == 0).unwrap_or(data.len());
     String::from_utf8_lossy(&data[..end]).into_owned()

@@ -42,7 +42,6 @@ impl XdpFeatures {
 /// What a driver can do with XDP and AF_XDP.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Features {
-    /// Of XDP itself.
     pub xdp: XdpFeatures,
     /// Frames of a packet that it sends in zero-copy at most; `None` where it has no zero-copy.
     pub zero_copy_frames: Option<u32>,

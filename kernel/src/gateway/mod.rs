@@ -36,9 +36,7 @@ use options::Options;
 pub struct Interface {
     /// Interface slot: position in `[node] interfaces`; below `RW_MAX_IFACES`.
     pub slot: u32,
-    /// Name of the device.
     pub name: String,
-    /// Index of the device.
     pub ifindex: u32,
     /// Its MAC address: frames to others are passed on untouched.
     pub mac: [u8; 6],

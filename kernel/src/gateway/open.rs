@@ -43,7 +43,6 @@ pub struct TakenOver {
 pub struct Orphan {
     /// Name the interface had.
     pub iface: String,
-    /// What became of it.
     pub cause: OrphanCause,
 }
 

@@ -52,7 +52,6 @@ pub struct TableFate {
     pub name: String,
     /// What becomes of it.
     pub fate: Fate,
-    /// Entries it has.
     pub entries: Option<u32>,
     /// Entries that this version would give it.
     pub wanted: Option<u32>,

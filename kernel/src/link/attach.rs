@@ -14,9 +14,7 @@ use crate::{Error, Result};
 /// Why `auto` ended in generic mode.
 #[derive(Debug)]
 pub struct NativeRefused {
-    /// What the kernel answered.
     pub source: io::Error,
-    /// What it usually means.
     pub hint: String,
 }
 

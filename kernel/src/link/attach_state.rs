@@ -15,7 +15,6 @@ use crate::{Error, Result};
 pub enum AttachState {
     /// Ours is there, and no other.
     Attached {
-        /// How it runs.
         mode: XdpMode,
         /// The kernel's numbers, as bpftool shows them: of its attachment, and of the program.
         link: u32,

@@ -12,7 +12,6 @@ use ringway_host::netlink::links::{self, Xdp};
 use crate::Result;
 use crate::pins::pin_error;
 
-/// Opens a pinned attachment.
 pub(crate) fn open_link(path: &Path) -> Result<XdpLink> {
     XdpLink::open(path).map_err(pin_error("open", path))
 }
@@ -27,7 +26,6 @@ pub(crate) fn info_of(link: &XdpLink, path: &Path) -> Result<LinkInfo> {
 pub(crate) struct OnInterface(Vec<Xdp>);
 
 impl OnInterface {
-    /// Asks the kernel.
     pub(crate) fn query(ifindex: u32) -> ringway_host::Result<Self> {
         Ok(Self(links::by_index(ifindex)?.xdp))
     }

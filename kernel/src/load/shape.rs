@@ -5,9 +5,7 @@ use libbpf_rs::{MapCore, MapType, OpenMapMut};
 /// What a table is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
-    /// Kind of the map.
     pub kind: MapType,
-    /// Bytes of a key.
     pub key: u32,
     /// Bytes of a value; 0 in an object: whatever the kernel makes of it.
     pub value: u32,

@@ -46,7 +46,6 @@ macro_rules! maps {
         }
 
         impl Maps {
-            /// Names of all maps.
             pub(crate) const NAMES: &[&str] = &[$(stringify!($name)),*];
 
             /// From what a start makes a map's contents anew, and what of them stays; `None`: they go on as they are.
@@ -79,7 +78,6 @@ macro_rules! maps {
                 [$((stringify!($name), &mut self.$name)),*].into_iter()
             }
 
-            /// A map by name.
             pub(crate) fn get(&self, name: &str) -> Option<&MapHandle> {
                 match name {
                     $(stringify!($name) => Some(&self.$name),)*
@@ -293,7 +291,6 @@ pub(crate) fn get<V: FromBytes>(map: &MapHandle, index: u32) -> Result<V> {
     })
 }
 
-/// Writes one entry.
 pub(crate) fn put<K, V>(map: &MapHandle, key: &K, value: &V) -> Result<()>
 where
     K: IntoBytes + Immutable + ?Sized,

@@ -41,12 +41,10 @@ impl Pins {
         Ok(Self { nodes: covered::reach(&bpffs.into()), node: node.to_owned() })
     }
 
-    /// Name of the node.
     pub fn node(&self) -> &str {
         &self.node
     }
 
-    /// Directory of the node.
     pub fn dir(&self) -> PathBuf {
         self.nodes.join(encode(&self.node))
     }
@@ -56,7 +54,6 @@ impl Pins {
         self.dir().join("maps")
     }
 
-    /// Pin of one map.
     pub fn map(&self, name: &str) -> PathBuf {
         self.maps().join(name)
     }
@@ -164,7 +161,6 @@ impl Pins {
         self.dir().join("socket")
     }
 
-    /// Creates the directories.
     pub(crate) fn create(&self) -> Result<()> {
         for dir in [self.maps(), self.ifaces()] {
             fs::create_dir_all(&dir).map_err(pin_error("create", &dir))?;

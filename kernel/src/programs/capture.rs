@@ -49,9 +49,7 @@ pub struct Wanted<'a> {
     pub verdicts: &'a [Verdict],
     /// Reasons; none for any.
     pub reasons: &'a [Reason],
-    /// Id of its service.
     pub service: Option<u16>,
-    /// Index of its backend.
     pub backend: Option<u32>,
     /// One in so many that the filter matches, on each CPU; 0 and 1: all.
     pub sample: u32,
@@ -69,17 +67,14 @@ pub struct Record<'a> {
     pub unix_ns: u64,
     /// Slot of the interface it came in by: of the VLAN device, where it has tags of one.
     pub iface: u32,
-    /// What became of it.
     pub verdict: Verdict,
     pub reason: Reason,
-    /// Id of its service.
     pub service: Option<u16>,
     pub backend: Option<BackendRef>,
     /// The frame as it came, from the Ethernet header on, tags included; not more of it than
     /// `snaplen`, and of one that the filter matches only as rewritten 128 bytes. A packet of a
     /// device without Ethernet header has the one it has within Ringway.
     pub before: &'a [u8],
-    /// How long it was.
     pub before_len: u32,
     /// The frame as it leaves and how long it is; `None`: as it came, or dropped.
     pub after: Option<(&'a [u8], u32)>,
@@ -88,7 +83,7 @@ pub struct Record<'a> {
 /// What a capture has met.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Packets that fit.
+    /// Packets that matched the filter.
     pub matched: u64,
     /// Of these: no room for their record, because the reader was too slow.
     pub lost: u64,
@@ -274,9 +269,7 @@ fn not_pinned() -> Error {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Running {
     pub pid: u32,
-    /// When it began.
     pub since: SystemTime,
-    /// What it has met.
     pub counts: Counts,
 }
 

@@ -229,7 +229,6 @@ impl DecapPin {
 /// A decap that is at work, whichever process started it.
 #[derive(Clone, Debug)]
 pub struct DecapState {
-    /// How it is attached.
     pub mode: XdpMode,
     /// UDP port that GUE comes to, host byte order.
     pub gue_port: u16,

@@ -22,7 +22,7 @@ use crate::{Error, Result, requirements};
 
 const DROP_REASONS: &str = "ringway_seen_*";
 
-/// Under way.
+/// Counts for as long as it lives.
 #[derive(Debug)]
 pub struct DropReasons {
     links: Vec<Link>,

@@ -72,7 +72,6 @@ pub struct Entry {
     pub layer3: bool,
 }
 
-/// A flow's record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlowFound {
     /// Where it is in its life.
@@ -80,7 +79,6 @@ pub struct FlowFound {
     pub client: SocketAddr,
     /// The client's source as the backend sees it; `None` where that is not known any more.
     pub source: Option<SocketAddr>,
-    /// Index of its backend.
     pub backend: u32,
     /// Interface slot of its client's last packet.
     pub iface: u32,

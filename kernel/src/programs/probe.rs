@@ -38,7 +38,7 @@ pub struct ProbeTarget {
 /// Packets of health checks since the road was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProbeCounts {
-    /// Sent on.
+    /// Packets that were sent on.
     pub sent: u64,
     /// Dropped: they were no check's, or their backend had no way.
     pub unmarked: u64,

@@ -16,7 +16,6 @@ const NAME: &str = "ringway_steer";
 /// The program, loaded for one interface and not attached.
 #[derive(Debug)]
 pub struct Steer {
-    /// To be attached.
     pub program: OwnedFd,
     /// The map from queues to sockets (BPF_MAP_TYPE_XSKMAP); queues are below [`ringway_abi::raw::RW_STEER_QUEUES`].
     pub sockets: OwnedFd,

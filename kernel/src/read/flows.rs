@@ -26,7 +26,6 @@ pub struct NatFlow {
     pub client: SocketAddr,
     /// The port that its client talks to, host byte order.
     pub port: u16,
-    /// Id of its service.
     pub service: u16,
     /// Interface slot of its client's last packet.
     pub iface: u8,
@@ -39,7 +38,6 @@ pub struct NatFlow {
 /// What lies in one place of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// Nothing yet.
     Free,
     /// A record whose idle timeout has passed: free to be taken over.
     Expired,
@@ -63,7 +61,6 @@ struct Life {
 }
 
 impl NatFlows {
-    /// Buckets of the table.
     pub fn buckets(&self) -> usize {
         self.table.words() / BUCKET_WORDS
     }
@@ -140,7 +137,6 @@ impl Life {
     }
 }
 
-/// The flow table, counted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FlowCounts {
     /// Flows there is room for.
@@ -162,7 +158,6 @@ pub struct BackendFlows {
 }
 
 impl FlowCounts {
-    /// All live flows.
     pub fn total(&self) -> u64 {
         self.live.iter().sum()
     }

@@ -20,9 +20,7 @@ const RINGS_LOOKED_AT: usize = 256;
 /// One map, and those inside it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MapMemory {
-    /// Its name.
     pub name: String,
-    /// What it is for.
     pub purpose: &'static str,
     /// What happens when it is full.
     pub when_full: WhenFull,
@@ -194,7 +192,6 @@ impl View {
     }
 }
 
-/// Maps inside a map.
 #[derive(Default)]
 struct Inside {
     maps: Option<u64>,

@@ -36,9 +36,7 @@ pub struct View {
 /// Who looks after the node, as of the last heartbeat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Daemon {
-    /// Its process id.
     pub pid: u64,
-    /// When it started.
     pub started: SystemTime,
     /// Its last heartbeat.
     pub alive: SystemTime,
@@ -51,7 +49,6 @@ pub struct Daemon {
 pub struct InterfaceState {
     /// Interface slot.
     pub slot: u32,
-    /// Index of the device.
     pub ifindex: u32,
     /// Name under which it is pinned; `None` when nothing is pinned for it.
     pub name: Option<String>,
@@ -72,7 +69,6 @@ pub struct InterfaceState {
 #[derive(Clone, Debug)]
 pub struct ServiceState {
     pub id: u16,
-    /// What clients address.
     pub key: ServiceKey,
     /// Its name in the configuration.
     pub name: String,
@@ -89,13 +85,9 @@ pub struct ServiceState {
 /// One backend of a service.
 #[derive(Clone, Debug)]
 pub struct BackendState {
-    /// Index in the table.
     pub index: u32,
-    /// Generation of the index.
     pub generation: u16,
-    /// Its address and port.
     pub address: std::net::SocketAddr,
-    /// It is healthy.
     pub up: bool,
     /// It is not, but its established TCP flows go on.
     pub kept: bool,
@@ -149,7 +141,6 @@ impl View {
         Ok(!pins.loss_names()?.is_empty())
     }
 
-    /// The node's settings.
     pub fn settings(&self) -> Result<rw_settings> {
         maps::get(&self.maps.settings, 0)
     }

@@ -12,7 +12,6 @@ use crate::maps::mapped::Mapped;
 use crate::maps::{self, Maps};
 use crate::{Result, View};
 
-/// Tracked flows, counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TrackedCounts {
     /// Flows there is room for.
@@ -29,7 +28,6 @@ pub fn now_seconds() -> u32 {
 }
 
 impl View {
-    /// Visits every live record.
     pub fn tracked(&self, mut visit: impl FnMut(&TrackedFlow)) -> Result<()> {
         let (settings, now) = (self.settings()?, now_seconds());
         let table = Table::of(self.maps())?;
@@ -42,7 +40,6 @@ impl View {
         Ok(())
     }
 
-    /// Counts tracked flows.
     pub fn tracked_counts(&self) -> Result<TrackedCounts> {
         let capacity = track_capacity(self.maps().tracked.max_entries());
         let mut counts = TrackedCounts { capacity, ..Default::default() };

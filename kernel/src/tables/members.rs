@@ -9,7 +9,6 @@ use ringway_plan::tables::ServiceRow;
 use crate::maps::{self, Maps};
 use crate::{Error, Result};
 
-/// A service's run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Members {
     first: u32,

@@ -48,7 +48,6 @@ pub(crate) fn put(maps: &Arc<Maps>, rows: &[&RingRow]) -> Result<()> {
     both.into_iter().flatten().try_for_each(|update| update.wait(maps))
 }
 
-/// A call under way.
 struct Update {
     outer: fn(&Maps) -> &MapHandle,
     /// They are put in place in order, so the last one tells; and up to 6.7 a look at one takes a

@@ -67,10 +67,10 @@ pub(crate) type KeyBytes = [u8; size_of::<rw_service_key>()];
 pub(crate) struct Rows {
     pub(crate) info: BTreeMap<u32, rw_service_info>,
     pub(crate) labels: BTreeMap<u32, rw_label>,
-    /// By ascending index.
+    /// Sorted by index.
     pub(crate) backends: Vec<(u32, rw_backend)>,
     pub(crate) nat: Vec<rw_address>,
-    /// By service id.
+    /// Keyed by service id.
     pub(crate) members: BTreeMap<u16, Members>,
     /// `None`: there is a ring, its content is not known. Cheap to keep and compare: plans share
     /// the slots of a ring that did not change.

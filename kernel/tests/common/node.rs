@@ -26,7 +26,6 @@ impl Node {
         Options { node: self.name.clone(), flows: 4096, ..Options::default() }
     }
 
-    /// Paths of its pins.
     pub fn pins(&self) -> Pins {
         Pins::new(DEFAULT_BPFFS, &self.name).expect("the name is good")
     }
@@ -36,7 +35,6 @@ impl Node {
         View::open(Path::new(DEFAULT_BPFFS), &self.name)
     }
 
-    /// Takes everything away.
     pub fn detach(&self) -> ringway_kernel::Result<Detached> {
         detach(Path::new(DEFAULT_BPFFS), &self.name)
     }

@@ -63,7 +63,6 @@ pub fn add_service(tables: &mut Tables, key: ServiceKey, backends: &[SocketAddr]
     });
 }
 
-/// A service's key.
 pub fn key(address: &str, port: u16, protocol: Protocol) -> ServiceKey {
     ServiceKey::new(ip(address), port, protocol)
 }

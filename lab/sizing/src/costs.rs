@@ -87,7 +87,6 @@ pub struct BytesCost {
     pub from: String,
 }
 
-/// Costs of one machine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Costs {

@@ -30,12 +30,7 @@ pub use workload::{Machine, Work, Workload};
 pub enum Error {
     /// The workload contradicts itself, or is out of range.
     #[error("{what}; {remedy}")]
-    Workload {
-        /// What contradicts what.
-        what: String,
-        /// What to give instead.
-        remedy: &'static str,
-    },
+    Workload { what: String, remedy: &'static str },
     /// Costs that are not understood.
     #[error(
         "the costs are not understood: {0}; `ringway-lab size --calibrate FILE` writes such a file anew"

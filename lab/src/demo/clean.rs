@@ -26,10 +26,8 @@ const HELPERS_END: Duration = Duration::from_secs(120);
 /// A signal is being obeyed.
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
-/// What [`clean`] did.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Cleaned {
-    /// Namespaces and pins.
     pub removed: Vec<String>,
     /// Processes that are still at work in theirs, and keep them.
     pub at_work: Vec<u32>,

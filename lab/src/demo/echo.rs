@@ -29,7 +29,6 @@ pub(super) fn serve(address: SocketAddr, name: &str) -> io::Result<()> {
     }
 }
 
-/// What came back.
 pub(super) struct Echoed {
     pub answered: BTreeMap<String, u64>,
     pub lost: u64,

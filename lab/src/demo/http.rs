@@ -9,13 +9,11 @@ use serde::Serialize;
 /// No answer of the demo's backends comes near it.
 const LONGEST_ANSWER: usize = 8192;
 
-/// How a request failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Fault {
     /// The connection was not accepted: a reset in answer to the SYN.
     Refused,
-    /// The connection was reset.
     Reset,
     /// The connection was closed before the answer was complete.
     Closed,
@@ -48,7 +46,6 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// Connects within `timeout`.
     pub fn open(target: SocketAddr, timeout: Duration) -> Result<Self, Fault> {
         let open = || -> io::Result<TcpStream> {
             let stream = TcpStream::connect_timeout(&target, timeout)?;

@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 use super::http::Fault;
 use super::load::{Failure, Tally};
 
-/// A backend's death.
 #[derive(Debug, Clone)]
 pub struct Kill {
     pub at: Instant,

@@ -55,7 +55,6 @@ impl Plan {
     }
 }
 
-/// A request that failed.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Failure {
     /// When it began: for the first request of a connection, when connecting began.
@@ -67,10 +66,8 @@ pub struct Failure {
     pub backend: Option<String>,
 }
 
-/// What came of it.
 #[derive(Debug, Clone)]
 pub struct Tally {
-    /// Answers by backend.
     pub answered: BTreeMap<String, u64>,
     /// From sending (for a connection's first: from connecting) to the complete answer, ns.
     pub latency: Histogram<u64>,
@@ -78,7 +75,6 @@ pub struct Tally {
     pub failures: Vec<Failure>,
     /// When the first requests of new connections were sent that were answered.
     pub opened: Vec<Instant>,
-    /// How long it lasted.
     pub elapsed: Duration,
 }
 
@@ -132,7 +128,6 @@ impl Tally {
     }
 }
 
-/// What the workers share.
 struct Shared {
     plan: Plan,
     begin: Instant,
@@ -183,7 +178,6 @@ impl Load {
         Ok(())
     }
 
-    /// Answers so far.
     pub fn answers(&self) -> u64 {
         self.shared.answers.load(Ordering::Relaxed)
     }

@@ -31,7 +31,6 @@ pub type Say<'a> = &'a dyn Fn(&str);
 /// What to show, and how.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
-    /// The `ringway` binary.
     pub ringway: PathBuf,
     /// Only the phases of these names, see [`PHASES`]; empty: all.
     pub only: Vec<String>,
@@ -42,7 +41,6 @@ pub struct Options {
 /// What is left to try by hand after [`Options::keep`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Command {
-    /// What it shows.
     pub what: String,
     /// For a shell.
     pub line: String,

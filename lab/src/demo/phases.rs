@@ -18,12 +18,10 @@ use super::{Say, echo};
 use crate::harness::wrk;
 use crate::{Error, Result};
 
-/// A phase.
 #[derive(Debug, Clone, Copy)]
 pub struct Info {
     /// As `--only` takes it.
     pub name: &'static str,
-    /// What it does.
     pub what: &'static str,
     run: for<'a> fn(&mut Site, Say<'a>) -> Result<Phase>,
 }

@@ -10,16 +10,13 @@ use super::load::Tally;
 /// Name and version of the schema.
 pub const SCHEMA: &str = "ringway.demo/1";
 
-/// The whole demo.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Report {
-    /// [`SCHEMA`].
     pub schema: String,
     /// In the order they ran.
     pub phases: Vec<Phase>,
     /// The longest of the phases' failovers, ms; null when no backend was killed.
     pub failover_ms: Option<u64>,
-    /// Whether every phase held.
     pub ok: bool,
 }
 
@@ -46,7 +43,6 @@ pub struct Phase {
     pub errors: u64,
     /// Failed requests that had been sent to the killed backend before the failover was complete.
     pub lost_to_killed: u64,
-    /// Answers per second.
     pub requests_per_s: f64,
     /// Of the answered requests.
     pub latency_p99_ns: u64,

@@ -10,14 +10,11 @@ use serde::Serialize;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-/// The machine that measured.
 #[derive(Debug, Clone, Serialize)]
 pub struct Machine {
     /// Model name of the first processor.
     pub cpu: String,
-    /// Processors online.
     pub cores: usize,
-    /// Kernel release.
     pub kernel: String,
     /// Day and time, UTC, RFC 3339.
     pub date: String,

@@ -32,7 +32,6 @@ pub trait Scenario {
     const NAME: &'static str;
     /// Programs that Ringway is measured beside, each with the option that prints its version.
     const PEERS: &'static [(&'static str, &'static str)] = &[];
-    /// What it finds.
     type Figures: Figures;
 
     /// Refuses what cannot be, before anything is set up.
@@ -106,7 +105,6 @@ pub struct Harness<'p> {
 }
 
 impl Harness<'_> {
-    /// A line of progress.
     pub(crate) fn say(&mut self, line: impl Display) {
         (self.progress)(&format!("{}{line}", self.round));
     }

@@ -34,12 +34,10 @@ const LONG_CELL: usize = 24;
 const PARTS: usize = 12;
 const OTHERS: &str = "others";
 
-/// A horizontal bar.
 pub(crate) struct Bar {
     pub label: String,
     /// Names and lengths of its parts; what is below zero is left out.
     pub parts: Vec<(String, f64)>,
-    /// Something to compare with.
     pub mark: Option<f64>,
 }
 
@@ -55,7 +53,6 @@ pub(crate) struct Line {
     pub points: Vec<(f64, f64)>,
 }
 
-/// A page under construction.
 pub struct Page {
     html: String,
 }
@@ -98,7 +95,6 @@ impl Page {
         self.html.push_str("</table></div>\n");
     }
 
-    /// A paragraph.
     pub(crate) fn text(&mut self, text: &str) {
         let _ = writeln!(self.html, "<p>{}</p>", escape(text));
     }

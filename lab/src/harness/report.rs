@@ -10,7 +10,6 @@ use super::plot::Page;
 
 /// What a scenario found: its own part of the report.
 pub trait Figures: Serialize {
-    /// Tables, as text.
     fn tables(&self) -> String;
 
     /// What was to be reached, and whether it was; a line each.
@@ -49,10 +48,10 @@ pub struct Report<F> {
 /// A case without figures.
 #[derive(Debug, Serialize)]
 pub(crate) struct NotRun {
-    /// Which, for people.
+    /// For people.
     #[serde(skip)]
     pub case: String,
-    /// Which, in JSON.
+    /// For JSON.
     #[serde(flatten)]
     pub key: Value,
     /// Why, and what would change it.
@@ -97,16 +96,12 @@ impl<F: Figures> Display for Report<F> {
     }
 }
 
-/// Something to be reached.
 #[derive(Debug, Clone, Serialize)]
 pub struct Goal {
     /// What is counted, and how it is to compare.
     pub what: &'static str,
-    /// What it came to.
     pub figure: f64,
-    /// What it should.
     pub goal: f64,
-    /// Whether it did.
     pub met: bool,
 }
 

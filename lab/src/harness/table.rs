@@ -12,12 +12,12 @@ pub(crate) struct Column<R> {
 }
 
 impl<R> Column<R> {
-    /// Words, aligned left.
+    /// Aligned left.
     pub const fn text(heading: &'static str, cell: fn(&R) -> String) -> Self {
         Self { heading, cell, is_number: false }
     }
 
-    /// Numbers, aligned right.
+    /// Aligned right.
     pub const fn number(heading: &'static str, cell: fn(&R) -> String) -> Self {
         Self { heading, cell, is_number: true }
     }

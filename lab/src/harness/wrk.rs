@@ -20,7 +20,6 @@ end
 /// What one run of wrk measured.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Figures {
-    /// Answered.
     pub requests: u64,
     pub requests_per_s: f64,
     pub latency_p50_ns: u64,

@@ -95,7 +95,6 @@ pub struct PacketArgs {
     pub pcap: Vec<PathBuf>,
 }
 
-/// Where packets are sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GenPort {
     /// A port of the engine.

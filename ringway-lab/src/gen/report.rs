@@ -72,7 +72,7 @@ struct Received {
     late_by_most_packets: u64,
     /// So late that they may have been duplicates.
     too_late_packets: u64,
-    /// Without a stamp.
+    /// Packets without our stamp.
     foreign_packets: u64,
     /// Of more streams than are told apart.
     other_streams_packets: u64,
@@ -94,7 +94,6 @@ struct Stream {
 /// What happened since the one before.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct Interval {
-    /// Since the beginning.
     seconds: f64,
     intended_packets: u64,
     sent_packets: u64,

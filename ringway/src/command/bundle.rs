@@ -74,7 +74,6 @@ fn full(path: &Path, error: anyhow::Error) -> anyhow::Error {
     Error::failed(format!("{} was not written: {error:#}", path.display()), fix).into()
 }
 
-/// Whose bundle.
 struct Subject<'a> {
     args: &'a BundleArgs,
     /// Not known: no configuration and nothing loaded.
@@ -132,7 +131,6 @@ fn secrets(file: &Path) -> Result<Vec<String>, String> {
     Ok(secrets)
 }
 
-/// What failed, and why.
 type Failed = Vec<(String, String)>;
 
 /// Its file in the archive, what it holds, and how it is had.

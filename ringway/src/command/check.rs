@@ -43,7 +43,6 @@ struct Place {
     message: String,
 }
 
-/// What was looked at.
 struct Subject<'a> {
     path: &'a Path,
     /// `None`: there is no file, and none was named.

@@ -51,13 +51,11 @@ struct Document<'a> {
 #[derive(Serialize)]
 struct Collected {
     schema: &'static str,
-    /// The archive.
     file: String,
     /// How many files are in it.
     files: usize,
     /// Those that could not be read.
     unread: usize,
-    /// What the files hold.
     contents: Vec<Contents>,
 }
 
@@ -69,7 +67,6 @@ struct Contents {
     files: usize,
 }
 
-/// Looks, and prints.
 pub fn main(args: &DoctorArgs) -> anyhow::Result<Exit> {
     if args.exam {
         return exam::main(args.output.output);
@@ -173,7 +170,6 @@ pub struct Looked {
 }
 
 impl Looked {
-    /// For people.
     pub fn render(&self, colour: bool) -> String {
         render::symptoms(
             &self.report,
@@ -255,7 +251,6 @@ fn same_place(earlier: &Earlier, here: &Origin) -> anyhow::Result<()> {
     .into())
 }
 
-/// Files to be written.
 fn files(args: &DoctorArgs) -> impl Iterator<Item = PathBuf> {
     let script = args.fix_script.iter().flat_map(|path| [undo_of(path), path.clone()]);
     script.chain(args.collect.iter().cloned())

@@ -313,7 +313,6 @@ fn finish(
     error.map_or(Ok(Exit::Done), |error| Err(anyhow!("{error}")))
 }
 
-/// What runs, and how.
 fn app(app: &EngineApp) -> anyhow::Result<(&WorkArgs, AppFactory)> {
     fn factory<A: App + 'static>(make: impl Fn() -> A + Send + Sync + 'static) -> AppFactory {
         Arc::new(move || Box::new(make()))

@@ -20,11 +20,9 @@ const MOST: usize = 16;
 const MOST_BYTES: usize = 8192;
 const LOOKS: Duration = Duration::from_millis(20);
 
-/// Answers `GET /metrics`.
 pub struct Metrics(TcpListener);
 
 impl Metrics {
-    /// Takes the address.
     pub fn listen(address: SocketAddr) -> anyhow::Result<Self> {
         let listening = TcpListener::bind(address).and_then(|listener| {
             listener.set_nonblocking(true)?;

@@ -97,7 +97,6 @@ impl From<SortKey> for Key {
     }
 }
 
-/// How it went.
 #[derive(Serialize)]
 struct End {
     shown_flows: u64,

@@ -9,7 +9,6 @@ use crate::cli::{Output, OverridesAction, OverridesArgs};
 use crate::exit::Exit;
 use crate::table::{self, Cell, Table, Tone};
 
-/// Lists or clears them.
 pub fn main(args: &OverridesArgs) -> anyhow::Result<Exit> {
     if let Some(OverridesAction::Clear(clear)) = &args.action {
         let (service, backend) = (clear.service.clone(), clear.backend.clone());

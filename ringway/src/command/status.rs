@@ -76,7 +76,6 @@ fn ready(args: &StatusArgs, selector: &NodeSelector<'_>) -> anyhow::Result<Exit>
     Ok(if readiness.ready { Exit::Done } else { Exit::Unhealthy })
 }
 
-/// The status as text.
 fn render(status: &Status, ledger: bool, extent: Extent, colour: bool) -> String {
     let mut text = heading(status, colour);
     // What this machine cannot tell is no news: it is counted, below what is.

@@ -14,7 +14,6 @@ use tracing_subscriber::fmt::MakeWriter;
 /// A pipe that is ready takes so much without waiting (PIPE_BUF).
 const PIECE: usize = 4096;
 
-/// Where lines go.
 #[derive(Debug)]
 pub struct Stderr {
     journal: bool,
@@ -23,7 +22,6 @@ pub struct Stderr {
 }
 
 impl Stderr {
-    /// This process's.
     pub fn new() -> Stderr {
         Stderr::of(journal::reads_stderr())
     }
@@ -33,7 +31,6 @@ impl Stderr {
         Stderr { journal, lost: Mutex::default() }
     }
 
-    /// The journal reads it.
     pub fn is_journal(&self) -> bool {
         self.journal
     }

@@ -39,7 +39,6 @@ fn lines_above(height: u16) -> u16 {
     }
 }
 
-/// Draws all of it.
 pub fn draw(model: &Model, frame: &mut Frame<'_>, colour: bool) {
     let area = frame.area();
     let mut screen = Screen { buffer: frame.buffer_mut(), area, line: 0, colour };

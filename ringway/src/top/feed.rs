@@ -28,7 +28,6 @@ pub struct Look {
 /// The first flows that a filter lets through.
 #[derive(Clone, Debug, Default)]
 pub struct Flows {
-    /// Those that are shown.
     pub rows: Vec<FlowRow>,
     /// Those that the filter lets through.
     pub matched: u64,
@@ -44,7 +43,6 @@ pub struct FlowRow {
     pub idle_s: u32,
 }
 
-/// Asks one node.
 pub struct Feed {
     node: NodeArgs,
     meter: Meter,

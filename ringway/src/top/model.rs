@@ -17,24 +17,20 @@ use crate::units;
 /// What a key asks of the program around the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asked {
-    /// Nothing.
     Nothing,
-    /// Another look, now.
+    /// Reads again at once.
     Look,
-    /// The end.
     End,
 }
 
 /// Everything that is on the screen.
 #[derive(Debug)]
 pub struct Model {
-    /// What is shown.
     pub view: TopView,
-    /// Between two looks.
+    /// Between two readings.
     pub delay: Duration,
     /// Column that rows are ordered by.
     pub sort: usize,
-    /// The other way round.
     pub reverse: bool,
     /// Rows that hold this; in the flows' view the filter of `ringway flows`.
     pub filter: String,
@@ -46,7 +42,6 @@ pub struct Model {
     pub paused: bool,
     /// Keys are explained.
     pub help: bool,
-    /// What went wrong last.
     pub trouble: Option<String>,
     sample: Look,
 }
@@ -58,7 +53,6 @@ fn first_sort(view: TopView) -> usize {
 }
 
 impl Model {
-    /// Before the first look.
     pub fn new(view: TopView, delay: Duration) -> Model {
         Model {
             view,
@@ -122,7 +116,6 @@ impl Model {
         rows
     }
 
-    /// Lines above the table.
     pub fn heading(&self) -> Vec<String> {
         let status = &self.sample.status;
         let health = match (status.healthy, status.degraded, status.daemon.running) {
@@ -168,7 +161,6 @@ impl Model {
         Some(flows.matched).filter(|matched| *matched > flows.rows.len() as u64)
     }
 
-    /// What a key does.
     pub fn key(&mut self, key: KeyEvent, page: usize) -> Asked {
         if self.writing.is_some() {
             return self.write(key);

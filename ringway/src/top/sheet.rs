@@ -11,10 +11,8 @@ use crate::cli::TopView;
 use crate::table::Tone;
 use crate::units;
 
-/// A column.
 #[derive(Clone, Copy, Debug)]
 pub struct Column {
-    /// Its heading.
     pub title: &'static str,
     /// Numbers go to the right.
     pub right: bool,
@@ -94,7 +92,6 @@ pub fn columns(view: TopView) -> &'static [Column] {
 /// What rows are ordered by: numbers the greatest first, text by the alphabet.
 #[derive(Clone, Debug, PartialEq, PartialOrd)]
 pub enum Rank {
-    /// Text.
     Text(String),
     /// A number; what is not known is less than any.
     Number(f64),
@@ -103,9 +100,7 @@ pub enum Rank {
 /// One field of a row.
 #[derive(Clone, Debug)]
 pub struct Field {
-    /// As it is shown.
     pub text: String,
-    /// What its colour says.
     pub tone: Tone,
     /// What it is ordered by.
     pub rank: Rank,

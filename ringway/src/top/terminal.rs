@@ -63,7 +63,6 @@ fn end_with_terminal() -> io::Result<()> {
     Ok(())
 }
 
-/// Gives the terminal back.
 struct Given;
 
 impl Drop for Given {

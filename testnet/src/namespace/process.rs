@@ -28,7 +28,6 @@ pub struct Child {
     status: Option<ExitStatus>,
 }
 
-/// How a program ended.
 #[derive(Debug)]
 pub struct Finished {
     pub status: ExitStatus,

@@ -26,7 +26,6 @@ pub struct Record {
     pub client_mac: [u8; 6],
     /// Interface slot of the last request.
     pub iface: u8,
-    /// Service id.
     pub service: u16,
     /// Seconds, CLOCK_MONOTONIC.
     pub seen: u32,
@@ -82,7 +81,6 @@ pub fn age(world: &World, place: u32, seconds: i64) {
     write(map, place >> 2, bucket.as_bytes());
 }
 
-/// Ages every record.
 pub fn age_all(world: &World, seconds: i64) {
     let map = world.map("flows");
     for (number, mut bucket) in elements::<rw_flow_bucket>(map) {
@@ -188,7 +186,6 @@ pub(crate) fn set_program(
 /// What an audit of the flow tables found in order.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Audit {
-    /// Live flows.
     pub live: usize,
     /// Records whose time is over.
     pub dead: usize,

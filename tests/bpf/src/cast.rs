@@ -2,7 +2,6 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// A MAC address.
 pub type Mac = [u8; 6];
 
 /// Interface slot 0, where clients are.
@@ -30,16 +29,12 @@ pub const fn backend_mac(n: u8) -> Mac {
     [2, 0, 0, 0, 1, n]
 }
 
-/// IPv4 or IPv6.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Family {
-    /// IPv4
     V4,
-    /// IPv6
     V6,
 }
 
-/// Both.
 pub const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
 
 impl Family {
@@ -50,7 +45,6 @@ impl Family {
         }
     }
 
-    /// The service address.
     pub fn vip(self) -> IpAddr {
         self.pick([203, 0, 113, 10], &[0x2001, 0xdb8, 0xa, 0, 0, 0, 0, 0x10])
     }
@@ -65,7 +59,6 @@ impl Family {
         self.pick([192, 0, 2, 1], &[0x2001, 0xdb8, 0xe, 0, 0, 0, 0, 1])
     }
 
-    /// The usual client.
     pub fn client(self) -> IpAddr {
         self.nth_client(7)
     }
@@ -76,12 +69,10 @@ impl Family {
         self.pick([198, 51, high, low], &[0x2001, 0xdb8, 0xc, 0, 0, 0, 0, n])
     }
 
-    /// A backend's own address.
     pub fn backend(self, n: u8) -> IpAddr {
         self.pick([10, 0, 0, n + 2], &[0x2001, 0xdb8, 0xb, 0, 0, 0, 0, u16::from(n) + 2])
     }
 
-    /// The nat address.
     pub fn nat(self) -> IpAddr {
         self.pick([10, 0, 0, 1], &[0x2001, 0xdb8, 0xb, 0, 0, 0, 0, 1])
     }

@@ -9,9 +9,7 @@ pub const TCP: u8 = 6;
 /// IP protocol number of UDP.
 pub const UDP: u8 = 17;
 
-/// TCP flags.
 pub mod flags {
-    #![allow(missing_docs)]
     pub const FIN: u8 = 0x01;
     pub const SYN: u8 = 0x02;
     pub const RST: u8 = 0x04;
@@ -24,15 +22,11 @@ pub mod flags {
 /// An IP packet in an Ethernet frame. Change what you like, then [`Frame::bytes`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
-    /// Ethernet source.
     pub src_mac: Mac,
-    /// Ethernet destination.
     pub dst_mac: Mac,
     /// VLAN tags, outermost first: ethertype and tag.
     pub vlans: Vec<(u16, u16)>,
-    /// Source address and port.
     pub src: SocketAddr,
-    /// Destination address and port.
     pub dst: SocketAddr,
     /// IP protocol; ports are written for TCP and UDP only.
     pub proto: u8,
@@ -49,13 +43,9 @@ pub struct Frame {
     pub first_extension: u8,
     /// IPv4 flags and offset as on the wire, in units of 8 bytes.
     pub fragment: u16,
-    /// TCP flags.
     pub flags: u8,
-    /// TCP sequence number.
     pub seq: u32,
-    /// TCP acknowledgement number.
     pub ack: u32,
-    /// TCP window.
     pub window: u16,
     /// TCP options, a multiple of 4 bytes.
     pub tcp_options: Vec<u8>,
@@ -94,7 +84,6 @@ impl Frame {
         }
     }
 
-    /// A TCP segment.
     pub fn tcp(src: SocketAddr, dst: SocketAddr, tcp_flags: u8) -> Self {
         let ack = if tcp_flags & flags::ACK != 0 { 0x2000_0000 } else { 0 };
         Self { flags: tcp_flags, ack, ..Self::new(TCP, src, dst) }
@@ -111,13 +100,11 @@ impl Frame {
         self
     }
 
-    /// With any other change.
     pub fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
         change(&mut self);
         self
     }
 
-    /// IPv4 or IPv6.
     pub fn family(&self) -> Family {
         if self.dst.is_ipv4() { Family::V4 } else { Family::V6 }
     }
@@ -308,7 +295,6 @@ pub fn sum(bytes: &[u8], initial: u64) -> u16 {
 
 /// An ARP packet for IPv4 over Ethernet (RFC 826), padded to Ethernet's minimum.
 #[derive(Clone, Debug)]
-#[allow(missing_docs)]
 pub struct Arp {
     pub dst_mac: Mac,
     pub src_mac: Mac,

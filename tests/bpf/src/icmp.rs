@@ -6,7 +6,6 @@ use std::net::{IpAddr, SocketAddr};
 use crate::cast::Family;
 use crate::frame::Frame;
 
-/// What an error says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Says {
     /// Host unreachable, or address unreachable.
@@ -15,13 +14,10 @@ pub enum Says {
     NoPort,
     /// Fragmentation needed, or packet too big, and what would fit.
     TooBig(u16),
-    /// Time exceeded in transit.
     TimeExceeded,
-    /// Parameter problem.
     BadParameter,
 }
 
-/// Every kind.
 pub const ALL: [Says; 5] =
     [Says::Unreachable, Says::NoPort, Says::TooBig(1280), Says::TimeExceeded, Says::BadParameter];
 

@@ -21,7 +21,6 @@ pub struct Layout {
     pub l4: usize,
     /// Behind the packet: only padding follows.
     pub end: usize,
-    /// It is IPv6.
     pub v6: bool,
     /// Protocol of what is at `l4`.
     pub proto: u8,

@@ -8,7 +8,6 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use crate::whole::info_of;
 
-/// An array's memory.
 #[derive(Debug)]
 pub struct Mapping {
     at: *mut u8,

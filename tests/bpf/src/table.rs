@@ -12,7 +12,6 @@ use crate::{Summary, World};
 pub enum Out {
     /// Not a byte changed.
     Same,
-    /// These very bytes.
     Exactly(Vec<u8>),
 }
 

@@ -23,7 +23,6 @@ pub struct Seen {
     /// Interface slot.
     pub iface: u32,
     pub pair: (Verdict, Reason),
-    /// Id of its service.
     pub service: Option<u16>,
     pub backend: Option<BackendRef>,
     /// Bytes before, and how many there were.

@@ -14,7 +14,6 @@ pub struct Packet<'a> {
     pub src: SocketAddr,
     /// Destination; port 0 where there is none.
     pub dst: SocketAddr,
-    /// IP protocol.
     pub proto: u8,
     /// TTL or hop limit.
     pub ttl: u8,
@@ -38,7 +37,6 @@ impl Packet<'_> {
     }
 }
 
-/// What a frame is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Checked<'a> {
     /// An IP packet in order.

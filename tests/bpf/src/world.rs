@@ -31,7 +31,6 @@ pub struct Service {
 /// What came of one frame.
 #[derive(Clone, Debug)]
 pub struct Summary {
-    /// The program's verdict.
     pub verdict: Verdict,
     /// The one reason that was counted.
     pub reason: Reason,
@@ -45,7 +44,6 @@ impl Summary {
     }
 }
 
-/// An open flow.
 #[derive(Clone, Debug)]
 pub struct Flow {
     /// The frame that opened it.
@@ -331,12 +329,11 @@ impl World {
         reason
     }
 
-    /// An interface slot's books.
+    /// An interface slot's counters.
     pub fn ledger(&self, slot: u32) -> rw_ledger {
         self.gateway.view().ledger(slot).unwrap()
     }
 
-    /// A backend's counters.
     pub fn traffic(&self, backend: &BackendRow) -> rw_traffic {
         self.gateway.view().traffic(backend.index).unwrap()
     }
@@ -446,7 +443,6 @@ impl World {
         record
     }
 
-    /// The flow's state.
     pub fn state(&self, flow: &Flow) -> FlowState {
         self.record(flow).key.state
     }

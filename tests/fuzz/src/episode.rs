@@ -38,7 +38,6 @@ type Kind = Option<(bool, u8, u8, bool, bool)>;
 /// What came of an episode.
 #[derive(Debug, Default)]
 pub struct Tally {
-    /// Frames fed.
     pub frames: u64,
     /// Of these in order, and sent on or answered.
     pub sent_in_order: u64,

@@ -12,7 +12,7 @@ use ringway_kernel::{Decap, Uses};
 /// As in the seeds.
 const GUE_PORT: u16 = 6080;
 
-/// A program with books.
+/// A program with counters.
 pub enum Path {
     /// Both its interface slots.
     Gateway(Box<World>),
@@ -52,7 +52,7 @@ impl Path {
         self.programs().iter().map(|program| program.run_count()).sum()
     }
 
-    /// An interface slot's books.
+    /// An interface slot's counters.
     pub fn ledger(&self, slot: u32) -> rw_ledger {
         match self {
             Path::Gateway(world) => world.ledger(slot),

@@ -11,7 +11,6 @@ use ringway_plan::tables::{BackendRow, Forward, Pair, ServiceRow, Tables, Tunnel
 
 use crate::path::Path;
 
-/// A node's state.
 #[derive(Clone, Copy, Debug)]
 pub struct Scene {
     /// For reports.

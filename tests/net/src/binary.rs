@@ -54,9 +54,7 @@ pub fn previous() -> Result<Option<PathBuf>> {
 pub struct Ran {
     /// Exit code; -1 when a signal ended it.
     pub code: i32,
-    /// Standard output.
     pub out: String,
-    /// Standard error.
     pub err: String,
 }
 

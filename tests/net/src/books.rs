@@ -12,7 +12,6 @@ use serde_json::Value;
 /// Counters and XDP programs of an interface, by `ip -d -s -j link`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Device {
-    /// Packets received.
     pub received: u64,
     /// Id of the attached XDP program, 0: none.
     pub program: u32,

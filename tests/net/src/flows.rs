@@ -94,7 +94,6 @@ impl Flows {
         Ok(())
     }
 
-    /// How many there are.
     pub fn count(&self) -> usize {
         self.all.len()
     }

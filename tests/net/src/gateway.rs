@@ -81,17 +81,14 @@ impl Gateway {
         self.namespace.name()
     }
 
-    /// Where it runs.
     pub fn namespace(&self) -> &Namespace {
         &self.namespace
     }
 
-    /// Its configuration file.
     pub fn configuration(&self) -> &Path {
         &self.configuration
     }
 
-    /// Directory of its pins.
     pub fn pins(&self) -> PathBuf {
         Path::new(PINS).join(self.node())
     }

@@ -5,7 +5,6 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use ringway_testnet::{Child, Namespace, Signal};
 
-/// A running wrk.
 pub struct Load {
     child: Child,
     duration: Duration,
@@ -14,7 +13,6 @@ pub struct Load {
 /// What one run came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Outcome {
-    /// Answered.
     pub requests: u64,
     /// Connections refused, resets, timeouts, and answers that were neither 2xx nor 3xx.
     pub errors: u64,
@@ -57,7 +55,6 @@ impl Load {
         Ok(Load { child: client.spawn(command)?, duration })
     }
 
-    /// Whether it still asks.
     pub fn running(&mut self) -> bool {
         self.child.running()
     }

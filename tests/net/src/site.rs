@@ -20,7 +20,6 @@ pub const WEB: SocketAddr = SocketAddr::new(SERVICE_V4, 80);
 /// A client, a gateway with an interface on either side, and backends `b1`, `b2`, ... with nginx on
 /// port 80 that answers with their name.
 pub struct Site {
-    /// The namespaces and links.
     pub net: TwoArmed,
     /// One per backend.
     pub nginx: Vec<Nginx>,
@@ -39,7 +38,6 @@ impl Site {
         Ok(Site { net, nginx })
     }
 
-    /// The client's namespace.
     pub fn client(&self) -> &Namespace {
         &self.net.client.ns
     }

@@ -14,10 +14,8 @@ use ringway_testnet::{Namespace, wait_for};
 
 use crate::SOON;
 
-/// How packets are wrapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wrap {
-    /// IP in IP.
     Ipip,
     /// UDP with the inner packet directly behind it: GUE variant 1, FOU.
     Gue(u16),

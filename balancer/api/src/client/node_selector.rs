@@ -12,19 +12,16 @@ use crate::error::Error;
 use crate::node::{netns_hint, service_manager};
 use crate::problem_kind::ProblemKind;
 
-/// Which node is meant.
 #[derive(Clone, Copy, Debug)]
 pub struct NodeSelector<'a> {
     /// The configuration that names it.
     pub config: Option<&'a Path>,
-    /// Its name.
     pub node: Option<&'a str>,
 }
 
 /// A node's name and where its daemon may listen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
-    /// Its name.
     pub node: String,
     /// API sockets that may be its daemon's, the likeliest first.
     pub sockets: Vec<PathBuf>,

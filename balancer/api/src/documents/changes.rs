@@ -13,11 +13,9 @@ pub const SCHEMA: &str = "ringway.reload/1";
 /// Everything that changes. Flows are those of the moment of asking.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Changes {
-    /// [`SCHEMA`].
     pub schema: String,
     /// `[node] name`.
     pub node: String,
-    /// The configuration file.
     pub file: String,
     /// Nothing was changed, only told.
     pub dry_run: bool,
@@ -25,7 +23,7 @@ pub struct Changes {
     pub changed: bool,
     /// Tables of the file that say something else: `nat`, `flows`, `tunnel`.
     pub settings: Vec<String>,
-    /// Services, by name.
+    /// Sorted by name.
     pub services: Vec<ServiceChange>,
     /// Backends of services that stay.
     pub backends: Vec<BackendChange>,
@@ -37,7 +35,6 @@ pub struct Changes {
     /// What `ringway check` would warn of on this machine, and does not of the configuration in force.
     #[serde(default)]
     pub warnings: Vec<Problem>,
-    /// What becomes of flows.
     pub flows: FlowChange,
     /// What clients address and nobody serves any more: `web 203.0.113.10:80 tcp`.
     #[serde(default)]
@@ -57,7 +54,6 @@ pub struct Changes {
     /// Of the services that this is about, those no backend of which takes new connections now.
     #[serde(default)]
     pub unserved_services: Vec<String>,
-    /// Milliseconds it took.
     pub took_ms: u64,
 }
 
@@ -84,12 +80,9 @@ pub enum What {
     Changed,
 }
 
-/// One service.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServiceChange {
-    /// Its name.
     pub service: String,
-    /// What happens to it.
     pub change: What,
     /// Which keys change, and how.
     pub keys: Vec<String>,
@@ -101,16 +94,11 @@ pub struct ServiceChange {
     pub backends: u64,
 }
 
-/// One backend.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BackendChange {
-    /// Its service.
     pub service: String,
-    /// Its own address.
     pub address: IpAddr,
-    /// Its own port.
     pub port: u16,
-    /// What happens to it.
     pub change: What,
     /// Its weight until now.
     pub weight_before: Option<u16>,
@@ -118,16 +106,14 @@ pub struct BackendChange {
     pub weight_after: Option<u16>,
 }
 
-/// One service entry's ring.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RingChange {
-    /// The service.
     pub service: String,
     /// `tcp` or `udp`.
     pub protocol: String,
     /// Slots whose new flows go to another backend.
     pub moved_slots: u64,
-    /// Of so many.
+    /// Slots of the ring.
     pub slots: u64,
     /// They, or some of them, move only when new backends of the service are up.
     #[serde(default)]
@@ -137,11 +123,8 @@ pub struct RingChange {
 /// A backend that was not there, or was asked in another way.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NewBackend {
-    /// Its service.
     pub service: String,
-    /// Its own address.
     pub address: IpAddr,
-    /// Its own port.
     pub port: u16,
     /// Why it gets no traffic.
     pub reason: String,

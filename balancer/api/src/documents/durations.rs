@@ -14,12 +14,10 @@ pub struct Durations {
     sum_us: AtomicU64,
 }
 
-/// Durations that were counted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counted {
     /// Of each bound what was at most that and more than the bound before; last what was more than all.
     pub counts: [u64; BOUNDS.len() + 1],
-    /// All together, microseconds.
     pub sum_us: u64,
 }
 
@@ -40,7 +38,6 @@ impl Durations {
 }
 
 impl Counted {
-    /// Adds another's.
     pub fn add(&mut self, other: &Counted) {
         self.counts.iter_mut().zip(other.counts).for_each(|(own, more)| *own += more);
         self.sum_us += other.sum_us;

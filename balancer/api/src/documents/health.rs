@@ -43,7 +43,6 @@ pub enum Lack {
     Memory,
     /// A free local port, or the local address.
     Address,
-    /// Permission to send.
     Permission,
     /// The program of an exec check.
     Program,
@@ -52,7 +51,6 @@ pub enum Lack {
 }
 
 impl Lack {
-    /// Every one.
     pub const ALL: [Lack; 6] = [
         Lack::Descriptors,
         Lack::Memory,

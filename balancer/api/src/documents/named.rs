@@ -13,10 +13,8 @@ use crate::documents::health::Lack;
 
 /// An enumeration whose values have names.
 pub trait Named: Copy + 'static {
-    /// Its name.
     fn name(self) -> &'static str;
 
-    /// Every value.
     fn all() -> impl Iterator<Item = Self>;
 
     /// The value of this name.

@@ -7,10 +7,8 @@ use crate::documents::status::Problem;
 /// Name and version of the schema.
 pub const SCHEMA: &str = "ringway.ready/1";
 
-/// Whether, and why.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Readiness {
-    /// [`SCHEMA`].
     pub schema: String,
     /// `[node] name`; empty when it is not known.
     pub node: String,

@@ -27,7 +27,6 @@ pub const SCHEMA: &str = "ringway.status/1";
 /// A node as it stands.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Status {
-    /// [`SCHEMA`].
     pub schema: String,
     /// `[node] name`.
     pub node: String,
@@ -82,7 +81,6 @@ pub struct Status {
     /// Records of the flows of dsr services; absent where they could not be read.
     #[serde(default)]
     pub tracked: Option<Tracked>,
-    /// Captures under way.
     #[serde(default)]
     pub captures: Vec<Capture>,
 }
@@ -90,13 +88,10 @@ pub struct Status {
 /// A `ringway capture` under way.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Capture {
-    /// Its process.
     pub pid: u32,
     /// What the process was started as, with the filter; empty: it cannot be seen from here.
     pub command: String,
-    /// When it began.
     pub since: Timestamp,
-    /// Packets that fitted.
     pub matched_packets: u64,
     /// Of these, lost, because they were read too slowly.
     pub lost_packets: u64,
@@ -105,7 +100,6 @@ pub struct Capture {
 /// What a reload came to.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reload {
-    /// When.
     pub at: Timestamp,
     /// Its configuration is in force.
     pub succeeded: bool,
@@ -127,9 +121,7 @@ pub struct Reloads {
 /// What was said at runtime about a backend's weight.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Override {
-    /// Its service.
     pub service: String,
-    /// Its own address.
     pub address: IpAddr,
     /// Its own port; 0: the one that the client asked for.
     pub port: u16,
@@ -151,7 +143,6 @@ pub struct Loss {
     /// Why; `ringway reasons NAME` explains it.
     #[serde(with = "named")]
     pub reason: ringway_abi::Loss,
-    /// How many.
     pub packets: u64,
     /// The same per second, lately; absent where that is not known.
     #[serde(default)]
@@ -170,7 +161,6 @@ impl Tracked {
 pub struct FlowTable {
     /// Flows there is room for.
     pub capacity_flows: u64,
-    /// Flows there are.
     pub current_flows: u64,
     /// The same by state; only those that occur.
     #[serde(with = "named::counts")]
@@ -229,10 +219,8 @@ impl Status {
     }
 }
 
-/// The daemon.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Daemon {
-    /// Whether it runs.
     pub running: bool,
     /// Its process, the last one when it does not run.
     pub pid: Option<u64>,
@@ -261,10 +249,8 @@ impl Daemon {
     }
 }
 
-/// An attached interface.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Interface {
-    /// Its name.
     pub name: String,
     /// The kernel's number for it.
     pub ifindex: u32,
@@ -288,9 +274,7 @@ pub struct Interface {
     /// Where our program runs; absent when not known.
     #[serde(with = "named::optional")]
     pub mode: Option<XdpMode>,
-    /// Why that mode.
     pub mode_reason: String,
-    /// Its books.
     pub ledger: Ledger,
     /// Packets that came in by it and were sent on: verdict `tx` or `redirect`.
     #[serde(default)]
@@ -319,7 +303,6 @@ impl Ledger {
         Ledger { seen_packets: seen, sum_packets: sum, difference_packets: difference }
     }
 
-    /// Adds another interface's.
     pub fn add(&mut self, other: Ledger) {
         *self = Ledger::new(
             self.seen_packets + other.seen_packets,
@@ -331,16 +314,13 @@ impl Ledger {
 /// One (address, port, protocol).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Service {
-    /// Name in the configuration.
     pub name: String,
-    /// What clients connect to.
     pub address: IpAddr,
     /// What clients connect to; the first of a range's.
     pub port: u16,
     /// The last port of a range, else as `port`; 1 to 65535 is every port.
     #[serde(default)]
     pub last_port: u16,
-    /// TCP or UDP.
     #[serde(with = "named")]
     pub protocol: Protocol,
     /// How packets reach the backends.
@@ -368,7 +348,6 @@ pub struct Service {
 /// One backend of one service.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Backend {
-    /// Its own address.
     pub address: IpAddr,
     /// Its own port; 0: the one that the client asked for.
     pub port: u16,
@@ -441,12 +420,10 @@ pub struct Rates {
     pub reply_rate_pps: f64,
     /// Bits, backend to client.
     pub reply_rate_bps: f64,
-    /// New flows.
     pub new_flows_per_s: f64,
 }
 
 impl Rates {
-    /// Adds another backend's.
     pub fn add(&mut self, other: &Rates) {
         self.rate_pps += other.rate_pps;
         self.rate_bps += other.rate_bps;
@@ -487,7 +464,6 @@ impl Backend {
         }
     }
 
-    /// Address and port.
     pub fn endpoint(&self) -> SocketAddr {
         SocketAddr::new(self.address, self.port)
     }
@@ -594,13 +570,11 @@ pub struct NextHop {
 pub struct Counter {
     /// Interface they came in by.
     pub interface: String,
-    /// How.
     #[serde(with = "named")]
     pub verdict: Verdict,
     /// Why; `ringway reasons NAME` explains it.
     #[serde(with = "named")]
     pub reason: Reason,
-    /// How many.
     pub packets: u64,
     /// The same per second, lately; absent where that is not known.
     #[serde(default)]

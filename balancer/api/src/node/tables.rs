@@ -78,7 +78,7 @@ pub fn flows_now(
     Some(nat.get(&backend.reference()).copied().unwrap_or_default())
 }
 
-/// Enters one interface's books.
+/// Enters one interface's counters.
 pub fn count(status: &mut Status, place: usize, books: &rw_ledger) {
     let Some(interface) = status.interfaces.get_mut(place) else { return };
     interface.ledger = Ledger::new(books.seen, books.sum());

@@ -59,7 +59,6 @@ pub(crate) struct Includes<'r> {
 
 #[derive(Clone)]
 struct Link {
-    /// As messages name it.
     name: String,
     /// Without links and dots; `None` for a text that is no file.
     file: Option<PathBuf>,

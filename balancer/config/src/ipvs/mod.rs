@@ -19,11 +19,9 @@ use crate::model::{Forward, Protocol};
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {what}; {remedy}")]
 pub struct Error {
-    /// Line, from 1.
+    /// Counted from 1.
     pub line: usize,
-    /// What is wrong.
     pub what: String,
-    /// What is expected instead.
     pub remedy: String,
 }
 
@@ -64,7 +62,6 @@ pub struct Service {
     pub prefix: Option<String>,
     /// Options that are only worth a warning, as they were written.
     pub others: Vec<String>,
-    /// Its real servers.
     pub servers: Vec<Server>,
 }
 

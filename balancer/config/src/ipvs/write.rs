@@ -13,7 +13,6 @@ const MAX_WEIGHT: u32 = 1000;
 /// What IPVS does not know.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// Name of the node.
     pub node: String,
     /// Its interfaces; none: left open, and `ringway check` says where.
     pub interfaces: Vec<String>,

@@ -87,7 +87,6 @@ pub struct HttpCheck {
     pub path: String,
     /// The `Host` header; absent: address and port asked.
     pub host: Option<String>,
-    /// Statuses that pass.
     pub expect: Statuses,
 }
 

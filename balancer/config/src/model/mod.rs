@@ -22,21 +22,14 @@ use crate::sections::check::{Check, CheckAt};
 /// [`Config::error_at`].
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// `[node]`
     pub node: Node,
-    /// `[nat]`
     pub nat: Nat,
-    /// `[flows]`
     pub flows: Flows,
-    /// `[tunnel]`
     pub tunnel: Tunnel,
     /// `[[service]]`, in the order of the file.
     pub services: Vec<Service>,
-    /// `[metrics]`
     pub metrics: Metrics,
-    /// `[api]`
     pub api: Api,
-    /// `[log]`
     pub log: Log,
     pub(crate) source: Source,
 }
@@ -117,7 +110,6 @@ pub struct Nat {
 /// Ports `first..=last`, host byte order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PortRange {
-    /// Lowest port.
     pub first: u16,
     /// Highest port, not below `first`.
     pub last: u16,
@@ -127,7 +119,6 @@ impl PortRange {
     /// Every port there is.
     pub const ALL: PortRange = PortRange { first: 1, last: u16::MAX };
 
-    /// Number of ports.
     pub fn count(self) -> u16 {
         self.last - self.first + 1
     }
@@ -211,14 +202,13 @@ pub struct Tunnel {
 /// Socket marks (SO_MARK) `value + 0`, `value + 1` and on, as many as the mask leaves bits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Marks {
-    /// The first.
+    /// The first mark.
     pub value: u32,
     /// Bits that all of them have alike: ones, then zeros.
     pub mask: u32,
 }
 
 impl Marks {
-    /// How many there are.
     pub fn count(self) -> usize {
         1 << self.mask.count_zeros().min(31)
     }
@@ -423,7 +413,7 @@ impl fmt::Display for Announce {
 pub enum WhenNoneHealthy {
     /// TCP is reset, UDP dropped.
     Reset,
-    /// Silence.
+    /// Sends no answer.
     Drop,
     /// The backends nevertheless, all of them.
     All,
@@ -442,7 +432,6 @@ impl fmt::Display for WhenNoneHealthy {
 /// One backend of a service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Backend {
-    /// Its own address.
     pub address: Located<IpAddr>,
     /// Its own port, host byte order; the service's unless given. 0: the one that the client asked
     /// for, where the service has several.
@@ -454,7 +443,6 @@ pub struct Backend {
 }
 
 impl Backend {
-    /// Address and port together.
     pub fn endpoint(&self) -> SocketAddr {
         SocketAddr::new(*self.address, self.port)
     }
@@ -474,7 +462,6 @@ pub fn endpoint_text(endpoint: SocketAddr) -> String {
     }
 }
 
-/// `[metrics]`
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Metrics {
     /// Where Prometheus asks, /healthz and /readyz beside it; `None`: `listen = "off"`.
@@ -483,14 +470,12 @@ pub struct Metrics {
     pub backends: u32,
 }
 
-/// `[api]`
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Api {
     /// Unix socket, absolute path.
     pub socket: Located<PathBuf>,
 }
 
-/// `[log]`
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Log {
     /// Text for people or JSON for machines.
@@ -501,10 +486,8 @@ pub struct Log {
     pub log_checks: bool,
 }
 
-/// How log lines look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LogFormat {
-    /// For people.
     Text,
     /// One object per line.
     Json,

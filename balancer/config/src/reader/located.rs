@@ -16,7 +16,6 @@ impl<T> Located<T> {
         Located { value, span }
     }
 
-    /// The value alone.
     pub fn into_inner(self) -> T {
         self.value
     }

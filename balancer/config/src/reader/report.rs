@@ -24,7 +24,7 @@ pub(crate) struct Source {
 struct File {
     name: Arc<str>,
     text: Arc<str>,
-    /// Where it begins.
+    /// Byte offset of the file among all.
     base: usize,
 }
 
@@ -98,7 +98,6 @@ impl Source {
 /// One thing wrong with a configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error {
-    /// Name of the file.
     pub file: String,
     /// Line, from 1; 0 when the error is about the file as a whole.
     pub line: usize,

@@ -16,12 +16,10 @@ pub(crate) fn wrong_type(value: &DeValue, remedy: &str) -> String {
     format!("is {article} {}: {remedy}", value.type_str())
 }
 
-/// Any string, borrowed.
 pub(crate) fn text<'v>(value: &'v DeValue, remedy: &str) -> Read<&'v str> {
     value.as_str().ok_or_else(|| wrong_type(value, remedy))
 }
 
-/// `true` or `false`.
 pub(crate) fn boolean(value: &DeValue) -> Read<bool> {
     value.as_bool().ok_or_else(|| wrong_type(value, "write true or false, without quotes"))
 }

@@ -43,11 +43,8 @@ pub struct BackendSet {
 /// One `[[service]]`.
 #[derive(Clone, Debug)]
 pub struct Entry {
-    /// Its name.
     pub name: String,
-    /// What clients connect to.
     pub address: IpAddr,
-    /// What clients connect to.
     pub port: u16,
     /// One or two.
     pub protocols: Vec<Protocol>,
@@ -76,14 +73,12 @@ pub struct Member {
     /// It came up lately, or its weight was 0 until lately.
     slow_start: Option<SlowStart>,
     asked: Asked,
-    /// What its checks say.
     pub health: Health,
     /// It is down, and its established TCP connections go on.
     kept: Option<Kept>,
     since: Option<SystemTime>,
     reason: Option<String>,
     record: Arc<Record>,
-    /// The way to it.
     pub way: Result<Hop, NoWay>,
     /// The interface of the way that there was, and whose loss was told.
     lost_by: Option<String>,
@@ -92,9 +87,8 @@ pub struct Member {
 /// A line for the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Line {
-    /// Or bad.
+    /// False for a fault.
     pub good: bool,
-    /// What has happened.
     pub text: String,
     /// The interface that the way to the backend was lost by, if it was.
     pub lost_by: Option<String>,
@@ -133,7 +127,6 @@ impl BackendSet {
         Some((entry, entry.members.get(place)?))
     }
 
-    /// The services.
     pub fn services(&self) -> &[Entry] {
         &self.services
     }

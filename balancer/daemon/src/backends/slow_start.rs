@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 /// When a backend began, and how long until it has its whole weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlowStart {
-    /// When it began.
     pub at: Instant,
     /// In nine steps of the same length.
     pub whole: Duration,

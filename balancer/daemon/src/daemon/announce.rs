@@ -20,7 +20,6 @@ pub(super) fn ours(config: &Config) -> BTreeSet<IpAddr> {
     services.map(|service| *service.address).collect()
 }
 
-/// Announces in the background.
 pub(super) fn start(wanted: BTreeSet<IpAddr>, interfaces: &[Interface]) {
     if wanted.is_empty() {
         return;

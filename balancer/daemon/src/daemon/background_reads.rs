@@ -17,12 +17,10 @@ use crate::monitor::no_reply_watch;
 use crate::preflight::{self, Cause, Finding, Report, names};
 use crate::snapshot::StatusStore;
 
-/// What a look found.
 #[derive(Debug)]
 pub enum Seen {
     /// Every TCP service's counters, and what has come from each backend.
     Traffic(no_reply_watch::Sample, Replies),
-    /// Every interface's counters.
     Books(Sample),
     /// How full the tables are.
     Tables(FlowTable, Tracked),
@@ -58,7 +56,6 @@ impl OneAtATime {
 }
 
 impl BackgroundReads {
-    /// At this node.
     pub fn new(status_store: Arc<StatusStore>, view: View, config: Arc<Config>) -> BackgroundReads {
         let (send, receive) = mpsc::unbounded_channel();
         let (traffic, books) = (OneAtATime::default(), OneAtATime::default());
@@ -81,7 +78,6 @@ impl BackgroundReads {
         self.config = config;
     }
 
-    /// Reads the traffic counters.
     pub fn at_traffic(&mut self) {
         let (status_store, view, send) =
             (self.status_store.clone(), self.view.clone(), self.send.clone());
@@ -134,7 +130,6 @@ impl BackgroundReads {
         });
     }
 
-    /// The next result.
     pub async fn next(&mut self) -> Option<Seen> {
         self.receive.recv().await
     }

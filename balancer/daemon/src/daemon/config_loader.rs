@@ -21,7 +21,6 @@ pub(super) type LoadResult = (u64, Result<Loaded, Refusal>);
 /// The threads, and what they found.
 #[derive(Debug)]
 pub(super) struct ConfigLoader {
-    /// Held by each thread.
     held: Arc<()>,
     send: mpsc::UnboundedSender<LoadResult>,
     receive: mpsc::UnboundedReceiver<LoadResult>,

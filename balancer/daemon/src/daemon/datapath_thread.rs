@@ -41,7 +41,6 @@ pub enum DatapathCommand {
     Mend(Vec<Interface>),
     /// Pin what is attached provisionally.
     Confirm,
-    /// Take it off again.
     Revert,
     /// Another MAC address, MTU or index.
     Describe(Interface),
@@ -56,7 +55,6 @@ pub enum DatapathEvent {
     Applied(Option<u64>, Result<(), Error>),
     /// Those of another configuration were written; or why not, and the one from before is in force.
     Adopted(Result<(), Error>),
-    /// The heartbeat was written.
     Beat(Result<(), Error>),
     /// How our program stands on each interface slot.
     Standings(Result<Vec<(u32, AttachState)>, Error>),
@@ -77,12 +75,10 @@ pub struct Attachments {
     pub stacked: HashMap<u32, String>,
 }
 
-/// The open packet path.
 #[derive(Debug)]
 pub struct DatapathThread {
     /// What was found when it was opened.
     pub opened: Opened,
-    /// Counters and tables.
     pub view: View,
     /// The program of the road of checks, until there is a road; a reload may open one, when nothing can be loaded any
     /// more. `None` where the kernel refuses it: who needs the road hears why.
@@ -154,7 +150,6 @@ struct Worker {
     config: Arc<Config>,
     gateway: Gateway,
     planner: Planner,
-    /// What was applied last.
     observed: Observed,
     /// What the last look through the records of tracked flows found.
     records: Records,

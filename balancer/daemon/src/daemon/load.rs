@@ -26,11 +26,10 @@ pub struct Now {
     pub config: Arc<Config>,
     /// What is known of backends.
     pub backend_set: BackendSet,
-    /// Flows.
     pub view: View,
 }
 
-/// What may follow.
+/// A configuration that may take effect.
 #[derive(Debug)]
 pub struct Loaded {
     /// As it is written.
@@ -41,16 +40,15 @@ pub struct Loaded {
     pub overrides: Overrides,
     /// What is kept of that so far.
     pub kept: Overrides,
-    /// What it changes.
     pub changes: Changes,
 }
 
-/// Why nothing follows.
+/// Why a configuration cannot take effect.
 #[derive(Debug)]
 pub enum Refusal {
     /// What was meant is another file than this daemon's, of which it knows nothing.
     Foreign(Error),
-    /// It cannot be.
+    /// The configuration is wrong.
     Wrong(Error),
 }
 

@@ -126,9 +126,7 @@ async fn look_after(
 struct Daemon {
     state: State,
     commands: mpsc::Receiver<Command>,
-    /// Reads and judges changes.
     loader: ConfigLoader,
-    /// Keeps overrides.
     writer: OverrideWriter,
     datapath: DatapathThread,
     from_path: mpsc::UnboundedReceiver<DatapathEvent>,
@@ -138,7 +136,6 @@ struct Daemon {
     checks: Checks,
     probe_routes: ProbeRoutes,
     status_store: Arc<StatusStore>,
-    /// What survives this process.
     state_dir: Arc<state_dir::State>,
     keeper: health::Keeper,
     notifier: Notifier,

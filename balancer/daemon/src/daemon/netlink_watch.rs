@@ -22,11 +22,9 @@ use crate::network::next_hop::{self, Existing, KnownMac, KnownMacs, Ways};
 /// routes may change hundreds of times a second.
 const PERIOD: Duration = Duration::from_millis(100);
 
-/// What a look found.
 #[derive(Debug)]
 pub struct Found {
     pub existing: Existing,
-    /// Ways to all backends.
     pub ways: Ways,
     /// What checks of dsr backends leave from, and are led by.
     pub probe_tunnel: Surroundings,
@@ -37,7 +35,6 @@ pub struct Found {
 pub enum NetlinkEvent {
     /// Something changed that may change a way: look again.
     Changed,
-    /// A look is done.
     Found(Box<Found>),
     /// A look came to nothing: what was known stays.
     Unknown,

@@ -104,7 +104,6 @@ pub(super) mod tests {
             Hanging { state: Arc::new(state), _place: place }
         }
 
-        /// It hangs no more.
         pub fn release(&self) {
             self.state.hangs.store(false, Ordering::Relaxed);
         }

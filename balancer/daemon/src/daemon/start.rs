@@ -180,7 +180,6 @@ pub struct Begun {
     pub file: Arc<Config>,
     /// As they were kept.
     pub overrides: Overrides,
-    /// Where they were.
     pub state: Arc<state_dir::State>,
     /// What the program was built from.
     pub commit: Option<&'static str>,

@@ -19,25 +19,16 @@ pub enum Failure {
     Unreachable(SocketAddr),
     /// No answer in time.
     #[error("no answer on port {} within {} ms", address.port(), limit.as_millis())]
-    Timeout {
-        address: SocketAddr,
-        /// The check's timeout.
-        limit: Duration,
-    },
+    Timeout { address: SocketAddr, limit: Duration },
     /// The backend cannot be reached now.
     #[error("no way to it: {0}")]
     NoWay(String),
     /// The connection could not be made or broke.
     #[error("port {}: {}", address.port(), in_words(cause))]
-    Io {
-        address: SocketAddr,
-        /// What the kernel said.
-        cause: io::Error,
-    },
+    Io { address: SocketAddr, cause: io::Error },
     /// An HTTP answer with another status than expected.
     #[error("HTTP status {got}; {want} pass")]
     Status {
-        /// What was answered.
         got: u16,
         /// What would have passed.
         want: String,
@@ -54,12 +45,10 @@ pub enum Failure {
     /// A DNS answer with another code than expected.
     #[error("DNS answer {got}; {want} passes")]
     Rcode {
-        /// What was answered.
         got: String,
         /// What would have passed.
         want: String,
     },
-    /// A program's verdict.
     #[error("{0}")]
     Program(String),
     /// This machine could not ask: no failure of the backend's.
@@ -104,7 +93,6 @@ impl Failure {
     }
 }
 
-/// What sort of failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sort(std::mem::Discriminant<Failure>, i32);
 

@@ -62,24 +62,19 @@ const IN_FLIGHT: usize = 1024;
 /// Checks at once that the reserve of descriptors has room for.
 const RESERVED: usize = 8;
 
-/// One thing to check.
 #[derive(Clone, Debug)]
 pub struct Target {
     /// The caller's number for it, returned with every event.
     pub id: usize,
-    /// Name of its service.
     pub service: String,
     /// Its own address and port.
     pub backend: SocketAddr,
-    /// Where to ask.
     pub address: SocketAddr,
     /// How to get to one backend of several that have this address.
     pub probe_route: Option<ProbeRoute>,
     /// What is asked, how often, and how many results count.
     pub check: Check,
-    /// State to begin with.
     pub initial: Health,
-    /// Where results are counted.
     pub record: Arc<Record>,
 }
 
@@ -146,7 +141,6 @@ impl Record {
 pub struct Event {
     /// [`Target::id`].
     pub id: usize,
-    /// The new state.
     pub health: Health,
     pub at: SystemTime,
     /// Why, when it went down or is down.

@@ -55,9 +55,7 @@ fn remedy(lack: Lack) -> &'static str {
 /// Why a check was not made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotAsked {
-    /// What is missing.
     pub lack: Lack,
-    /// What the kernel said.
     pub why: String,
 }
 
@@ -75,7 +73,6 @@ pub(super) struct Unasked {
 }
 
 impl Unasked {
-    /// Takes one result.
     pub fn note(&self, id: usize, why: Option<&NotAsked>) {
         let Some(why) = why else {
             self.lock().remove(&id);

@@ -24,10 +24,8 @@ pub struct ProbeRoute {
     pub source: watch::Receiver<Source>,
 }
 
-/// Whom to ask.
 #[derive(Clone, Debug)]
 pub struct Peer {
-    /// Where to connect.
     pub address: SocketAddr,
     /// How to get there; absent: as the kernel does.
     pub probe_route: Option<ProbeRoute>,
@@ -51,7 +49,6 @@ impl Peer {
         })
     }
 
-    /// A TCP connection.
     pub(super) async fn connect(&self) -> Result<TcpStream, Failure> {
         let address = self.address;
         let connected = match &self.probe_route {

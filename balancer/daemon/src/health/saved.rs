@@ -28,13 +28,10 @@ const AGAIN: Duration = Duration::from_secs(5);
 /// One backend whose checks have had results.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Saved {
-    /// Name of its service.
     pub service: String,
-    /// What clients connect to.
     pub address: SocketAddr,
     /// Its own address and port.
     pub backend: SocketAddr,
-    /// Type of the check.
     pub check: String,
     pub health: Health,
     /// Since when, seconds since 1970 (UTC).
@@ -65,7 +62,6 @@ pub struct Keeper {
 }
 
 impl Keeper {
-    /// In this directory.
     pub fn new(state: Arc<State>) -> Keeper {
         let not_before = Arc::new(Mutex::new(Instant::now()));
         Keeper { state, changed: Arc::default(), writing: None, not_before }
@@ -84,7 +80,6 @@ impl Keeper {
         document.map(|document| document.backends).unwrap_or_default()
     }
 
-    /// Something has changed.
     pub fn changed(&mut self) {
         self.changed.store(true, Ordering::Relaxed);
     }

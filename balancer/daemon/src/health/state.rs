@@ -23,7 +23,6 @@ impl HealthState {
         HealthState { rise: rise.max(1), fall: fall.max(1), health, streak: 0 }
     }
 
-    /// The present state.
     pub fn health(&self) -> Health {
         self.health
     }

@@ -49,7 +49,6 @@ pub async fn listen(address: SocketAddr) -> Result<TcpListener, Error> {
     })
 }
 
-/// Where answers come from.
 struct Source {
     status_store: Arc<StatusStore>,
     most_backends: usize,

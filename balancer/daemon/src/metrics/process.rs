@@ -12,7 +12,6 @@ pub struct Process {
     pub cpu_seconds: f64,
     /// Memory that is in RAM.
     pub resident_bytes: u64,
-    /// Descriptors in use.
     pub open_fds: usize,
     /// How many there may be.
     pub max_fds: u64,

@@ -52,7 +52,6 @@ impl Sheet {
         Series { text: &mut self.text, family }
     }
 
-    /// The whole text.
     pub fn finish(self) -> String {
         self.text
     }

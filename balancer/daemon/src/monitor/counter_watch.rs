@@ -34,10 +34,9 @@ const ONE_IN: u64 = 1000;
 /// A table this full is told of.
 const NEARLY_FULL_PERCENT: u64 = 90;
 
-/// One interface's counters.
 #[derive(Clone, Debug, Default)]
 pub struct Counts {
-    /// Our books.
+    /// Our counters.
     pub books: rw_ledger,
     /// The device's own; absent when it does not tell.
     pub drops: Option<Drops>,
@@ -98,7 +97,6 @@ struct Memory {
     told: BTreeMap<&'static str, (Instant, Problem)>,
 }
 
-/// How packets come.
 #[derive(Debug, Default)]
 struct Pace {
     busy: Option<Busy>,

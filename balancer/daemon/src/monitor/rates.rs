@@ -16,18 +16,16 @@ use ringway_plan::tables::ServiceKey;
 /// An older reading says nothing about now.
 const FRESH: Duration = Duration::from_secs(10);
 
-/// Counters at one moment.
 #[derive(Clone, Debug)]
 pub struct Sample {
     at: Instant,
     backends: HashMap<(ServiceKey, SocketAddr), Traffic>,
     /// Seen, by interface slot.
     seen: HashMap<u32, u64>,
-    /// By interface slot.
+    /// Keyed by interface slot.
     packets: HashMap<(u32, Fate), u64>,
 }
 
-/// What became of packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Fate {
     Verdict(Verdict, Reason),
@@ -117,7 +115,6 @@ fn slots(status: &Status) -> HashMap<String, u32> {
     status.interfaces.iter().map(|each| (each.name.clone(), each.slot)).collect()
 }
 
-/// The last two samples.
 #[derive(Clone, Debug, Default)]
 pub struct Meter {
     before: Option<Sample>,
@@ -125,7 +122,6 @@ pub struct Meter {
 }
 
 impl Meter {
-    /// Takes another sample.
     pub fn note(&mut self, sample: Sample) {
         self.before = self.last.replace(sample);
     }

@@ -22,7 +22,6 @@ use crate::network::interface_slots::InterfaceSlots;
 pub struct Hop {
     /// Interface slot.
     pub slot: u32,
-    /// The interface's name.
     pub interface: String,
     /// MAC address of the next hop; zero where the interface has no Ethernet header.
     pub mac: Mac,
@@ -41,7 +40,6 @@ impl Hop {
     }
 }
 
-/// Why there is none.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoWay {
     /// Not looked for yet.
@@ -55,43 +53,22 @@ pub enum NoWay {
     Local,
     /// The route leaves by an interface that is not ours.
     #[error("is reached by way of {interface}, which is not among [node] interfaces")]
-    OtherInterface {
-        /// The interface.
-        interface: String,
-    },
+    OtherInterface { interface: String },
     /// The route leaves by an interface that faces clients.
     #[error(
         "is reached by way of {interface}, which faces clients only: drop `faces` there in [node] \
          interfaces, or mend the route"
     )]
-    FacesClients {
-        /// The interface.
-        interface: String,
-    },
+    FacesClients { interface: String },
     /// The bridge does not know where the next hop is.
     #[error("bridge {bridge} has not learnt behind which port {next_hop} ({mac}) is")]
-    UnknownPort {
-        /// Who is meant.
-        next_hop: IpAddr,
-        /// Its MAC address.
-        mac: Mac,
-        /// The bridge.
-        bridge: String,
-    },
+    UnknownPort { next_hop: IpAddr, mac: Mac, bridge: String },
     /// Another machine's MAC address is not the backend's.
     #[error("is reached by way of router {router}: dsr-l2 needs it on a link of this node")]
-    Router {
-        /// In between.
-        router: IpAddr,
-    },
+    Router { router: IpAddr },
     /// The next hop has no MAC address yet.
     #[error("next hop {next_hop} on {interface} has not answered {}, so its MAC address is not known", asked_by(*next_hop))]
-    Unresolved {
-        /// Who is asked.
-        next_hop: IpAddr,
-        /// Where.
-        interface: String,
-    },
+    Unresolved { next_hop: IpAddr, interface: String },
 }
 
 /// What a neighbour is asked by.
@@ -102,7 +79,7 @@ pub fn asked_by(address: IpAddr) -> &'static str {
 /// The ways to all backends, and whom the kernel was asked to keep resolved for them.
 #[derive(Debug, Default)]
 pub struct Ways {
-    /// By backend address.
+    /// Keyed by backend address.
     pub ways: HashMap<IpAddr, Result<Hop, NoWay>>,
     /// Interface index and address of every next hop.
     pub kept: BTreeSet<(u32, IpAddr)>,

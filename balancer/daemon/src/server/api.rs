@@ -86,7 +86,7 @@ fn group_id(name: &str) -> Option<u32> {
     })
 }
 
-/// Answers until cancelled.
+/// Runs until cancelled.
 pub async fn serve(listener: UnixListener, status_store: Arc<StatusStore>, control: Control) {
     connections::serve(listener, router(status_store, control), PATIENCE).await;
 }

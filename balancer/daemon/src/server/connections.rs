@@ -25,7 +25,6 @@ use tower::ServiceExt;
 use crate::descriptor_reserve::DescriptorReserve;
 use crate::server::control::Asker;
 
-/// Connections served at once.
 pub const CONNECTIONS: usize = 32;
 /// How long the head of a request may take.
 pub const HEAD: Duration = Duration::from_secs(2);
@@ -36,10 +35,8 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 /// Something to accept connections from.
 pub trait Accept: Send + Sync + 'static {
-    /// A connection.
     type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
 
-    /// The next one.
     fn accept_one(&self) -> impl Future<Output = io::Result<Self::Stream>> + Send;
 
     /// Notes who is at its other end.

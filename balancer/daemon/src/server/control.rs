@@ -55,7 +55,6 @@ impl fmt::Display for Asker {
     }
 }
 
-/// Commands wait in it.
 pub type Control = mpsc::Sender<Command>;
 
 /// Commands that wait at most; who brings another waits with it.

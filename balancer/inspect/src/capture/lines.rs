@@ -13,7 +13,6 @@ pub const SCHEMA: &str = "ringway.packet/1";
 /// Flows that are told apart at a time; past that, the oldest half is forgotten.
 const FLOWS: usize = 8192;
 
-/// How packets are printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// A line for what came, and one for what leaves.
@@ -24,7 +23,6 @@ pub enum Form {
     Json,
 }
 
-/// Prints packets.
 #[derive(Debug)]
 pub struct Printer {
     form: Form,
@@ -62,7 +60,6 @@ impl Printer {
         Printer { form, flows: Flows::default() }
     }
 
-    /// Appends a packet.
     pub fn packet(&mut self, out: &mut Vec<u8>, packet: &Packet<'_>) {
         match self.form {
             Form::Lines => lines(out, packet),

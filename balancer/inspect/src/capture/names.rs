@@ -24,7 +24,6 @@ pub struct Interface {
     pub name: String,
     /// Our program is on it, or on the device below a VLAN device, as far as can be seen from here.
     pub attached: bool,
-    /// Its MAC address.
     pub mac: [u8; 6],
     /// Its packets have no Ethernet header.
     pub layer3: bool,

@@ -29,11 +29,9 @@ pub struct Options {
     pub limits: Limits,
 }
 
-/// Where pcapng goes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
     File(PathBuf),
-    /// Standard output.
     Stdout,
 }
 
@@ -42,7 +40,6 @@ pub enum Target {
 pub struct Limits {
     /// After so many packets.
     pub packets: Option<u64>,
-    /// After so long.
     pub duration: Option<Duration>,
     /// After so many bytes of output.
     pub bytes: Option<u64>,

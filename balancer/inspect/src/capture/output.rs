@@ -92,7 +92,6 @@ impl Output {
         Output { file, name, regular, path: None, waits, whole: (0, 0) }
     }
 
-    /// What to call it.
     pub fn name(&self) -> &str {
         &self.name
     }

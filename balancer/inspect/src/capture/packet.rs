@@ -9,7 +9,6 @@ use crate::headers::Headers;
 pub struct Packet<'a> {
     /// When, nanoseconds since 1970.
     pub unix_ns: u64,
-    /// What became of it.
     pub fate: &'a Fate,
     /// As it came.
     pub before: Frame<'a>,
@@ -20,7 +19,6 @@ pub struct Packet<'a> {
 /// What becomes of a packet; many have the same.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fate {
-    /// What was decided.
     pub verdict: Verdict,
     pub reason: Reason,
     pub service: Option<String>,
@@ -35,13 +33,11 @@ pub struct Fate {
 pub struct Frame<'a> {
     /// The interface's slot.
     pub slot: u32,
-    /// The interface's name.
     pub interface: &'a str,
     /// It has no Ethernet header.
     pub raw: bool,
     /// As much of it as was captured.
     pub bytes: &'a [u8],
-    /// How long it is.
     pub wire_len: u32,
 }
 

@@ -35,7 +35,7 @@ const OUTBOUND: u32 = 2;
 /// What a whole capture came to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// Packets that fitted.
+    /// Packets that matched the filter.
     pub matched: u64,
     /// Of these, written.
     pub captured: u64,

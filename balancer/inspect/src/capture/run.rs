@@ -31,7 +31,6 @@ const MISSING: u32 = 4;
 /// Bytes that are written at once while a poll goes on.
 const FULL: usize = 256 << 10;
 
-/// Why a capture ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Ended {
@@ -56,7 +55,6 @@ pub enum Ended {
 /// What a capture came to: schema `ringway.capture/1`.
 #[derive(Clone, Debug, Serialize)]
 pub struct Summary {
-    /// [`SCHEMA`].
     pub schema: &'static str,
     /// `[node] name`.
     pub node: String,
@@ -71,15 +69,12 @@ pub struct Summary {
     /// One in so many packets that the filter matches was taken; 1: all.
     pub sample: u32,
     pub written_bytes: u64,
-    /// How long it took.
     pub duration_ms: u64,
     pub ended: Ended,
 }
 
-/// How a capture ended.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// What it came to.
     pub summary: Summary,
     /// Why it could not go on, if that was no wish.
     pub failure: Option<Error>,

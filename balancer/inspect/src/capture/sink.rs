@@ -12,7 +12,6 @@ use super::packet::Packet;
 use super::pcapng::{Pcapng, Totals};
 use crate::capture::output::{Output, OutputPieces, Stopped};
 
-/// An output.
 #[derive(Debug)]
 pub struct Sink {
     outlet: Output,
@@ -78,7 +77,6 @@ impl Sink {
         Sink { outlet, pieces, kind: Kind::Pcapng(pcapng), missing: 0 }
     }
 
-    /// Adds a packet.
     pub fn packet(&mut self, packet: &Packet<'_>) {
         let bytes = &mut self.pieces.bytes;
         match &mut self.kind {
@@ -125,7 +123,6 @@ impl Sink {
         self.outlet.is_closed()
     }
 
-    /// What to call it.
     pub fn name(&self) -> &str {
         self.outlet.name()
     }

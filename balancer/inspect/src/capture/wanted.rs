@@ -19,7 +19,6 @@ pub struct Selection {
     pub verdicts: Vec<String>,
     /// Reasons, any of them.
     pub reasons: Vec<String>,
-    /// Name of its service.
     pub service: Option<String>,
     /// Address of its backend, with its port where several have the address.
     pub backend: Option<String>,
@@ -34,9 +33,7 @@ pub struct Selected {
     pub verdicts: Vec<Verdict>,
     /// Reasons; none for any.
     pub reasons: Vec<Reason>,
-    /// Id of the service.
     pub service: Option<u16>,
-    /// Index of the backend.
     pub backend: Option<u32>,
 }
 

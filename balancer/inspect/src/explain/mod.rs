@@ -30,7 +30,6 @@ pub const SCHEMA: &str = "ringway.explain/1";
 /// Backends that somebody keeps new flows from: so many are named.
 const WITHHELD_SHOWN: usize = 3;
 
-/// Which packet.
 #[derive(Clone, Debug)]
 pub enum What<'a> {
     /// One that is put together.
@@ -42,13 +41,11 @@ pub enum What<'a> {
 /// What a tuple does not say of a packet.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
-    /// TCP flags.
     pub tcp_flags: u8,
     /// Bytes of the IP packet; `None`: headers alone.
     pub bytes: Option<u16>,
     /// Hops it may still take.
     pub ttl: u8,
-    /// Link-layer source.
     pub source_mac: Mac,
     /// VLAN id it is tagged with.
     pub vlan: Option<u16>,
@@ -57,11 +54,9 @@ pub struct Shape {
 /// What would become of a packet.
 #[derive(Clone, Debug, Serialize)]
 pub struct Explanation {
-    /// [`SCHEMA`].
     pub schema: &'static str,
     /// `[node] name`.
     pub node: String,
-    /// The packet in words.
     pub packet: String,
     /// Interface it comes in by.
     pub interface: String,
@@ -86,9 +81,7 @@ pub struct Explanation {
     pub verdict: &'static str,
     /// Why; as `ringway reasons` has it.
     pub reason: &'static str,
-    /// What the reason means.
     pub meaning: &'static str,
-    /// Why that happens.
     pub cause: String,
     /// What to do about it, if anything.
     pub next: Option<String>,
@@ -98,25 +91,20 @@ pub struct Explanation {
     pub frame: Option<String>,
 }
 
-/// A service.
 #[derive(Clone, Debug, Serialize)]
 pub struct Service {
-    /// Its name.
     pub name: String,
     /// Address, port or ports, and protocol.
     pub endpoint: String,
     /// How packets reach its backends.
     pub forward: String,
-    /// All of its backends.
     pub backends: Vec<Backend>,
 }
 
 /// A flow that is there.
 #[derive(Clone, Debug, Serialize)]
 pub struct Flow {
-    /// Its state.
     pub state: String,
-    /// Its client.
     pub client: String,
     /// The client as its backend sees it.
     pub source: Option<String>,
@@ -131,7 +119,6 @@ pub struct Flow {
 /// A slot of the ring.
 #[derive(Clone, Debug, Serialize)]
 pub struct Ring {
-    /// Its number.
     pub slot: u32,
     /// It is changing or settling.
     pub changing: bool,
@@ -143,7 +130,6 @@ pub struct Ring {
     pub tracked: bool,
 }
 
-/// A backend.
 #[derive(Clone, Debug, Serialize)]
 pub struct Backend {
     /// Address and port.
@@ -160,7 +146,6 @@ pub struct Backend {
     pub next_hop: Option<NextHop>,
 }
 
-/// A way out.
 #[derive(Clone, Debug, Serialize)]
 pub struct Way {
     /// Interface; of packets passed on it is the kernel that finds it.

@@ -15,7 +15,6 @@ const SECTION_HEADER: [u8; 4] = [0x0a, 0x0d, 0x0d, 0x0a];
 /// (draft-ietf-opsawg-pcap, section 4).
 const CLASSIC: [u32; 4] = [0xa1b2_c3d4, 0xd4c3_b2a1, 0xa1b2_3c4d, 0x4d3c_b2a1];
 
-/// One captured packet.
 struct Packet {
     link: DataLink,
     original: u32,

@@ -11,7 +11,6 @@ use ringway_wire::{
 
 use crate::headers::{FLAGS, Headers, Transport, flag_names};
 
-/// What to write.
 const EXAMPLES: &str = "write 'tcp 192.0.2.7:4711 > 203.0.113.10:80', \
     'udp [2001:db8::7]:4711 > [2001:db8:a::10]:53' or 'icmp 192.0.2.7 > 203.0.113.10', in quotes";
 
@@ -21,9 +20,7 @@ const HEADROOM: usize = 128;
 /// TCP, UDP, or an ICMP echo request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
-    /// TCP.
     Tcp,
-    /// UDP.
     Udp,
     /// ICMP or ICMPv6: an echo request. Its ports mean nothing.
     Icmp,
@@ -32,9 +29,7 @@ pub enum Protocol {
 /// Who sends what to whom.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tuple {
-    /// Protocol.
     pub protocol: Protocol,
-    /// Its sender.
     pub source: SocketAddr,
     /// To whom, of the same family.
     pub destination: SocketAddr,
@@ -49,9 +44,7 @@ pub struct Details {
     pub bytes: Option<u16>,
     /// Hops it may still take.
     pub ttl: u8,
-    /// Link-layer source.
     pub source_mac: Mac,
-    /// Link-layer destination.
     pub destination_mac: Mac,
     /// VLAN ids of its tags, outer first.
     pub vlans: Vec<(u16, u16)>,

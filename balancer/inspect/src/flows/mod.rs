@@ -31,7 +31,6 @@ const STRIDE: usize = 1 << 16;
 pub struct Flow {
     /// Where it is in its life.
     pub state: FlowState,
-    /// Reference of its backend.
     pub backend: u32,
     /// Seconds since it was last noted to be alive.
     pub idle_s: u32,
@@ -51,7 +50,6 @@ pub struct Nat {
     pub source: u8,
     /// The source port that its backend sees.
     pub source_port: u16,
-    /// Id of its service.
     pub service: u16,
     /// Interface slot of its client's last packet.
     pub iface: u8,
@@ -86,7 +84,6 @@ impl From<NatFlow> for Flow {
 /// How a look through the tables went.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Totals {
-    /// Live flows.
     pub total_flows: u64,
     /// Of these, records of dsr services.
     pub dsr_flows: u64,
@@ -101,7 +98,6 @@ pub struct Totals {
 /// How far a look is.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress {
-    /// Since it began.
     pub elapsed: Duration,
     /// Of the flow table, 0 to 100.
     pub percent: u32,

@@ -13,9 +13,9 @@ use super::{Flow, Nat};
 /// Names of services, backends, addresses and interfaces, read once for a whole look.
 #[derive(Clone, Debug, Default)]
 pub struct Names {
-    /// By id.
+    /// Keyed by id.
     pub(super) services: HashMap<u16, Service>,
-    /// By reference.
+    /// Keyed by reference.
     pub(super) backends: HashMap<u32, Backend>,
     /// Each once, in alphabetical order.
     pub(super) service_names: Vec<String>,

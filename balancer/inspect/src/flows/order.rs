@@ -10,7 +10,6 @@ use super::{Flow, Names};
 pub enum Key {
     /// The client's address, then its port.
     Client,
-    /// The service's name.
     Service,
     /// The backend's address, then its port.
     Backend,
@@ -82,12 +81,10 @@ pub struct First {
 }
 
 impl First {
-    /// None yet.
     pub fn new(key: Key, reverse: bool, limit: usize) -> First {
         First { key, reverse, limit, seen: 0, kept: BinaryHeap::new() }
     }
 
-    /// One more flow.
     pub fn take(&mut self, flow: &Flow, names: &Names) {
         let (a, b) = self.key.rank(flow, names);
         let rank = if self.reverse { (!a, !b) } else { (a, b) };

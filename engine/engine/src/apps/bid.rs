@@ -41,7 +41,7 @@ pub struct Request {
     pub width: U16,
     /// Pixels.
     pub height: U16,
-    /// Not looked at.
+    /// Ignored.
     pub reserved: [u8; 10],
 }
 
@@ -83,7 +83,6 @@ const _: () = assert!(size_of::<Request>() == 50 && size_of::<Answer>() == ANSWE
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offer {
     pub price: u32,
-    /// What would be shown.
     pub creative: u64,
 }
 

@@ -64,7 +64,6 @@ pub struct Made {
     pub intended_units: u64,
     /// Nanoseconds from the beginning to the last packet or, where it is to go on, until now.
     pub ns: u64,
-    /// It makes no more.
     pub finished: bool,
 }
 
@@ -111,7 +110,6 @@ pub struct Generator {
     clock: Clock,
     control: Arc<Control>,
     pace: Option<Pace>,
-    /// Which template is next.
     next: usize,
     start: Option<u64>,
     made: Made,

@@ -89,7 +89,6 @@ pub struct Frames {
 
 #[derive(Clone, Debug, Serialize)]
 pub struct PortStatus {
-    /// As it was specified.
     pub port: String,
     #[serde(flatten)]
     pub statistics: PortStatistics,

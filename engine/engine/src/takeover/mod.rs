@@ -157,7 +157,7 @@ struct SocketOf {
     left: LeftSocket,
 }
 
-/// Where successors ask.
+/// The socket that a successor connects to.
 #[derive(Debug)]
 pub struct Control {
     socket: OwnedFd,

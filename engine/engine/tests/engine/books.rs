@@ -26,7 +26,6 @@ impl App for Told {
     }
 }
 
-/// Decides about nothing.
 struct Idle;
 
 impl App for Idle {

@@ -141,7 +141,6 @@ impl Place {
         }
     }
 
-    /// A pin in it.
     pub(super) fn pin(&self, name: &str) -> PathBuf {
         within(&self.lock).join(name)
     }

@@ -12,7 +12,6 @@ use crate::workload::Workload;
 pub struct Change {
     /// Which input, and how.
     pub what: String,
-    /// The road then.
     pub road: IoPath,
     /// Machines then, with one to spare.
     pub machines: u64,

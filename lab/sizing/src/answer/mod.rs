@@ -28,7 +28,6 @@ pub struct RoadSize {
 
 /// Of what a figure is a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[allow(missing_docs)] // Their names say it.
 pub enum Unit {
     #[serde(rename = "cores")]
     Cores,
@@ -50,13 +49,11 @@ pub struct Line {
     pub what: &'static str,
     pub value: f64,
     pub unit: Unit,
-    /// Calculated how.
     pub how: String,
     /// By whose measurement, or rule.
     pub from: String,
 }
 
-/// What a workload takes.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Answer {
     /// `ringway.size/2`
@@ -65,20 +62,16 @@ pub struct Answer {
     pub costs_of: String,
     /// Why these costs are to be taken with care, if they are.
     pub doubts: Vec<String>,
-    /// The one to take.
     pub road: IoPath,
     pub why: String,
-    /// What it asks for.
     pub demand: Demand,
     /// Queues of a machine's NIC: one for each core that packets keep busy.
     pub nic_queues: u64,
     /// Machines with one to spare.
     pub machines: u64,
-    /// Every road.
     pub roads: Vec<RoadSize>,
     /// Every figure with its source.
     pub lines: Vec<Line>,
-    /// What else to know.
     pub notes: Vec<String>,
     /// The rule of thumb, beside the calculation.
     pub rule_of_thumb: &'static str,
@@ -421,7 +414,6 @@ fn notes(workload: &Workload, costs: &Costs, road: IoPath, demand: &Demand) -> V
     notes
 }
 
-/// Whether they are.
 fn enough_ports(workload: &Workload, demand: &Demand) -> Option<String> {
     let used = ports(workload, demand)?.value;
     let part = used / workload.ports() as f64;

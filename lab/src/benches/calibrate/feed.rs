@@ -32,7 +32,7 @@ use crate::harness::cpu::{Cpus, pin};
 use crate::{Error, Result};
 
 /// Generated from bpf/calibrate.bpf.c.
-#[allow(clippy::all, clippy::undocumented_unsafe_blocks, clippy::unwrap_used, missing_docs)]
+#[allow(clippy::all, clippy::undocumented_unsafe_blocks, clippy::unwrap_used)]
 mod skeleton {
     include!(concat!(env!("OUT_DIR"), "/calibrate.skel.rs"));
 }
@@ -59,7 +59,6 @@ const MANY: u32 = 200_000;
 /// Datagrams that wait in a socket at once, and frames in a ring.
 const WAITING: u32 = 8_000;
 const IN_A_RING: u32 = 512;
-/// Calls of those.
 const CALLS: u32 = 6;
 const SOON: Duration = Duration::from_secs(10);
 

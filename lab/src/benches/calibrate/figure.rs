@@ -37,7 +37,6 @@ impl Figure {
         }
     }
 
-    /// Of the middle.
     pub(super) fn spread(self) -> f64 {
         self.apart / self.middle
     }

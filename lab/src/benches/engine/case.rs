@@ -30,7 +30,6 @@ named! {
     }
 }
 
-/// Who is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Side {
     Ringway,
@@ -104,6 +103,6 @@ pub(super) struct Goals {
     pub loss_ppm: Option<f64>,
     /// Time that 99 of 100 answers take at equal load, of the peer's: less.
     pub p99: Option<f64>,
-    /// Nanoseconds: fewer.
+    /// Nanoseconds at most.
     pub ns: Option<f64>,
 }

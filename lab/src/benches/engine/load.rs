@@ -11,7 +11,7 @@ use ringway_testnet::Link;
 use crate::{Error, Result};
 
 /// Generated from bpf/load.bpf.c.
-#[allow(clippy::all, clippy::undocumented_unsafe_blocks, clippy::unwrap_used, missing_docs)]
+#[allow(clippy::all, clippy::undocumented_unsafe_blocks, clippy::unwrap_used)]
 mod skeleton {
     include!(concat!(env!("OUT_DIR"), "/load.skel.rs"));
 }
@@ -88,7 +88,6 @@ impl<'s> Arrivals<'s> {
         Ok(Self { skel })
     }
 
-    /// How many there were.
     pub(super) fn packets(&self) -> Result<u64> {
         count(&self.skel.maps.packets, ARRIVED)
     }

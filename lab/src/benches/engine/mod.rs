@@ -46,7 +46,6 @@ pub struct Engine {
     pub repeated: Repeated,
 }
 
-/// What one measurement found.
 #[derive(Clone, Copy, Debug, Default)]
 struct Figure {
     pps: u64,

@@ -30,7 +30,6 @@ const BUFFER: usize = 32 << 20;
 const UDP_SEGMENT: i32 = 103;
 const UDP_GRO: i32 = 104;
 
-/// What is answered.
 pub(super) enum Service {
     Echo,
     Bid(Box<Bid>),
@@ -42,7 +41,6 @@ pub(super) struct Sockets {
     stop: Arc<AtomicBool>,
 }
 
-/// Its thread's name.
 pub(super) const NAME: &str = "sockets";
 
 impl Sockets {

@@ -16,7 +16,7 @@ use super::cost::Thread;
 use crate::{Error, Result};
 
 /// Generated from bpf/end.bpf.c.
-#[allow(clippy::all, clippy::undocumented_unsafe_blocks, clippy::unwrap_used, missing_docs)]
+#[allow(clippy::all, clippy::undocumented_unsafe_blocks, clippy::unwrap_used)]
 mod skeleton {
     include!(concat!(env!("OUT_DIR"), "/end.skel.rs"));
 }

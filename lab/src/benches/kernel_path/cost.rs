@@ -24,7 +24,6 @@ pub struct Spent {
     pub softirq_ns: u64,
     /// Nanoseconds that other processes have had on all processors, in the same steps.
     pub others_ns: u64,
-    /// Context switches.
     pub switches: u64,
 }
 
@@ -36,7 +35,7 @@ pub(super) struct Thread {
 }
 
 impl Thread {
-    /// The calling one.
+    /// The calling thread.
     pub(super) fn this() -> Self {
         Self::of(rustix::thread::gettid().as_raw_nonzero().get())
     }
@@ -50,7 +49,6 @@ impl Thread {
         Some(Self::of(thread_named(name)?.file_name()?.to_str()?.parse().ok()?))
     }
 
-    /// Since it began.
     pub(super) fn spent(&self) -> Result<Spent> {
         let read = |path: PathBuf| {
             fs::read_to_string(&path).map_err(|source| Error::Read { path, source })

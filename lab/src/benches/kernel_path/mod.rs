@@ -30,7 +30,6 @@ const RULES: [u32; 3] = [0, 50, 500];
 const FILES: u64 = 64;
 
 named! {
-    /// How packets are received.
     pub(crate) enum Style {
         Blocking = "recvfrom",
         Epoll = "epoll",
@@ -51,7 +50,6 @@ impl Style {
 }
 
 named! {
-    /// What is measured.
     pub enum Group {
         /// A stream of packets, in each style.
         Receive = "receive",

@@ -36,7 +36,6 @@ pub struct KernelPathFigures {
 pub struct Resolution {
     /// Between two samples that part a thread's time into user and system.
     pub split_ns: u64,
-    /// Of softirqs.
     pub softirq_ns: u64,
 }
 
@@ -79,9 +78,7 @@ pub struct Row {
 /// Shares of the time, in per cent; all zero where none was seen.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct Went {
-    /// The program itself.
     pub user: f64,
-    /// System calls.
     pub system: f64,
     /// Softirqs: devices, protocols, rules; none: not known, and the other two are shares of the thread's time.
     pub softirq: Option<f64>,
@@ -140,7 +137,6 @@ impl Row {
         }
     }
 
-    /// A line of progress.
     pub(super) fn in_words(&self, rate: u32) -> String {
         let Self { group, case, unit, user_ns, system_ns, softirq_ns, .. } = self;
         let softirq = softirq_ns.map_or("unknown".into(), |ns| format!("{ns:>8.0} ns"));

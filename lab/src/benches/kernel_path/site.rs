@@ -19,7 +19,6 @@ use crate::harness::cpu::{Cpus, pin};
 use crate::{Error, Result};
 
 const SERVER: &str = "192.0.2.2:4000";
-/// What a packet carries.
 const PAYLOAD: [u8; 64] = [7; 64];
 /// For a port to be free.
 const FREE: Duration = Duration::from_secs(5);

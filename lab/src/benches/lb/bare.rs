@@ -11,7 +11,7 @@ use super::balancer::{Balancer, PORT, v4};
 use crate::Result;
 
 /// Generated from bpf/bare.bpf.c.
-#[allow(clippy::all, clippy::undocumented_unsafe_blocks, clippy::unwrap_used, missing_docs)]
+#[allow(clippy::all, clippy::undocumented_unsafe_blocks, clippy::unwrap_used)]
 mod skeleton {
     include!(concat!(env!("OUT_DIR"), "/bare.skel.rs"));
 }

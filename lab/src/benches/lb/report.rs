@@ -23,7 +23,7 @@ pub struct LbFigures {
     pub offloads: &'static str,
     /// The command that measured, for each number of connections.
     pub command: String,
-    /// If asked for.
+    /// With `--configurations` only.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub configurations: BTreeMap<Path, String>,
 }

@@ -10,7 +10,7 @@ use super::path::Ip;
 use crate::{Error, Result};
 
 /// Generated from bpf/feed.bpf.c.
-#[allow(clippy::all, clippy::undocumented_unsafe_blocks, clippy::unwrap_used, missing_docs)]
+#[allow(clippy::all, clippy::undocumented_unsafe_blocks, clippy::unwrap_used)]
 mod skeleton {
     include!(concat!(env!("OUT_DIR"), "/feed.skel.rs"));
 }
@@ -18,12 +18,10 @@ mod skeleton {
 /// Where [`Feeder::load`] keeps the programs' object.
 pub(super) type Storage = MaybeUninit<OpenObject>;
 
-/// The loaded feeder.
 pub(super) struct Feeder<'s> {
     skel: skeleton::FeedSkel<'s>,
 }
 
-/// Packets to feed.
 #[derive(Clone, Copy)]
 pub(super) struct Meal<'f> {
     pub(super) ip: Ip,

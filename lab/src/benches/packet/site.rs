@@ -13,7 +13,6 @@ use super::path::{Course, Ip, POOL, Path};
 use crate::benches::packet::path::frame::{self, NEXT_MAC, OUR_MAC, PORT};
 use crate::{Error, Result};
 
-/// Backends of the service.
 const BACKENDS: u8 = 100;
 /// Source addresses of ours: enough ports for ten million flows many times over.
 const OWN: u8 = 16;
@@ -95,7 +94,6 @@ impl Site {
         feeder.nothing(&Meal { ip: self.ip, frame: &frame, flows, packets })
     }
 
-    /// The gateway's tables.
     pub(super) fn view(&self) -> &View {
         &self.view
     }

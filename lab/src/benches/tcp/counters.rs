@@ -25,7 +25,6 @@ const TELLING: [&str; 9] = [
 pub(crate) struct Counters(BTreeMap<String, u64>);
 
 impl Counters {
-    /// Now.
     pub(crate) fn read() -> Result<Self> {
         let mut all = BTreeMap::new();
         for path in FILES {

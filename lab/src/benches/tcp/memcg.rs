@@ -47,7 +47,6 @@ impl Cgroup {
         Ok(cgroup)
     }
 
-    /// Now.
     pub(super) fn charged(&self) -> Option<Charged> {
         parse(&fs::read_to_string(self.path.join("memory.stat")).ok()?)
     }

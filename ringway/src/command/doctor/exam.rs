@@ -43,10 +43,8 @@ struct Document {
 struct Row {
     fault: &'static str,
     planted: String,
-    /// Must find it.
     check: &'static str,
     found: bool,
-    /// By what.
     finding: Option<Finding>,
     /// Why it could not be planted here.
     error: Option<String>,

@@ -23,7 +23,6 @@ struct Document<'a> {
     path: &'a Path,
 }
 
-/// Looks, and draws.
 pub fn main(interface: &str, args: &DoctorArgs) -> anyhow::Result<Exit> {
     let collection = match &args.from {
         Some(archive) => read(archive)?,

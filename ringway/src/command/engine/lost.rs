@@ -26,7 +26,6 @@ impl Since {
         Self(known.filter_map(|name| Some((name.into(), dropped(&all.remove(name)?)))).collect())
     }
 
-    /// Until now.
     pub fn lost(self) -> Vec<Lost> {
         self.until(&counters::stats().unwrap_or_default())
     }

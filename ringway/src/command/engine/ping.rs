@@ -27,10 +27,8 @@ const OFTEN: Duration = Duration::from_millis(200);
 struct Report {
     schema: &'static str,
     address: IpAddr,
-    /// Where it was found.
     mac: Option<String>,
     sent_packets: u64,
-    /// Requests that were answered.
     received_packets: u64,
     lost_packets: u64,
     loss_share: f64,

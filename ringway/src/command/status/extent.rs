@@ -10,10 +10,8 @@ const ROWS: usize = 10;
 /// Backends of a service that are shown then.
 const BACKENDS: usize = 3;
 
-/// How much is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extent {
-    /// Everything.
     Whole,
     /// What a screen takes: long tables have what is worth a look, and their sums.
     Short,

@@ -122,7 +122,7 @@ fn solicit(target: IpAddr, options: &[u8]) -> Frame {
     })
 }
 
-/// Address alone.
+/// For the address alone.
 fn icmp(address: IpAddr) -> SocketAddr {
     (address, 0).into()
 }

@@ -93,7 +93,7 @@ struct Model {
     family: Family,
     proto: u8,
     clients: Vec<Client>,
-    /// By nat port.
+    /// Keyed by nat port.
     sockets: HashMap<u16, Socket>,
     /// Handshakes under way, by nat port: what acknowledges the backend's SYN; `None` once the client has acknowledged
     /// something else.

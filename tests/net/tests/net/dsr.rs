@@ -55,7 +55,6 @@ pub(super) fn forwards(node: &Namespace, interface: &str) -> Result<()> {
     Ok(node.sysctl(&format!("net/ipv4/conf/{interface}/rp_filter"), "0")?)
 }
 
-/// Such backends, serving.
 pub(super) struct Dsr {
     pub(super) net: TwoArmed,
     pub(super) nginx: Vec<Nginx>,

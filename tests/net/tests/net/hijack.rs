@@ -92,7 +92,6 @@ struct Attacker {
     macs: [u8; 12],
 }
 
-/// What the attacker got.
 #[derive(Debug, Default)]
 struct Loot {
     handshakes: usize,

@@ -66,7 +66,6 @@ pub fn changed(before: &BTreeMap<PathBuf, String>) -> Vec<String> {
     before.iter().filter_map(differs).collect()
 }
 
-/// A bench that runs.
 struct Bench(Child);
 
 impl Bench {

@@ -45,11 +45,12 @@ pub struct Attachment {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Stage {
     /// For the first results of checks, until then.
-    Waiting { until: Instant },
+    Waiting {
+        until: Instant,
+    },
     /// An order to attach is on its way.
     #[default]
     Attaching,
-    /// Packets come in.
     Attached,
 }
 

@@ -51,7 +51,6 @@ pub enum Effect {
     Survey,
     /// The service manager: a reload begins.
     Reloading,
-    /// It is over.
     Reloaded,
     /// Traffic is served from now on.
     Serving,

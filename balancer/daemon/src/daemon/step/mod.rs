@@ -53,7 +53,6 @@ impl Moment {
     }
 }
 
-/// What has happened.
 #[derive(Debug)]
 pub(super) enum Event {
     /// Time has passed: [`State::until`].
@@ -65,7 +64,7 @@ pub(super) enum Event {
     Checked(health::Event),
     /// The kernel's network has changed: the ways are to be looked up.
     NetworkChanged,
-    /// They were.
+    /// The ways were looked up.
     Network(Box<Found>),
     /// The checks' tunnel leads there, or why not.
     ProbeWays(Option<Error>),
@@ -82,7 +81,6 @@ pub(super) enum Event {
     Confirm,
 }
 
-/// Everything that is known.
 #[derive(Debug)]
 pub(super) struct State {
     pub(super) reload: Reload,
@@ -93,7 +91,7 @@ pub(super) struct State {
     patience: Duration,
     /// The service manager was told that traffic is served.
     pub(super) serving: bool,
-    /// Of this step.
+    /// The time of this step.
     at: Moment,
     effects: Effects,
 }

@@ -37,7 +37,6 @@ const SILENCE: Duration = Duration::from_secs(5);
 /// A tick this late means that the process did not run: stopped, or without a processor.
 const AWAY: Duration = Duration::from_secs(3);
 
-/// So many ticks.
 const fn every(period: Duration) -> u64 {
     (period.as_millis() / TICK.as_millis()) as u64
 }
@@ -55,7 +54,6 @@ pub struct Survey {
     pub overrides_unknown: bool,
 }
 
-/// What was found last.
 #[derive(Debug, Default)]
 pub struct Monitor {
     pub counter_watch: CounterWatch,

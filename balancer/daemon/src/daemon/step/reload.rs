@@ -46,7 +46,6 @@ pub struct Reload {
     read_at: SystemTime,
     /// The change that is on its way.
     pub(super) change: Option<Change>,
-    /// Changes that have begun.
     changes: u64,
     /// SIGHUP has come.
     pub(super) hung_up: bool,
@@ -129,7 +128,6 @@ enum Stage {
 }
 
 impl Change {
-    /// When waiting ends.
     pub fn until(&self) -> Option<Instant> {
         match &self.next {
             Some(Next { stage: Stage::Waiting, until, .. }) => Some(*until),
@@ -170,7 +168,6 @@ impl State {
         self.attachment.is_done() && self.reload.change.is_none()
     }
 
-    /// Begins a change.
     pub(super) fn begin(&mut self, command: Command) {
         let mut said = None;
         let (kind, reply, judge) = match command {

@@ -17,7 +17,6 @@ use tokio_rustls::rustls::pki_types::PrivateKeyDer;
 
 use super::*;
 
-/// On any machine.
 const SOON: Duration = Duration::from_secs(10);
 
 /// An authority in a file.

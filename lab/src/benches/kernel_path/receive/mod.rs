@@ -27,7 +27,6 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// How long the kernel polls the device before it sleeps, in microseconds.
 const BUSY_US: i32 = 50;
 
-/// What a receiver did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Tally {
     pub packets: u64,

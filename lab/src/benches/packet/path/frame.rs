@@ -13,7 +13,6 @@ pub(crate) const OUR_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const FROM_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
 pub(crate) const NEXT_MAC: [u8; 6] = [2, 0, 0, 0, 0, 3];
 
-/// Where the service is.
 pub(crate) const PORT: u16 = 80;
 
 /// Length of the frames; feed.bpf.c knows them in words.

@@ -83,17 +83,13 @@ impl Path {
     }
 }
 
-/// IP version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Ip {
-    /// IPv4.
     V4,
-    /// IPv6.
     V6,
 }
 
 impl Ip {
-    /// Both.
     pub const ALL: [Self; 2] = [Self::V4, Self::V6];
 
     /// 4 or 6.

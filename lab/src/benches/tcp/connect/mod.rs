@@ -47,7 +47,6 @@ const FEW: u32 = 4;
 const FIRST_PORT: u32 = 20_000;
 
 named! {
-    /// What is tried.
     pub enum Experiment {
         Loopback = "loopback",
         Veth = "veth",

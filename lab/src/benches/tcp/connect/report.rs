@@ -27,7 +27,6 @@ pub struct ConnectFigures {
 pub struct Row {
     pub experiment: Experiment,
     pub case: String,
-    /// Connections that were made.
     pub connections: u64,
     /// Connections that were not.
     pub failed: u64,
@@ -37,7 +36,6 @@ pub struct Row {
     pub connect_p50_us: Option<f64>,
     /// 99 of 100 took at most this.
     pub connect_p99_us: Option<f64>,
-    /// The slowest.
     pub connect_max_us: Option<f64>,
     /// From connect() to accept(), the median; none where all are made at once.
     pub accept_p50_us: Option<f64>,
@@ -78,7 +76,6 @@ impl Row {
         }
     }
 
-    /// A line of progress.
     pub(super) fn in_words(&self) -> String {
         let (experiment, case) = (self.experiment, &self.case);
         let (Some(p50), Some(max)) = (self.connect_p50_us, self.connect_max_us) else {
@@ -101,7 +98,6 @@ const COLUMNS: [Column<Row>; 11] = [
     Column::number("+1 s", |row| row.a_second_late.to_string()),
     Column::text("counters", |row| in_words(&row.counters)),
 ];
-/// What they are.
 const NOTES: &str = "made: connections; never: those that were not. rtt: the median round trip of a byte; for syn-queue the delay that was set. median, p99, slowest: of connect(), or until the \
     connection\ncan be written to; accept: the median from connect() to accept(). +1 s: connections that took 0.9 s or more, since a SYN was lost \
     and sent again.\n--connections counts for loopback, veth and delayed (of delayed one by one at most 50); queues get 64 each, ports 50.\n\

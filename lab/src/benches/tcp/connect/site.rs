@@ -29,7 +29,6 @@ pub(super) struct Outcome {
     pub connect: Vec<Duration>,
     /// From connect() to the return of the server's accept(), each; none where they cannot be told apart.
     pub accept: Vec<Duration>,
-    /// How many never were.
     pub failed: u64,
     /// Of both ends.
     pub counters: std::collections::BTreeMap<&'static str, u64>,
@@ -197,7 +196,6 @@ fn timespec(time: Duration) -> Timespec {
     Timespec { tv_sec: time.as_secs() as i64, tv_nsec: i64::from(time.subsec_nanos()) }
 }
 
-/// Connections under way.
 struct Begun {
     set: OwnedFd,
     sockets: Vec<(OwnedFd, Instant)>,

@@ -71,7 +71,6 @@ pub(super) struct Way {
     pub server: Namespace,
     /// Where a server listens that is to be reached.
     pub at: SocketAddrV4,
-    /// Stops with it.
     _relay: Option<Relay>,
 }
 
@@ -86,7 +85,6 @@ impl Way {
         Ok(Self::new(both.clone(), both, Ipv4Addr::LOCALHOST, None))
     }
 
-    /// A veth pair.
     pub(super) fn veth() -> Result<Self> {
         let (client, server) = (Namespace::new("client")?, Namespace::new("server")?);
         let options = VethOptions { offloads: true, ..VethOptions::default() };

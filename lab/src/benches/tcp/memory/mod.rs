@@ -85,7 +85,6 @@ struct Share {
     disturbed: bool,
 }
 
-/// One state, once.
 #[derive(Debug)]
 struct Measured {
     /// The client's and the server's.

@@ -10,7 +10,6 @@ use crate::harness::Figures;
 use crate::harness::plot::{Bar, Page};
 use crate::harness::table::{Column, or_dash, table};
 
-/// What the columns are.
 const COLUMNS_ARE: &str = "bytes: of one socket, in pages of the slabs, shared out to their objects. source: the same on Linux 3.10, by a book \
     of 2022; ratio: to it.\n+-: how far the furthest round is from this one, the round in the middle; -: one round alone counts. \
     !: others opened or closed files and sockets in every round, do not trust it.\ntcp_mem: what TCP accounts for, in pages (sockstat). memcg: what a memory cgroup is charged, slabs + buffers.";

@@ -335,7 +335,6 @@ impl Crew {
         Ok((sampled, echoed))
     }
 
-    /// All at once.
     fn end(mut self) {
         self.clients.iter_mut().chain(&mut self.servers).for_each(Helper::dismiss);
         self.clients.into_iter().chain(self.servers).for_each(Helper::wait);

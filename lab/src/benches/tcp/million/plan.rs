@@ -12,12 +12,11 @@ pub(super) const PORTS: u64 = 50_000;
 const FIRST_PORT: u16 = 10_000;
 /// The server's, or the first of them.
 pub(super) const SERVER_PORT: u16 = 5000;
-/// Where servers listen.
 pub(super) const SERVER: Ipv4Addr = Ipv4Addr::LOCALHOST;
 /// Both ends of an idle connection in the kernel, with its files and what slabs waste, and some to spare
 /// (`ringway-lab bench tcp-memory` has it exactly).
 const BYTES: u64 = 10_000;
-/// A helper process.
+/// Memory of a helper process.
 const PROCESS_BYTES: u64 = 8 << 20;
 /// Files that a helper has beside its connections and listeners.
 const OTHER_FILES: u64 = 16;
@@ -58,7 +57,6 @@ impl Scheme {
     }
 }
 
-/// What the machine has.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
     /// Open files of a process.
@@ -71,7 +69,6 @@ pub(super) struct Limits {
     pub memory: u64,
 }
 
-/// How it is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Plan {
     pub connections: u64,
@@ -79,7 +76,6 @@ pub(super) struct Plan {
     pub clients: u64,
     /// Addresses of the client, or ports of the server.
     pub groups: u64,
-    /// Memory that it takes.
     pub bytes: u64,
 }
 

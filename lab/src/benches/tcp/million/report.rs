@@ -20,16 +20,13 @@ const STRANGERS: f64 = 0.05;
 
 #[derive(Debug, Serialize)]
 pub struct MillionFigures {
-    /// Connections asked for.
     pub connections: u64,
     pub paced: bool,
     /// Processes that share listeners.
     pub server_processes: u64,
-    /// Processes that connect.
     pub client_processes: u64,
     /// Memory that it was taken to need beforehand.
     pub needed_bytes: u64,
-    /// Each scheme.
     pub rounds: Vec<Round>,
 }
 
@@ -41,9 +38,7 @@ pub struct Round {
     pub groups: u64,
     /// Connections a second at most; none: not paced.
     pub rate_per_s: Option<u64>,
-    /// Connections that clients have.
     pub connected: u64,
-    /// Connections that servers have.
     pub accepted: u64,
     /// Established sockets by inet_diag (`ss`): two for each connection.
     pub sockets_by_diag: u64,
@@ -51,7 +46,6 @@ pub struct Round {
     pub sampled: u64,
     /// Tokens that came back.
     pub echoed: u64,
-    /// Seconds that connecting took.
     pub connect_s: f64,
     /// The longest that a connection took, in milliseconds.
     pub slowest_connect_ms: f64,
@@ -63,11 +57,9 @@ pub struct Round {
     pub bytes_per_connection: Option<u64>,
     /// Why there are no bytes per connection.
     pub disturbed: Option<String>,
-    /// The memory curve.
     pub samples: Vec<Sample>,
 }
 
-/// One moment.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct Sample {
     /// Seconds since the first connection.

@@ -2,11 +2,10 @@
 
 use std::fmt;
 
-/// A fault.
 pub struct Fault {
     pub name: &'static str,
     pub steps: &'static [Step],
-    /// Finds it.
+    /// The check that must find it.
     pub check: &'static str,
 }
 

@@ -13,7 +13,6 @@ use crate::daemon::datapath_thread::DatapathEvent;
 use crate::daemon::load::Refusal;
 use world::{PATIENCE, SLOTS, World};
 
-/// What happens.
 #[derive(Clone, Debug)]
 enum Happening {
     /// So many milliseconds pass.
