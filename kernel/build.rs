@@ -1,6 +1,6 @@
-//! Compiles bpf/*/*.bpf.c into objects, and generates their skeletons, which src/objects.rs includes.
-//! A skeleton repeats the structures of abi.h; they are taken out of it, for those of ringway-abi.
-//! libbpf's own headers come with libbpf-cargo; the kernel's from linux-libc-dev.
+//! Compiles bpf/*/*.bpf.c into objects, and generates their skeletons, which src/objects.rs
+//! includes. A skeleton repeats the structures of abi.h; they are taken out of it, for those of
+//! ringway-abi. libbpf's own headers come with libbpf-cargo; the kernel's from linux-libc-dev.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,5 @@
-//! Which commit this is built from, for `--version` of both programs: RINGWAY_COMMIT, else git's word, else none.
+//! Which commit this is built from, for `--version` of both programs: RINGWAY_COMMIT, else git's
+//! word, else none.
 
 use std::path::Path;
 use std::process::Command;

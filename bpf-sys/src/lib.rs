@@ -1,5 +1,6 @@
-//! bpf(2) without a C library: as much as XDP programs of a few instructions, their maps of sockets,
-//! attachments and pins need (linux/bpf.h). What is compiled from C is loaded by ringway-kernel.
+//! bpf(2) without a C library: as much as XDP programs of a few instructions, their maps of
+//! sockets, attachments and pins need (linux/bpf.h). What is compiled from C is loaded by
+//! ringway-kernel.
 
 mod link;
 mod map;
@@ -59,7 +60,8 @@ impl fmt::Display for XdpMode {
     }
 }
 
-/// Pins an object (a map, a program or an attachment) at a path of a bpffs, so that it outlives this process.
+/// Pins an object (a map, a program or an attachment) at a path of a bpffs, so that it outlives
+/// this process.
 ///
 /// # Errors
 /// What the kernel answers: EEXIST where something is there, EINVAL where it is no bpffs.
@@ -115,7 +117,8 @@ fn name(name: &str) -> [u8; 16] {
 /// # Safety
 /// `attributes` is laid out as the kernel's union for this command, and what it points to is there.
 unsafe fn bpf<T: IntoBytes + Immutable>(command: libc::c_int, attributes: &T) -> io::Result<i32> {
-    // SAFETY: the caller's; the kernel reads as many bytes as the attributes have, and none is padding.
+    // SAFETY: the caller's; the kernel reads as many bytes as the attributes have, and none is
+    // padding.
     let result =
         unsafe { libc::syscall(libc::SYS_bpf, command, &raw const *attributes, size_of::<T>()) };
     // Descriptors fit.
@@ -150,6 +153,7 @@ unsafe fn fill_info<T: FromBytes + IntoBytes>(
     }
     let (bpf_fd, info_len) = (number(object), size_of::<T>() as u32);
     let attributes = Attributes { bpf_fd, info_len, info: (&raw mut *info) as u64 };
-    // SAFETY: laid out as the kernel's; the info is there, any bytes are one, and it is as long as said.
+    // SAFETY: laid out as the kernel's; the info is there, any bytes are one, and it is as long as
+    // said.
     unsafe { bpf(OBJ_GET_INFO_BY_FD, &attributes) }.map(drop)
 }

@@ -76,7 +76,8 @@ impl XdpLink {
     /// What the kernel answers.
     pub fn replace(&self, program: BorrowedFd<'_>) -> io::Result<()> {
         let attributes = [number(self.as_fd()), number(program), 0, 0];
-        // SAFETY: attachment, program, flags and former program, as the kernel has them; it points to nothing.
+        // SAFETY: attachment, program, flags and former program, as the kernel has them; it points
+        // to nothing.
         unsafe { bpf(LINK_UPDATE, &attributes) }.map(drop)
     }
 

@@ -43,8 +43,8 @@ pub fn create_map(map_type: u32, value_size: u32, max_entries: u32) -> io::Resul
     descriptor(unsafe { bpf(MAP_CREATE, &attributes) })
 }
 
-/// A map from queues to sockets (BPF_MAP_TYPE_XSKMAP). Other maps may have longer keys and values, of which
-/// the kernel would read more than is there.
+/// A map from queues to sockets (BPF_MAP_TYPE_XSKMAP). Other maps may have longer keys and values,
+/// of which the kernel would read more than is there.
 #[derive(Clone, Copy, Debug)]
 pub struct Xskmap<'a>(BorrowedFd<'a>);
 
@@ -75,7 +75,8 @@ impl<'a> Xskmap<'a> {
     /// What the kernel answers: E2BIG where the map has no such queue.
     pub fn insert(self, queue: u32, socket: BorrowedFd<'_>) -> io::Result<()> {
         let socket = number(socket);
-        // SAFETY: laid out as the kernel's; key and value are there, and as long as those of a map of sockets.
+        // SAFETY: laid out as the kernel's; key and value are there, and as long as those of a map
+        // of sockets.
         unsafe { bpf(MAP_UPDATE, &Element::new(self, &queue, Some(&socket))) }.map(drop)
     }
 

@@ -14,8 +14,8 @@ const PROG_TYPE_XDP: u32 = 6;
 /// The program takes packets of several buffers.
 const XDP_HAS_FRAGS: u32 = 1 << 5;
 
-/// An instruction: opcode, registers (destination in the lower four bits, source in the upper), offset,
-/// immediate.
+/// An instruction: opcode, registers (destination in the lower four bits, source in the upper),
+/// offset, immediate.
 pub type Instruction = (u8, u8, i16, i32);
 
 /// `return XDP_PASS;`
@@ -109,7 +109,8 @@ impl Program<'_> {
 
 fn encode((opcode, registers, offset, immediate): Instruction) -> [u8; 8] {
     let ([a, b], [c, d, e, f]) = (offset.to_ne_bytes(), immediate.to_ne_bytes());
-    // Registers are two bit fields, and bit fields begin at the other end where bytes do (struct bpf_insn).
+    // Registers are two bit fields, and bit fields begin at the other end where bytes do (struct
+    // bpf_insn).
     let registers = if cfg!(target_endian = "big") { registers.rotate_left(4) } else { registers };
     [opcode, registers, a, b, c, d, e, f]
 }

@@ -34,7 +34,8 @@ pub struct Changes {
 }
 
 impl Changes {
-    /// Between an earlier run and this one. What was told together with another finding was, or is, there all the same.
+    /// Between an earlier run and this one. What was told together with another finding was, or is,
+    /// there all the same.
     pub fn between(earlier: &[Finding], now: &Report, asked: &[&Rule]) -> Self {
         let mut changes = Self::default();
         for was in earlier.iter().filter(|finding| finding.severity > Severity::Unknown) {

@@ -1,4 +1,5 @@
-//! Collections that were damaged, or made to do damage: whatever is in one, it is refused or judged, in bounded memory.
+//! Collections that were damaged, or made to do damage: whatever is in one, it is refused or
+//! judged, in bounded memory.
 
 use std::io::{self, Read};
 

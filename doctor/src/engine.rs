@@ -1,4 +1,5 @@
-//! Rules about interfaces whose queues a packet program in user space reads (`ringway engine`): looked at when they are open.
+//! Rules about interfaces whose queues a packet program in user space reads (`ringway engine`):
+//! looked at when they are open.
 
 use std::collections::BTreeSet;
 
@@ -187,7 +188,8 @@ fn mtu(queue: &Queue, one: &Interface) -> Outcome {
     seen.fix(set(room - FRAMING), set(mtu))
 }
 
-/// Documentation/networking/napi.rst: without these the driver's interrupts go on beside the program's calls.
+/// Documentation/networking/napi.rst: without these the driver's interrupts go on beside the
+/// program's calls.
 fn busy_poll(facts: &Facts, name: &str) -> Outcome {
     let paths = deferral(name);
     match paths.each_ref().map(|path| facts.number(path).ok()) {
@@ -229,8 +231,8 @@ fn metadata(queue: &Queue) -> Outcome {
     Outcome::new(severity, &queue.interface, said)
 }
 
-/// drivers/net/veth.c: without NAPI at the far end, what is sent waits in that CPU's backlog. What a stack there sends
-/// has unfinished checksums, unless it is told to finish them.
+/// drivers/net/veth.c: without NAPI at the far end, what is sent waits in that CPU's backlog. What
+/// a stack there sends has unfinished checksums, unless it is told to finish them.
 fn far_end(facts: &Facts, one: &Interface) -> Vec<Named> {
     let name = &one.link.name;
     let Ok(far) = facts.far_end(one) else {
@@ -339,7 +341,8 @@ mod tests {
         assert_eq!(found(&waits, &[Queue { busy_poll: true, ..queue(0) }]), []);
     }
 
-    /// Fewer queues than the first ones cannot be had, and a veth has to be asked at its far end first.
+    /// Fewer queues than the first ones cannot be had, and a veth has to be asked at its far end
+    /// first.
     #[test]
     fn fewer_queues_by_driver() {
         let channels = Channels { rx: 4, apart: true, ..Channels::default() };

@@ -186,7 +186,8 @@ fn json<T: DeserializeOwned>(sample: &Sample, path: &str) -> Result<T, Unknown> 
 
 const FEATURES: &str = "/netlink/xdp_features.json";
 
-/// Rules may calculate with it. What is larger is a word for "without limit" (fs.file-max), or no kernel's.
+/// Rules may calculate with it. What is larger is a word for "without limit" (fs.file-max), or no
+/// kernel's.
 const MOST: i64 = 1 << 52;
 
 fn number(path: &str, text: &str) -> Result<i64, Unknown> {

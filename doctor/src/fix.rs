@@ -147,7 +147,8 @@ fn is_plain(c: char) -> bool {
     c.is_ascii_alphanumeric() || "-_./:,=+@%".contains(c)
 }
 
-/// One word for sh, quoted where it has to be. Control characters are for the terminal that shows it, and no fix needs any.
+/// One word for sh, quoted where it has to be. Control characters are for the terminal that shows
+/// it, and no fix needs any.
 fn word(text: &str) -> String {
     if !text.is_empty() && text.chars().all(is_plain) {
         return text.to_owned();

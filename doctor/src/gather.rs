@@ -22,7 +22,8 @@ pub use session::SESSION;
 pub const QUEUES: &str = "/netlink/queues.json";
 pub const QUEUE_COUNTS: &str = "/netlink/queue_counts.json";
 
-/// What counts, and so is read twice; the protocols' counters close to those of the devices, which come next.
+/// What counts, and so is read twice; the protocols' counters close to those of the devices, which
+/// come next.
 const COUNTERS: [&str; 12] = [
     "/proc/net/udp",
     "/proc/net/udp6",
@@ -95,7 +96,8 @@ pub fn gather_counters() -> Sample {
     sample
 }
 
-/// What the rules read that a start asks: a few files, at once. What netlink says is added by who has it already.
+/// What the rules read that a start asks: a few files, at once. What netlink says is added by who
+/// has it already.
 pub fn gather_at_once() -> Sample {
     let mut sample = Sample::default();
     AT_ONCE.iter().for_each(|path| file(&mut sample, path));
@@ -165,7 +167,8 @@ fn xdp_sockets() -> Result<Vec<XdpSocket>, String> {
     }
 }
 
-/// AF_XDP sockets of the network namespace, by /proc/net/protocols; `None`: this kernel has none at all.
+/// AF_XDP sockets of the network namespace, by /proc/net/protocols; `None`: this kernel has none at
+/// all.
 fn sockets_of_xdp(protocols: &str) -> Option<u64> {
     let mut lines = protocols.lines().map(|line| line.split_ascii_whitespace());
     let mut words = lines.find_map(|mut words| (words.next() == Some("XDP")).then_some(words))?;

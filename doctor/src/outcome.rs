@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Change, Fix};
 
-/// What a rule finds: one outcome for each thing looked at; none: there is nothing that it is about.
+/// What a rule finds: one outcome for each thing looked at; none: there is nothing that it is
+/// about.
 pub type Looked = Result<Vec<Outcome>, Unknown>;
 
 /// Why something is not known.

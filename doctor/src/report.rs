@@ -32,7 +32,8 @@ pub struct Finding {
     pub changes: Vec<Change>,
     /// What to do that is no command.
     pub advice: Option<String>,
-    /// Other checks that found the same cause, with their subjects: `far-below-default net/core/somaxconn`.
+    /// Other checks that found the same cause, with their subjects:
+    /// `far-below-default net/core/somaxconn`.
     #[serde(default)]
     pub also: Vec<String>,
     /// The check that tells of the cause, where it finds that.
@@ -68,8 +69,8 @@ pub fn judge<'a>(checks: impl IntoIterator<Item = &'a Rule>, facts: &Facts) -> R
     Report { findings: folded(findings) }
 }
 
-/// Two that want the same setting changed want the same value: else the second fix would undo the first. The greater
-/// limit is enough for both; of equal ones the worse finding's.
+/// Two that want the same setting changed want the same value: else the second fix would undo the
+/// first. The greater limit is enough for both; of equal ones the worse finding's.
 fn settle(findings: &mut [Finding]) {
     let limit = |change: &Change| change.fix.setting()?.1.rsplit(' ').next()?.parse::<i64>().ok();
     let mut settled: BTreeMap<String, Change> = BTreeMap::new();

@@ -24,7 +24,8 @@ pub fn scripts(report: &Report, origin: &Origin) -> Scripts {
     for finding in report.symptoms() {
         fix += &comment(finding);
         for change in &finding.changes {
-            // Two findings may want the same. Of two that set the same the first, the worse, counts.
+            // Two findings may want the same. Of two that set the same the first, the worse,
+            // counts.
             let sets = change.fix.setting().map(|(key, _)| key);
             let told = |one: &&Change| {
                 let same = one.fix.setting().is_some_and(|(key, _)| Some(key) == sets);

@@ -24,7 +24,8 @@ const ETHTOOL_GFLAGS: u32 = 0x25;
 const ETH_FLAG_LRO: u32 = 1 << 15;
 const ETH_FLAG_RXVLAN: u32 = 1 << 8;
 
-/// An offload that can be read and switched. "Transmit" and "receive" are as seen by this interface.
+/// An offload that can be read and switched. "Transmit" and "receive" are as seen by this
+/// interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Offload {
     /// The device finishes L4 checksums of frames it transmits (`tx`).
@@ -164,7 +165,8 @@ struct RawChannels {
 /// Plain kernel structs that SIOCETHTOOL may fill.
 ///
 /// # Safety
-/// `repr(C)`, every bit pattern valid, and laid out as the kernel's struct of the command stored in it.
+/// `repr(C)`, every bit pattern valid, and laid out as the kernel's struct of the command stored in
+/// it.
 unsafe trait Request {}
 // SAFETY: struct ethtool_value.
 unsafe impl Request for Value {}
@@ -196,8 +198,8 @@ impl Ethtool {
         Ok(value != 0)
     }
 
-    /// Switches `offload`. Needs CAP_NET_ADMIN. Being so already is success, and an offload that the device does
-    /// not have is off.
+    /// Switches `offload`. Needs CAP_NET_ADMIN. Being so already is success, and an offload that
+    /// the device does not have is off.
     pub fn set(&self, interface: &str, offload: Offload, on: bool) -> Result<()> {
         let mut value = Value { command: offload.commands().1, data: u32::from(on) };
         match self.raw_call(interface, &mut value) {
@@ -226,7 +228,8 @@ impl Ethtool {
         })
     }
 
-    /// Driver and bus address; `None` where the device has no ethtool operations (loopback on some kernels).
+    /// Driver and bus address; `None` where the device has no ethtool operations (loopback on some
+    /// kernels).
     pub fn driver(&self, interface: &str) -> Result<Option<Driver>> {
         let mut info = DriverInfo {
             command: ETHTOOL_GDRVINFO,
@@ -286,7 +289,8 @@ impl Ethtool {
     }
 
     /// # Safety
-    /// `request` points to a struct of the command stored in it, with all the room that the kernel fills.
+    /// `request` points to a struct of the command stored in it, with all the room that the kernel
+    /// fills.
     unsafe fn pointer_call(&self, interface: &str, request: *mut c_void) -> io::Result<()> {
         // SAFETY: ifreq is plain old data for which all zeroes is valid.
         let mut ifreq: libc::ifreq = unsafe { std::mem::zeroed() };
@@ -298,8 +302,8 @@ impl Ethtool {
             *to = from as c_char;
         }
         ifreq.ifr_ifru.ifru_data = request.cast();
-        // SAFETY: the socket is open, ifreq lives through the call, and the caller vouches for what is
-        // behind ifru_data.
+        // SAFETY: the socket is open, ifreq lives through the call, and the caller vouches for what
+        // is behind ifru_data.
         let rc = unsafe { libc::ioctl(self.socket.as_raw_fd(), SIOCETHTOOL as _, &mut ifreq) };
         if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }

@@ -1,7 +1,8 @@
 //! Rules of this network namespace's firewall that name a destination: an address, a port or both.
 //! XDP takes packets before any of them; so such a rule may stand there and see nothing.
 //!
-//! Read by the tools that everybody has, `nft` and `iptables-save`; what they cannot be asked is an error.
+//! Read by the tools that everybody has, `nft` and `iptables-save`; what they cannot be asked is an
+//! error.
 
 use std::collections::HashMap;
 use std::io::ErrorKind;

@@ -1,7 +1,8 @@
 //! Facts about this machine, live or as captured.
 //!
-//! Everything here is synchronous and acts in the **calling thread's** network namespace: netlink and
-//! ioctl sockets are opened per call, and `/proc` is read through `/proc/thread-self` where it matters.
+//! Everything here is synchronous and acts in the **calling thread's** network namespace: netlink
+//! and ioctl sockets are opened per call, and `/proc` is read through `/proc/thread-self` where it
+//! matters.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 

@@ -1,4 +1,5 @@
-//! Everything netlink and ethtool know about this network namespace, as one value that can be stored.
+//! Everything netlink and ethtool know about this network namespace, as one value that can be
+//! stored.
 
 use std::net::IpAddr;
 

@@ -11,13 +11,14 @@ pub fn set_mark(socket: impl AsFd, mark: u32) -> io::Result<()> {
     set(socket, libc::SOL_SOCKET, libc::SO_MARK, mark)
 }
 
-/// Leaves the choice of a port to connect(2), which knows the far end and so may share ports, instead of bind(2).
+/// Leaves the choice of a port to connect(2), which knows the far end and so may share ports,
+/// instead of bind(2).
 pub fn bind_late(socket: impl AsFd) -> io::Result<()> {
     set(socket, libc::SOL_IP, IP_BIND_ADDRESS_NO_PORT, 1)
 }
 
-/// Lets send(2) of a datagram socket fail where a queue of this machine's drops the packet (IP_RECVERR, see ip(7));
-/// receiving fails with what ICMP says of the far end.
+/// Lets send(2) of a datagram socket fail where a queue of this machine's drops the packet
+/// (IP_RECVERR, see ip(7)); receiving fails with what ICMP says of the far end.
 pub fn report_errors(socket: impl AsFd, v6: bool) -> io::Result<()> {
     match v6 {
         false => set(socket, libc::SOL_IP, libc::IP_RECVERR, 1),

@@ -14,8 +14,8 @@ const IFLA_MTU: u16 = 4;
 const RTA_OIF: u16 = 4;
 const RTA_TABLE: u16 = 15;
 
-/// An Ethernet device without neighbours: every packet that is routed to it is given to it at once. It lasts for as
-/// long as this value.
+/// An Ethernet device without neighbours: every packet that is routed to it is given to it at once.
+/// It lasts for as long as this value.
 #[derive(Debug)]
 pub struct Tap {
     file: OwnedFd,
@@ -24,8 +24,8 @@ pub struct Tap {
 }
 
 impl Tap {
-    /// Makes one, up, in the calling thread's network namespace. `pattern` is a name in which the kernel replaces `%d`
-    /// by a number that is free; `mtu` in bytes of layer 3. It has no address.
+    /// Makes one, up, in the calling thread's network namespace. `pattern` is a name in which the
+    /// kernel replaces `%d` by a number that is free; `mtu` in bytes of layer 3. It has no address.
     pub fn create(pattern: &str, mtu: u32) -> Result<Self> {
         let failed = |source| Error::Interface {
             what: "making a TAP device (the kernel's module tun, /dev/net/tun)",
@@ -65,7 +65,8 @@ impl Tap {
     }
 }
 
-/// What is read from it are frames that were sent to the device, one each; what is written it has received.
+/// What is read from it are frames that were sent to the device, one each; what is written it has
+/// received.
 impl AsFd for Tap {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()

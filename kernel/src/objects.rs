@@ -1,5 +1,5 @@
-//! The objects of the packet path: the skeletons that the build made of them, in which maps, programs
-//! and constants are fields, and whether their maps hold what abi.h says.
+//! The objects of the packet path: the skeletons that the build made of them, in which maps,
+//! programs and constants are fields, and whether their maps hold what abi.h says.
 
 use ringway_abi::raw::{
     rw_address, rw_backend, rw_capture, rw_capture_counts, rw_capture_state, rw_daemon,

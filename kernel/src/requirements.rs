@@ -89,8 +89,9 @@ pub(crate) fn is_bpffs(path: &Path) -> bool {
     rustix::fs::statfs(path).is_ok_and(|found| found.f_type as u64 & 0xffff_ffff == BPF_FS_MAGIC)
 }
 
-/// Whether pins may exist that this process cannot see: it has mounts of its own and no bpffs among them, or another
-/// file system lies over the bpffs. `ip netns exec` does the first (iproute2, lib/namespace.c: it mounts /sys anew).
+/// Whether pins may exist that this process cannot see: it has mounts of its own and no bpffs among
+/// them, or another file system lies over the bpffs. `ip netns exec` does the first (iproute2,
+/// lib/namespace.c: it mounts /sys anew).
 pub fn bpffs_is_hidden(path: &Path) -> bool {
     !is_bpffs(path) && (has_bpffs_below(path) || in_private_mount_namespace())
 }
@@ -111,7 +112,8 @@ fn bpffs_among(mounts: &str, path: &Path) -> bool {
     mounts.lines().any(|line| here(line) && line.contains(" - bpf "))
 }
 
-/// Mounts have numbers of their own on the whole machine; which namespace process 1 has is not everybody's to read.
+/// Mounts have numbers of their own on the whole machine; which namespace process 1 has is not
+/// everybody's to read.
 fn in_private_mount_namespace() -> bool {
     let mounts = |process: &str| -> BTreeSet<u64> {
         let text = fs::read_to_string(format!("/proc/{process}/mountinfo")).unwrap_or_default();
@@ -121,8 +123,8 @@ fn in_private_mount_namespace() -> bool {
     !own.is_empty() && !init.is_empty() && own.is_disjoint(&init)
 }
 
-/// Whether the kernel compiles programs, instead of interpreting them; `None` when this process may not
-/// load any.
+/// Whether the kernel compiles programs, instead of interpreting them; `None` when this process may
+/// not load any.
 pub fn compiles_programs() -> Option<bool> {
     let program = Program { name: "rw_jit", instructions: &PASS, frags: false }.load().ok()?;
     bpf::info(program.as_fd()).ok().map(|info| info.jited_len > 0)
@@ -141,8 +143,8 @@ pub(crate) fn may_list_links() -> bool {
         .is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_ADMIN))
 }
 
-/// What is missing to load programs. CAP_PERFMON is for that alone: the verifier lets only those who have
-/// it compute addresses from packets, and attach to tracepoints.
+/// What is missing to load programs. CAP_PERFMON is for that alone: the verifier lets only those
+/// who have it compute addresses from packets, and attach to tracepoints.
 pub(crate) fn missing_capabilities() -> Result<Vec<&'static str>> {
     let sets = rustix::thread::capabilities(None)
         .map_err(|errno| Error::System { action: "read capabilities", source: errno.into() })?;

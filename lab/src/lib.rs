@@ -1,9 +1,11 @@
-//! Measures Ringway beside what it replaces. Nothing depends on this crate but the program `ringway-lab`.
+//! Measures Ringway beside what it replaces. Nothing depends on this crate but the program
+//! `ringway-lab`.
 //!
-//! [`demo`] is `ringway-lab demo`: real traffic through the gateway, and what becomes of it when things die.
-//! [`benches`] are what `ringway-lab bench` measures, [`harness`] is how: a [`harness::Scenario`] each.
-//! [`benches::calibrate`] is `ringway-lab size --calibrate`: what packets, messages and sockets cost on this machine.
-//! [`live`] is `ringway-lab gen --port xdp:IFACE`: frames out of the kernel itself.
+//! [`demo`] is `ringway-lab demo`: real traffic through the gateway, and what becomes of it when
+//! things die. [`benches`] are what `ringway-lab bench` measures, [`harness`] is how: a
+//! [`harness::Scenario`] each. [`benches::calibrate`] is `ringway-lab size --calibrate`: what
+//! packets, messages and sockets cost on this machine. [`live`] is
+//! `ringway-lab gen --port xdp:IFACE`: frames out of the kernel itself.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
@@ -31,7 +33,8 @@ fn needs_root(command: &str) -> Result<()> {
 /// This process's command line, for a shell.
 fn typed(words: impl Iterator<Item = std::ffi::OsString>) -> String {
     let words: Vec<String> = words.map(|word| word.to_string_lossy().into_owned()).collect();
-    // A word with a zero byte, which is the one thing that cannot be quoted, no process can be given.
+    // A word with a zero byte, which is the one thing that cannot be quoted, no process can be
+    // given.
     shlex::try_join(words.iter().map(String::as_str)).unwrap_or_else(|_| words.join(" "))
 }
 

@@ -1,6 +1,8 @@
-//! bpf/live.bpf.c: packets out of the kernel itself, without a socket: the highest rate there is. `ringway-lab gen --port xdp:IFACE`.
+//! bpf/live.bpf.c: packets out of the kernel itself, without a socket: the highest rate there is.
+//! `ringway-lab gen --port xdp:IFACE`.
 //!
-//! What is counted as sent was given to the driver. A veth takes nothing unless its other end has an XDP program or GRO, and says nothing.
+//! What is counted as sent was given to the driver. A veth takes nothing unless its other end has
+//! an XDP program or GRO, and says nothing.
 
 use std::mem::MaybeUninit;
 use std::thread;
@@ -21,7 +23,8 @@ mod skeleton {
 
 /// Flows that are prepared; of more, the first take turns.
 pub const MOST_FLOWS: u32 = 65_536;
-/// Bytes of a frame, without its checksum: a page, less what the kernel puts there (net/bpf/test_run.c).
+/// Bytes of a frame, without its checksum: a page, less what the kernel puts there
+/// (net/bpf/test_run.c).
 pub const LONGEST: usize = 3_000;
 
 /// HEAD of bpf/live.bpf.c.
@@ -33,7 +36,8 @@ const CALL: u64 = 32_768;
 /// Calls a second at a rate: each costs tens of microseconds.
 const CALLS: u64 = 500;
 
-/// Sends until it is told to stop, or has sent what it should. Of several templates the first alone: a call has frames of one size.
+/// Sends until it is told to stop, or has sent what it should. Of several templates the first
+/// alone: a call has frames of one size.
 ///
 /// # Errors
 /// Where the program cannot be loaded or run.

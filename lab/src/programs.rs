@@ -1,4 +1,5 @@
-//! The two programs that measuring takes: `ringway`, which is measured, and this one, for its helpers.
+//! The two programs that measuring takes: `ringway`, which is measured, and this one, for its
+//! helpers.
 
 use std::env;
 use std::ffi::OsStr;
@@ -18,8 +19,8 @@ pub(crate) fn own() -> Result<PathBuf> {
     env::current_exe().map_err(|source| Error::Run { program: "this program again".into(), source })
 }
 
-/// Finds `ringway`: where `given` says, else beside this program, else in PATH. What is measured has the version of what
-/// measures: one that says another version than `version` is refused.
+/// Finds `ringway`: where `given` says, else beside this program, else in PATH. What is measured
+/// has the version of what measures: one that says another version than `version` is refused.
 ///
 /// # Errors
 /// There is none, it does not run, or it is of another version.

@@ -64,7 +64,8 @@ fn print<F: harness::Figures>(report: &Report<F>, output: OutputArgs) -> anyhow:
     Ok(if report.ok() { Exit::Done } else { Exit::Failed })
 }
 
-/// Whether the page can be written, before minutes are spent on it. A file that is there stays as it is.
+/// Whether the page can be written, before minutes are spent on it. A file that is there stays as
+/// it is.
 fn can_be_written(page: &Path) -> anyhow::Result<()> {
     let mut options = fs::OpenOptions::new();
     let tried = match options.write(true).create_new(true).open(page) {

@@ -34,9 +34,11 @@ pub enum Command {
     Demo(DemoArgs),
     /// Measure Ringway beside its alternatives.
     Bench(BenchArgs),
-    /// Send packets at a rate, receive them, and tell what was lost, late or twice, and how long it took.
+    /// Send packets at a rate, receive them, and tell what was lost, late or twice, and how long it
+    /// took.
     Gen(GenArgs),
-    /// Which road a workload takes through the machine, and how many cores, how much memory, how many machines.
+    /// Which road a workload takes through the machine, and how many cores, how much memory, how
+    /// many machines.
     Size(SizeArgs),
     /// Print a completion script for a shell.
     #[command(hide = true)]
@@ -49,7 +51,8 @@ pub enum Command {
 /// `--ringway PATH`
 #[derive(Debug, Args)]
 pub struct RingwayArgs {
-    /// The `ringway` program to run, of this very version [default: the one beside ringway-lab, else in PATH].
+    /// The `ringway` program to run, of this very version [default: the one beside ringway-lab,
+    /// else in PATH].
     #[arg(long, value_name = "PATH")]
     pub ringway: Option<PathBuf>,
 }

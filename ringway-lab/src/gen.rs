@@ -26,7 +26,8 @@ use ringway_terminal::exit::{Exit, say};
 
 /// How often it looks whether something has happened.
 const LOOKS: Duration = Duration::from_millis(5);
-/// Packets that are on their way still come within this time of the one before, and all of them within the other.
+/// Packets that are on their way still come within this time of the one before, and all of them
+/// within the other.
 const QUIET: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Frames up to this length fit into 2 048 bytes.

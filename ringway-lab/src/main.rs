@@ -1,5 +1,5 @@
-//! The `ringway-lab` command: shows Ringway at work, measures it beside what it replaces, and makes the
-//! packets for that. A gateway needs none of it.
+//! The `ringway-lab` command: shows Ringway at work, measures it beside what it replaces, and makes
+//! the packets for that. A gateway needs none of it.
 
 mod bench;
 mod cli;
@@ -15,7 +15,8 @@ use ringway_terminal::{command_line, table, units};
 
 use crate::cli::{Cli, Command};
 
-/// What `--version` says after the name: the version and the commit. A `ringway` of another one is not measured.
+/// What `--version` says after the name: the version and the commit. A `ringway` of another one is
+/// not measured.
 const VERSION: &str = env!("RINGWAY_VERSION");
 
 fn main() -> ExitCode {

@@ -282,7 +282,8 @@ mod tests {
         told(wide);
     }
 
-    /// Source: an account of a bidding platform. Its kernel took 1.8 Mpps with 32 cores, its DPDK 9.2 with 12; XDP dropped 4.8 M.
+    /// Source: an account of a bidding platform. Its kernel took 1.8 Mpps with 32 cores, its DPDK
+    /// 9.2 with 12; XDP dropped 4.8 M.
     #[test]
     fn thresholds_are_plausible() {
         for (command, roads) in [

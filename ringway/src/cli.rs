@@ -45,7 +45,8 @@ pub enum Command {
     Top(TopArgs),
     /// List the flows of a node: client, service, backend, state.
     Flows(FlowsArgs),
-    /// Read the configuration file again while traffic flows; with --dry-run: show what would change.
+    /// Read the configuration file again while traffic flows; with --dry-run: show what would
+    /// change.
     Reload(ReloadArgs),
     /// Drain a backend, undrain it, or set its weight.
     Backend(BackendArgs),
@@ -113,7 +114,8 @@ pub struct RunArgs {
     ringway check --upgrade"
 )]
 pub struct CheckArgs {
-    /// Configuration file; left out: /etc/ringway/ringway.toml, and with --host the machine alone where that is not there.
+    /// Configuration file; left out: /etc/ringway/ringway.toml, and with --host the machine alone
+    /// where that is not there.
     #[arg(short, long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Also check this machine: interfaces, kernel, routes, neighbours, who answers.
@@ -121,7 +123,8 @@ pub struct CheckArgs {
     pub host: bool,
     /// Say which of the pinned tables a daemon of this version would keep, and change nothing.
     ///
-    /// Run it from the new binary, before the old daemon is stopped. Exit code 3 when it cannot take over.
+    /// Run it from the new binary, before the old daemon is stopped. Exit code 3 when it cannot
+    /// take over.
     #[arg(long, conflicts_with = "host")]
     pub upgrade: bool,
     #[command(flatten)]
@@ -142,8 +145,9 @@ pub struct StatusArgs {
     pub node: NodeArgs,
     /// Print only whether the node should get traffic: exit code 0 or 3.
     ///
-    /// For keepalived, BIRD and ExaBGP. Not ready: no daemon or one that hangs, not attached everywhere, tables not
-    /// written, no service with a backend. A service without backends beside one with some does not count.
+    /// For keepalived, BIRD and ExaBGP. Not ready: no daemon or one that hangs, not attached
+    /// everywhere, tables not written, no service with a backend. A service without backends beside
+    /// one with some does not count.
     #[arg(long, conflicts_with_all = ["ledger", "memory"])]
     pub ready: bool,
     /// Show this service alone; with --ready: it must have a backend, too.
@@ -157,7 +161,8 @@ pub struct StatusArgs {
     /// Show the ledger: packets seen, the sum of their verdicts and the difference, per interface.
     #[arg(long)]
     pub ledger: bool,
-    /// Show only the memory: every map of the packet path, its entries and bytes, and what happens when it is full.
+    /// Show only the memory: every map of the packet path, its entries and bytes, and what happens
+    /// when it is full.
     ///
     /// Needs root, and no daemon.
     #[arg(long, conflicts_with = "ledger")]
@@ -266,8 +271,8 @@ pub struct ExplainArgs {
     /// Interface of the node on which the packet arrives.
     #[arg(short, long, value_name = "IFACE")]
     pub interface: String,
-    /// The packet: 'tcp SENDER:PORT > RECEIVER:PORT', udp alike, 'icmp SENDER > RECEIVER' for an echo
-    /// request; IPv6 addresses with a port in brackets. In quotes, because of >.
+    /// The packet: 'tcp SENDER:PORT > RECEIVER:PORT', udp alike, 'icmp SENDER > RECEIVER' for an
+    /// echo request; IPv6 addresses with a port in brackets. In quotes, because of >.
     #[arg(value_name = "PACKET")]
     pub packet: Vec<String>,
     /// Take the packet from this capture, pcapng or pcap, instead.
@@ -304,7 +309,8 @@ pub struct ExplainArgs {
     after_help = "Examples:\n  ringway reasons\n  ringway reasons no-neighbour\n  ringway reasons drop\n  ringway reasons engine"
 )]
 pub struct ReasonsArgs {
-    /// Only this reason, in full; or the reasons of this verdict: pass, drop, tx, redirect, aborted; or those of `ringway engine`: engine.
+    /// Only this reason, in full; or the reasons of this verdict: pass, drop, tx, redirect,
+    /// aborted; or those of `ringway engine`: engine.
     #[arg(value_name = "NAME")]
     pub name: Option<String>,
     #[command(flatten)]
@@ -438,7 +444,8 @@ pub struct DecapArgs {
     /// How to attach: in the driver, in the kernel's receive path, or the best there is.
     #[arg(long, value_enum, value_name = "MODE", default_value_t)]
     pub mode: DecapMode,
-    /// Leave tunnels open when this ends: it runs in the foreground all the same, and ends by Ctrl-C or SIGTERM. --detach closes them.
+    /// Leave tunnels open when this ends: it runs in the foreground all the same, and ends by
+    /// Ctrl-C or SIGTERM. --detach closes them.
     #[arg(long)]
     pub pin: bool,
     /// Attach even to an interface that carries the default route.

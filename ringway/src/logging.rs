@@ -1,4 +1,5 @@
-//! Structured logs on stderr: as lines with a time, or for the journal, which has its own, with their priority.
+//! Structured logs on stderr: as lines with a time, or for the journal, which has its own, with
+//! their priority.
 
 mod stderr;
 
@@ -32,8 +33,8 @@ pub fn start(log: Log, wish: Option<&str>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A bare word is a level here. The library takes any other for a target at level `trace`, so that a
-/// misspelt level would silence everything else.
+/// A bare word is a level here. The library takes any other for a target at level `trace`, so that
+/// a misspelt level would silence everything else.
 fn filter(wish: &str) -> Result<EnvFilter, Error> {
     let refused = |why: String| {
         let what = format!("log filter {wish:?}: {why}");

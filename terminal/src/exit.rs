@@ -37,14 +37,16 @@ impl Exit {
     }
 }
 
-/// Says on stderr what went wrong with a program's command; nothing when the reader of our output went away (`| head`).
+/// Says on stderr what went wrong with a program's command; nothing when the reader of our output
+/// went away (`| head`).
 pub fn complain(program: &str, error: &anyhow::Error) {
     if !closed_pipe(error) {
         refuse(complaint(program, error));
     }
 }
 
-/// The same of what carries its own words. In the journal it is an error: `journalctl -p err` shows each line.
+/// The same of what carries its own words. In the journal it is an error: `journalctl -p err` shows
+/// each line.
 pub fn refuse(why: impl Display) {
     let text = format!("{why}\n").into_bytes();
     let text = if journal::reads_stderr() { journal::marked(3, &text) } else { text };

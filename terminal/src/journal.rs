@@ -1,4 +1,5 @@
-//! systemd's journal as the reader of stderr: each line begins with its priority, `<4>` (sd-daemon(3)).
+//! systemd's journal as the reader of stderr: each line begins with its priority, `<4>`
+//! (sd-daemon(3)).
 
 use std::{env, io};
 

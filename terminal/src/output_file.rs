@@ -7,8 +7,9 @@ use std::path::Path;
 
 use crate::error::Error;
 
-/// A new file, which its owner alone may read: it may hold what clients sent. What is there already is replaced only
-/// with `overwrite`; a device or a pipe holds nothing that could be lost, and is written to.
+/// A new file, which its owner alone may read: it may hold what clients sent. What is there already
+/// is replaced only with `overwrite`; a device or a pipe holds nothing that could be lost, and is
+/// written to.
 ///
 /// # Errors
 /// There is such a file, or it cannot be made.
@@ -23,7 +24,8 @@ pub fn create(path: &Path, overwrite: bool) -> Result<File, Error> {
     options.open(path).map_err(|error| refused(path, &error))
 }
 
-/// Says at once what [`create`] would refuse later: before somebody waits for what is to be written.
+/// Says at once what [`create`] would refuse later: before somebody waits for what is to be
+/// written.
 ///
 /// # Errors
 /// There is such a file, or no directory for it.

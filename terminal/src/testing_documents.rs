@@ -1,6 +1,6 @@
 //! Every command that a document, a help text or a message tells somebody to type is one that its
-//! program takes, every `make` target is there, and so is what documents link to. Each program's tests
-//! call this with their command line. What the commands then do, tests/net/documents.rs runs.
+//! program takes, every `make` target is there, and so is what documents link to. Each program's
+//! tests call this with their command line. What the commands then do, tests/net/documents.rs runs.
 
 #![allow(clippy::unwrap_used)]
 

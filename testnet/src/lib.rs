@@ -1,8 +1,9 @@
 //! Network namespaces and veth topologies that clean up after themselves.
 //!
-//! A [`Namespace`] is a bind mount `/run/netns/NAME` (so `ip netns` and `nsenter --net=` see it) that goes
-//! when its last handle is dropped. Its name carries its owner's pid and start time, so that whatever a
-//! killed owner left behind is swept away by the next process that makes a namespace.
+//! A [`Namespace`] is a bind mount `/run/netns/NAME` (so `ip netns` and `nsenter --net=` see it)
+//! that goes when its last handle is dropped. Its name carries its owner's pid and start time, so
+//! that whatever a killed owner left behind is swept away by the next process that makes a
+//! namespace.
 //!
 //! ```no_run
 //! # fn main() -> ringway_testnet::Result<()> {
@@ -60,8 +61,9 @@ pub fn root_or_skip(test: &str) -> bool {
     root
 }
 
-/// Says that a test is skipped, past the test harness, which swallows what passing tests print. Where `CI=true` is
-/// set it panics instead, so that a machine that should run all tests cannot skip one unseen.
+/// Says that a test is skipped, past the test harness, which swallows what passing tests print.
+/// Where `CI=true` is set it panics instead, so that a machine that should run all tests cannot
+/// skip one unseen.
 pub fn skip(test: &str, why: impl std::fmt::Display) {
     let ci = std::env::var("CI").as_deref() == Ok("true");
     assert!(!ci, "{test}: {why}; CI=true forbids skipping it");

@@ -41,7 +41,8 @@ impl End {
         self
     }
 
-    /// Fixes the MAC address; otherwise a locally administered one is chosen that no other end of this process has.
+    /// Fixes the MAC address; otherwise a locally administered one is chosen that no other end of
+    /// this process has.
     pub fn mac(mut self, mac: Mac) -> Self {
         self.mac = Some(mac);
         self
@@ -67,8 +68,9 @@ pub struct VethOptions {
     pub queues: u32,
     /// Bytes of an IP packet. Default 1500.
     pub mtu: u32,
-    /// Leave checksum, segmentation and receive offloads as the kernel sets them. Default false: all off, since
-    /// native XDP on veth forgets that a frame's checksum is unfinished, and the receiver then drops it.
+    /// Leave checksum, segmentation and receive offloads as the kernel sets them. Default false:
+    /// all off, since native XDP on veth forgets that a frame's checksum is unfinished, and the
+    /// receiver then drops it.
     pub offloads: bool,
 }
 
@@ -106,8 +108,8 @@ pub fn veth(a: &End, b: &End, options: &VethOptions) -> Result<(Link, Link)> {
     Ok((wait_up(a)?, wait_up(b)?))
 }
 
-/// Makes a bridge, up, without spanning tree and multicast snooping. Ports join by [`End::port_of`]. A bridge is
-/// up for traffic as soon as its first port is.
+/// Makes a bridge, up, without spanning tree and multicast snooping. Ports join by
+/// [`End::port_of`]. A bridge is up for traffic as soon as its first port is.
 pub fn bridge(namespace: &Namespace, name: &str, addresses: &[&str]) -> Result<()> {
     let mut lines = format!(
         "link add name {name} address {} type bridge stp_state 0 mcast_snooping 0\n",
@@ -151,7 +153,8 @@ fn add_address(lines: &mut String, interface: &str, address: &str) {
     let _ = writeln!(lines, "addr add {address} dev {interface}{nodad}");
 }
 
-/// The kernel switches carrier and queues on from a work queue, and IPv6 addresses too: what is sent before is lost.
+/// The kernel switches carrier and queues on from a work queue, and IPv6 addresses too: what is
+/// sent before is lost.
 fn wait_up(end: &End) -> Result<Link> {
     let what = format!("readiness of {} in {}", end.name, end.namespace.name());
     end.namespace.run(|| wait_for(what, Duration::from_secs(5), || ready(end)))?

@@ -16,8 +16,8 @@ pub struct Nginx {
 }
 
 impl Nginx {
-    /// Starts nginx on `listen`; ready when each address accepts. One process without a master, so that killing it
-    /// kills the backend and nothing goes on serving.
+    /// Starts nginx on `listen`; ready when each address accepts. One process without a master, so
+    /// that killing it kills the backend and nothing goes on serving.
     pub fn start(namespace: &Namespace, listen: &[SocketAddr], body: &str) -> Result<Self> {
         static COUNTER: AtomicU32 = AtomicU32::new(0);
         let number = COUNTER.fetch_add(1, Ordering::Relaxed);

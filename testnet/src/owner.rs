@@ -58,7 +58,8 @@ impl Owner {
         format!("{prefix}{}-{}-{:x}-{n}", clean(hint), self.pid, self.start)
     }
 
-    /// Whom a namespace of this name belongs to, and whether it is to be kept; `None` if it is not ours.
+    /// Whom a namespace of this name belongs to, and whether it is to be kept; `None` if it is not
+    /// ours.
     pub fn of_name(name: &str) -> Option<(Self, bool)> {
         let kept = name.starts_with(KEPT);
         if !kept && !name.starts_with(SWEPT) {
@@ -90,7 +91,8 @@ pub(crate) fn start_time(pid: u32) -> Option<u64> {
     (state != 'Z' && state != 'X').then_some(start)
 }
 
-/// State, process group and start time out of /proc/PID/stat; the name in parentheses may hold anything.
+/// State, process group and start time out of /proc/PID/stat; the name in parentheses may hold
+/// anything.
 pub(crate) fn parse_stat(stat: &str) -> Option<(char, u32, u64)> {
     let rest = &stat[stat.rfind(')')? + 1..];
     let fields: Vec<&str> = rest.split_ascii_whitespace().collect();

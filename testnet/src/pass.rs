@@ -9,7 +9,8 @@ use ringway_host::netlink::links;
 
 use crate::{Error, Namespace, Result};
 
-/// How a veth end is made ready for frames that XDP sends from its peer. Without, veth drops them silently.
+/// How a veth end is made ready for frames that XDP sends from its peer. Without, veth drops them
+/// silently.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum XdpReceive {
     #[default]
@@ -21,16 +22,18 @@ pub enum XdpReceive {
     Pass,
 }
 
-/// Turns NAPI on for a veth device, by switching GRO on, so that frames that its peer **redirects** into it arrive.
+/// Turns NAPI on for a veth device, by switching GRO on, so that frames that its peer **redirects**
+/// into it arrive.
 ///
-/// Frames that the peer sends with XDP_TX are taken, counted as sent, and then lie in the ring until something
-/// else wakes this device: veth_xdp_flush (drivers/net/veth.c) wakes the receiver only where it has a native
-/// program. For those use [`attach_pass`]. (Measured on Linux 6.18.)
+/// Frames that the peer sends with XDP_TX are taken, counted as sent, and then lie in the ring
+/// until something else wakes this device: veth_xdp_flush (drivers/net/veth.c) wakes the receiver
+/// only where it has a native program. For those use [`attach_pass`]. (Measured on Linux 6.18.)
 pub fn enable_napi(namespace: &Namespace, interface: &str) -> Result<()> {
     namespace.run(|| Ok(Ethtool::open()?.set(interface, Offload::Gro, true)?))?
 }
 
-/// Attaches a native XDP program that passes everything. It stays until [`detach_pass`] or the device's end.
+/// Attaches a native XDP program that passes everything. It stays until [`detach_pass`] or the
+/// device's end.
 pub fn attach_pass(namespace: &Namespace, interface: &str) -> Result<()> {
     attach(namespace, interface, XdpMode::Native)
 }

@@ -14,14 +14,15 @@ use crate::{Error, Result};
 
 pub(crate) const NETNS: &str = "/run/netns";
 
-/// Removes the namespaces whose owner no longer lives, and the programs it left in them. Runs by itself before
-/// a process makes its first namespace. Returns the names removed.
+/// Removes the namespaces whose owner no longer lives, and the programs it left in them. Runs by
+/// itself before a process makes its first namespace. Returns the names removed.
 pub fn sweep() -> Result<Vec<String>> {
     remove_where(|owner, kept| !kept && !owner.lives())
 }
 
-/// Removes all namespaces made under [`crate::keep_everything`] by processes that have ended, and ends the programs
-/// in them. Returns the names removed. Those of a process that still lives are its own: see [`keepers`].
+/// Removes all namespaces made under [`crate::keep_everything`] by processes that have ended, and
+/// ends the programs in them. Returns the names removed. Those of a process that still lives are
+/// its own: see [`keepers`].
 pub fn remove_kept() -> Result<Vec<String>> {
     remove_where(|owner, kept| kept && !owner.lives())
 }
@@ -32,8 +33,9 @@ pub fn keepers() -> Result<BTreeSet<u32>> {
     Ok(owners.filter(|(owner, kept)| *kept && owner.lives()).map(|(owner, _)| owner.pid).collect())
 }
 
-/// Removes all namespaces made by this process, kept ones too, and ends the programs in them. For ending at
-/// once, as on a signal: no handle to them may be used any more. Returns the names removed.
+/// Removes all namespaces made by this process, kept ones too, and ends the programs in them. For
+/// ending at once, as on a signal: no handle to them may be used any more. Returns the names
+/// removed.
 pub fn remove_own() -> Result<Vec<String>> {
     let this = Owner::this()?;
     remove_where(|owner, _| owner == this)
@@ -66,7 +68,8 @@ fn names_in(place: &str) -> Result<Vec<String>> {
     }
 }
 
-/// Removes one namespace, the programs started in it and its directory. What is already gone is no error.
+/// Removes one namespace, the programs started in it and its directory. What is already gone is no
+/// error.
 pub(crate) fn remove(name: &str) -> Result<()> {
     let path = Path::new(NETNS).join(name);
     let directory = directory_of(name);
@@ -94,8 +97,8 @@ fn group_file(directory: &Path, pid: u32) -> PathBuf {
     directory.join(format!("group-{pid}"))
 }
 
-/// Kills the processes of groups noted in `directory` that are still inside the namespace with this inode:
-/// both must hold, since a group's number may have been reused by a stranger.
+/// Kills the processes of groups noted in `directory` that are still inside the namespace with this
+/// inode: both must hold, since a group's number may have been reused by a stranger.
 fn kill_leftovers(directory: &Path, netns_inode: u64) {
     let Ok(entries) = fs::read_dir(directory) else { return };
     let groups: Vec<u32> = entries

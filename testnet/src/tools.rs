@@ -11,7 +11,8 @@ use crate::{Error, Result};
 #[derive(Debug, Clone)]
 pub struct Tool {
     pub path: PathBuf,
-    /// Directories with shared libraries that were unpacked beside it; empty for installed programs.
+    /// Directories with shared libraries that were unpacked beside it; empty for installed
+    /// programs.
     pub libraries: Vec<PathBuf>,
 }
 
@@ -48,8 +49,8 @@ pub fn find(name: &str) -> Result<Tool> {
     })
 }
 
-/// The directory that Debian packages are unpacked into: RINGWAY_PEERS, else `target/peers` of the build this
-/// program comes from, else of the current directory.
+/// The directory that Debian packages are unpacked into: RINGWAY_PEERS, else `target/peers` of the
+/// build this program comes from, else of the current directory.
 pub fn peers() -> PathBuf {
     if let Some(peers) = env::var_os("RINGWAY_PEERS") {
         return peers.into();

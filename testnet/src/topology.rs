@@ -57,8 +57,8 @@ pub struct TwoArmed {
 /// Client, balancer and backends as containers on one bridge; see [`one_bridge`].
 #[derive(Debug, Clone)]
 pub struct OneBridge {
-    /// The namespace with the bridge `br0` (172.17.0.1, fd17::1) and the host ends of all veth pairs, named
-    /// `client`, `balancer`, `b1`, `b2`, ...
+    /// The namespace with the bridge `br0` (172.17.0.1, fd17::1) and the host ends of all veth
+    /// pairs, named `client`, `balancer`, `b1`, `b2`, ...
     pub host: Namespace,
     /// 172.17.0.2, fd17::2.
     pub client: Node,
@@ -72,8 +72,8 @@ pub struct OneBridge {
 /// client eth0 -- eth0 gateway eth1 -- gw switch(br0) b1..bn -- eth0 backend 1..n
 ///    10.1.0.0/24, fd01::/64      10.2.0.0/24, fd02::/64
 /// ```
-/// All offloads off. A program that passes everything sits on the client's `eth0` and the switch's `gw`, so that
-/// what XDP on the gateway sends arrives. At most 200 backends.
+/// All offloads off. A program that passes everything sits on the client's `eth0` and the switch's
+/// `gw`, so that what XDP on the gateway sends arrives. At most 200 backends.
 pub fn two_armed(backends: usize, families: Families) -> Result<TwoArmed> {
     let options = VethOptions::default();
     let (client, gateway) = (Namespace::new("client")?, Namespace::new("gw")?);
@@ -102,9 +102,10 @@ pub fn two_armed(backends: usize, families: Families) -> Result<TwoArmed> {
     Ok(TwoArmed { client, gateway, outer, inner, switch, backends: nodes })
 }
 
-/// Client, balancer and backends, each with `eth0` on the bridge `br0` of a host namespace, as a container engine
-/// arranges them. Default routes by the host's 172.17.0.1 and fd17::1. `xdp_receive` holds for both ends of every
-/// pair. All offloads off (but GRO if wished by it). At most 200 backends.
+/// Client, balancer and backends, each with `eth0` on the bridge `br0` of a host namespace, as a
+/// container engine arranges them. Default routes by the host's 172.17.0.1 and fd17::1.
+/// `xdp_receive` holds for both ends of every pair. All offloads off (but GRO if wished by it). At
+/// most 200 backends.
 pub fn one_bridge(backends: usize, xdp_receive: XdpReceive) -> Result<OneBridge> {
     let host = Namespace::new("host")?;
     let net = Net::new(172, 17);

@@ -11,8 +11,8 @@ use crate::{Error, Result};
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 
-/// How many times as long as on a real processor everything takes here: `RINGWAY_SLOWNESS`, which an emulator's
-/// guest sets (packaging/test-kernels); 1 elsewhere.
+/// How many times as long as on a real processor everything takes here: `RINGWAY_SLOWNESS`, which
+/// an emulator's guest sets (packaging/test-kernels); 1 elsewhere.
 fn slowness() -> u32 {
     static SLOWNESS: OnceLock<u32> = OnceLock::new();
     let read = || env::var("RINGWAY_SLOWNESS").ok()?.parse().ok();
@@ -28,8 +28,8 @@ pub fn wait_until(
     wait_for(what, timeout, || if condition() { Ok(()) } else { Err("") })
 }
 
-/// Polls `attempt` until it succeeds and returns its value; on timeout the error carries the last refusal. An emulated
-/// machine gets more time than `timeout`.
+/// Polls `attempt` until it succeeds and returns its value; on timeout the error carries the last
+/// refusal. An emulated machine gets more time than `timeout`.
 pub fn wait_for<T, E: Display>(
     what: impl Display,
     timeout: Duration,

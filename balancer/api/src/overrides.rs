@@ -162,7 +162,8 @@ impl Overrides {
         self.overrides.iter().find(|o| o.service == service && o.endpoint() == backend)
     }
 
-    /// Whom of a service they keep from new flows, and the commands that undo it: to be put behind a sentence.
+    /// Whom of a service they keep from new flows, and the commands that undo it: to be put behind
+    /// a sentence.
     pub fn withheld(&self, service: &str) -> String {
         let kept_back = |o: &&Override| o.service == service && o.over(1) == 0;
         let told = |o: &Override| match o.drained {

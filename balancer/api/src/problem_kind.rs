@@ -1,5 +1,5 @@
-//! What can be wrong, by name. `ringway status`, the metrics and the headings of docs/runbook.md use the same
-//! names; a name once given stays.
+//! What can be wrong, by name. `ringway status`, the metrics and the headings of docs/runbook.md
+//! use the same names; a name once given stays.
 
 use std::fmt;
 

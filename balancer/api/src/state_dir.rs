@@ -56,7 +56,8 @@ impl State {
         &self.directory
     }
 
-    /// The document of this name (a plain word, without ".json"); `None`: it has never been written.
+    /// The document of this name (a plain word, without ".json"); `None`: it has never been
+    /// written.
     ///
     /// # Errors
     /// The directory cannot be used, or what is written there is no such document.
@@ -134,8 +135,8 @@ impl State {
         })
     }
 
-    /// `None`: there is none. The daemon's user may write into the directory and root reads there: a FIFO would have its
-    /// opener wait for ever.
+    /// `None`: there is none. The daemon's user may write into the directory and root reads there:
+    /// a FIFO would have its opener wait for ever.
     fn open_document(&self, path: &Path) -> Result<Option<File>, Error> {
         let how = flags(OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC);
         let file = OpenOptions::new().read(true).custom_flags(how).open(path);

@@ -1,5 +1,5 @@
-//! Interfaces that carry the default route: there the program stays only when an administrator says within a minute
-//! that the machine can still be reached (`ringway confirm`).
+//! Interfaces that carry the default route: there the program stays only when an administrator says
+//! within a minute that the machine can still be reached (`ringway confirm`).
 
 use std::ffi::OsString;
 use std::sync::{Mutex, MutexGuard, PoisonError};

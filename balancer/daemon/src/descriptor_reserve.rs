@@ -1,5 +1,5 @@
-//! Descriptors that are kept open for nothing: who finds that there are no others left gives some of
-//! them up, does its work with the room they leave, and takes them back.
+//! Descriptors that are kept open for nothing: who finds that there are no others left gives some
+//! of them up, does its work with the room they leave, and takes them back.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;

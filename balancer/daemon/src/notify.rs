@@ -80,8 +80,9 @@ impl Notifier {
         self.send("STOPPING=1");
     }
 
-    /// Has the manager keep a descriptor for the next process of this service, in place of a former one; for as long as
-    /// the service is not stopped (FileDescriptorStoreMax= in systemd.service(5)).
+    /// Has the manager keep a descriptor for the next process of this service, in place of a former
+    /// one; for as long as the service is not stopped (FileDescriptorStoreMax= in
+    /// systemd.service(5)).
     pub fn keep(&self, descriptor: BorrowedFd<'_>) {
         let Some((_, to)) = &self.to else { return };
         self.send(&format!("FDSTOREREMOVE=1\nFDNAME={KEPT}"));
@@ -107,8 +108,8 @@ impl Notifier {
         }
     }
 
-    /// What a former process of this service gave to [`Notifier::keep`]: a descriptor that this process
-    /// was started with (sd_listen_fds(3)).
+    /// What a former process of this service gave to [`Notifier::keep`]: a descriptor that this
+    /// process was started with (sd_listen_fds(3)).
     pub fn kept() -> Option<RawFd> {
         let set = |name| std::env::var(name).ok();
         let ours = set("LISTEN_PID")? == std::process::id().to_string();

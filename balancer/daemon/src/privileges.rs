@@ -1,8 +1,9 @@
 //! What the daemon may do, and what it gives up.
 //!
-//! The kernel verifies programs that compute addresses from packets, and lets tracepoints be read, only
-//! for CAP_PERFMON. That is needed while programs are loaded and never after: what runs is left with
-//! CAP_BPF, CAP_NET_ADMIN and CAP_NET_RAW, and what it starts (checks of type exec) with nothing.
+//! The kernel verifies programs that compute addresses from packets, and lets tracepoints be read,
+//! only for CAP_PERFMON. That is needed while programs are loaded and never after: what runs is
+//! left with CAP_BPF, CAP_NET_ADMIN and CAP_NET_RAW, and what it starts (checks of type exec) with
+//! nothing.
 
 use ringway_api::error::Error;
 use rustix::thread::{
@@ -13,8 +14,8 @@ use rustix::thread::{
 const KEPT: CapabilitySet =
     CapabilitySet::BPF.union(CapabilitySet::NET_ADMIN).union(CapabilitySet::NET_RAW);
 
-/// Gives up everything but [`KEPT`], in the calling thread and those that it will start: call it before
-/// there are others. A daemon of root's keeps what root has: its files may be anybody's.
+/// Gives up everything but [`KEPT`], in the calling thread and those that it will start: call it
+/// before there are others. A daemon of root's keeps what root has: its files may be anybody's.
 ///
 /// # Errors
 /// The kernel refuses, which it has no reason to.

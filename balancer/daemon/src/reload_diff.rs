@@ -24,7 +24,8 @@ pub struct ConfigDiff<'c> {
 }
 
 impl ConfigDiff<'_> {
-    /// What changes, without flows. Backends that `backend_set` does not know to be down count as up.
+    /// What changes, without flows. Backends that `backend_set` does not know to be down count as
+    /// up.
     ///
     /// # Errors
     /// The new configuration does not fit the tables.

@@ -24,8 +24,8 @@ use crate::backends::departed::Departed;
 use crate::commit_confirm::CommitConfirm;
 use crate::monitor::rates::{Meter, Sample};
 
-/// A count of flows is shown for so many times what it took, so that those who keep asking cost a twentieth of one
-/// processor ...
+/// A count of flows is shown for so many times what it took, so that those who keep asking cost a
+/// twentieth of one processor ...
 const COUNT_SHARE: u32 = 20;
 /// ... and for this long at most.
 const COUNT_FRESH: Duration = Duration::from_secs(10);
@@ -194,8 +194,9 @@ impl Count {
         Ok(Count { begun, took: begun.elapsed(), flows, tracked })
     }
 
-    /// Whether it can be shown now. One from before a change says nothing of what follows it: who waits for the last
-    /// flow of a drained backend must not be told of a time when the backend had not got its flows yet.
+    /// Whether it can be shown now. One from before a change says nothing of what follows it: who
+    /// waits for the last flow of a drained backend must not be told of a time when the backend had
+    /// not got its flows yet.
     fn is_fresh(&self, settled: Option<Instant>, now: Instant) -> bool {
         let lasts = (self.took * COUNT_SHARE).min(COUNT_FRESH);
         now.duration_since(self.begun) < lasts && settled.is_none_or(|at| self.begun > at)
@@ -241,7 +242,8 @@ impl StatusStore {
         *self.turned.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
     }
 
-    /// Another configuration or other weights are in force: flows that were counted before are counted anew.
+    /// Another configuration or other weights are in force: flows that were counted before are
+    /// counted anew.
     pub fn settle(&self) {
         *self.settled.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
     }

@@ -1,4 +1,5 @@
-//! What a start of this version would do with what a node has pinned; see [`ringway_kernel::upgrade`].
+//! What a start of this version would do with what a node has pinned; see
+//! [`ringway_kernel::upgrade`].
 
 use std::path::Path;
 
@@ -28,7 +29,8 @@ pub struct Report {
     /// `ringway.upgrade/1`.
     pub schema: &'static str,
     pub node: String,
-    /// Version of the daemon that runs; absent: none runs, or it does not answer, and the pins do not tell.
+    /// Version of the daemon that runs; absent: none runs, or it does not answer, and the pins do
+    /// not tell.
     pub version: Option<String>,
     pub own_version: &'static str,
     /// Layout of the pinned tables; absent: nothing is pinned.

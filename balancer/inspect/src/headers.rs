@@ -46,8 +46,8 @@ pub enum Transport {
 }
 
 impl Headers {
-    /// Of a frame, or of an IP packet where the device has no Ethernet header (`layer3`); `cut` bytes
-    /// of its end were not captured. `None`: it is not IP.
+    /// Of a frame, or of an IP packet where the device has no Ethernet header (`layer3`); `cut`
+    /// bytes of its end were not captured. `None`: it is not IP.
     pub fn of(frame: &[u8], layer3: bool, cut: usize) -> Option<Headers> {
         Headers::read(frame, layer3, cut, true)
     }

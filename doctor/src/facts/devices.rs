@@ -46,7 +46,8 @@ impl Facts {
         self.json(&format!("/ethtool/{name}/{what}.json"))
     }
 
-    /// Names of an interface's transmit queues, such as `tx-0`, in the order of their numbers. Every interface has one.
+    /// Names of an interface's transmit queues, such as `tx-0`, in the order of their numbers.
+    /// Every interface has one.
     pub fn tx_queues(&self, name: &str) -> Result<Vec<String>, Unknown> {
         let directory = format!("/sys/class/net/{name}/queues");
         let mut queues = self.list(&directory)?;

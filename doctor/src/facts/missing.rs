@@ -58,8 +58,8 @@ pub(super) fn set_elsewhere(host: &Host, path: &str) -> bool {
     of_first && is_another(host)
 }
 
-/// Whether it is known to be another namespace than the first: each has the first of these files. What a start reads, or a
-/// machine of which little was collected, does not tell.
+/// Whether it is known to be another namespace than the first: each has the first of these files.
+/// What a start reads, or a machine of which little was collected, does not tell.
 fn is_another(host: &Host) -> bool {
     host.source().exists("/proc/sys/net/core/somaxconn") && !host.first_network_namespace()
 }

@@ -48,7 +48,8 @@ impl Facts {
         if found.is_empty() { Err(none()) } else { Ok(found) }
     }
 
-    /// Interrupts of an interface's queues: those that carry its name, or belong to its device and receive.
+    /// Interrupts of an interface's queues: those that carry its name, or belong to its device and
+    /// receive.
     pub fn irqs(&self, interface: &str) -> Result<Vec<Irq>, Unknown> {
         let (before, after) = self.texts("/proc/interrupts")?;
         let own =

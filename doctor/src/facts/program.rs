@@ -36,7 +36,8 @@ impl Facts {
         self
     }
 
-    /// Whether rules are asked about this interface: it is one of the program's, a part of one, or lies below one.
+    /// Whether rules are asked about this interface: it is one of the program's, a part of one, or
+    /// lies below one.
     pub(super) fn concerns(&self, one: &Interface) -> bool {
         let Some(program) = &self.program else { return true };
         let ours = |name: &String| program.interfaces.contains(name);
@@ -89,7 +90,8 @@ impl Facts {
     /// The other end of a veth pair.
     pub fn far_end(&self, one: &Interface) -> Result<FarEnd, Unknown> {
         let Some(peer) = self.network()?.peer(one) else {
-            // drivers/net/veth.c, veth_set_xdp_features: what is redirected into it arrives while the far end polls.
+            // drivers/net/veth.c, veth_set_xdp_features: what is redirected into it arrives while
+            // the far end polls.
             let polls = self.xdp_features(one).map(XdpFeatures::is_target);
             return Ok(FarEnd { name: None, polls, native: None, unfinished: None });
         };

@@ -59,7 +59,8 @@ impl Origin {
         Self { host, kernel, collected: None, namespace: namespace() }
     }
 
-    /// Whether it may be the same place, at another time. A namespace that was made anew under its name is the same.
+    /// Whether it may be the same place, at another time. A namespace that was made anew under its
+    /// name is the same.
     pub fn is_where(&self, other: &Self) -> bool {
         let hosts = self.host.as_ref().zip(other.host.as_ref());
         let same = match (&self.namespace, &other.namespace) {

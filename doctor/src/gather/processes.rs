@@ -1,4 +1,5 @@
-//! Which processes have nearly as many open files as they may, and which of those run that rules ask for.
+//! Which processes have nearly as many open files as they may, and which of those run that rules
+//! ask for.
 
 use std::fs;
 use std::path::Path;
@@ -52,7 +53,8 @@ pub fn list(sample: &mut Sample) {
     sample.put_json::<_, String>(PROCESSES, Ok(all));
 }
 
-/// Of the whole machine where it is asked about the first network namespace, in which a host runs; else of this namespace alone.
+/// Of the whole machine where it is asked about the first network namespace, in which a host runs;
+/// else of this namespace alone.
 fn is_ours(pid: u32) -> bool {
     let namespace = |of: &str| fs::read_link(format!("/proc/{of}/ns/net")).ok();
     let own = fs::read_link("/proc/thread-self/ns/net").ok();

@@ -10,8 +10,8 @@ pub const SESSION: &str = "/tools/session.json";
 /// Parents that are asked.
 const MOST: usize = 32;
 
-/// sshd tells its children. sudo takes it away from its own, so parents are asked, too. The client's address, which is
-/// told beside it, is nobody's business.
+/// sshd tells its children. sudo takes it away from its own, so parents are asked, too. The
+/// client's address, which is told beside it, is nobody's business.
 pub fn add(sample: &mut Sample) {
     let mut pid = std::process::id();
     let (mut found, mut unread) = (None, false);

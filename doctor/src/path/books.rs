@@ -16,8 +16,8 @@ const TAGS: [u16; 2] = [0x8100, 0x88a8];
 /// EtherTypes of IP.
 const IP: [u16; 2] = [0x0800, 0x86dd];
 
-/// Received packets, and what became of them: what came in is the sum of all but `others`, which came in by other interfaces
-/// and is in these sums.
+/// Received packets, and what became of them: what came in is the sum of all but `others`, which
+/// came in by other interfaces and is in these sums.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Books {
     /// Came in, lost in the ring or not.
@@ -36,7 +36,8 @@ pub struct Books {
     pub handed_up: Option<u64>,
     /// Reached a socket, or what in the kernel answers without one.
     pub delivered: Option<u64>,
-    /// What is left; negative: more became of packets than came in. Absent where one of these is not known.
+    /// What is left; negative: more became of packets than came in. Absent where one of these is
+    /// not known.
     pub rest: Option<i64>,
     /// The same of what came in, in percent.
     pub rest_percent: Option<f64>,
@@ -120,7 +121,8 @@ pub(super) fn lost_out(check: &Look) -> Vec<Loss> {
 
 fn untraced(check: &Look, lost: &mut BTreeMap<Step, Vec<Loss>>) {
     let dropped = check.after.rx_dropped.saturating_sub(check.before.rx_dropped);
-    // A full backlog is in here, and so are protocols that nobody speaks; some drivers count what XDP dropped.
+    // A full backlog is in here, and so are protocols that nobody speaks; some drivers count what
+    // XDP dropped.
     lost.entry(Step::Stack).or_default().push(Loss::new("rx_dropped", dropped, Scope::Interface));
     if let Ok(all) = check.facts.softnet() {
         let sum = |of: fn(&crate::facts::Softnet) -> u64| all.iter().map(of).sum::<u64>();
@@ -136,7 +138,8 @@ fn untraced(check: &Look, lost: &mut BTreeMap<Step, Vec<Loss>>) {
     }
 }
 
-/// What the driver counts of an XDP program's verdicts, but for those that let packets pass; `None`: it counts none.
+/// What the driver counts of an XDP program's verdicts, but for those that let packets pass;
+/// `None`: it counts none.
 fn driver_xdp(check: &Look) -> Option<Vec<Loss>> {
     const TAKEN: [&str; 7] = [
         "xdp_drop",
@@ -191,8 +194,8 @@ fn reached(check: &Look, step: Step) -> (Option<u64>, Scope) {
 /// What came in, with what the device lost.
 fn offered(check: &Look) -> u64 {
     let ring: u64 = counters::of_ring(&check.before, &check.after).iter().map(|l| l.packets).sum();
-    // A veth counts as received what the other end has sent, and that is not what its backlog had no room for
-    // (drivers/net/veth.c, veth_xmit).
+    // A veth counts as received what the other end has sent, and that is not what its backlog had
+    // no room for (drivers/net/veth.c, veth_xmit).
     let backlog: u64 = match check.interface.link.kind.as_deref() {
         Some("veth") => traced(check, check.interface.link.ifindex)
             .iter()
@@ -360,7 +363,8 @@ fn of_counters(check: &Look, steps: &[Reached], books: &mut Books) -> Result<(),
     let of_other = |other: &String| {
         let received =
             |stats: &BTreeMap<String, Stats>| stats.get(other).map_or(0, |s| s.rx_packets);
-        // A port's are those of its bridge, and what lies upon another device has its packets from there.
+        // A port's are those of its bridge, and what lies upon another device has its packets from
+        // there.
         let twice = |one: &Interface| one.link.master.is_some() || upon::is_carried(one);
         let twice = network.interface(other).is_some_and(twice);
         if other == name || twice { 0 } else { received(&after).saturating_sub(received(&before)) }

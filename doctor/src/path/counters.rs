@@ -5,7 +5,8 @@ use ringway_host::netlink::counters::Stats;
 use super::{Loss, Scope, Step};
 use crate::{Facts, Unknown};
 
-/// Counters of a network namespace that say where received packets are lost. IPv4's and IPv6's. Each packet is in one of them.
+/// Counters of a network namespace that say where received packets are lost. IPv4's and IPv6's.
+/// Each packet is in one of them.
 const NAMESPACE: [(Step, &str, &str); 31] = [
     (Step::Ip, "Ip", "InHdrErrors"),
     (Step::Ip, "Ip", "InAddrErrors"),
@@ -51,8 +52,8 @@ const OUT: [(&str, &str); 7] = [
     ("Ip6", "OutNoRoutes"),
 ];
 
-/// A counter's difference. What IPv6 counts is in a file of its own, which is not there without IPv6: then it is 0, as is
-/// what an older kernel does not count.
+/// A counter's difference. What IPv6 counts is in a file of its own, which is not there without
+/// IPv6: then it is 0, as is what an older kernel does not count.
 fn delta(facts: &Facts, group: &str, name: &str) -> u64 {
     if group.ends_with('6') {
         return six(facts, &format!("{group}{name}"));
@@ -162,7 +163,8 @@ struct Socket {
     drops: u64,
 }
 
-/// `sl local:port remote:port st tx:rx tr:when retrnsmt uid timeout inode ref pointer drops` (udp4_format_sock).
+/// `sl local:port remote:port st tx:rx tr:when retrnsmt uid timeout inode ref pointer drops`
+/// (udp4_format_sock).
 fn socket(line: &str) -> Option<Socket> {
     let words: Vec<&str> = line.split_ascii_whitespace().collect();
     Some(Socket {

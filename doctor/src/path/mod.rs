@@ -1,11 +1,13 @@
-//! The road of received packets, for one interface: by which queues and processors they come, how many reach each step, and
-//! where they are lost. All of it from two samples, and so of an archive as of this machine.
+//! The road of received packets, for one interface: by which queues and processors they come, how
+//! many reach each step, and where they are lost. All of it from two samples, and so of an archive
+//! as of this machine.
 //!
 //! ```text
 //! device ─> ring ─> XDP ─> (GRO) ─> stack ─> IP ─> protocol ─> socket
 //! ```
-//! With a [`Trace`] what is lost is known by interface, reason and function. Without, the network namespace's own counters
-//! tell, which hold all of its interfaces together. Either way [`Books`] says what does not add up.
+//! With a [`Trace`] what is lost is known by interface, reason and function. Without, the network
+//! namespace's own counters tell, which hold all of its interfaces together. Either way [`Books`]
+//! says what does not add up.
 
 mod books;
 mod counters;
@@ -94,7 +96,8 @@ pub struct Sent {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Path {
     pub interface: String,
-    /// The road of the device that it lies upon, which its packets took before: of a VLAN device, a macvlan.
+    /// The road of the device that it lies upon, which its packets took before: of a VLAN device, a
+    /// macvlan.
     pub below: Option<Box<Path>>,
     /// Devices that lie upon it, to which its packets go on.
     pub uppers: Vec<Upper>,

@@ -18,7 +18,8 @@ pub struct Queue {
     pub packets: Option<u64>,
     /// Packets that the device dropped; absent where the driver does not tell.
     pub dropped: Option<u64>,
-    /// Who polls it; absent where the kernel does not tell, or nobody does (a veth without XDP and GRO).
+    /// Who polls it; absent where the kernel does not tell, or nobody does (a veth without XDP and
+    /// GRO).
     pub napi: Option<u32>,
     pub irq: Option<u32>,
     /// How often that came, by processor.
@@ -68,7 +69,8 @@ pub(super) fn queues(check: &Look) -> Vec<Queue> {
         let packets = counts.map(|(was, now)| now.packets.saturating_sub(was.packets));
         let dropped =
             |(was, now): (Counts, Counts)| Some(now.dropped?.saturating_sub(was.dropped?));
-        // Names of interrupts are the drivers' own; in their order where there is one for each queue.
+        // Names of interrupts are the drivers' own; in their order where there is one for each
+        // queue.
         let named = (irqs.len() == used as usize).then(|| irqs.get(queue as usize)).flatten();
         let irq = told.and_then(|told| told.irq).or(named.map(|irq| irq.number));
         let rps = format!("/sys/class/net/{}/queues/rx-{queue}/rps_cpus", link.name);

@@ -66,7 +66,8 @@ pub const SEND: [Shown; 8] = [
     Shown { number: 8, name: "wire", checks: &["softirq-load", "time-squeeze"] },
 ];
 
-/// Reasons by how their names begin; the first that fits. What is not here is told by the function that freed the packet.
+/// Reasons by how their names begin; the first that fits. What is not here is told by the function
+/// that freed the packet.
 const REASONS: [(&str, Step); 42] = [
     ("XDP", Step::Xdp),
     ("CPU_BACKLOG", Step::Stack),
@@ -152,7 +153,8 @@ impl Step {
         found.map_or(Step::Stack, |(_, step)| *step)
     }
 
-    /// The same for one of which the stack did not know where it came in: it was on its way in only if that is plain.
+    /// The same for one of which the stack did not know where it came in: it was on its way in only
+    /// if that is plain.
     pub fn of_near(reason: &str, function: &str) -> Step {
         let early = reason == "CPU_BACKLOG" || EARLY.iter().any(|part| function.contains(part));
         match Step::of(reason, function) {
@@ -165,7 +167,8 @@ impl Step {
     }
 }
 
-/// Whether a packet that was lost on its way out had been put before a device's queue, and so was counted as passed on.
+/// Whether a packet that was lost on its way out had been put before a device's queue, and so was
+/// counted as passed on.
 pub(super) fn after_queue(reason: &str, function: &str) -> bool {
     ["QDISC_", "CAKE_", "FQ_", "DUALPI2", "DEV_READY", "FULL_RING", "SKB_GSO_SEG"]
         .iter()

@@ -34,7 +34,8 @@ fn quiet() -> Machine {
     machine.stats("eth0", |stats| stats.rx_packets = 1000)
 }
 
-/// A thousand packets and ten that the ring had no room for: 980 of IP and five of ARP reach the stack, fifteen were joined.
+/// A thousand packets and ten that the ring had no room for: 980 of IP and five of ARP reach the
+/// stack, fifteen were joined.
 fn traffic() -> Vec<Seen> {
     vec![
         Seen { segments: 995, ..seen(SeenAt::Received, ETH0, V4, 980) },
@@ -93,7 +94,8 @@ fn other_interfaces_are_told_apart() {
 
 #[test]
 fn lost_on_the_way_on() {
-    // Twenty of those passed on found the other queue full; five had no neighbour and never came so far.
+    // Twenty of those passed on found the other queue full; five had no neighbour and never came so
+    // far.
     let mut all = traffic();
     all.push(lost(ETH0, V4, 20, "QDISC_DROP", "__dev_queue_xmit"));
     all.push(lost(ETH0, V4, 5, "NEIGH_FAILED", "neigh_invalidate"));

@@ -1,5 +1,6 @@
-//! Devices that lie upon others. The stack takes a packet for the device that handed it over, then once more for the one upon
-//! it (net/core/dev.c, another_round); no tracepoint sees the second time, but the upper device counts.
+//! Devices that lie upon others. The stack takes a packet for the device that handed it over, then
+//! once more for the one upon it (net/core/dev.c, another_round); no tracepoint sees the second
+//! time, but the upper device counts.
 
 use ringway_host::{Interface, Network};
 use serde::Serialize;

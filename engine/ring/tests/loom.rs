@@ -1,5 +1,6 @@
 //! Every order of events that the memory model allows, of a small ring whose indices overflow:
-//! `RUSTFLAGS="--cfg loom" cargo test -p ringway-ring --release --test loom --target-dir target/loom`.
+//! `RUSTFLAGS="--cfg loom" cargo test -p ringway-ring --release --test loom --target-dir
+//! target/loom`.
 #![cfg(loom)]
 #![allow(clippy::unwrap_used)]
 

@@ -14,8 +14,8 @@ const ETHTOOL_GPAUSEPARAM: u32 = 0x12;
 const ETHTOOL_GRXFHINDIR: u32 = 0x38;
 /// Entries of an indirection table that are read at most; drivers have 128 to 2048.
 const INDIRECTION: usize = 4096;
-/// Speeds in Mbit/s by bit of the legacy link modes (linux/ethtool.h): 10, 100, 1000 half and full, and those of 10G
-/// and more.
+/// Speeds in Mbit/s by bit of the legacy link modes (linux/ethtool.h): 10, 100, 1000 half and full,
+/// and those of 10G and more.
 const MODES: [(u32, u32); 13] = [
     (0, 10),
     (1, 10),
@@ -83,8 +83,9 @@ pub struct Indirection {
 /// Commands whose structs are made of 32-bit words alone.
 #[repr(C)]
 struct Words<const N: usize>([u32; N]);
-// SAFETY: struct ethtool_ringparam is nine words, ethtool_coalesce 23, ethtool_pauseparam four; struct ethtool_cmd is
-// 44 bytes and of every bit pattern; struct ethtool_rxfh_indir is two words and as many as the second says.
+// SAFETY: struct ethtool_ringparam is nine words, ethtool_coalesce 23, ethtool_pauseparam four;
+// struct ethtool_cmd is 44 bytes and of every bit pattern; struct ethtool_rxfh_indir is two words
+// and as many as the second says.
 unsafe impl<const N: usize> Request for Words<N> {}
 
 impl Ethtool {
@@ -155,8 +156,8 @@ pub(super) fn unsupported(source: &io::Error) -> bool {
     matches!(source.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EINVAL))
 }
 
-/// struct ethtool_cmd: cmd, supported, advertising, speed and duplex and port, phy and transceiver and autoneg,
-/// two words, speed_hi, lp_advertising, two words.
+/// struct ethtool_cmd: cmd, supported, advertising, speed and duplex and port, phy and transceiver
+/// and autoneg, two words, speed_hi, lp_advertising, two words.
 fn link_mode(words: &[u32; 11]) -> LinkMode {
     let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
     let half = |at: usize| u32::from(u16::from_ne_bytes([bytes[at], bytes[at + 1]]));

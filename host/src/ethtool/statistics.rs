@@ -12,7 +12,8 @@ const ETHTOOL_GSSET_INFO: u32 = 0x37;
 const ETH_SS_STATS: u32 = 1;
 /// ETH_GSTRING_LEN
 const NAME: usize = 32;
-/// The kernel fills in as many as the driver has at that moment: room for more than it had just now.
+/// The kernel fills in as many as the driver has at that moment: room for more than it had just
+/// now.
 const SPARE: usize = 4096;
 
 impl Ethtool {
@@ -47,7 +48,8 @@ impl Ethtool {
         request[0..4].copy_from_slice(&ETHTOOL_GSSET_INFO.to_ne_bytes());
         request[8..16].copy_from_slice(&(1u64 << ETH_SS_STATS).to_ne_bytes());
         let mut words: Vec<u64> = aligned(&request);
-        // SAFETY: one bit is asked for, so that one count comes back, for which there are eight bytes.
+        // SAFETY: one bit is asked for, so that one count comes back, for which there are eight
+        // bytes.
         unsafe { self.pointer_call(interface, words.as_mut_ptr().cast()) }?;
         // A set that the driver does not have has its bit taken away.
         let count = words[2].to_ne_bytes();

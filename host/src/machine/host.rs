@@ -8,7 +8,8 @@ use crate::{Error, Network, Result, Source};
 /// Of a captured machine: what netlink and ethtool said.
 pub const NETWORK: &str = "/netlink/network.json";
 
-/// A machine to ask facts of. What it answers about the network is that of the calling thread's network namespace.
+/// A machine to ask facts of. What it answers about the network is that of the calling thread's
+/// network namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Host {
     pub(crate) source: Source,
@@ -19,7 +20,8 @@ impl Host {
         Self { source: Source::Live }
     }
 
-    /// A machine of which these files were captured; for [`Host::network`] with [`NETWORK`] among them.
+    /// A machine of which these files were captured; for [`Host::network`] with [`NETWORK`] among
+    /// them.
     pub fn captured(files: Arc<Files>) -> Self {
         Self { source: Source::Captured(files) }
     }

@@ -8,8 +8,8 @@ use std::{fs, io};
 
 use crate::{Error, Result};
 
-/// Files of a captured machine by absolute path: `/proc/...` and `/sys/...` as they were, and what netlink and
-/// ethtool said as JSON.
+/// Files of a captured machine by absolute path: `/proc/...` and `/sys/...` as they were, and what
+/// netlink and ethtool said as JSON.
 pub type Files = BTreeMap<String, String>;
 
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,4 +1,5 @@
-//! Settings of the network stack under /proc/sys. Those of `net` are of the calling thread's network namespace.
+//! Settings of the network stack under /proc/sys. Those of `net` are of the calling thread's
+//! network namespace.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -33,12 +34,14 @@ impl fmt::Display for PortRange {
 }
 
 impl Host {
-    /// A setting by its path below /proc/sys, as in `net/ipv4/ip_forward`; `None` if the kernel has none such here.
+    /// A setting by its path below /proc/sys, as in `net/ipv4/ip_forward`; `None` if the kernel has
+    /// none such here.
     pub fn sysctl(&self, key: &str) -> Result<Option<String>> {
         self.source.read_if_there(&format!("/proc/sys/{key}"))
     }
 
-    /// Ports that the kernel gives to connections of its own (`net.ipv4.ip_local_port_range`; IPv6 uses it too).
+    /// Ports that the kernel gives to connections of its own (`net.ipv4.ip_local_port_range`; IPv6
+    /// uses it too).
     pub fn local_ports(&self) -> Result<PortRange> {
         const PATH: &str = "/proc/sys/net/ipv4/ip_local_port_range";
         let text = self.source.read(PATH)?;
@@ -65,8 +68,8 @@ impl Host {
         Ok(self.number("net/ipv6/conf/all/forwarding")?.unwrap_or(0) != 0)
     }
 
-    /// How strictly the interface checks source addresses of IPv4: 0 not, 1 strict, 2 loose. The greater of its own
-    /// setting and that for all counts (Documentation/networking/ip-sysctl).
+    /// How strictly the interface checks source addresses of IPv4: 0 not, 1 strict, 2 loose. The
+    /// greater of its own setting and that for all counts (Documentation/networking/ip-sysctl).
     pub fn rp_filter(&self, interface: &str) -> Result<i64> {
         let all = self.number("net/ipv4/conf/all/rp_filter")?.unwrap_or(0);
         // In the path form a dot in an interface's name stays a dot.
@@ -74,8 +77,8 @@ impl Host {
         Ok(all.max(own))
     }
 
-    /// Whether BPF programs are compiled: 0 not, 1 yes, 2 with debugging. `None` outside the machine's first network
-    /// namespace, where the setting cannot be seen.
+    /// Whether BPF programs are compiled: 0 not, 1 yes, 2 with debugging. `None` outside the
+    /// machine's first network namespace, where the setting cannot be seen.
     pub fn bpf_jit(&self) -> Result<Option<i64>> {
         self.number("net/core/bpf_jit_enable")
     }

@@ -80,8 +80,8 @@ impl Host {
         })
     }
 
-    /// What the control groups of this process leave it of memory: the least of all of them, from its own to the root. None: they do
-    /// not limit it, or cannot be read.
+    /// What the control groups of this process leave it of memory: the least of all of them, from
+    /// its own to the root. None: they do not limit it, or cannot be read.
     pub fn memory_left(&self) -> Option<Left> {
         let groups = self.source.read("/proc/self/cgroup").ok()?;
         let limits = groups.lines().filter_map(MemoryGroup::of_line);
@@ -130,7 +130,8 @@ impl Host {
         Ok(pools)
     }
 
-    /// Whether the kernel describes its own types (CONFIG_DEBUG_INFO_BTF), which CO-RE programs need.
+    /// Whether the kernel describes its own types (CONFIG_DEBUG_INFO_BTF), which CO-RE programs
+    /// need.
     pub fn has_btf(&self) -> bool {
         self.source.exists("/sys/kernel/btf/vmlinux")
     }
@@ -141,8 +142,9 @@ impl Host {
         Ok(mounts_of_type(&mounts, "bpf"))
     }
 
-    /// Whether the calling thread is in the machine's first network namespace, told by a sysctl that exists only
-    /// there. (Comparing with /proc/1 would mistake a container's own init for the machine's, and needs rights.)
+    /// Whether the calling thread is in the machine's first network namespace, told by a sysctl
+    /// that exists only there. (Comparing with /proc/1 would mistake a container's own init for the
+    /// machine's, and needs rights.)
     pub fn first_network_namespace(&self) -> bool {
         self.source.exists("/proc/sys/net/core/netdev_max_backlog")
     }
@@ -157,7 +159,8 @@ pub struct Left {
     pub limit: String,
 }
 
-/// Version 1 counts pages in a signed number of bytes (PAGE_COUNTER_MAX, include/linux/page_counter.h).
+/// Version 1 counts pages in a signed number of bytes (PAGE_COUNTER_MAX,
+/// include/linux/page_counter.h).
 const UNLIMITED: u64 = 1 << 62;
 
 /// A control group that may limit memory.
@@ -217,10 +220,12 @@ fn meminfo(text: &str, name: &str) -> Option<u64> {
     Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? * 1024)
 }
 
-/// Mount points of one file system type out of proc_pid_mountinfo(5). Octal escapes stand for blanks.
+/// Mount points of one file system type out of proc_pid_mountinfo(5). Octal escapes stand for
+/// blanks.
 fn mounts_of_type(mountinfo: &str, kind: &str) -> Vec<String> {
     let of_line = |line: &str| {
-        // Fields up to " - " vary in number; the fifth is the mount point; behind it comes the type.
+        // Fields up to " - " vary in number; the fifth is the mount point; behind it comes the
+        // type.
         let (front, back) = line.split_once(" - ")?;
         let point = front.split(' ').nth(4)?.replace("\\040", " ");
         (back.split(' ').next()? == kind).then_some(point)

@@ -13,15 +13,16 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use crate::netlink::links;
 use crate::{Error, Mac, Result};
 
-/// Has the interface receive frames to `mac`, as `ip maddr add` does: until [`stop_receiving`], whatever becomes of the
-/// caller. Receiving them already is success, and so is a device without a filter. Needs CAP_NET_ADMIN.
+/// Has the interface receive frames to `mac`, as `ip maddr add` does: until [`stop_receiving`],
+/// whatever becomes of the caller. Receiving them already is success, and so is a device without a
+/// filter. Needs CAP_NET_ADMIN.
 pub fn receive(ifindex: u32, mac: Mac) -> Result<()> {
     change(libc::SIOCADDMULTI, ifindex, mac, "receiving a multicast address")
         .or_else(|error| unless(error, libc::EINVAL))
 }
 
-/// Takes back what [`receive`] or `ip maddr add` did. Returns whether there was anything to take back. Others' needs,
-/// such as a socket's, stay. Needs CAP_NET_ADMIN.
+/// Takes back what [`receive`] or `ip maddr add` did. Returns whether there was anything to take
+/// back. Others' needs, such as a socket's, stay. Needs CAP_NET_ADMIN.
 pub fn stop_receiving(ifindex: u32, mac: Mac) -> Result<bool> {
     let removed =
         change(libc::SIOCDELMULTI, ifindex, mac, "giving up a multicast address").map(|()| true);
@@ -63,15 +64,17 @@ fn ioctl(request: libc::c_ulong, interface: &str, mac: Mac) -> io::Result<()> {
     if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Groups that this process is a member of, for as long as this value lives. The kernel reports them to the link (MLD),
-/// so that switches that listen for such reports send it the groups' frames.
+/// Groups that this process is a member of, for as long as this value lives. The kernel reports
+/// them to the link (MLD), so that switches that listen for such reports send it the groups'
+/// frames.
 #[derive(Debug, Default)]
 pub struct Memberships {
     sockets: Vec<OwnedFd>,
 }
 
 impl Memberships {
-    /// Joins groups, each given once, on interfaces given by their indexes. Returns what failed, too.
+    /// Joins groups, each given once, on interfaces given by their indexes. Returns what failed,
+    /// too.
     pub fn join(groups: impl IntoIterator<Item = (u32, Ipv6Addr)>) -> (Self, Vec<Error>) {
         let (mut joined, mut errors) = (Self::default(), Vec::new());
         for (ifindex, group) in groups {

@@ -18,8 +18,8 @@ const RX_MISSED: usize = 15;
 /// Packets that a device dropped since it was made.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Drops {
-    /// Received, and dropped for want of room, or because nobody wants such packets. Some drivers count here
-    /// what an XDP program has dropped.
+    /// Received, and dropped for want of room, or because nobody wants such packets. Some drivers
+    /// count here what an XDP program has dropped.
     pub rx_dropped: u64,
     /// Not received, for want of room in the device.
     pub rx_missed: u64,
@@ -127,7 +127,8 @@ pub fn traffic_of_process(pid: u32) -> Result<Vec<(String, Traffic)>> {
     Ok(text.lines().filter_map(traffic).collect())
 }
 
-/// "eth0: " and eight numbers each way (dev_seq_printf_stats, net/core/net-procfs.c); the heading has no colon.
+/// "eth0: " and eight numbers each way (dev_seq_printf_stats, net/core/net-procfs.c); the heading
+/// has no colon.
 fn traffic(line: &str) -> Option<(String, Traffic)> {
     let (name, numbers) = line.split_once(':')?;
     let n: Vec<u64> = numbers.split_whitespace().map_while(|n| n.parse().ok()).collect();

@@ -107,8 +107,8 @@ pub struct Link {
     /// Of a VLAN device.
     #[serde(default)]
     pub vlan: Option<VlanTag>,
-    /// Of a TUN or TAP device: whether its reader gets a `virtio_net_hdr` before each packet, which says whether the
-    /// checksum is unfinished.
+    /// Of a TUN or TAP device: whether its reader gets a `virtio_net_hdr` before each packet, which
+    /// says whether the checksum is unfinished.
     #[serde(default)]
     pub vnet_header: Option<bool>,
     /// Whether `lower` counts in another network namespace, so that it names nothing here.
@@ -126,16 +126,16 @@ const ARPHRD_SIT: u16 = 776;
 const ARPHRD_NONE: u16 = 0xfffe;
 
 impl Link {
-    /// Whether its packets are IP packets and nothing else, without an Ethernet header: WireGuard, tun, PPP, and
-    /// IP tunnels but GRE.
+    /// Whether its packets are IP packets and nothing else, without an Ethernet header: WireGuard,
+    /// tun, PPP, and IP tunnels but GRE.
     pub fn is_layer3(&self) -> bool {
         let types =
             [ARPHRD_PPP, ARPHRD_RAWIP, ARPHRD_TUNNEL, ARPHRD_TUNNEL6, ARPHRD_SIT, ARPHRD_NONE];
         types.contains(&self.hardware)
     }
 
-    /// Whether packets that come in here may be `upper`'s: the bridge or bond that this is a part of, or a device upon
-    /// this one (VLAN, macvlan, tunnel). The other end of a veth pair is none.
+    /// Whether packets that come in here may be `upper`'s: the bridge or bond that this is a part
+    /// of, or a device upon this one (VLAN, macvlan, tunnel). The other end of a veth pair is none.
     pub fn carries(&self, upper: &Link) -> bool {
         let upon = upper.kind.as_deref() != Some("veth")
             && !upper.lower_elsewhere
@@ -174,8 +174,8 @@ pub(crate) fn get_link<T>(ifindex: u32, read: impl Fn(Message) -> Option<T>) -> 
 
 /// Attaches an XDP program as `ip link set` does, or detaches the one there with `None`: for test
 /// topologies, where it stands for somebody else's. Ringway's own are
-/// [links](ringway_bpf_sys::XdpLink). Refuses to replace a program. It stays attached when the caller
-/// ends. Needs CAP_NET_ADMIN.
+/// [links](ringway_bpf_sys::XdpLink). Refuses to replace a program. It stays attached when the
+/// caller ends. Needs CAP_NET_ADMIN.
 pub fn set_xdp(ifindex: u32, program: Option<BorrowedFd>, mode: XdpMode) -> Result<()> {
     let mut flags = mode.flags();
     let fd = program.map_or(-1, |p| p.as_raw_fd());
@@ -309,7 +309,8 @@ fn operstate(code: u8) -> Operstate {
     }
 }
 
-/// One program: IFLA_XDP_ATTACHED says the mode and IFLA_XDP_PROG_ID the id. Several: an id per mode.
+/// One program: IFLA_XDP_ATTACHED says the mode and IFLA_XDP_PROG_ID the id. Several: an id per
+/// mode.
 fn xdp(data: &[u8]) -> Vec<Xdp> {
     let mut programs = Vec::new();
     let mut single = (None, 0);

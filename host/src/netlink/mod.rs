@@ -1,5 +1,6 @@
-//! Just enough rtnetlink: requests out, attributes in. Hand-written rather than a crate of typed messages, because
-//! those reject whole messages when a newer kernel lengthens one attribute; here what is unknown is skipped.
+//! Just enough rtnetlink: requests out, attributes in. Hand-written rather than a crate of typed
+//! messages, because those reject whole messages when a newer kernel lengthens one attribute; here
+//! what is unknown is skipped.
 
 pub mod addresses;
 pub mod bridge;

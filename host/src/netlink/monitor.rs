@@ -14,7 +14,8 @@ use crate::netlink::neighbours::{self, Neighbour};
 use crate::netlink::{Message, Netlink, messages};
 use crate::{Error, Result};
 
-/// RTNLGRP_LINK, NEIGH, IPV4_IFADDR, IPV4_ROUTE, IPV4_RULE, IPV6_IFADDR, IPV6_ROUTE, IPV6_RULE, NEXTHOP.
+/// RTNLGRP_LINK, NEIGH, IPV4_IFADDR, IPV4_ROUTE, IPV4_RULE, IPV6_IFADDR, IPV6_ROUTE, IPV6_RULE,
+/// NEXTHOP.
 const GROUPS: [u32; 9] = [1, 3, 5, 7, 8, 9, 11, 19, 32];
 /// Datagrams that are read before the changes in them are handed on.
 const AT_ONCE: usize = 256;
@@ -72,8 +73,9 @@ impl Monitor {
         self.pending()
     }
 
-    /// Reads in a thread of its own and hands every change to `each`, until that returns false or the returned
-    /// guard is dropped. An unreadable socket is told as [`Change::Unheard`] and replaced every second until that works.
+    /// Reads in a thread of its own and hands every change to `each`, until that returns false or
+    /// the returned guard is dropped. An unreadable socket is told as [`Change::Unheard`] and
+    /// replaced every second until that works.
     pub fn spawn(
         mut self,
         mut each: impl FnMut(Change) -> bool + Send + 'static,
@@ -174,7 +176,8 @@ fn failed(source: io::Error) -> Error {
 fn read(message: Message) -> Option<Change> {
     match message.kind {
         libc::RTM_NEWLINK => links::read(message).map(|l| Change::Link(Box::new(l))),
-        // A port leaving its bridge is announced as RTM_DELLINK of family AF_BRIDGE: the link itself stays.
+        // A port leaving its bridge is announced as RTM_DELLINK of family AF_BRIDGE: the link
+        // itself stays.
         libc::RTM_DELLINK if message.body.first() == Some(&0) => {
             links::read(message).map(|l| Change::LinkGone { ifindex: l.ifindex, name: l.name })
         }
@@ -206,8 +209,8 @@ mod tests {
 
     /// The socket that it reads is another's from now on.
     fn put(other: &impl AsRawFd, monitor: &Monitor) {
-        // SAFETY: both are open; the number of the monitor's socket stands for the other from now on, and its
-        // owner closes it.
+        // SAFETY: both are open; the number of the monitor's socket stands for the other from now
+        // on, and its owner closes it.
         let put = unsafe { libc::dup2(other.as_raw_fd(), monitor.netlink.socket().as_raw_fd()) };
         assert!(put >= 0);
     }

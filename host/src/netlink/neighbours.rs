@@ -85,10 +85,12 @@ pub fn get(ifindex: u32, address: IpAddr) -> Result<Option<Neighbour>> {
     }
 }
 
-/// Has the kernel resolve this neighbour now and keep it resolved for good, also after this process ends
-/// (NTF_EXT_MANAGED, Linux 5.16). [`release`] ends it. An entry set by hand is left alone. Needs CAP_NET_ADMIN.
+/// Has the kernel resolve this neighbour now and keep it resolved for good, also after this process
+/// ends (NTF_EXT_MANAGED, Linux 5.16). [`release`] ends it. An entry set by hand is left alone.
+/// Needs CAP_NET_ADMIN.
 pub fn keep(ifindex: u32, address: IpAddr) -> Result<()> {
-    // __neigh_update (net/core/neighbour.c) takes NUD_PERMANENT away from an entry that becomes managed.
+    // __neigh_update (net/core/neighbour.c) takes NUD_PERMANENT away from an entry that becomes
+    // managed.
     if get(ifindex, address)?.is_some_and(|n| n.state == NeighbourState::Permanent) {
         return Ok(());
     }
@@ -109,9 +111,9 @@ pub fn release(ifindex: u32, address: IpAddr) -> Result<()> {
     )
 }
 
-/// Has the kernel ask a neighbour again whose MAC address it believes to know: three questions within three seconds,
-/// then it is forgotten, and asked for anew where it is kept (see [`keep`]). For when nothing comes back from it.
-/// Without a belief to doubt, nothing happens.
+/// Has the kernel ask a neighbour again whose MAC address it believes to know: three questions
+/// within three seconds, then it is forgotten, and asked for anew where it is kept (see [`keep`]).
+/// For when nothing comes back from it. Without a belief to doubt, nothing happens.
 pub fn doubt(ifindex: u32, address: IpAddr) -> Result<()> {
     use NeighbourState::{Delay, Reachable, Stale};
     let Some(neighbour) = get(ifindex, address)? else { return Ok(()) };
@@ -122,7 +124,8 @@ pub fn doubt(ifindex: u32, address: IpAddr) -> Result<()> {
     header[8..10].copy_from_slice(&NUD_PROBE.to_ne_bytes());
     let what = format!("doubting the neighbour {address} on interface {ifindex}");
     send(&what, &header, address, 0)?;
-    // A message that makes an entry managed leaves its state alone (__neigh_update), so this takes two.
+    // A message that makes an entry managed leaves its state alone (__neigh_update), so this takes
+    // two.
     if neighbour.managed { update(&what, ifindex, address, NTF_EXT_MANAGED) } else { Ok(()) }
 }
 

@@ -1,5 +1,5 @@
-//! Queues of interfaces: who polls them, and what they count; by the netlink family "netdev" (Linux 6.8; counters
-//! 6.10 and where the driver has them).
+//! Queues of interfaces: who polls them, and what they count; by the netlink family "netdev" (Linux
+//! 6.8; counters 6.10 and where the driver has them).
 
 use serde::{Deserialize, Serialize};
 
@@ -45,11 +45,13 @@ pub struct Counts {
     /// From 0.
     pub queue: u32,
     pub packets: u64,
-    /// Packets that the device dropped, for want of room, say; absent where the driver does not tell.
+    /// Packets that the device dropped, for want of room, say; absent where the driver does not
+    /// tell.
     pub dropped: Option<u64>,
 }
 
-/// Queues of all interfaces of the calling thread's network namespace; `None` where this kernel does not tell.
+/// Queues of all interfaces of the calling thread's network namespace; `None` where this kernel
+/// does not tell.
 pub fn all() -> Result<Option<Vec<Queue>>> {
     let Some(mut netdev) = Netdev::open()? else { return Ok(None) };
     let napis = netdev.dump("listing NAPI instances", NETDEV_CMD_NAPI_GET, None, napi);
@@ -62,7 +64,8 @@ pub fn all() -> Result<Option<Vec<Queue>>> {
     Ok(told(queues)?.map(|queues| queues.into_iter().map(with_irq).collect()))
 }
 
-/// What they counted; queues of which the driver does not tell are not in it. `None` where this kernel does not tell.
+/// What they counted; queues of which the driver does not tell are not in it. `None` where this
+/// kernel does not tell.
 pub fn counts() -> Result<Option<Vec<Counts>>> {
     let Some(mut netdev) = Netdev::open()? else { return Ok(None) };
     let by_queue = Some((NETDEV_A_QSTATS_SCOPE, SCOPE_QUEUE));

@@ -86,8 +86,8 @@ impl Path {
     }
 }
 
-/// Asks the kernel as `ip route get` does, rules and all. Without a route, or with one that refuses, the error is
-/// [`Error::NoRoute`].
+/// Asks the kernel as `ip route get` does, rules and all. Without a route, or with one that
+/// refuses, the error is [`Error::NoRoute`].
 pub fn route_to(destination: IpAddr) -> Result<Path> {
     let mut header = [0; RTMSG];
     (header[0], header[1]) = match destination {

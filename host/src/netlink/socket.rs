@@ -92,8 +92,8 @@ impl Netlink {
         found.ok_or_else(|| Error::Malformed { what: what.into() })
     }
 
-    /// Sends a dump request, built anew for each try, and collects what `read` makes of the answers; a message
-    /// that it makes nothing of is skipped.
+    /// Sends a dump request, built anew for each try, and collects what `read` makes of the
+    /// answers; a message that it makes nothing of is skipped.
     pub fn dump<T>(
         &mut self,
         what: &str,
@@ -113,7 +113,8 @@ impl Netlink {
         })
     }
 
-    /// One request with all its answers. False: interrupted by changes, so the answers may not fit together.
+    /// One request with all its answers. False: interrupted by changes, so the answers may not fit
+    /// together.
     fn exchange(
         &mut self,
         what: &str,
@@ -166,8 +167,8 @@ fn verdict(message: &Message) -> Option<(io::Error, String)> {
     Some((io::Error::from_raw_os_error(-code), extended(message).unwrap_or_default()))
 }
 
-/// The text of the extended acknowledgement: behind the code, and in NLMSG_ERROR behind the offending request
-/// (its header alone if capped).
+/// The text of the extended acknowledgement: behind the code, and in NLMSG_ERROR behind the
+/// offending request (its header alone if capped).
 fn extended(message: &Message) -> Option<String> {
     if message.flags & NLM_F_ACK_TLVS == 0 {
         return None;

@@ -1,5 +1,5 @@
-//! TCP sockets of the calling thread's network namespace, by NETLINK_SOCK_DIAG (linux/inet_diag.h): counted and
-//! summed up, since there may be a million.
+//! TCP sockets of the calling thread's network namespace, by NETLINK_SOCK_DIAG (linux/inet_diag.h):
+//! counted and summed up, since there may be a million.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -65,8 +65,8 @@ pub struct Sockets {
     pub states: BTreeMap<String, u64>,
     /// Where most connections with a port of the local range lead.
     pub roads: Vec<PeerTuple>,
-    /// The median of established connections' smoothed round-trip times, in microseconds, but for those to this host
-    /// itself.
+    /// The median of established connections' smoothed round-trip times, in microseconds, but for
+    /// those to this host itself.
     #[serde(default)]
     pub rtt_us: Option<u32>,
 }
@@ -144,8 +144,8 @@ fn dump(family: i32) -> Result<Vec<Socket>> {
     }
 }
 
-/// struct inet_diag_msg: family, state, timer, retrans, then the id: ports (network order), source, destination,
-/// interface, cookie; expires, rqueue, wqueue.
+/// struct inet_diag_msg: family, state, timer, retrans, then the id: ports (network order), source,
+/// destination, interface, cookie; expires, rqueue, wqueue.
 fn read(message: Message) -> Option<Socket> {
     let (body, rest) = message.body.split_at_checked(72)?;
     let info = attributes(rest).find(|one| one.kind == INFO);

@@ -1,4 +1,5 @@
-//! Netlink messages and attributes (linux/netlink.h): host byte order, everything padded to four bytes.
+//! Netlink messages and attributes (linux/netlink.h): host byte order, everything padded to four
+//! bytes.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

@@ -27,8 +27,8 @@ impl XdpFeatures {
         self.0 & 1 != 0
     }
 
-    /// What others redirect into it is sent. On veth this is so while the far end polls: has GRO or a
-    /// native program (drivers/net/veth.c).
+    /// What others redirect into it is sent. On veth this is so while the far end polls: has GRO or
+    /// a native program (drivers/net/veth.c).
     pub fn is_target(self) -> bool {
         self.0 & 4 != 0
     }
@@ -51,12 +51,14 @@ pub struct Features {
     pub tx_metadata: Option<u64>,
 }
 
-/// What a driver tells XDP programs of packets that arrive, by the kernel's names: "timestamp", "hash", "vlan-tag".
+/// What a driver tells XDP programs of packets that arrive, by the kernel's names: "timestamp",
+/// "hash", "vlan-tag".
 pub fn rx_hints(bits: u64) -> Vec<&'static str> {
     named(bits, &["timestamp", "hash", "vlan-tag"])
 }
 
-/// What a driver does for AF_XDP as it sends a packet: "tx-timestamp", "tx-checksum", "tx-launch-time-fifo".
+/// What a driver does for AF_XDP as it sends a packet: "tx-timestamp", "tx-checksum",
+/// "tx-launch-time-fifo".
 pub fn tx_metadata(bits: u64) -> Vec<&'static str> {
     named(bits, &["tx-timestamp", "tx-checksum", "tx-launch-time-fifo"])
 }

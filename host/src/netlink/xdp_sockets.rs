@@ -1,4 +1,5 @@
-//! AF_XDP sockets of the calling thread's network namespace, by NETLINK_SOCK_DIAG (linux/xdp_diag.h).
+//! AF_XDP sockets of the calling thread's network namespace, by NETLINK_SOCK_DIAG
+//! (linux/xdp_diag.h).
 
 use netlink_sys::protocols::NETLINK_SOCK_DIAG;
 use serde::{Deserialize, Serialize};

@@ -14,9 +14,9 @@ use crate::programs::redirect_errors;
 impl Gateway {
     /// Puts the root program of this slot on its interface.
     ///
-    /// `mode`: `None` for native where the driver can, else generic. An attachment that is pinned from
-    /// before keeps its mode then and loses no packet; another explicit mode detaches and attaches
-    /// again. Fails when somebody else's XDP program is on the interface.
+    /// `mode`: `None` for native where the driver can, else generic. An attachment that is pinned
+    /// from before keeps its mode then and loses no packet; another explicit mode detaches and
+    /// attaches again. Fails when somebody else's XDP program is on the interface.
     pub fn attach(&mut self, slot: u32, mode: Option<XdpMode>) -> Result<Attached> {
         let mut attached = self.put(slot, mode)?;
         if !attached.taken_over {

@@ -46,11 +46,11 @@ pub struct Interface {
     pub mtu: u16,
     /// Send back by redirect instead of XDP_TX (`RW_IFACE_REDIRECT`): set for veth.
     pub redirect: bool,
-    /// Its packets have no Ethernet header (`RW_IFACE_LAYER3`). `mac` is then the first bytes of its link-layer
-    /// address, zeros behind.
+    /// Its packets have no Ethernet header (`RW_IFACE_LAYER3`). `mac` is then the first bytes of
+    /// its link-layer address, zeros behind.
     pub layer3: bool,
-    /// In native mode, too, its packets may come from a stack of this machine with unfinished checksums
-    /// (`RW_IFACE_LOCAL`): set for veth and tap.
+    /// In native mode, too, its packets may come from a stack of this machine with unfinished
+    /// checksums (`RW_IFACE_LOCAL`): set for veth and tap.
     pub local: bool,
     /// It sends checksums as they are, finished or not (`RW_IFACE_RAW`).
     pub raw: bool,

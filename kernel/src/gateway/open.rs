@@ -174,9 +174,9 @@ fn index_of(iface: &str) -> Option<u32> {
     rustix::net::netdevice::name_to_index(socket, iface).ok()
 }
 
-/// ICMP errors of our own, per CPU and kind: a thousand a second, of which fifty to one prefix, and as
-/// many at once; ten times as many resets, and echo replies (limit.bpf.h). A path MTU is told once per
-/// flow's start; a flood must not be answered in kind.
+/// ICMP errors of our own, per CPU and kind: a thousand a second, of which fifty to one prefix, and
+/// as many at once; ten times as many resets, and echo replies (limit.bpf.h). A path MTU is told
+/// once per flow's start; a flood must not be answered in kind.
 const ICMP_GAP_US: u32 = 1_000;
 const ICMP_PREFIX_GAP_US: u32 = 20_000;
 const ICMP_BURST: u32 = 50;

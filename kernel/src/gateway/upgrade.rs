@@ -22,7 +22,8 @@ use crate::{Error, Result, requirements};
 pub enum Fate {
     /// It goes on as it is.
     Kept,
-    /// It goes on, and what it holds is compared with what it should hold now: only what differs is written.
+    /// It goes on, and what it holds is compared with what it should hold now: only what differs is
+    /// written.
     Rebuilt,
     /// It goes on, with the number of entries it has: another one was asked for.
     KeptAtSize,
@@ -132,7 +133,8 @@ pub(crate) fn compare(
     names.into_iter().map(one).collect()
 }
 
-/// Looks at the pins of a node as [`crate::Gateway::open`] would with these options, and changes nothing.
+/// Looks at the pins of a node as [`crate::Gateway::open`] would with these options, and changes
+/// nothing.
 pub fn upgrade(options: &Options) -> Result<Upgrade> {
     log::install();
     let pins = Pins::new(&options.bpffs, &options.node)?;

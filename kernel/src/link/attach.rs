@@ -36,9 +36,9 @@ pub struct Attached {
     pub provisional: bool,
 }
 
-/// Puts a program on an interface: in the place of the one whose attachment is `held` there, if that
-/// runs as asked for; else by a new attachment, for which the held one ends and `unpin` removes its pin.
-/// `mode`: `None` for native where the driver can, else generic.
+/// Puts a program on an interface: in the place of the one whose attachment is `held` there, if
+/// that runs as asked for; else by a new attachment, for which the held one ends and `unpin`
+/// removes its pin. `mode`: `None` for native where the driver can, else generic.
 pub(crate) fn attach(
     program: BorrowedFd<'_>,
     (iface, ifindex): (&str, u32),

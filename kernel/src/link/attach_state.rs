@@ -22,13 +22,16 @@ pub enum AttachState {
     },
     /// The device is not in this network namespace any more.
     Gone,
-    /// The device is there without any program: somebody took ours off, or it is another device of that name.
+    /// The device is there without any program: somebody took ours off, or it is another device of
+    /// that name.
     Detached,
     /// A program that is not ours is there.
     Foreign {
-        /// What is in the way; where it is not in our own attachment, whose it is and how it is taken off.
+        /// What is in the way; where it is not in our own attachment, whose it is and how it is
+        /// taken off.
         what: String,
-        /// It was put into our own attachment, which stays ours: a daemon that starts puts its own back.
+        /// It was put into our own attachment, which stays ours: a daemon that starts puts its own
+        /// back.
         swapped: bool,
     },
 }
@@ -93,8 +96,9 @@ impl Gateway {
         attachable.map(query).collect()
     }
 
-    /// Pins attachments again whose pins somebody has removed: without, they would end with this process.
-    /// Returns the names of their interfaces. `provisional`: slots that are not pinned on purpose.
+    /// Pins attachments again whose pins somebody has removed: without, they would end with this
+    /// process. Returns the names of their interfaces. `provisional`: slots that are not pinned on
+    /// purpose.
     pub fn pin_again(&mut self, provisional: &[u32]) -> Result<Vec<String>> {
         let Some(pins) = self.pins().cloned() else { return Ok(Vec::new()) };
         let lacking: Vec<(u32, String)> = self

@@ -1,5 +1,5 @@
-//! A bpffs that another one was mounted on top of: many scripts mount one without a look. Programs run on and pins are there,
-//! but their path leads to the other.
+//! A bpffs that another one was mounted on top of: many scripts mount one without a look. Programs
+//! run on and pins are there, but their path leads to the other.
 
 use std::fs;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd, RawFd};
@@ -39,9 +39,10 @@ impl Reached {
 static REACHED: Mutex<Vec<Reached>> = Mutex::new(Vec::new());
 static GIVEN: Mutex<Option<OwnedFd>> = Mutex::new(None);
 
-/// A directory of nodes that a former process of this service held ([`hold_nodes`]), by the descriptor
-/// that this process was started with. It is where this network namespace's node is looked for when
-/// there is none at the bpffs's own path. Programs that this process starts do not get the descriptor.
+/// A directory of nodes that a former process of this service held ([`hold_nodes`]), by the
+/// descriptor that this process was started with. It is where this network namespace's node is
+/// looked for when there is none at the bpffs's own path. Programs that this process starts do not
+/// get the descriptor.
 pub fn give_nodes(passed: RawFd) {
     // SAFETY: nothing in this process closes what it was started with.
     let passed = unsafe { BorrowedFd::borrow_raw(passed) };
@@ -51,7 +52,8 @@ pub fn give_nodes(passed: RawFd) {
     *GIVEN.lock().unwrap_or_else(PoisonError::into_inner) = held;
 }
 
-/// The directory of nodes in this bpffs: whoever has its descriptor finds it whatever is mounted on top.
+/// The directory of nodes in this bpffs: whoever has its descriptor finds it whatever is mounted on
+/// top.
 pub fn hold_nodes(bpffs: &Path) -> Option<OwnedFd> {
     open(&reach(bpffs), OFlags::RDONLY)
 }
@@ -83,7 +85,8 @@ fn stacked(mounts: &str, path: &Path) -> bool {
     devices.len() > 1
 }
 
-/// Fails where this namespace's node may be below a second mount, and this process may not look there.
+/// Fails where this namespace's node may be below a second mount, and this process may not look
+/// there.
 pub fn require_reachable(path: &Path) -> Result<()> {
     match is_stacked(path) && !rustix::process::geteuid().is_root() && !serves_here(&reach(path)) {
         true => Err(Error::BpffsCovered { path: path.to_owned() }),
@@ -91,9 +94,9 @@ pub fn require_reachable(path: &Path) -> Result<()> {
     }
 }
 
-/// The directory of all nodes in the bpffs of this path, by a path of this process's own, which leads there whatever is
-/// mounted on top later. Below what is on top already where the node of this namespace is there; that takes root, or
-/// [`give_nodes`].
+/// The directory of all nodes in the bpffs of this path, by a path of this process's own, which
+/// leads there whatever is mounted on top later. Below what is on top already where the node of
+/// this namespace is there; that takes root, or [`give_nodes`].
 pub(crate) fn reach(path: &Path) -> PathBuf {
     if !is_bpffs(path) {
         return path.join(NODES);
@@ -136,8 +139,8 @@ fn open(path: &Path, how: OFlags) -> Option<OwnedFd> {
     rustix::fs::open(path, how | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).ok()
 }
 
-/// Whether a node has its pins here whose program is on an interface of this network namespace: other namespaces' nodes, as of a
-/// machine that this container is on, are not meant.
+/// Whether a node has its pins here whose program is on an interface of this network namespace:
+/// other namespaces' nodes, as of a machine that this container is on, are not meant.
 fn serves_here(nodes: &Path) -> bool {
     let attached = |link: PathBuf| {
         let info = XdpLink::open(&link).ok().and_then(|link| link.info().ok());
@@ -151,8 +154,8 @@ fn serves_here(nodes: &Path) -> bool {
         .any(|iface| attached(iface.path().join("link")))
 }
 
-/// The topmost of those below that has this namespace's node, by taking off what is above it among mounts of a thread's own: nobody else sees that, and
-/// they end with the thread.
+/// The topmost of those below that has this namespace's node, by taking off what is above it among
+/// mounts of a thread's own: nobody else sees that, and they end with the thread.
 fn beneath(path: &Path) -> Option<OwnedFd> {
     let path = path.to_owned();
     let look = move || {

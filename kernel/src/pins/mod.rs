@@ -207,7 +207,8 @@ impl Pins {
     pub(crate) fn remove(&self) -> Result<()> {
         remove_tree(&self.ifaces())?;
         remove_tree(&self.dir())?;
-        // Shared with other nodes: stays when they are there. So it does for a user who was given it.
+        // Shared with other nodes: stays when they are there. So it does for a user who was given
+        // it.
         let stays =
             [ErrorKind::NotFound, ErrorKind::DirectoryNotEmpty, ErrorKind::PermissionDenied];
         match fs::remove_dir(&self.nodes) {

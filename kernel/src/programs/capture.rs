@@ -1,9 +1,9 @@
-//! Sees the packets of a node: before and after rewriting, with verdict, reason, service and backend
-//! (bpf/capture/capture.bpf.c).
+//! Sees the packets of a node: before and after rewriting, with verdict, reason, service and
+//! backend (bpf/capture/capture.bpf.c).
 //!
-//! While nobody captures, nothing of this is there. A capture is a [`Session`]; up to [`MOST`] share
-//! what the first one has loaded, and the last one takes it away. A session that was killed is
-//! cleaned up after by the daemon, the next session, or `ringway detach`; traffic never notices.
+//! While nobody captures, nothing of this is there. A capture is a [`Session`]; up to [`MOST`]
+//! share what the first one has loaded, and the last one takes it away. A session that was killed
+//! is cleaned up after by the daemon, the next session, or `ringway detach`; traffic never notices.
 //!
 //! Not seen: packets that the root program ends itself (no stage, no room for a header), and what
 //! the kernel drops after the verdict.
@@ -39,9 +39,9 @@ pub const MOST_BYTES: u32 = RW_CAPTURE_BYTES;
 
 /// Which packets a capture wants. A packet has to fit all of it.
 pub struct Wanted<'a> {
-    /// The filter's program, given where it will stand: [`ringway_filter::Filter::translate`]. It is
-    /// asked about the packet as it came and, where that was rewritten, as it leaves: one of both
-    /// has to match.
+    /// The filter's program, given where it will stand: [`ringway_filter::Filter::translate`]. It
+    /// is asked about the packet as it came and, where that was rewritten, as it leaves: one of
+    /// both has to match.
     pub filter: &'a dyn Fn(&Surroundings<'_>) -> Vec<Instruction>,
     /// Slot of the interface it came in by.
     pub iface: Option<u32>,
@@ -293,8 +293,8 @@ pub(crate) fn program_id(pins: &Pins) -> Option<u32> {
     ringway_bpf_sys::info(program.as_fd()).ok().map(|info| info.id)
 }
 
-/// Keeps captures from beginning or ending while a node is taken away: one that just loads would hold what is to be
-/// gone. The place is made for it, so that none can take it meanwhile.
+/// Keeps captures from beginning or ending while a node is taken away: one that just loads would
+/// hold what is to be gone. The place is made for it, so that none can take it meanwhile.
 pub(crate) fn hold(pins: &Pins) -> Result<impl Sized + use<>> {
     match Place::make(pins) {
         // Whatever has its name goes with the node.

@@ -95,9 +95,9 @@ impl Decap {
         &self.known
     }
 
-    /// Puts the program on an interface, in the place of one that is pinned there. `mode`: `None` for
-    /// the pinned one's, or native where the driver can, else generic. Fails when somebody else's
-    /// program is there.
+    /// Puts the program on an interface, in the place of one that is pinned there. `mode`: `None`
+    /// for the pinned one's, or native where the driver can, else generic. Fails when somebody
+    /// else's program is there.
     pub fn attach(
         &mut self,
         pin: &DecapPin,

@@ -1,5 +1,6 @@
-//! What becomes of packets in the calling thread's network namespace, counted at the kernel's own tracepoints for a
-//! while (bpf/trace/drop_reasons.bpf.c). Nothing is pinned: it ends with the value, or with the process.
+//! What becomes of packets in the calling thread's network namespace, counted at the kernel's own
+//! tracepoints for a while (bpf/trace/drop_reasons.bpf.c). Nothing is pinned: it ends with the
+//! value, or with the process.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -72,7 +73,8 @@ impl DropReasons {
         Ok(Counted(keys.collect::<Result<_>>()?))
     }
 
-    /// Stops, and tells what was seen between two moments, and how many packets there was no room to count.
+    /// Stops, and tells what was seen between two moments, and how many packets there was no room
+    /// to count.
     ///
     /// # Errors
     /// Where the kernel does not tell.

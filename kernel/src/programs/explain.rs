@@ -106,7 +106,8 @@ pub struct RingAsked {
 }
 
 impl Explainer {
-    /// Whether this process may load programs: asked before anything else, which would fail with less to say.
+    /// Whether this process may load programs: asked before anything else, which would fail with
+    /// less to say.
     ///
     /// # Errors
     /// It may not, and what it lacks.

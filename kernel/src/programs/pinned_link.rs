@@ -1,5 +1,5 @@
-//! `ringway engine --when-dead drop`: the attachment is pinned while the engine runs, so that its program outlives an engine that is killed,
-//! and drops what it would have got.
+//! `ringway engine --when-dead drop`: the attachment is pinned while the engine runs, so that its
+//! program outlives an engine that is killed, and drops what it would have got.
 //!
 //! ```text
 //! BPFFS/ringway-engine/NAMESPACE-IFINDEX-PID          the attachment of one interface
@@ -7,9 +7,10 @@
 //! ```
 //! Nobody else may open that directory, so nobody else can say that a dead engine lives.
 //!
-//! An engine of 0.1.0 (packaging/releases) has no such directory. It holds an abstract socket of its
-//! pin's name in the interface's network namespace, which is looked for where a pin has no directory.
-//! Only an upgrade from 0.1.0 needs this: remove [`former_lives`] once the next release is out.
+//! An engine of 0.1.0 (packaging/releases) has no such directory. It holds an abstract socket of
+//! its pin's name in the interface's network namespace, which is looked for where a pin has no
+//! directory. Only an upgrade from 0.1.0 needs this: remove [`former_lives`] once the next release
+//! is out.
 
 use std::fs;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -28,14 +29,16 @@ use crate::{Bpffs, DEFAULT_BPFFS, Error, Result, maps, requirements};
 /// Several engines in PID namespaces of their own may have the same number.
 const SAME_NUMBER: u32 = 16;
 
-/// An attachment that outlives this process if it is killed. Dropped, it is gone with its last descriptor.
+/// An attachment that outlives this process if it is killed. Dropped, it is gone with its last
+/// descriptor.
 #[derive(Debug)]
 pub struct PinnedLink {
     path: PathBuf,
     _alive: OwnedFd,
 }
 
-/// Has the attachment of an interface of the calling thread's network namespace outlive this process.
+/// Has the attachment of an interface of the calling thread's network namespace outlive this
+/// process.
 ///
 /// # Errors
 /// Where there is no bpffs, it may not be written, or it would go with the engine.
@@ -65,7 +68,8 @@ pub fn pin_link(ifindex: u32, link: BorrowedFd<'_>) -> Result<PinnedLink> {
 
 impl Drop for PinnedLink {
     fn drop(&mut self) {
-        // Before its lock is free: whoever finds that free and the pin there takes it for a dead engine's.
+        // Before its lock is free: whoever finds that free and the pin there takes it for a dead
+        // engine's.
         let _ = remove(&self.path);
     }
 }
@@ -116,7 +120,8 @@ impl DeadEngine {
         &self.path
     }
 
-    /// Packets that it would have got, and that were dropped; also once another program has taken its program's place.
+    /// Packets that it would have got, and that were dropped; also once another program has taken
+    /// its program's place.
     ///
     /// # Errors
     /// Where the kernel does not tell.
@@ -125,7 +130,8 @@ impl DeadEngine {
         Ok(maps::get_percpu::<u64>(dropped, 0)?.into_iter().sum())
     }
 
-    /// Its attachment, so that another program can take its program's place; none where its interface is gone.
+    /// Its attachment, so that another program can take its program's place; none where its
+    /// interface is gone.
     ///
     /// # Errors
     /// Where the kernel does not tell.
@@ -192,7 +198,8 @@ fn lives(name: &str) -> Result<bool> {
 /// Whether an engine of 0.1.0 lives. An error where that cannot be read: a pin is not taken away on
 /// suspicion.
 fn former_lives(name: &str) -> Result<bool> {
-    // Of this thread's namespace: "Num: RefCount Protocol Flags Type St Inode @NAME", proc_pid_net(5).
+    // Of this thread's namespace: "Num: RefCount Protocol Flags Type St Inode @NAME",
+    // proc_pid_net(5).
     let sockets = fs::read("/proc/thread-self/net/unix").map_err(|source| Error::System {
         action: "look whether an engine of a former release lives",
         source,

@@ -58,8 +58,8 @@ pub struct ProbeProgram {
 }
 
 impl ProbeProgram {
-    /// Attaches the program to a device that the caller has made for it: by tcx, which Linux has since 6.6, else as a
-    /// clsact filter. There are no ways yet: everything is dropped.
+    /// Attaches the program to a device that the caller has made for it: by tcx, which Linux has
+    /// since 6.6, else as a clsact filter. There are no ways yet: everything is dropped.
     pub fn attach(mut self, ifindex: u32) -> Result<Self> {
         self._link = match tcx(self.program(), ifindex) {
             Ok(link) => Some(link),

@@ -1,5 +1,6 @@
-//! The programs that count what the kernel drops after our verdict (bpf/trace/redirect_errors.bpf.c):
-//! attached to the kernel's tracepoints, pinned, and told which root programs are ours.
+//! The programs that count what the kernel drops after our verdict
+//! (bpf/trace/redirect_errors.bpf.c): attached to the kernel's tracepoints, pinned, and told which
+//! root programs are ours.
 
 use std::mem::MaybeUninit;
 use std::os::fd::BorrowedFd;

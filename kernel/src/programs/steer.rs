@@ -1,5 +1,6 @@
-//! `ringway engine --steer_rules` and `--when-dead`: the program that brings some packets into AF_XDP sockets and leaves all others to the kernel. It
-//! has an object and maps of its own and nothing to do with a gateway's.
+//! `ringway engine --steer_rules` and `--when-dead`: the program that brings some packets into
+//! AF_XDP sockets and leaves all others to the kernel. It has an object and maps of its own and
+//! nothing to do with a gateway's.
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
@@ -17,7 +18,8 @@ const NAME: &str = "ringway_steer";
 #[derive(Debug)]
 pub struct Steer {
     pub program: OwnedFd,
-    /// The map from queues to sockets (BPF_MAP_TYPE_XSKMAP); queues are below [`ringway_abi::raw::RW_STEER_QUEUES`].
+    /// The map from queues to sockets (BPF_MAP_TYPE_XSKMAP); queues are below
+    /// [`ringway_abi::raw::RW_STEER_QUEUES`].
     pub sockets: OwnedFd,
 }
 
@@ -30,8 +32,9 @@ impl Steer {
         table(steer_rules, &[]).map(drop)
     }
 
-    /// Loads it. No rule: all packets come to user space. `drop`: queues whose packets are dropped and counted once their socket is gone;
-    /// those of others go to the kernel then. `frags`: packets of several buffers, too.
+    /// Loads it. No rule: all packets come to user space. `drop`: queues whose packets are dropped
+    /// and counted once their socket is gone; those of others go to the kernel then. `frags`:
+    /// packets of several buffers, too.
     ///
     /// # Errors
     /// Where there are more rules than it takes, or the kernel refuses.

@@ -1,5 +1,5 @@
-//! Which packets come to user space, as it is written: `udp:4242@10.0.0.9`, `tcp:8000-8099`, `icmp`, `arp@10.0.0.9`,
-//! `10.0.0.0/8`.
+//! Which packets come to user space, as it is written: `udp:4242@10.0.0.9`, `tcp:8000-8099`,
+//! `icmp`, `arp@10.0.0.9`, `10.0.0.0/8`.
 
 use std::fmt;
 use std::net::IpAddr;

@@ -145,8 +145,8 @@ pub struct FlowCounts {
     pub live: [u64; STATES],
     /// Records whose idle timeout has passed: free to be taken over.
     pub expired: u64,
-    /// Live flows by their backends' references, but for those that are over: of a closed one the record only keeps the port
-    /// from being used again at once.
+    /// Live flows by their backends' references, but for those that are over: of a closed one the
+    /// record only keeps the port from being used again at once.
     pub by_backend: HashMap<u32, BackendFlows>,
 }
 

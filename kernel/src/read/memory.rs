@@ -48,8 +48,8 @@ pub struct ProgramInfo {
 }
 
 impl View {
-    /// Every map of the node: the pinned ones, then those that its programs have for themselves. Reads
-    /// the flow tables. Needs CAP_SYS_ADMIN for the latter; without it they are left out.
+    /// Every map of the node: the pinned ones, then those that its programs have for themselves.
+    /// Reads the flow tables. Needs CAP_SYS_ADMIN for the latter; without it they are left out.
     pub fn memory(&self) -> Result<Vec<MapMemory>> {
         let rows = Rows::read(self.maps())?;
         let rings = rows.rings.keys().copied().collect();
@@ -132,8 +132,8 @@ impl View {
         Ok(shown.collect())
     }
 
-    /// How much there is room for. An entry of the flow tables' maps is a bucket of several flows, and it is flows
-    /// that are counted.
+    /// How much there is room for. An entry of the flow tables' maps is a bucket of several flows,
+    /// and it is flows that are counted.
     fn room(&self, name: &str, map: &MapHandle) -> Result<u64> {
         let entries = u64::from(map.max_entries());
         Ok(match name {

@@ -146,16 +146,17 @@ fn write_backends(maps: &Maps, have: &Rows, want: &Rows) -> Result<usize> {
     Ok(rows.len())
 }
 
-/// Where the search for nat ports towards an index begins, before its first owner gets packets. Did all
-/// begin at the pool's first port, a backend that comes back under another index, or a node loaded anew,
-/// would open connections from the very ports that the backend still holds in TIME_WAIT (RFC 9293 3.6.1).
+/// Where the search for nat ports towards an index begins, before its first owner gets packets. Did
+/// all begin at the pool's first port, a backend that comes back under another index, or a node
+/// loaded anew, would open connections from the very ports that the backend still holds in
+/// TIME_WAIT (RFC 9293 3.6.1).
 fn scatter_ports(maps: &Maps, index: u32, key: u64) -> Result<()> {
     maps::put_percpu(&maps.traffic, index, &rw_traffic::default())?;
     maps::put(&maps.port_hands, &index, &first_place(index, key))
 }
 
-/// Some place for index 0; the others follow at equal distances, so that no two that are near each other
-/// begin at one port by chance.
+/// Some place for index 0; the others follow at equal distances, so that no two that are near each
+/// other begin at one port by chance.
 fn first_place(index: u32, key: u64) -> u32 {
     let zero = (key >> 33) as u32 & !(PLACES_TOGETHER - 1);
     zero.wrapping_add(index.wrapping_mul(PLACES_APART))
@@ -167,8 +168,8 @@ const PLACES_TOGETHER: u32 = 32;
 const PLACES_APART: u32 = 4_093 * PLACES_TOGETHER;
 
 /// An element is not written at once, but word by word. An index that changes its owner is
-/// therefore taken down first, and gets its flags last: no packet goes to a mixture. Between the two
-/// leave the packets that have chosen the former owner already.
+/// therefore taken down first, and gets its flags last: no packet goes to a mixture. Between the
+/// two leave the packets that have chosen the former owner already.
 fn take_down(maps: &Maps, have: &Rows, want: &Rows) -> Result<()> {
     let leaving: Vec<(u32, &rw_backend)> = both(&have.backends, &want.backends)
         .filter_map(|(index, old, new)| Some((index, leaves(old, new?)?)))

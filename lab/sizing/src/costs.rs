@@ -64,7 +64,8 @@ pub struct NsCost {
     /// Those of them in softirq, which the load average does not count.
     #[serde(default)]
     pub softirq_ns: f64,
-    /// From the least to the most of the rounds that it is the middle of, by the figure itself; none: it is no figure of rounds.
+    /// From the least to the most of the rounds that it is the middle of, by the figure itself;
+    /// none: it is no figure of rounds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spread: Option<f64>,
     /// Whether that was another machine: such a road is taken only where no measured one is enough.
@@ -203,7 +204,8 @@ impl Costs {
         Ok(format!("{HEADER}{text}"))
     }
 
-    /// What one packet or message of such work costs on a road; none where it cannot go there or nobody measured it.
+    /// What one packet or message of such work costs on a road; none where it cannot go there or
+    /// nobody measured it.
     pub fn of(&self, work: Work, road: IoPath) -> Option<&NsCost> {
         match work {
             Work::Connections => &self.connections,

@@ -5,7 +5,8 @@ use serde::Serialize;
 use crate::costs::{BytesCost, Costs, IoPath, NsCost};
 use crate::workload::{Work, Workload};
 
-/// Part of a machine's memory that sockets and state may take; the rest is the system's, and room for bursts.
+/// Part of a machine's memory that sockets and state may take; the rest is the system's, and room
+/// for bursts.
 pub(crate) const MEMORY: f64 = 0.8;
 /// Part of a link that may be used on average.
 pub(crate) const LINK: f64 = 0.7;
@@ -77,7 +78,8 @@ pub struct Asked {
 /// Packets or messages a second that cost what the road says.
 pub(crate) fn units(workload: &Workload) -> f64 {
     match workload.work {
-        // A packet beyond messages costs its receiver about as much as a message: counted so, to be safe.
+        // A packet beyond messages costs its receiver about as much as a message: counted so, to be
+        // safe.
         Work::Connections => workload.messages_per_s() + workload.packets(),
         Work::Answer | Work::Forward => workload.packets_in_pps(),
     }
@@ -92,8 +94,8 @@ pub(crate) fn socket<'a>(workload: &Workload, costs: &'a Costs) -> &'a BytesCost
     }
 }
 
-/// Where an attack dies: in the driver, if anybody measured that. DPDK has the NIC to itself: no XDP program sees what comes, and the program
-/// drops it, for no more than what a packet costs it.
+/// Where an attack dies: in the driver, if anybody measured that. DPDK has the NIC to itself: no
+/// XDP program sees what comes, and the program drops it, for no more than what a packet costs it.
 pub(crate) fn shield<'a>(
     workload: &Workload,
     costs: &'a Costs,

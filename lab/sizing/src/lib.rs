@@ -6,9 +6,10 @@
 //! Costs (what was measured) /               cores, memory, bandwidth, queues, machines, what would change it
 //! ```
 //!
-//! Everything is arithmetic on two values: no clock, no file, no machine is looked at. What a thing costs comes from a
-//! [`Costs`] file that `ringway-lab size --calibrate` writes, or from the reference run shipped as `reference.toml`; each
-//! figure carries the command that measured it, and the answer repeats it.
+//! Everything is arithmetic on two values: no clock, no file, no machine is looked at. What a thing
+//! costs comes from a [`Costs`] file that `ringway-lab size --calibrate` writes, or from the
+//! reference run shipped as `reference.toml`; each figure carries the command that measured it, and
+//! the answer repeats it.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 

@@ -4,8 +4,8 @@ use serde::Serialize;
 
 use crate::Error;
 
-/// Bytes of an Ethernet frame on the wire that are not in the packet: header 14, checksum 4, preamble 8, gap 12
-/// (IEEE 802.3, clauses 3 and 4).
+/// Bytes of an Ethernet frame on the wire that are not in the packet: header 14, checksum 4,
+/// preamble 8, gap 12 (IEEE 802.3, clauses 3 and 4).
 const AROUND: u32 = 14 + 4 + 8 + 12;
 /// The shortest frame on the wire, with preamble and gap.
 const SHORTEST: u32 = 64 + 8 + 12;
@@ -61,7 +61,8 @@ pub struct Machine {
 pub struct Workload {
     /// What is done with it.
     pub work: Work,
-    /// Packets a second that come in; of connections: beyond what their messages make. None: those of requests and messages alone.
+    /// Packets a second that come in; of connections: beyond what their messages make. None: those
+    /// of requests and messages alone.
     pub packets_pps: Option<f64>,
     /// Bytes of a packet from its IP header on.
     pub packet_bytes: u32,
@@ -77,7 +78,8 @@ pub struct Workload {
     pub time_wait: u64,
     /// Addresses and ports that connections are made to; none: they are accepted here.
     pub destinations: Option<u64>,
-    /// Local ports, the first and the last, that such connections may have: `net.ipv4.ip_local_port_range`.
+    /// Local ports, the first and the last, that such connections may have:
+    /// `net.ipv4.ip_local_port_range`.
     pub ports: (u16, u16),
     /// Packets a second of an attack, to be survived beside the rest.
     pub attack_pps: f64,
@@ -104,8 +106,8 @@ impl Workload {
         u64::from(self.ports.1.saturating_sub(self.ports.0)) + 1
     }
 
-    /// Packets a second that come in, the attack's left out. A message is one in each direction (its
-    /// acknowledgement rides on the answer).
+    /// Packets a second that come in, the attack's left out. A message is one in each direction
+    /// (its acknowledgement rides on the answer).
     pub fn packets_in_pps(&self) -> f64 {
         match self.work {
             Work::Connections => self.packets() + self.messages_per_s(),

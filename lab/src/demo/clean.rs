@@ -1,4 +1,5 @@
-//! Nothing is left behind: not by a demo that ends, nor one that is interrupted, nor one that is killed.
+//! Nothing is left behind: not by a demo that ends, nor one that is interrupted, nor one that is
+//! killed.
 
 use std::io::{self, Read, Write};
 use std::os::unix::process::CommandExt;
@@ -33,7 +34,8 @@ pub struct Cleaned {
     pub at_work: Vec<u32>,
 }
 
-/// Takes down every demo that was left standing, whoever started it, except those still going through their phases.
+/// Takes down every demo that was left standing, whoever started it, except those still going
+/// through their phases.
 ///
 /// # Errors
 /// Not root, or a namespace or pin could not be removed.
@@ -107,8 +109,9 @@ impl Guard {
         Ok(Self(child))
     }
 
-    /// Everything is removed already, or to be kept. Where a signal is being obeyed it does not return: what was
-    /// measured meanwhile, by helpers that were being ended, is nothing, and the process ends as the signal says.
+    /// Everything is removed already, or to be kept. Where a signal is being obeyed it does not
+    /// return: what was measured meanwhile, by helpers that were being ended, is nothing, and the
+    /// process ends as the signal says.
     fn dismiss(mut self) {
         while INTERRUPTED.load(Relaxed) {
             thread::park();
@@ -120,7 +123,8 @@ impl Guard {
     }
 }
 
-/// Does something whose namespaces go whatever happens to this process: an interrupt takes everything down at once.
+/// Does something whose namespaces go whatever happens to this process: an interrupt takes
+/// everything down at once.
 pub(crate) fn guarded<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
     let guard = Guard::start()?;
     end_on_signals()?;
@@ -129,7 +133,8 @@ pub(crate) fn guarded<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
     done
 }
 
-/// The guard's life: waits for the end of process `demo`, and unless dismissed before, tidies up after it.
+/// The guard's life: waits for the end of process `demo`, and unless dismissed before, tidies up
+/// after it.
 pub(super) fn guard(demo: u32) -> io::Result<()> {
     if io::stdin().read(&mut [0])? > 0 {
         return Ok(());
@@ -175,8 +180,8 @@ fn end_on_signals() -> Result<()> {
     Ok(())
 }
 
-/// Ends the processes that this one has started in its own group, so not the guard, and waits until they are gone: one with
-/// thousands of sockets takes a while to close them.
+/// Ends the processes that this one has started in its own group, so not the guard, and waits until
+/// they are gone: one with thousands of sockets takes a while to close them.
 fn end_helpers() {
     let helpers = helpers_of(std::process::id());
     let mut helpers: Vec<Pid> =

@@ -38,8 +38,8 @@ pub(super) struct Echoed {
     pub elapsed: Duration,
 }
 
-/// `each` datagrams from each of `flows` sockets, one after another, each waiting `timeout` for its answer. Gives
-/// up after ten that were lost.
+/// `each` datagrams from each of `flows` sockets, one after another, each waiting `timeout` for its
+/// answer. Gives up after ten that were lost.
 pub(super) fn ask(
     target: SocketAddr,
     flows: u32,

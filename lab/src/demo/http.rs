@@ -82,7 +82,8 @@ impl Connection {
     }
 }
 
-/// The body once the answer is complete. Knows what nginx sends for a fixed text: 200 and Content-Length.
+/// The body once the answer is complete. Knows what nginx sends for a fixed text: 200 and
+/// Content-Length.
 fn complete(answer: &[u8]) -> io::Result<Option<String>> {
     let bad = || io::Error::from(io::ErrorKind::InvalidData);
     let text = std::str::from_utf8(answer).map_err(|_| bad())?;

@@ -29,10 +29,11 @@ pub struct Verdict {
     pub problems: Vec<String>,
 }
 
-/// Sentences every failure. The dead backend explains a request that ended after the kill, was sent at most
-/// `limit` after it, failed as a dead backend fails, and was on a connection that this backend had served. A new
-/// connection that never got an answer could have been anybody's: of those, it explains no more than its share of
-/// all that were opened until the last loss (plus five standard deviations).
+/// Sentences every failure. The dead backend explains a request that ended after the kill, was sent
+/// at most `limit` after it, failed as a dead backend fails, and was on a connection that this
+/// backend had served. A new connection that never got an answer could have been anybody's: of
+/// those, it explains no more than its share of all that were opened until the last loss (plus five
+/// standard deviations).
 pub fn judge(tally: &Tally, kill: Option<&Kill>) -> Verdict {
     let (excused, mut errors): (Vec<&Failure>, Vec<&Failure>) =
         tally.failures.iter().partition(|f| kill.is_some_and(|kill| kill.explains(f)));

@@ -1,9 +1,11 @@
-//! HTTP load that knows, of every request, when it was sent, how it ended and which backend it was on.
+//! HTTP load that knows, of every request, when it was sent, how it ended and which backend it was
+//! on.
 //!
-//! wrk counts failures but cannot say whose they were. Here some connections are kept alive and used again and
-//! again, so a failure on one belongs to the backend that has answered on it before; others are opened at a
-//! fixed pace whatever happens to the earlier ones, so that the moment from which new connections succeed again
-//! is seen to some 10 ms even while each lost one hangs until its timeout.
+//! wrk counts failures but cannot say whose they were. Here some connections are kept alive and
+//! used again and again, so a failure on one belongs to the backend that has answered on it before;
+//! others are opened at a fixed pace whatever happens to the earlier ones, so that the moment from
+//! which new connections succeed again is seen to some 10 ms even while each lost one hangs until
+//! its timeout.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -28,8 +30,8 @@ pub struct Plan {
     pub pause: Duration,
     /// New connections per second, one request each.
     pub new_per_s: u32,
-    /// For connecting, and again for one answer. Less than a second, so that a lost SYN is seen and not
-    /// mended by its retransmission.
+    /// For connecting, and again for one answer. Less than a second, so that a lost SYN is seen and
+    /// not mended by its retransmission.
     pub timeout: Duration,
 }
 
@@ -78,7 +80,8 @@ pub struct Tally {
     pub elapsed: Duration,
 }
 
-/// A histogram of 1 us to 60 s, exact to 1..2 per cent, and small enough to have one per connection.
+/// A histogram of 1 us to 60 s, exact to 1..2 per cent, and small enough to have one per
+/// connection.
 pub(super) fn nanoseconds() -> Histogram<u64> {
     Histogram::new_with_bounds(1_000, 60_000_000_000, 2)
         .expect("bounds are in order and the precision is below 6")
@@ -207,7 +210,8 @@ impl Shared {
         !self.stop.load(Ordering::Relaxed)
     }
 
-    /// One request on a new connection, which is returned with the name of the backend that answered.
+    /// One request on a new connection, which is returned with the name of the backend that
+    /// answered.
     fn open(&self, tally: &mut Tally) -> Option<(Connection, String)> {
         let sent = Instant::now();
         let opened = Connection::open(self.plan.target, self.plan.timeout)
@@ -267,7 +271,8 @@ fn keep_alive(shared: &Shared) -> Tally {
     tally
 }
 
-/// Opener `n`: its first connection at its place within the period, the next one a period later, and so on.
+/// Opener `n`: its first connection at its place within the period, the next one a period later,
+/// and so on.
 fn open_at_pace(shared: &Shared, n: u32) -> Tally {
     /// How soon an opener that waits notices the end.
     const GLANCE: Duration = Duration::from_millis(50);

@@ -1,6 +1,7 @@
 //! `ringway-lab demo`: real traffic through Ringway, and what happens to it when things die.
 //!
-//! A client, a gateway and three backends, each in a network namespace of its own. Needs root, less than a minute, and leaves nothing behind unless told to.
+//! A client, a gateway and three backends, each in a network namespace of its own. Needs root, less
+//! than a minute, and leaves nothing behind unless told to.
 
 pub(crate) mod clean;
 mod daemon;
@@ -46,10 +47,12 @@ pub struct Command {
     pub line: String,
 }
 
-/// Runs the demo. `say` gets a line whenever something happens. The commands are empty unless it was kept.
+/// Runs the demo. `say` gets a line whenever something happens. The commands are empty unless it
+/// was kept.
 ///
 /// # Errors
-/// The demo could not be built, or not taken down. What does not hold once it stands is in the report.
+/// The demo could not be built, or not taken down. What does not hold once it stands is in the
+/// report.
 pub fn run(options: &Options, say: Say) -> Result<(Report, Vec<Command>)> {
     let chosen = phases::choose(&options.only)?;
     needs_root("demo")?;
@@ -90,8 +93,8 @@ fn show(ringway: &Path, phases: &[Info], keep: bool, say: Say) -> Result<(Report
     Ok((Report::new(results), commands))
 }
 
-/// The demo's own helpers, run by this program itself as `ringway-lab demo --inner JOB`: `guard` removes what a killed
-/// demo leaves; `echo,ADDRESS:PORT,NAME` answers UDP.
+/// The demo's own helpers, run by this program itself as `ringway-lab demo --inner JOB`: `guard`
+/// removes what a killed demo leaves; `echo,ADDRESS:PORT,NAME` answers UDP.
 ///
 /// # Errors
 /// An unknown job, or it could not be done.

@@ -260,7 +260,8 @@ fn restart_daemon(site: &mut Site, say: Say) -> Result<Phase> {
     without_a_daemon("restart", site, say, |site| site.daemon.terminate())
 }
 
-/// Load through the daemon's end, a second without one, and a new one's start. Not one request may fail.
+/// Load through the daemon's end, a second without one, and a new one's start. Not one request may
+/// fail.
 fn without_a_daemon(
     name: &str,
     site: &mut Site,

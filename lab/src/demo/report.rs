@@ -46,7 +46,8 @@ pub struct Phase {
     pub requests_per_s: f64,
     /// Of the answered requests.
     pub latency_p99_ns: u64,
-    /// From the kill to the sending of the last request that was lost, ms; null where nothing was killed.
+    /// From the kill to the sending of the last request that was lost, ms; null where nothing was
+    /// killed.
     pub failover_ms: Option<u64>,
     /// Whether what this phase shows held.
     pub ok: bool,

@@ -11,13 +11,15 @@ use super::daemon::Daemon;
 use crate::{Error, Result, programs};
 
 pub(super) const BACKENDS: usize = 3;
-/// The service addresses: in the client's network, owned by no kernel; Ringway answers ARP and ND for them.
+/// The service addresses: in the client's network, owned by no kernel; Ringway answers ARP and ND
+/// for them.
 pub(super) const SERVICE_V4: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 1, 0, 80));
 pub(super) const SERVICE_V6: IpAddr = IpAddr::V6(Ipv6Addr::new(0xfd01, 0, 0, 0, 0, 0, 0, 0x80));
 pub(super) const HTTP: u16 = 80;
 /// echo (RFC 862), except that the answer begins with the backend's name.
 pub(super) const ECHO: u16 = 7;
-/// The default check's interval times its fall, plus its timeout, and what is left for noticing: see issue text.
+/// The default check's interval times its fall, plus its timeout, and what is left for noticing:
+/// see issue text.
 pub(super) const FAILOVER_LIMIT: Duration = Duration::from_millis(3000);
 
 /// Everything that stands. Dropping it takes it down, except when kept.
@@ -60,7 +62,8 @@ impl Site {
         &self.net.client.ns
     }
 
-    /// SIGKILL for the nginx of backend `n` (from 0): its kernel resets every connection, and refuses new ones.
+    /// SIGKILL for the nginx of backend `n` (from 0): its kernel resets every connection, and
+    /// refuses new ones.
     pub fn kill_backend(&mut self, n: usize) -> Result<()> {
         Ok(self.backends[n].nginx.kill()?)
     }

@@ -1,5 +1,5 @@
-//! What all benches share. A [`Scenario`] says what is measured and what was found; how often and in which order, what is
-//! left out and why, progress, and how the result is told are here.
+//! What all benches share. A [`Scenario`] says what is measured and what was found; how often and
+//! in which order, what is left out and why, progress, and how the result is told are here.
 
 pub(crate) mod cpu;
 pub(crate) mod machine;
@@ -67,8 +67,8 @@ pub(crate) trait Case: Display {
     fn key(&self) -> Value;
 }
 
-/// Measures, as a command does it: an interrupt takes everything down at once, and a guard process does so should this one
-/// be killed. Needs root.
+/// Measures, as a command does it: an interrupt takes everything down at once, and a guard process
+/// does so should this one be killed. Needs root.
 ///
 /// # Errors
 /// Nothing can be measured here. A case that cannot be is in the report.
@@ -109,7 +109,8 @@ impl Harness<'_> {
         (self.progress)(&format!("{}{line}", self.round));
     }
 
-    /// All cases, round after round, so that a drift of the machine hits all. `measure` is told the number of the round.
+    /// All cases, round after round, so that a drift of the machine hits all. `measure` is told the
+    /// number of the round.
     pub(crate) fn rounds<C: Case>(
         &mut self,
         rounds: u32,
@@ -123,7 +124,8 @@ impl Harness<'_> {
         self.round.clear();
     }
 
-    /// All cases once. One that cannot be measured does not stop the others, is said, and tried no more.
+    /// All cases once. One that cannot be measured does not stop the others, is said, and tried no
+    /// more.
     pub(crate) fn each<C: Case>(
         &mut self,
         cases: &mut Vec<C>,

@@ -1,4 +1,5 @@
-//! One self-contained page of HTML: headings, tables, and plots as inline SVG. No script, nothing loaded.
+//! One self-contained page of HTML: headings, tables, and plots as inline SVG. No script, nothing
+//! loaded.
 
 use std::borrow::Borrow;
 use std::fmt::Write as _;
@@ -193,7 +194,8 @@ impl Page {
     }
 }
 
-/// Of all parts, the one first of which there is most. Of too many, the last is for all that are not named.
+/// Of all parts, the one first of which there is most. Of too many, the last is for all that are
+/// not named.
 fn names_of(bars: &[Bar]) -> Vec<&str> {
     let mut sums: Vec<(&str, f64)> = Vec::new();
     for (name, length) in bars.iter().flat_map(|bar| &bar.parts) {

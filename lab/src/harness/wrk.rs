@@ -7,7 +7,8 @@ use ringway_testnet::Namespace;
 
 use crate::{Error, Result};
 
-/// Prints the figures in one line. Having no `request` function, it costs nothing while requests run.
+/// Prints the figures in one line. Having no `request` function, it costs nothing while requests
+/// run.
 const SCRIPT: &str = r#"
 done = function(summary, latency, requests)
     local e = summary.errors

@@ -1,4 +1,5 @@
-//! `ringway-lab bench`: each scenario of the lab, whose fields are its options, and how its result is shown.
+//! `ringway-lab bench`: each scenario of the lab, whose fields are its options, and how its result
+//! is shown.
 
 use std::path::PathBuf;
 

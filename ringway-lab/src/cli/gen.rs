@@ -25,9 +25,11 @@ use ringway_terminal::quantity::number;
     ringway-lab gen --port af_packet:eth1 --pcap web.pcap --rate 50k --count 1000000\n  ringway-lab gen --sink af_xdp:eth2:0 --seconds 60"
 )]
 pub struct GenArgs {
-    /// Where packets are sent: af_xdp:IFACE:QUEUE, af_packet:IFACE, xdp:IFACE and others of `ringway engine`.
+    /// Where packets are sent: af_xdp:IFACE:QUEUE, af_packet:IFACE, xdp:IFACE and others of
+    /// `ringway engine`.
     ///
-    /// xdp:IFACE sends from within the kernel, without a socket: the highest rate. Left out, with --sink: only receives.
+    /// xdp:IFACE sends from within the kernel, without a socket: the highest rate. Left out, with
+    /// --sink: only receives.
     #[arg(short, long, value_name = "PORT", required_unless_present = "sink")]
     pub port: Option<GenPort>,
     /// Where they come back, to be counted. May be repeated.
@@ -35,7 +37,8 @@ pub struct GenArgs {
     pub sink: Vec<PortSpec>,
     #[command(flatten)]
     pub packets: PacketArgs,
-    /// Packets or bits of frames a second: 100k, 2.5M, 1Gbit. Left out: as fast as the port takes them.
+    /// Packets or bits of frames a second: 100k, 2.5M, 1Gbit. Left out: as fast as the port takes
+    /// them.
     #[arg(short, long, value_name = "RATE", value_parser = rate, requires = "port")]
     pub rate: Option<Rate>,
     /// End after so many packets.
@@ -66,7 +69,8 @@ pub struct PacketArgs {
     /// To which addresses, in turn: ADDRESS, ADDRESS/BITS or FIRST-LAST.
     #[arg(short, long, value_name = "ADDRESSES", requires = "port", conflicts_with = "pcap")]
     pub destination: Option<Addresses>,
-    /// From which [default: the interface's, or 198.18.0.1 or 2001:2::1, which are there for benchmarks].
+    /// From which [default: the interface's, or 198.18.0.1 or 2001:2::1, which are there for
+    /// benchmarks].
     #[arg(long, value_name = "ADDRESSES", requires = "destination")]
     pub source: Option<Addresses>,
     /// To which ports, in turn: PORT or FIRST-LAST [default: 9, which discards].
@@ -75,7 +79,8 @@ pub struct PacketArgs {
     /// From which [default: 49152].
     #[arg(long, value_name = "PORTS", requires = "destination")]
     pub source_ports: Option<Numbers>,
-    /// To which link-layer address [default: that of the destination, or of the router on the way there].
+    /// To which link-layer address [default: that of the destination, or of the router on the way
+    /// there].
     #[arg(long, value_name = "MAC", requires = "destination")]
     pub destination_mac: Option<Mac>,
     /// From which [default: the interface's].
@@ -84,13 +89,15 @@ pub struct PacketArgs {
     /// What they carry: udp, tcp-syn or icmp [default: udp].
     #[arg(long, value_name = "PROTOCOL", requires = "destination")]
     pub protocol: Option<Transport>,
-    /// Bytes of a frame without its checksum, or several with commas, in turn; imix: 7 of 60, 4 of 590, 1 of 1514 [default: 60, or as many as the headers need].
+    /// Bytes of a frame without its checksum, or several with commas, in turn; imix: 7 of 60, 4 of
+    /// 590, 1 of 1514 [default: 60, or as many as the headers need].
     #[arg(long, value_name = "BYTES", requires = "destination", value_delimiter = ',', value_parser = sizes)]
     pub size: Vec<Sizes>,
     /// In this VLAN.
     #[arg(long, value_name = "ID", requires = "destination", value_parser = clap::value_parser!(u16).range(1..=4094))]
     pub vlan: Option<u16>,
-    /// Send the packets of this capture (pcap) instead, as they are, over and over. May be repeated.
+    /// Send the packets of this capture (pcap) instead, as they are, over and over. May be
+    /// repeated.
     #[arg(long, value_name = "FILE", requires = "port", conflicts_with = "sink")]
     pub pcap: Vec<PathBuf>,
 }

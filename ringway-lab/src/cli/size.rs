@@ -23,7 +23,8 @@ use ringway_terminal::quantity::{bytes, number};
     ringway-lab size --calibrate costs.toml"
 )]
 pub struct SizeArgs {
-    /// What is done with packets [default: connections with --connections or --time-wait, else answer].
+    /// What is done with packets [default: connections with --connections or --time-wait, else
+    /// answer].
     #[arg(long, value_enum, value_name = "WORK")]
     pub work: Option<WorkArg>,
     /// Packets a second that come in; with --work connections: beyond those that messages make.
@@ -50,7 +51,8 @@ pub struct SizeArgs {
     /// Connections are made from here, to so many pairs of address and port.
     #[arg(long, value_name = "N", value_parser = count)]
     pub destinations: Option<u64>,
-    /// Local ports that they may have: the range of net.ipv4.ip_local_port_range, by default the kernel's.
+    /// Local ports that they may have: the range of net.ipv4.ip_local_port_range, by default the
+    /// kernel's.
     #[arg(long, value_name = "FIRST-LAST", value_parser = ports, requires = "destinations")]
     pub port_range: Option<(u16, u16)>,
     /// Packets a second of an attack to be survived.
@@ -74,7 +76,8 @@ pub struct SizeArgs {
     /// Work from the costs in this file.
     #[arg(long, value_name = "FILE")]
     pub costs: Option<PathBuf>,
-    /// Measure what things cost on this machine, for three minutes, and write it to this file; nothing is sized. Needs root.
+    /// Measure what things cost on this machine, for three minutes, and write it to this file;
+    /// nothing is sized. Needs root.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["costs", "packets", "requests", "connections"])]
     pub calibrate: Option<PathBuf>,
     /// Replace the file if it is there; without, that is refused.

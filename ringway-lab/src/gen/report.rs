@@ -16,7 +16,8 @@ use ringway_terminal::exit::say;
 
 /// A rate that is missed by less is kept.
 const KEPT: f64 = 0.99;
-/// Packets that a rate may allow beyond a count in the last round: what the generator sends at once.
+/// Packets that a rate may allow beyond a count in the last round: what the generator sends at
+/// once.
 const LAST_ROUND: u64 = 32;
 
 #[derive(Debug, Serialize)]
@@ -40,7 +41,8 @@ struct Sent {
     stream: u16,
     /// From the first packet to the last.
     seconds: f64,
-    /// By the rate, until the last, and no more than the count; without a rate as many as were sent.
+    /// By the rate, until the last, and no more than the count; without a rate as many as were
+    /// sent.
     intended_packets: u64,
     /// Taken by the port.
     sent_packets: u64,
@@ -134,7 +136,8 @@ impl Report {
         Self { schema, seconds: 0.0, sent, received, intervals, balanced, error: None }
     }
 
-    /// Packets were made, and the port took none: that is no result, but something that does not work.
+    /// Packets were made, and the port took none: that is no result, but something that does not
+    /// work.
     pub(super) fn nothing_sent(&self) -> Option<String> {
         let sent = self.sent.as_ref().filter(|s| s.sent_packets == 0 && s.unsent_packets > 0)?;
         let (port, packets) = (&sent.port, counted(sent.unsent_packets, "packet"));
@@ -200,8 +203,8 @@ fn intended(made: &Made, sent: u64, count: Option<u64>) -> (u64, f64) {
     }
 }
 
-/// Packets that the rate allowed in the time it took; without a rate those that were sent. Bits are turned into packets
-/// by the mean of those that were made.
+/// Packets that the rate allowed in the time it took; without a rate those that were sent. Bits are
+/// turned into packets by the mean of those that were made.
 fn by_rate(made: &Made, sent: u64) -> u64 {
     match (made.intended_units, made.units) {
         (0, _) => sent,
@@ -214,8 +217,8 @@ fn by_rate(made: &Made, sent: u64) -> u64 {
 }
 
 fn kept_rate(made: &Made, sent: u64, count: Option<u64>) -> bool {
-    // What cannot be sent yet since it is the next packet is not missed. In the round that sends the last of a count,
-    // the rate mostly allows more than is left.
+    // What cannot be sent yet since it is the next packet is not missed. In the round that sends
+    // the last of a count, the rate mostly allows more than is left.
     let spare = if count == Some(sent) { LAST_ROUND } else { 1 };
     let wanted = by_rate(made, sent);
     sent as f64 >= wanted as f64 * KEPT || sent + spare >= wanted

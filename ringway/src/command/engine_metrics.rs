@@ -1,4 +1,5 @@
-//! What an engine counts, for Prometheus: `--metrics ADDRESS:PORT`. docs/metrics.md lists it; a test holds it to this list.
+//! What an engine counts, for Prometheus: `--metrics ADDRESS:PORT`. docs/metrics.md lists it; a
+//! test holds it to this list.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -321,7 +322,8 @@ fn render(status: &Status, silent: usize) -> String {
 mod tests {
     use super::*;
 
-    /// Who does not ask to the end neither keeps others waiting nor stays; a request may come in pieces.
+    /// Who does not ask to the end neither keeps others waiting nor stays; a request may come in
+    /// pieces.
     #[test]
     fn one_that_is_slow_hinders_nobody() {
         let metrics = Metrics::listen("127.0.0.1:0".parse().unwrap()).unwrap();

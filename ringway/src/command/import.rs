@@ -50,7 +50,8 @@ fn convert(text: &str, args: &ImportIpvsArgs) -> Result<(String, Vec<String>), E
     Ok(ipvs::write(&services, &options))
 }
 
-/// A configuration without services is of no use, and hides that whatever should have printed the list failed.
+/// A configuration without services is of no use, and hides that whatever should have printed the
+/// list failed.
 fn nothing(file: &Path) -> Error {
     let whence =
         if file == Path::new("-") { "standard input".into() } else { file.display().to_string() };

@@ -10,7 +10,8 @@ use crate::cli::{Output, ReasonsArgs};
 use crate::exit::Exit;
 use crate::table::{self, Cell, Table, Tone};
 
-/// What reasons of packet programs in user space are listed under, as those of the gateway are under their verdicts.
+/// What reasons of packet programs in user space are listed under, as those of the gateway are
+/// under their verdicts.
 const ENGINE: &str = "engine";
 
 #[derive(Serialize)]

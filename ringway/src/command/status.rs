@@ -268,7 +268,8 @@ fn health_of<'b>(backends: impl Iterator<Item = &'b Backend> + Clone) -> String 
     format!("{}{}", if last_known { "last known: " } else { "" }, serving(backends))
 }
 
-/// How many backends get traffic; those that an operator, or the file, keeps it from are no failures.
+/// How many backends get traffic; those that an operator, or the file, keeps it from are no
+/// failures.
 fn serving<'b>(backends: impl Iterator<Item = &'b Backend> + Clone) -> String {
     let up = backends.clone().filter(|backend| backend.serves()).count();
     let all = backends.clone().count();

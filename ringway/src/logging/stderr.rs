@@ -57,7 +57,8 @@ impl Stderr {
     }
 }
 
-/// Whether all of it was taken without waiting; the rest of a text whose beginning was taken is not tried again.
+/// Whether all of it was taken without waiting; the rest of a text whose beginning was taken is not
+/// tried again.
 fn write(to: &impl AsFd, text: &[u8]) -> bool {
     text.chunks(PIECE).all(|piece| is_ready(to) && write_all(to, piece))
 }

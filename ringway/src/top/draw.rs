@@ -65,7 +65,8 @@ pub fn draw(model: &Model, frame: &mut Frame<'_>, colour: bool) {
     screen.last(&footer(model));
 }
 
-/// Figures that stand two spaces apart, closer or fewer of them on a narrow screen: one that is cut off would be another.
+/// Figures that stand two spaces apart, closer or fewer of them on a narrow screen: one that is cut
+/// off would be another.
 fn fitting(line: &str, width: usize) -> String {
     if line.chars().count() <= width {
         return line.to_owned();

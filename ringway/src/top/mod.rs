@@ -1,6 +1,6 @@
-//! `ringway top`: a node as it changes. [`model`] is what is known and what keys do to it, [`sheet`]
-//! the rows of each view, [`draw`] puts both on a screen, [`feed`] asks the node; only [`terminal`]
-//! touches the terminal.
+//! `ringway top`: a node as it changes. [`model`] is what is known and what keys do to it,
+//! [`sheet`] the rows of each view, [`draw`] puts both on a screen, [`feed`] asks the node; only
+//! [`terminal`] touches the terminal.
 
 mod draw;
 mod feed;

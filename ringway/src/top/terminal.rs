@@ -50,7 +50,8 @@ pub fn run(args: &TopArgs) -> anyhow::Result<()> {
     Ok(outcome?)
 }
 
-/// Ends the process when its terminal goes: crossterm, waiting for keys, reads the end of that for ever.
+/// Ends the process when its terminal goes: crossterm, waiting for keys, reads the end of that for
+/// ever.
 fn end_with_terminal() -> io::Result<()> {
     let mut signals = Signals::new([SIGHUP])?;
     thread::spawn(move || {

@@ -26,8 +26,8 @@ use crate::sweep::{self, NETNS};
 use crate::{Error, Result, tools};
 use process::Child;
 
-/// A network namespace. Clones are handles to the same one; the last to go removes it and ends the programs
-/// that were started in it.
+/// A network namespace. Clones are handles to the same one; the last to go removes it and ends the
+/// programs that were started in it.
 #[derive(Clone)]
 pub struct Namespace(Arc<Inner>);
 
@@ -39,8 +39,9 @@ struct Inner {
 }
 
 impl Namespace {
-    /// Makes a namespace named `rw-HINT-PID-START-N` with `lo` up, and IPv6 set so that addresses are usable at
-    /// once (no duplicate address detection) and no router advertisements are listened to. Needs root.
+    /// Makes a namespace named `rw-HINT-PID-START-N` with `lo` up, and IPv6 set so that addresses
+    /// are usable at once (no duplicate address detection) and no router advertisements are
+    /// listened to. Needs root.
     pub fn new(hint: &str) -> Result<Self> {
         sweep_once()?;
         process::start_spawner();
@@ -79,8 +80,8 @@ impl Namespace {
         &self.0.file
     }
 
-    /// Runs `work` on a fresh thread inside the namespace and waits for it. Sockets opened there stay in the
-    /// namespace for life. A panic of `work` goes on in the caller.
+    /// Runs `work` on a fresh thread inside the namespace and waits for it. Sockets opened there
+    /// stay in the namespace for life. A panic of `work` goes on in the caller.
     pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T> {
         thread::scope(|scope| {
             let inside = scope.spawn(|| {
@@ -96,17 +97,18 @@ impl Namespace {
         self.run(|| mounts::own_sysfs().map(|()| work()))?
     }
 
-    /// Moves the **calling thread** into the namespace, for good. For threads of your own; never call it on a
-    /// thread of an asynchronous runtime's pool.
+    /// Moves the **calling thread** into the namespace, for good. For threads of your own; never
+    /// call it on a thread of an asynchronous runtime's pool.
     pub fn enter(&self) -> Result<()> {
         move_into_link_name_space(self.0.file.as_fd(), Some(LinkNameSpaceType::Network)).map_err(
             |e| Error::Namespace { step: "entering", name: self.0.name.clone(), source: e.into() },
         )
     }
 
-    /// A command that will run inside the namespace, with /sys and bpffs as they are outside (`ip netns exec`
-    /// would hide them), and that dies with the **thread** that starts it. For `.output()` and `.status()`;
-    /// for programs that go on in the background use [`Namespace::spawn`]. Open files: as many as allowed.
+    /// A command that will run inside the namespace, with /sys and bpffs as they are outside
+    /// (`ip netns exec` would hide them), and that dies with the **thread** that starts it. For
+    /// `.output()` and `.status()`; for programs that go on in the background use
+    /// [`Namespace::spawn`]. Open files: as many as allowed.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new(program);
         let netns = Arc::clone(&self.0.file);
@@ -131,7 +133,8 @@ impl Namespace {
         command
     }
 
-    /// [`Namespace::command`] for a tool on PATH or among the unpacked packages (see [`tools::find`]).
+    /// [`Namespace::command`] for a tool on PATH or among the unpacked packages (see
+    /// [`tools::find`]).
     pub fn tool(&self, name: &str) -> Result<Command> {
         let tool = tools::find(name)?;
         let mut command = self.command(&tool.path);
@@ -139,14 +142,16 @@ impl Namespace {
         Ok(command)
     }
 
-    /// Starts a command made by [`Namespace::command`] or [`Namespace::tool`] in the background, in a process
-    /// group of its own, with standard output and error going to a log file. The child is ended when the
-    /// returned guard is dropped, when the namespace goes, or when this process dies.
+    /// Starts a command made by [`Namespace::command`] or [`Namespace::tool`] in the background, in
+    /// a process group of its own, with standard output and error going to a log file. The child is
+    /// ended when the returned guard is dropped, when the namespace goes, or when this process
+    /// dies.
     pub fn spawn(&self, command: Command) -> Result<Child> {
         process::spawn(self, command)
     }
 
-    /// Writes a sysctl in the namespace: `ns.sysctl("net/ipv4/ip_forward", "1")`; dots work as well.
+    /// Writes a sysctl in the namespace: `ns.sysctl("net/ipv4/ip_forward", "1")`; dots work as
+    /// well.
     pub fn sysctl(&self, key: &str, value: &str) -> Result<()> {
         self.run(|| write_sysctl(key, value))?
     }
@@ -195,8 +200,8 @@ fn mount_new(name: &str) -> io::Result<OwnedFd> {
     let path = Path::new(NETNS).join(name);
     fs::OpenOptions::new().write(true).create_new(true).open(&path)?;
     let make = || -> io::Result<OwnedFd> {
-        // SAFETY: only the network namespace of this short-lived thread changes; no file descriptor table,
-        // memory or file system state is unshared.
+        // SAFETY: only the network namespace of this short-lived thread changes; no file descriptor
+        // table, memory or file system state is unshared.
         unsafe { unshare_unsafe(UnshareFlags::NEWNET) }?;
         mount_bind("/proc/thread-self/ns/net", &path)?;
         Ok(fs::File::open(&path)?.into())
@@ -206,8 +211,8 @@ fn mount_new(name: &str) -> io::Result<OwnedFd> {
     })
 }
 
-/// Makes /run/netns a shared mount point just as `ip netns add` does, so that both can be used side by side and
-/// unmounting reaches every mount namespace.
+/// Makes /run/netns a shared mount point just as `ip netns add` does, so that both can be used side
+/// by side and unmounting reaches every mount namespace.
 fn share_netns_directory() -> io::Result<()> {
     fs::create_dir_all(NETNS)?;
     let directory = fs::File::open(NETNS)?;

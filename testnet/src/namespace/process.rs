@@ -37,8 +37,9 @@ pub struct Finished {
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// Starts the thread that forks. PR_SET_PDEATHSIG fires when the *thread* that forked ends, so children must
-/// come from one that lives as long as the process; and it must start outside every namespace.
+/// Starts the thread that forks. PR_SET_PDEATHSIG fires when the *thread* that forked ends, so
+/// children must come from one that lives as long as the process; and it must start outside every
+/// namespace.
 pub(crate) fn start_spawner() -> &'static Sender<Job> {
     static SPAWNER: OnceLock<Sender<Job>> = OnceLock::new();
     SPAWNER.get_or_init(|| {
@@ -130,8 +131,8 @@ impl Child {
         &self.log
     }
 
-    /// Waits until something accepts TCP connections at `address` in the child's namespace; fails at once, with
-    /// the program's last words, when it ends before.
+    /// Waits until something accepts TCP connections at `address` in the child's namespace; fails
+    /// at once, with the program's last words, when it ends before.
     pub fn wait_for_port(&mut self, address: SocketAddr, timeout: Duration) -> Result<()> {
         let namespace = self.namespace.clone();
         let what = format!("{} accepting at {address}", self.program);

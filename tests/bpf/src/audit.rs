@@ -242,7 +242,8 @@ pub fn age_fragments(world: &World, seconds: u64) {
     change_fragments(world, |stamp| stamp - (seconds << 32));
 }
 
-/// Makes every fragmented datagram that is remembered as young as the youngest, for machines that are slow.
+/// Makes every fragmented datagram that is remembered as young as the youngest, for machines that
+/// are slow.
 pub fn renew_fragments(world: &World) {
     const SECONDS: u64 = 0x7fff_ffff << 32;
     let mut youngest = 0;

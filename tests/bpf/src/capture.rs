@@ -21,7 +21,8 @@ pub(crate) fn begin(test: &str) {
     LEFT_OUT.set(false);
 }
 
-/// What this test's frames give is not kept: they are some sound, some not, as those that mutation starts from.
+/// What this test's frames give is not kept: they are some sound, some not, as those that mutation
+/// starts from.
 pub fn leave_out() {
     LEFT_OUT.set(true);
 }

@@ -11,8 +11,8 @@ use crate::watch::Seen;
 use crate::whole::dump;
 use crate::{Summary, World};
 
-/// Read where they lie, before and after a world's first thousand frames and some of the others: what a
-/// packet's flow changes.
+/// Read where they lie, before and after a world's first thousand frames and some of the others:
+/// what a packet's flow changes.
 const MAPPED: [&str; 3] = ["flows", "flow_index", "tracked"];
 /// Read for a world's first frames and some of the others: this takes milliseconds.
 const READ: [&str; 16] = [

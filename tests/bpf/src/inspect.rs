@@ -1,6 +1,7 @@
-//! Reads any frame that the packet path may get or give: tags, IPv4 options, IPv6 extension headers,
-//! fragments, TCP, UDP, ICMP with the packet it quotes. Finds what is wrong with it, and can mend
-//! its checksums. Knows nothing of the packet path; [`crate::wire`] is simpler and knows less.
+//! Reads any frame that the packet path may get or give: tags, IPv4 options, IPv6 extension
+//! headers, fragments, TCP, UDP, ICMP with the packet it quotes. Finds what is wrong with it, and
+//! can mend its checksums. Knows nothing of the packet path; [`crate::wire`] is simpler and knows
+//! less.
 
 use crate::frame::{TCP, UDP, sum};
 

@@ -7,7 +7,8 @@ use crate::inspect::{Layout, check, check_quote};
 
 /// Says what is wrong with a frame that came as `came` and was left as `left`.
 ///
-/// - What is dropped may look as it likes; what is passed is not touched, unless its reason says so.
+/// - What is dropped may look as it likes; what is passed is not touched, unless its reason says
+///   so.
 /// - What is sent has lengths and checksums in order if what came had.
 /// - What is sent on carries what came: the same layer-4 payload, inside a tunnel or not. This is
 ///   looked at where the reason is known.
@@ -48,7 +49,8 @@ pub fn judge(
     sent_on((came, &came_as), (left, &left_as), reason)
 }
 
-/// ARP and neighbour discovery change as much as they like; anything else that is not IP stays here.
+/// ARP and neighbour discovery change as much as they like; anything else that is not IP stays
+/// here.
 fn not_ip(came: &[u8], left: &[u8]) -> Result<(), String> {
     let arp = came[12..14] == [8, 6] && left[12..14] == [8, 6] && came.len() == left.len();
     if arp || came[12..14] == [0x81, 0] || came[12..14] == [0x88, 0xa8] {

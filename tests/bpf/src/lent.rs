@@ -1,5 +1,6 @@
-//! Gateways that are used again: the verifier takes longer over one than most tests last. A world of the
-//! usual size gives its own back, emptied; the next world writes its tables over what is left.
+//! Gateways that are used again: the verifier takes longer over one than most tests last. A world
+//! of the usual size gives its own back, emptied; the next world writes its tables over what is
+//! left.
 
 use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsFd, BorrowedFd};

@@ -172,7 +172,8 @@ fn try_load_xdp(
         opts.log_size = log.len() as u32;
         opts.log_buf = log.as_mut_ptr().cast();
     }
-    // SAFETY: strings end with NUL, `insns` and `log` are as long as said; the new descriptor is ours.
+    // SAFETY: strings end with NUL, `insns` and `log` are as long as said; the new descriptor is
+    // ours.
     unsafe {
         let fd = sys::bpf_prog_load(
             sys::BPF_PROG_TYPE_XDP,

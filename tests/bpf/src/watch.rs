@@ -1,5 +1,6 @@
-//! Captures beside the packet path: what they have seen of each frame. A world that is watched holds
-//! the records against what it fed and what came of it; with RINGWAY_WATCHED=1 every world is.
+//! Captures beside the packet path: what they have seen of each frame. A world that is watched
+//! holds the records against what it fed and what came of it; with RINGWAY_WATCHED=1 every world
+//! is.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -187,7 +187,8 @@ impl World {
         }
     }
 
-    /// One that is never watched: for tests of the stages' slots, where a capture has programs of its own.
+    /// One that is never watched: for tests of the stages' slots, where a capture has programs of
+    /// its own.
     pub fn unwatched() -> Self {
         Self::build(USUAL_FLOWS, None, |_| ())
     }

@@ -1,10 +1,12 @@
-//! Has the kernel complained? Its log since the beginning, and the taint that a warning leaves behind.
+//! Has the kernel complained? Its log since the beginning, and the taint that a warning leaves
+//! behind.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read as _, Seek as _, SeekFrom};
 use std::os::unix::fs::OpenOptionsExt as _;
 
-/// What a warning, an oops, a bad page and a soft lockup set (Documentation/admin-guide/tainted-kernels.rst).
+/// What a warning, an oops, a bad page and a soft lockup set
+/// (Documentation/admin-guide/tainted-kernels.rst).
 const COMPLAINTS: u64 = 1 << 5 | 1 << 7 | 1 << 9 | 1 << 14;
 const O_NONBLOCK: i32 = 0o4000;
 

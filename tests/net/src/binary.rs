@@ -24,7 +24,8 @@ pub fn path() -> Result<PathBuf> {
     Ok(path)
 }
 
-/// The `ringway-lab` to test, which will run that `ringway`: the one beside it, as it looks for `ringway` beside itself.
+/// The `ringway-lab` to test, which will run that `ringway`: the one beside it, as it looks for
+/// `ringway` beside itself.
 ///
 /// # Errors
 /// It has not been built.
@@ -34,7 +35,8 @@ pub fn lab_path() -> Result<PathBuf> {
     Ok(path)
 }
 
-/// The release before this one: `RINGWAY_PREVIOUS`, else what `packaging/previous` has built; `None`: there is none yet.
+/// The release before this one: `RINGWAY_PREVIOUS`, else what `packaging/previous` has built;
+/// `None`: there is none yet.
 ///
 /// # Errors
 /// There is one, and it has not been built.

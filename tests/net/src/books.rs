@@ -60,8 +60,8 @@ impl RunCounts {
         let mut info = sys::bpf_prog_info::default();
         let mut length = size_of_val(&info) as u32;
         let fd = program.as_fd().as_raw_fd();
-        // SAFETY: an open descriptor; the kernel writes at most `length` bytes of a structure all of whose
-        // pointers are null.
+        // SAFETY: an open descriptor; the kernel writes at most `length` bytes of a structure all
+        // of whose pointers are null.
         let ret =
             unsafe { sys::bpf_obj_get_info_by_fd(fd, (&raw mut info).cast(), &raw mut length) };
         ensure!(ret == 0, "no information: {}", io::Error::from_raw_os_error(-ret));
@@ -78,7 +78,8 @@ pub fn detach_link(path: &Path) -> Result<()> {
     Ok(libbpf_rs::Link::open(path)?.detach()?)
 }
 
-/// Puts a program that passes everything into the pinned attachment at `path`, in place of the one there.
+/// Puts a program that passes everything into the pinned attachment at `path`, in place of the one
+/// there.
 ///
 /// # Errors
 /// There is none, or the kernel refuses.
@@ -122,13 +123,15 @@ fn pass_program() -> Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(ret) })
 }
 
-/// Detaches whatever program is on an interface of the calling thread's network namespace by a link, as `bpftool link detach` does.
+/// Detaches whatever program is on an interface of the calling thread's network namespace by a
+/// link, as `bpftool link detach` does.
 pub fn detach_as_somebody_else(interface: &str) -> Result<()> {
     let link = ringway_host::netlink::links::by_name(interface)?;
     let program = link.xdp.first().context("no program is on it")?.program;
     let mut links = libbpf_rs::query::LinkInfoIter::default();
     let id = links.find(|link| link.prog_id == program).context("no link holds it")?.id;
-    // SAFETY: takes a number; the descriptor is new, nobody else owns it, and it is open for the other call.
+    // SAFETY: takes a number; the descriptor is new, nobody else owns it, and it is open for the
+    // other call.
     let ret = unsafe {
         let fd = sys::bpf_link_get_fd_by_id(id);
         ensure!(fd >= 0, "opening link {id}: {fd}");

@@ -1,5 +1,5 @@
-//! A link of two TUN or TAP devices, and two threads that carry the packets: bare ones as a WireGuard tunnel
-//! would, or frames as cards do.
+//! A link of two TUN or TAP devices, and two threads that carry the packets: bare ones as a
+//! WireGuard tunnel would, or frames as cards do.
 
 use std::fs::File;
 use std::io::Write;
@@ -23,7 +23,8 @@ pub enum Checksums {
     AsSent,
     /// The devices finish them, as most cards do.
     FinishedByCard,
-    /// Nobody does, and the receiver is told which they are: as between two virtual machines (virtio).
+    /// Nobody does, and the receiver is told which they are: as between two virtual machines
+    /// (virtio).
     LeftUnfinished,
 }
 
@@ -105,9 +106,9 @@ impl Cable {
     }
 }
 
-/// A TAP device that leaves checksums to us; before each frame is a virtio header (virtio 1.2, section 5.1.6). Written
-/// without blocking, as hypervisors do: only such frames meet a native program as that (drivers/net/tun.c,
-/// `tun_can_build_skb`).
+/// A TAP device that leaves checksums to us; before each frame is a virtio header (virtio 1.2,
+/// section 5.1.6). Written without blocking, as hypervisors do: only such frames meet a native
+/// program as that (drivers/net/tun.c, `tun_can_build_skb`).
 fn open_virtio(name: &str) -> Result<File> {
     let tap = open_with(name, libc::IFF_TAP | libc::IFF_VNET_HDR)?;
     // SAFETY: an open descriptor, and a number.
@@ -117,8 +118,8 @@ fn open_virtio(name: &str) -> Result<File> {
     Ok(tap)
 }
 
-/// What a card does with a frame behind a virtio header (virtio 1.2, section 5.1.6.2): the rest of the checksum,
-/// where the driver left that to it.
+/// What a card does with a frame behind a virtio header (virtio 1.2, section 5.1.6.2): the rest of
+/// the checksum, where the driver left that to it.
 fn finish(sent: &[u8]) -> Vec<u8> {
     const HEADER: usize = 10;
     const NEEDS_CSUM: u8 = 1;

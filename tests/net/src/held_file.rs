@@ -13,7 +13,8 @@ use ringway_testnet::wait_for;
 
 use crate::SOON;
 
-/// fanotify(7) asks us whether the file may be opened, and we do not answer. Dropping it lets all go on.
+/// fanotify(7) asks us whether the file may be opened, and we do not answer. Dropping it lets all
+/// go on.
 #[derive(Debug)]
 pub struct HeldFile {
     events: File,

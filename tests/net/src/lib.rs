@@ -1,7 +1,7 @@
 //! The real `ringway` between real clients and backends, each in a network namespace of its own.
 //!
-//! A [`Site`] is a network with backends; a [`Gateway`] is `ringway run` in it. What a test builds goes
-//! when it is dropped, and what a killed run left goes when the next one begins.
+//! A [`Site`] is a network with backends; a [`Gateway`] is `ringway run` in it. What a test builds
+//! goes when it is dropped, and what a killed run left goes when the next one begins.
 
 mod binary;
 mod books;
@@ -37,11 +37,13 @@ pub use tunnel::{Tunnel, Wrap};
 
 use std::time::Duration;
 
-/// For what happens within a second, on a machine whose two processors are busy. What takes longer by design (a probe of
-/// the kernel's, an election) is waited for as long as it may take, by a constant of its own.
+/// For what happens within a second, on a machine whose two processors are busy. What takes longer
+/// by design (a probe of the kernel's, an election) is waited for as long as it may take, by a
+/// constant of its own.
 pub const SOON: Duration = Duration::from_secs(30);
 
-/// A daemon's way from its start to serving: the verifier reads all programs, beside other verifiers.
+/// A daemon's way from its start to serving: the verifier reads all programs, beside other
+/// verifiers.
 pub const STARTED: Duration = Duration::from_secs(45);
 
 /// Says past the test harness, which swallows what passing tests print, that something could not be
@@ -51,13 +53,14 @@ pub fn not_tested(what: impl std::fmt::Display) {
     let _ = writeln!(std::io::stderr(), "NOT TESTED: {what}");
 }
 
-/// Whether a module of the kernel is loaded already. Tests load none: those of tunnels leave a device in every
-/// namespace, the machine's first one too.
+/// Whether a module of the kernel is loaded already. Tests load none: those of tunnels leave a
+/// device in every namespace, the machine's first one too.
 pub fn module_is_loaded(name: &str) -> bool {
     std::path::Path::new("/sys/module").join(name).exists()
 }
 
-/// Skips the calling test, aloud, where it cannot run: it needs root. With `CI=true` it panics instead.
+/// Skips the calling test, aloud, where it cannot run: it needs root. With `CI=true` it panics
+/// instead.
 #[macro_export]
 macro_rules! needs_root {
     () => {{

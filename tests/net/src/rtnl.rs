@@ -92,7 +92,8 @@ fn ask(namespace: &Namespace, command: usize) {
         let mut device: libc::ifreq = unsafe { std::mem::zeroed() };
         device.ifr_name[..2].copy_from_slice(&[b'l' as libc::c_char, b'o' as libc::c_char]);
         device.ifr_ifru.ifru_data = command as *mut libc::c_char;
-        // SAFETY: an open socket, and memory for a question and its answer, which outlives the call.
+        // SAFETY: an open socket, and memory for a question and its answer, which outlives the
+        // call.
         match unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL, &raw mut device) } {
             0 => Ok(()),
             _ => Err(io::Error::last_os_error()),

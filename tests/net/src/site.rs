@@ -82,7 +82,8 @@ impl Site {
         configuration(&self.net.gateway, &["eth0", "eth1"], body)
     }
 
-    /// A service over the same port of all backends, answered for by Ringway; `more` are further lines.
+    /// A service over the same port of all backends, answered for by Ringway; `more` are further
+    /// lines.
     pub fn service(&self, name: &str, endpoint: SocketAddr, more: &str) -> String {
         let more = format!("announce = \"arp\"\n{more}");
         service(name, endpoint, &self.backends(endpoint.ip(), endpoint.port()), &more)
@@ -117,8 +118,8 @@ pub fn behind_small_link(client: &Namespace, mtu: u16) -> Result<Namespace> {
     Ok(far)
 }
 
-/// A configuration of the gateway in `namespace`: its node is named like the namespace, its socket lies in the
-/// namespace's directory, its tables are small.
+/// A configuration of the gateway in `namespace`: its node is named like the namespace, its socket
+/// lies in the namespace's directory, its tables are small.
 pub fn configuration(namespace: &Namespace, interfaces: &[&str], body: &str) -> String {
     let mut text = format!(
         "[node]\nname = {:?}\ninterfaces = {interfaces:?}\nstate = {:?}\n\n[api]\nsocket = {:?}\n\n",

@@ -55,12 +55,14 @@ impl Drop for Tunnel {
     }
 }
 
-/// A new TUN device in the calling thread's network namespace: bare IP packets, one per read or write.
+/// A new TUN device in the calling thread's network namespace: bare IP packets, one per read or
+/// write.
 pub(crate) fn open(name: &str) -> Result<File> {
     open_with(name, libc::IFF_TUN)
 }
 
-/// The same of other flags of if_tun.h: `IFF_TAP` for frames, `IFF_VNET_HDR` for a virtio header before each.
+/// The same of other flags of if_tun.h: `IFF_TAP` for frames, `IFF_VNET_HDR` for a virtio header
+/// before each.
 pub(crate) fn open_with(name: &str, flags: libc::c_int) -> Result<File> {
     let file = OpenOptions::new()
         .read(true)
@@ -74,7 +76,8 @@ pub(crate) fn open_with(name: &str, flags: libc::c_int) -> Result<File> {
         *to = from as libc::c_char;
     }
     request.ifr_ifru.ifru_flags = (flags | libc::IFF_NO_PI) as libc::c_short;
-    // Another test's child, on its way from fork() to exec(), may hold the last device of this name for a moment.
+    // Another test's child, on its way from fork() to exec(), may hold the last device of this name
+    // for a moment.
     let device = wait_for("a device of this name", SOON, || {
         // SAFETY: an open descriptor and an initialised ifreq that outlives the call.
         if unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF, &raw mut request) } == 0 {

@@ -6,7 +6,8 @@ use crate::client::http::{self, Failure};
 use crate::client::node_selector::NodeSelector;
 use crate::error::Error;
 
-/// For tests: the guard holds in every network namespace, for so many seconds ("on": the usual ones).
+/// For tests: the guard holds in every network namespace, for so many seconds ("on": the usual
+/// ones).
 pub const VARIABLE: &str = "RINGWAY_GUARD";
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -29,7 +29,8 @@ pub struct Target {
     pub file: Option<PathBuf>,
     /// Nobody named it: it is the only one on this machine.
     pub guessed: bool,
-    /// It is of another network namespace, see [`crate::node::netns_hint::enter`]; looked at only where nobody named it.
+    /// It is of another network namespace, see [`crate::node::netns_hint::enter`]; looked at only
+    /// where nobody named it.
     pub elsewhere: Option<String>,
 }
 
@@ -50,7 +51,8 @@ impl NodeSelector<'_> {
         self.find_beside(Path::new(ringway_config::DEFAULT_PATH))
     }
 
-    /// API sockets of nodes that a configuration does not name, though their daemons may run by it: it names none that is loaded.
+    /// API sockets of nodes that a configuration does not name, though their daemons may run by it:
+    /// it names none that is loaded.
     pub fn misnamed(&self) -> Vec<PathBuf> {
         let file = self.config.unwrap_or(Path::new(ringway_config::DEFAULT_PATH));
         let Identity { node, socket } = ringway_config::identity(file);
@@ -159,8 +161,8 @@ pub fn stranger(node: &str, enter: &str) -> Problem {
     )
 }
 
-/// Whether there is such a process. A daemon that starts has the node's lock before it has beaten for the first time: until then
-/// the last beat is that of the one before.
+/// Whether there is such a process. A daemon that starts has the node's lock before it has beaten
+/// for the first time: until then the last beat is that of the one before.
 pub fn lives(pid: u64) -> bool {
     Path::new("/proc").join(pid.to_string()).exists()
 }
@@ -248,8 +250,8 @@ pub fn view(node: &str) -> Result<View, Error> {
     })
 }
 
-/// `known`: nodes that are loaded. `hidden`: this process cannot see any. `enter`: how to get where a node is, if that
-/// is elsewhere.
+/// `known`: nodes that are loaded. `hidden`: this process cannot see any. `enter`: how to get where
+/// a node is, if that is elsewhere.
 fn not_loaded(
     node: &str,
     known: &[String],

@@ -1,5 +1,5 @@
-//! Whether a node should get traffic: the check for keepalived, BIRD and ExaBGP, which must have its
-//! answer at once and withdraw a node only where another would do better.
+//! Whether a node should get traffic: the check for keepalived, BIRD and ExaBGP, which must have
+//! its answer at once and withdraw a node only where another would do better.
 
 use std::path::Path;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};

@@ -50,14 +50,16 @@ pub struct Listed {
 /// Has the configuration file read again.
 ///
 /// # Errors
-/// No daemon runs, it was started with another file, or what is wrong with the file; then nothing has changed.
+/// No daemon runs, it was started with another file, or what is wrong with the file; then nothing
+/// has changed.
 pub fn reload(selector: &NodeSelector<'_>, dry_run: bool) -> Result<Changes, Error> {
     const PATH: &str = "/v1/reload";
     let absolute = |file: &Path| std::path::absolute(file).unwrap_or_else(|_| file.into());
     let file = selector.config.map(absolute);
     match send(selector, PATH, &Reload { dry_run, file: file.clone() }) {
-        // A file that does not name its node, or another one: whoever runs by it is told all the same, so that its status has that the
-        // file is refused. A daemon of another file takes no notice.
+        // A file that does not name its node, or another one: whoever runs by it is told all the
+        // same, so that its status has that the file is refused. A daemon of another file takes no
+        // notice.
         Err(error) if !dry_run && selector.node.is_none() => {
             let file = file.unwrap_or_else(|| ringway_config::DEFAULT_PATH.into());
             let body = Reload { dry_run, file: Some(file) };

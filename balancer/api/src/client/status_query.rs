@@ -19,7 +19,8 @@ use crate::error::Error;
 use crate::node::{liveness, netns_hint, service_manager, tables};
 use crate::problem_kind::ProblemKind;
 
-/// How long a daemon may take to say how it is. One that is silent for longer and whose heart does not beat hangs.
+/// How long a daemon may take to say how it is. One that is silent for longer and whose heart does
+/// not beat hangs.
 const PATIENCE: Duration = liveness::FRESH;
 
 /// The node's status.
@@ -29,7 +30,8 @@ const PATIENCE: Duration = liveness::FRESH;
 pub fn status(selector: &NodeSelector<'_>) -> Result<Status, Error> {
     let target = selector.find()?;
     let mut status = status_of(selector, &target)?;
-    // Under systemd the daemon does not see other users' processes (ProtectProc=invisible); who asks may.
+    // Under systemd the daemon does not see other users' processes (ProtectProc=invisible); who
+    // asks may.
     for capture in status.captures.iter_mut().filter(|capture| capture.command.is_empty()) {
         capture.command = tables::command(capture.pid);
     }
@@ -71,8 +73,9 @@ fn ask(socket: &Path, node: &str) -> Result<Status, http::Failure> {
     }
 }
 
-/// A node's interfaces. For a VLAN device nothing is pinned, and what is pinned for one whose program was taken off
-/// no longer says which it is: these have the name that the system has for them here.
+/// A node's interfaces. For a VLAN device nothing is pinned, and what is pinned for one whose
+/// program was taken off no longer says which it is: these have the name that the system has for
+/// them here.
 pub fn interfaces(view: &View) -> ringway_kernel::Result<Vec<InterfaceState>> {
     let named = |mut state: InterfaceState| {
         state.name = state.name.or_else(|| system_name(state.ifindex, state.mac));
@@ -186,8 +189,8 @@ impl Late<'_> {
     }
 }
 
-/// `doing`: what a daemon that starts says of itself, or empty. `enter`: how to get where the node is, if
-/// that is elsewhere.
+/// `doing`: what a daemon that starts says of itself, or empty. `enter`: how to get where the node
+/// is, if that is elsewhere.
 fn problems(
     status: &Status,
     late: Option<&Late<'_>>,

@@ -32,7 +32,8 @@ pub struct Changes {
     /// New backends that get no traffic yet; of a dry run all of them, since nobody has asked them.
     #[serde(default)]
     pub no_traffic_yet: Vec<NewBackend>,
-    /// What `ringway check` would warn of on this machine, and does not of the configuration in force.
+    /// What `ringway check` would warn of on this machine, and does not of the configuration in
+    /// force.
     #[serde(default)]
     pub warnings: Vec<Problem>,
     pub flows: FlowChange,
@@ -58,7 +59,8 @@ pub struct Changes {
 }
 
 impl Changes {
-    /// Whether something about this service, or one of its backends, was said or is another than before.
+    /// Whether something about this service, or one of its backends, was said or is another than
+    /// before.
     pub fn concern(&self, service: &str) -> bool {
         let said = self.backend.iter().map(|told| &told.service);
         let backends = self.backends.iter().map(|backend| &backend.service);

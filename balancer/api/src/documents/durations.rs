@@ -16,7 +16,8 @@ pub struct Durations {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counted {
-    /// Of each bound what was at most that and more than the bound before; last what was more than all.
+    /// Of each bound what was at most that and more than the bound before; last what was more than
+    /// all.
     pub counts: [u64; BOUNDS.len() + 1],
     pub sum_us: u64,
 }

@@ -174,8 +174,8 @@ pub struct FlowTable {
     pub by_backend: HashMap<u32, u64>,
 }
 
-/// Records of the flows of dsr services: only where a ring has changed. What is now was counted when the
-/// flow table was; the rest has been counted since the packet path was loaded.
+/// Records of the flows of dsr services: only where a ring has changed. What is now was counted
+/// when the flow table was; the rest has been counted since the packet path was loaded.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tracked {
     /// Flows there is room for.
@@ -203,7 +203,8 @@ impl Status {
         (sent, self.losses.iter().map(|loss| loss.packets).sum())
     }
 
-    /// Whether some backend gets no traffic, though every service is served; whatever else is wrong.
+    /// Whether some backend gets no traffic, though every service is served; whatever else is
+    /// wrong.
     pub fn is_degraded(&self) -> bool {
         self.lacking().0 > 0
             && self.services.iter().all(|service| service.backends.iter().any(Backend::serves))
@@ -353,7 +354,8 @@ pub struct Backend {
     pub port: u16,
     /// Share of new flows relative to the others; absent when only the pins are known.
     pub weight: Option<u16>,
-    /// What the configuration file says of it; set where an override says something else or the same.
+    /// What the configuration file says of it; set where an override says something else or the
+    /// same.
     #[serde(default)]
     pub file_weight: Option<u16>,
     /// `ringway backend drain` has taken its weight away.

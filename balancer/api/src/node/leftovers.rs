@@ -1,4 +1,5 @@
-//! What a node leaves on its host, beside pins: routing rules of its probe tunnel, multicast addresses.
+//! What a node leaves on its host, beside pins: routing rules of its probe tunnel, multicast
+//! addresses.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv6Addr};
@@ -66,7 +67,8 @@ pub fn of(announced: &BTreeSet<IpAddr>, indexes: impl Iterator<Item = u32>) -> G
     indexes.flat_map(|index| groups.iter().map(move |group| (index, *group))).collect()
 }
 
-/// Groups that a node's interfaces may receive on its behalf, by its tables alone. What cannot be read is left out.
+/// Groups that a node's interfaces may receive on its behalf, by its tables alone. What cannot be
+/// read is left out.
 pub fn of_tables(view: &View) -> Groups {
     let announced = view.announced().unwrap_or_default();
     let interfaces = view.interfaces().unwrap_or_default();

@@ -1,4 +1,5 @@
-//! The daemon's pulse: how old a sign of life may be before it is taken for busy, and before it is taken for hung.
+//! The daemon's pulse: how old a sign of life may be before it is taken for busy, and before it is
+//! taken for hung.
 
 use std::time::{Duration, SystemTime};
 
@@ -10,7 +11,8 @@ use crate::problem_kind::ProblemKind;
 pub const FRESH: Duration = Duration::from_secs(2);
 /// Older than this, the loop's last turn means that it is stuck.
 pub const STALLED: Duration = Duration::from_secs(2);
-/// And older than this, that it hangs; until then it, or the machine, may be busy. The unit's WatchdogSec.
+/// And older than this, that it hangs; until then it, or the machine, may be busy. The unit's
+/// WatchdogSec.
 pub const HANGS: Duration = Duration::from_secs(10);
 
 /// Whether a daemon that last beat then is alive.

@@ -9,8 +9,8 @@ use ringway_kernel::{DEFAULT_BPFFS, View, bpffs_is_hidden, bpffs_is_overmounted}
 /// Where namespaces have names (ip-netns(8)).
 const NAMED: &str = "/run/netns";
 
-/// What goes before a command that is to run where the node is, such as `nsenter --net=/run/netns/gw`; `None`: the
-/// node is here, as far as can be told.
+/// What goes before a command that is to run where the node is, such as
+/// `nsenter --net=/run/netns/gw`; `None`: the node is here, as far as can be told.
 pub fn enter(view: &View) -> Option<String> {
     let daemon = view.daemon().ok().flatten().filter(|daemon| daemon.running);
     let at = daemon.and_then(|daemon| Some((daemon.pid, identity(&net(&daemon.pid.to_string()))?)));
@@ -25,15 +25,15 @@ pub fn enter(view: &View) -> Option<String> {
     }
 }
 
-/// The way into the namespace of this process, for a command that is to find what it does not; with a word in the
-/// place of a name that cannot be found.
+/// The way into the namespace of this process, for a command that is to find what it does not; with
+/// a word in the place of a name that cannot be found.
 pub fn here() -> String {
     let own = identity(&net("self")).and_then(|own| name(Path::new(NAMED), own));
     format!("nsenter --net={NAMED}/{}", own.as_deref().unwrap_or("NAMESPACE"))
 }
 
-/// Why this process cannot tell what is loaded, and what to do; `None` where it can. `what`: what cannot be seen.
-/// `command`: what to run where it can.
+/// Why this process cannot tell what is loaded, and what to do; `None` where it can. `what`: what
+/// cannot be seen. `command`: what to run where it can.
 pub fn hidden(what: &str, command: &str) -> Option<(String, String)> {
     let reason = format!("{what} cannot be seen here: this process has no {DEFAULT_BPFFS}");
     bpffs_is_hidden(Path::new(DEFAULT_BPFFS)).then(|| (reason, unhide(command)))

@@ -3,7 +3,8 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// How to have another daemon in place of this process; traffic goes on meanwhile. `hangs`: it hears no SIGTERM.
+/// How to have another daemon in place of this process; traffic goes on meanwhile. `hangs`: it
+/// hears no SIGTERM.
 pub fn restart(pid: u64, hangs: bool) -> String {
     let about = Path::new("/proc").join(pid.to_string());
     let groups = std::fs::read_to_string(about.join("cgroup")).unwrap_or_default();
@@ -11,8 +12,8 @@ pub fn restart(pid: u64, hangs: bool) -> String {
     in_words(pid, hangs, &groups, &command)
 }
 
-/// What systemd's start of this node's daemon says of itself, such as `waiting for eth1`; `None`: there
-/// is no such start. A daemon that waits for its interfaces has neither pins nor a socket.
+/// What systemd's start of this node's daemon says of itself, such as `waiting for eth1`; `None`:
+/// there is no such start. A daemon that waits for its interfaces has neither pins nor a socket.
 pub fn starting(node: &str) -> Option<String> {
     let unit_runs = ringway_config::identity(Path::new(ringway_config::DEFAULT_PATH)).node;
     if unit_runs.as_deref() != Some(node) {
@@ -31,7 +32,8 @@ fn in_start(properties: &str) -> Option<String> {
     (value("SubState=") == Some("start")).then(|| said.to_owned())
 }
 
-/// Whether a signal or a debugger has stopped this process: then it does not hang (proc(5), field 3 of stat).
+/// Whether a signal or a debugger has stopped this process: then it does not hang (proc(5), field 3
+/// of stat).
 pub fn is_stopped(pid: u64) -> bool {
     let stat = std::fs::read_to_string(Path::new("/proc").join(pid.to_string()).join("stat"));
     stopped(&stat.unwrap_or_default())
@@ -55,8 +57,8 @@ fn in_words(pid: u64, hangs: bool, groups: &str, command: &[u8]) -> String {
     }
 }
 
-/// The unit that systemd made this control group for (cgroups(7)), if it is one of ours: whoever starts the daemon by
-/// hand is in the group of a session, or of whatever their shell came from.
+/// The unit that systemd made this control group for (cgroups(7)), if it is one of ours: whoever
+/// starts the daemon by hand is in the group of a session, or of whatever their shell came from.
 fn unit(groups: &str) -> Option<&str> {
     let mut last = groups.lines().filter_map(|line| line.rsplit('/').next());
     last.find(|name| name.starts_with("ringway") && name.ends_with(".service"))

@@ -151,8 +151,8 @@ impl BackendSet {
         }
     }
 
-    /// One check per backend that has one; one that has a lane is asked at the service address, one that has an
-    /// address of its own there.
+    /// One check per backend that has one; one that has a lane is asked at the service address, one
+    /// that has an address of its own there.
     pub fn targets(&self, lanes: &BTreeMap<usize, ProbeRoute>) -> Vec<Target> {
         self.members()
             .filter_map(|(entry, member)| {
@@ -220,8 +220,8 @@ impl BackendSet {
         self.find(event.id).map(|(_, member)| member.endpoint.ip())
     }
 
-    /// Whether a check has not had its first result, or the next hop to a backend that is up has not
-    /// been heard of.
+    /// Whether a check has not had its first result, or the next hop to a backend that is up has
+    /// not been heard of.
     pub fn waiting(&self) -> bool {
         self.members().any(|(_, member)| member.waiting())
     }
@@ -240,8 +240,8 @@ impl BackendSet {
         all
     }
 
-    /// Takes the ways to all backends; returns whether any is another than before, and what to say of ways that are
-    /// lost or found again.
+    /// Takes the ways to all backends; returns whether any is another than before, and what to say
+    /// of ways that are lost or found again.
     pub fn take_ways(&mut self, ways: impl Fn(IpAddr) -> Result<Hop, NoWay>) -> (bool, Vec<Line>) {
         let (mut changed, mut news) = (false, Vec::new());
         for entry in &mut self.services {

@@ -1,5 +1,5 @@
-//! `on_down = "keep"`: the established TCP connections of a backend whose checks fail go on, until its
-//! host is gone or it has sent nothing for a while.
+//! `on_down = "keep"`: the established TCP connections of a backend whose checks fail go on, until
+//! its host is gone or it has sent nothing for a while.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};

@@ -1,5 +1,5 @@
-//! Threads that read configurations and judge them. They may hang, as file systems do; a change that is given up does
-//! not wait for its thread.
+//! Threads that read configurations and judge them. They may hang, as file systems do; a change
+//! that is given up does not wait for its thread.
 
 use std::sync::Arc;
 

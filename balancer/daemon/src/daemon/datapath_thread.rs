@@ -53,7 +53,8 @@ pub enum DatapathCommand {
 pub enum DatapathEvent {
     /// The tables were written, or why not; with the number of the newest order, if there was one.
     Applied(Option<u64>, Result<(), Error>),
-    /// Those of another configuration were written; or why not, and the one from before is in force.
+    /// Those of another configuration were written; or why not, and the one from before is in
+    /// force.
     Adopted(Result<(), Error>),
     Beat(Result<(), Error>),
     /// How our program stands on each interface slot.
@@ -80,8 +81,9 @@ pub struct DatapathThread {
     /// What was found when it was opened.
     pub opened: Opened,
     pub view: View,
-    /// The program of the road of checks, until there is a road; a reload may open one, when nothing can be loaded any
-    /// more. `None` where the kernel refuses it: who needs the road hears why.
+    /// The program of the road of checks, until there is a road; a reload may open one, when
+    /// nothing can be loaded any more. `None` where the kernel refuses it: who needs the road hears
+    /// why.
     pub probe: Option<ProbeProgram>,
     commands: mpsc::UnboundedSender<DatapathCommand>,
     thread: thread::JoinHandle<()>,
@@ -255,7 +257,8 @@ impl Worker {
         })
     }
 
-    /// Once more with descriptors of the reserve, where it fails: mostly there is enough of all else.
+    /// Once more with descriptors of the reserve, where it fails: mostly there is enough of all
+    /// else.
     fn by_all_means<T>(
         &mut self,
         mut work: impl FnMut(&mut Self) -> Result<T, Error>,
@@ -401,8 +404,9 @@ impl Worker {
         self.gateway.attach_state_queries().map_err(kernel)
     }
 
-    /// All of them anew, so that they agree on a mode: where our program still is, it stays. The programs are
-    /// loaded already, for which this process has no privilege any more. What was confirmed needs it no more.
+    /// All of them anew, so that they agree on a mode: where our program still is, it stays. The
+    /// programs are loaded already, for which this process has no privilege any more. What was
+    /// confirmed needs it no more.
     fn mend(&mut self, interfaces: &[Interface]) -> Result<Attachments, Error> {
         let needs_confirm = self.provisional.iter().map(|(_, name)| name.clone()).collect();
         self.attach(interfaces, self.observed.clone(), &needs_confirm)

@@ -212,8 +212,8 @@ fn room(config: &Config, view: &View) -> Result<(), Error> {
     ))
 }
 
-/// Refuses what does not fit this machine, and tells what may not work on it. What is in force already and no better
-/// is neither a reason nor news.
+/// Refuses what does not fit this machine, and tells what may not work on it. What is in force
+/// already and no better is neither a reason nor news.
 fn preflight(old: &Config, new: &Config) -> Result<Vec<Problem>, Error> {
     let mut report = preflight::run(new);
     report.findings.retain(|finding| finding.outcome.severity >= Severity::Warn);

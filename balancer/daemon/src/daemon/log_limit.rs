@@ -4,7 +4,8 @@ use tracing::Level;
 
 use super::step::LogLine;
 
-/// Lines in full between two calls of [`LogLimiter::end`]; the others are counted, and are there at level debug.
+/// Lines in full between two calls of [`LogLimiter::end`]; the others are counted, and are there at
+/// level debug.
 const SHOWN: usize = 8;
 
 /// The lines of a short while.

@@ -1,4 +1,5 @@
-//! Problems that come and go by themselves, for the log: status shows them while they last, the log also afterwards.
+//! Problems that come and go by themselves, for the log: status shows them while they last, the log
+//! also afterwards.
 
 use std::collections::BTreeSet;
 

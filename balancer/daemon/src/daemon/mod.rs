@@ -1,7 +1,7 @@
 //! The daemon: looks after the packet path until told to stop, and then leaves it running.
 //!
-//! What it does is decided in `step`, a step for each event. The loop here hears of events and carries effects out; it
-//! waits for none.
+//! What it does is decided in `step`, a step for each event. The loop here hears of events and
+//! carries effects out; it waits for none.
 
 mod announce;
 mod background_reads;
@@ -52,7 +52,8 @@ use step::{Effect, Event, Judge, Moment, State, Survey, TICK};
 const LAST_WRITE: Duration = Duration::from_secs(5);
 
 /// Runs the gateway of this configuration in the calling thread's network namespace, until
-/// SIGTERM or SIGINT. The packet path stays when this returns without error. `commit`: what the program was built from.
+/// SIGTERM or SIGINT. The packet path stays when this returns without error. `commit`: what the
+/// program was built from.
 ///
 /// # Errors
 /// It cannot start; what a first start had made is taken away again.
@@ -316,8 +317,8 @@ impl Daemon {
     }
 }
 
-/// Tells who asked, and may have gone. A backend's flows are counted now that the tables are written, so that one that
-/// is drained has no more than these; on a thread that may wait.
+/// Tells who asked, and may have gone. A backend's flows are counted now that the tables are
+/// written, so that one that is drained has no more than these; on a thread that may wait.
 fn answer(reply: Reply, mut outcome: Result<Changes, Error>, view: View) {
     tokio::task::spawn_blocking(move || {
         if let Ok(Changes { backend: Some(told), .. }) = &mut outcome {

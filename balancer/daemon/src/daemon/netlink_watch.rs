@@ -18,8 +18,8 @@ use crate::health::dsr_probe::Surroundings;
 use crate::network::interface_slots::InterfaceSlots;
 use crate::network::next_hop::{self, Existing, KnownMac, KnownMacs, Ways};
 
-/// From the beginning of one look to that of the next at least: a look takes longer the more backends there are, and
-/// routes may change hundreds of times a second.
+/// From the beginning of one look to that of the next at least: a look takes longer the more
+/// backends there are, and routes may change hundreds of times a second.
 const PERIOD: Duration = Duration::from_millis(100);
 
 #[derive(Debug)]
@@ -99,8 +99,8 @@ impl NetlinkWatch {
         })
     }
 
-    /// Looks on a thread that may wait, one look at a time; [`NetlinkEvent::Found`] has the result. `known`: the
-    /// interfaces that our program is on, index by slot.
+    /// Looks on a thread that may wait, one look at a time; [`NetlinkEvent::Found`] has the result.
+    /// `known`: the interfaces that our program is on, index by slot.
     pub fn refresh(&mut self, addresses: Vec<IpAddr>, known: HashMap<u32, u32>) {
         if self.looking || Instant::now() < self.not_before {
             self.again = true;
@@ -188,7 +188,8 @@ pub fn read_network(
     Ok(Found { existing, ways, probe_tunnel: Surroundings::now()? })
 }
 
-/// Backends whose next hops are to be asked again, by one thread for all: the kernel may take its time.
+/// Backends whose next hops are to be asked again, by one thread for all: the kernel may take its
+/// time.
 #[derive(Debug, Default)]
 struct Doubts {
     waiting: BTreeSet<IpAddr>,

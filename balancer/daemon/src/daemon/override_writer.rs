@@ -1,5 +1,5 @@
-//! Overrides on their way to the state directory, which may hang. One thread writes, in the order in which it is told
-//! to; of documents that wait for it, only the newest is written.
+//! Overrides on their way to the state directory, which may hang. One thread writes, in the order
+//! in which it is told to; of documents that wait for it, only the newest is written.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

@@ -118,7 +118,8 @@ impl Daemon {
         if attachment.modes.values().any(|(mode, _)| *mode == XdpMode::Native) {
             findings.extend(monitor.no_reply_watch.findings());
         }
-        // What could not be found out comes last: it is as it always was here, and nothing has happened.
+        // What could not be found out comes last: it is as it always was here, and nothing has
+        // happened.
         findings.extend(background_reads::findings(&monitor.machine));
         findings
     }

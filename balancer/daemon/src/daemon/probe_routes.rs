@@ -1,5 +1,5 @@
-//! The tunnel that the checks of dsr backends take, and its routes. The kernel may take its time to make them: that is
-//! done on a thread that may wait.
+//! The tunnel that the checks of dsr backends take, and its routes. The kernel may take its time to
+//! make them: that is done on a thread that may wait.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -42,7 +42,8 @@ impl ProbeRoutes {
         ProbeRoutes { tunnel, program, send, receive }
     }
 
-    /// Makes the routes of what may follow. `None`: that takes a while, [`ProbeRoutes::next`] has the outcome.
+    /// Makes the routes of what may follow. `None`: that takes a while, [`ProbeRoutes::next`] has
+    /// the outcome.
     pub(super) fn lead(&mut self, next: Next<'_>) -> Option<Result<(), Error>> {
         let (config, send) = (next.0.clone(), self.send.clone());
         match &self.tunnel {

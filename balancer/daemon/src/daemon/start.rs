@@ -37,7 +37,8 @@ use crate::server::control::{self, Command};
 use crate::snapshot::StatusStore;
 use crate::{commit_confirm, metrics, server};
 
-/// Open files below which no start is tried: programs, tables and sockets of a small node take about a hundred.
+/// Open files below which no start is tried: programs, tables and sockets of a small node take
+/// about a hundred.
 const FEWEST_FILES: u64 = 512;
 
 /// Thousands of health checks need as many descriptors.
@@ -72,8 +73,8 @@ fn enough_files(limit: Option<u64>) -> Result<(), Error> {
 /// How long interfaces are waited for. Shorter than systemd's patience with a start, 90 s.
 const LATE: Duration = Duration::from_secs(30);
 
-/// Under a service manager, which starts us as the machine boots: bonds, VLANs and virtual functions come a while after
-/// it. Whoever starts us by hand is told at once what is missing.
+/// Under a service manager, which starts us as the machine boots: bonds, VLANs and virtual
+/// functions come a while after it. Whoever starts us by hand is told at once what is missing.
 pub fn await_interfaces(config: &Config) {
     let notifier = Notifier::from_env();
     if !notifier.is_there() {

@@ -1,6 +1,7 @@
 //! The road that health checks of dsr backends take: to the service address, which is not this
-//! node's, by the tunnel or frame that the traffic takes. Each backend has a mark of its own; a routing rule
-//! leads marked packets into a device of this process's, and a program there sends them on.
+//! node's, by the tunnel or frame that the traffic takes. Each backend has a mark of its own; a
+//! routing rule leads marked packets into a device of this process's, and a program there sends
+//! them on.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -74,8 +75,9 @@ struct Checked {
 }
 
 impl ProbeTunnel {
-    /// Opens it, if any service needs it, and removes what a killed daemon has left. `ids`: numbers of
-    /// the backends' checks, in the order of the configuration. `loaded`: the program, which is taken.
+    /// Opens it, if any service needs it, and removes what a killed daemon has left. `ids`: numbers
+    /// of the backends' checks, in the order of the configuration. `loaded`: the program, which is
+    /// taken.
     ///
     /// # Errors
     /// The kernel refuses, or somebody else uses the marks.
@@ -111,7 +113,8 @@ impl ProbeTunnel {
         families(config).next().is_some()
     }
 
-    /// What it takes before lanes for this configuration are added, for a thread that may wait; `None`: nothing.
+    /// What it takes before lanes for this configuration are added, for a thread that may wait;
+    /// `None`: nothing.
     pub fn leading(
         &self,
         config: &Arc<Config>,
@@ -122,8 +125,8 @@ impl ProbeTunnel {
         (!missing.is_empty()).then_some(move || lead_all(&device, &config, missing))
     }
 
-    /// Adds lanes for backends of another configuration whose numbers have none; those there are stay.
-    /// `led`: what [`ProbeTunnel::leading`] made.
+    /// Adds lanes for backends of another configuration whose numbers have none; those there are
+    /// stay. `led`: what [`ProbeTunnel::leading`] made.
     ///
     /// # Errors
     /// There are not marks enough; then there is no other lane.
@@ -143,8 +146,8 @@ impl ProbeTunnel {
         self.routes.retain(|probe_route| has(probe_route.id));
     }
 
-    /// Puts back what others have removed, as network managers do with rules they do not know, on a thread that may
-    /// wait. What does not help is tried again at the next look.
+    /// Puts back what others have removed, as network managers do with rules they do not know, on a
+    /// thread that may wait. What does not help is tried again at the next look.
     fn restore(&mut self, there: &[MarkRule]) {
         let under_way = self.restoring.as_ref().is_some_and(|restoring| !restoring.is_finished());
         let missing = self.rules.iter().filter(|rule| !there.contains(rule));
@@ -179,8 +182,8 @@ impl ProbeTunnel {
         self.routes.iter().map(|checked| (checked.id, probe_route(checked))).collect()
     }
 
-    /// Sends the checks by the ways as they are now, by the numbers of the checks. Called whenever routes or
-    /// rules change. Asks the kernel nothing that could wait.
+    /// Sends the checks by the ways as they are now, by the numbers of the checks. Called whenever
+    /// routes or rules change. Asks the kernel nothing that could wait.
     ///
     /// # Errors
     /// The program's table cannot be written, or a rule could not be put back.
@@ -330,7 +333,8 @@ fn pick(known: &[Address], ifindex: u32, service: IpAddr) -> Option<IpAddr> {
     best.min_by_key(|a| (a.deprecated, a.ifindex != ifindex)).map(|address| address.address)
 }
 
-/// Whether the checks of a backend take the road: those with an address of their own go straight there.
+/// Whether the checks of a backend take the road: those with an address of their own go straight
+/// there.
 pub fn is_taken(service: &Service, backend: &Backend) -> bool {
     let straight = |check: &Check| check.address.is_some();
     service.forward.is_dsr() && service.check_of(backend).is_some_and(|check| !straight(&check))

@@ -1,8 +1,9 @@
 //! Does a program end with 0? It runs as the daemon's user, without a shell, in a process group of
 //! its own, which is killed when the program has ended or its time is over.
 //!
-//! Starting a program and waiting for it may hang as file systems do, so a thread of its own does both. A program
-//! that cannot be killed keeps that thread and its permit: there are never more than [`AT_ONCE`] of them.
+//! Starting a program and waiting for it may hang as file systems do, so a thread of its own does
+//! both. A program that cannot be killed keeps that thread and its permit: there are never more
+//! than [`AT_ONCE`] of them.
 
 use std::io;
 use std::net::SocketAddr;
@@ -68,7 +69,8 @@ pub(super) async fn exec(
     last.run(program, move || command.spawn(), limit, permit).await
 }
 
-/// A target's last program, which may not have ended yet. Dropping it kills the program's whole group.
+/// A target's last program, which may not have ended yet. Dropping it kills the program's whole
+/// group.
 #[derive(Debug, Default)]
 pub(super) struct LastRun(Option<Running>);
 

@@ -82,7 +82,8 @@ impl Failure {
         matches!(self, Failure::NotAsked(why) if why.lack == Lack::Descriptors)
     }
 
-    /// Failures of one sort are the same news: their texts may differ each time, as a program's output does.
+    /// Failures of one sort are the same news: their texts may differ each time, as a program's
+    /// output does.
     pub fn sort(&self) -> Sort {
         let detail = match self {
             Failure::Io { cause, .. } => cause.raw_os_error().unwrap_or_default(),

@@ -42,7 +42,8 @@ pub(super) async fn get(
         let end = read_head(&mut stream, &mut head).await.map_err(failed)?;
         let got = status_code(&head).ok_or(Failure::NotHttp(address))?;
         match end {
-            // Interim answers come before the answer (RFC 9110, section 15.2); after 101 it is no HTTP.
+            // Interim answers come before the answer (RFC 9110, section 15.2); after 101 it is no
+            // HTTP.
             Some(end) if (100..200).contains(&got) && got != 101 => drop(head.drain(..end)),
             _ => break got,
         }
@@ -110,7 +111,8 @@ mod tests {
         HttpCheck { path: "/".into(), host: None, expect: Statuses::default() }
     }
 
-    /// A server that answers one connection with `answer`, whatever it is asked; returns what it was asked.
+    /// A server that answers one connection with `answer`, whatever it is asked; returns what it
+    /// was asked.
     async fn server(answer: &'static [u8]) -> (Peer, tokio::task::JoinHandle<String>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind");
         let address = listener.local_addr().expect("address");

@@ -4,7 +4,8 @@
 //! the previous check, so a dead backend is noticed within `interval * fall + timeout`. `pace` says
 //! how checks are spread in time.
 //!
-//! A backend that is sent the clients' own packets (dsr) is asked at the service address, by a [`ProbeRoute`].
+//! A backend that is sent the clients' own packets (dsr) is asked at the service address, by a
+//! [`ProbeRoute`].
 //!
 //! What this machine cannot ask ([`not_asked`]) says nothing about a backend, and changes nothing.
 //!
@@ -278,7 +279,8 @@ async fn watch(target: Target, pace: Pace, shared: Arc<Shared>, events: mpsc::Se
     }
 }
 
-/// Waits for room for one check. Programs that do not end may have taken it for good, which is told.
+/// Waits for room for one check. Programs that do not end may have taken it for good, which is
+/// told.
 async fn permit(target: &Target, shared: &Shared) -> Option<Permit> {
     let CheckKind::Exec(_) = target.check.kind else {
         return shared.in_flight.clone().acquire_owned().await.ok().map(Arc::new);
@@ -292,7 +294,8 @@ async fn permit(target: &Target, shared: &Shared) -> Option<Permit> {
     }
 }
 
-/// Asks; once more with descriptors of the reserve, where there are no others. Nothing was sent before.
+/// Asks; once more with descriptors of the reserve, where there are no others. Nothing was sent
+/// before.
 async fn ask_by_all_means(
     target: &Target,
     shared: &Shared,

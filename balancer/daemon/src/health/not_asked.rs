@@ -12,8 +12,8 @@ use ringway_api::problem_kind::{ProblemKind, Subject};
 use ringway_api::text::counted;
 use rustix::io::Errno;
 
-/// What an error says this machine lacks, if only this machine can make it. EACCES is none: an ICMPv6 message of
-/// another machine makes it, too.
+/// What an error says this machine lacks, if only this machine can make it. EACCES is none: an
+/// ICMPv6 message of another machine makes it, too.
 pub fn lack_of(error: &io::Error) -> Option<Lack> {
     match Errno::from_io_error(error)? {
         Errno::MFILE | Errno::NFILE => Some(Lack::Descriptors),

@@ -1,9 +1,9 @@
 //! When checks begin: spread in time, so that thousands make no bursts.
 //!
-//! First checks: [`AT_ONCE`] at once, the others evenly over the next second, or one interval where that is shorter. From
-//! the third on, a target keeps a place of its own in the interval, and any run of targets is spread
-//! over the whole of it. No gap between two checks of a target is shorter than half the interval or longer than
-//! the interval.
+//! First checks: [`AT_ONCE`] at once, the others evenly over the next second, or one interval where
+//! that is shorter. From the third on, a target keeps a place of its own in the interval, and any
+//! run of targets is spread over the whole of it. No gap between two checks of a target is shorter
+//! than half the interval or longer than the interval.
 
 use std::time::Duration;
 
@@ -11,8 +11,8 @@ use std::time::Duration;
 const AT_ONCE: usize = 256;
 /// The other first checks begin within this.
 const FIRST_ROUND: Duration = Duration::from_secs(1);
-/// 2^32 times the fractional part of the golden ratio: multiples of it are spread evenly over the circle,
-/// however many follow each other.
+/// 2^32 times the fractional part of the golden ratio: multiples of it are spread evenly over the
+/// circle, however many follow each other.
 const GOLDEN: u32 = 0x9e37_79b9;
 
 /// When one target is checked.

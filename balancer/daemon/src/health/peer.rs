@@ -15,8 +15,8 @@ use super::failure::Failure;
 /// The node's address that a backend answers to, or why there is no way to it now.
 pub type Source = Result<IpAddr, String>;
 
-/// How a check gets to one backend of several that are asked at the same address: by the mark of its
-/// packets.
+/// How a check gets to one backend of several that are asked at the same address: by the mark of
+/// its packets.
 #[derive(Clone, Debug)]
 pub struct ProbeRoute {
     pub mark: u32,
@@ -108,9 +108,9 @@ impl ProbeRoute {
         Ok(socket)
     }
 
-    /// One hop: neither a way in the link-layer's frame nor opening a tunnel takes one off (RFC 2003, section 3.1), nor
-    /// does delivery. So the check dies on a backend that has not the service address and would forward it, to be
-    /// answered by another.
+    /// One hop: neither a way in the link-layer's frame nor opening a tunnel takes one off (RFC
+    /// 2003, section 3.1), nor does delivery. So the check dies on a backend that has not the
+    /// service address and would forward it, to be answered by another.
     fn mark(&self, socket: impl AsFd, to: SocketAddr) -> io::Result<()> {
         ringway_host::set_mark(&socket, self.mark)?;
         match to {

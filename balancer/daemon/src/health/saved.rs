@@ -1,5 +1,5 @@
-//! What outlives the daemon of its backends' health: since when, and why. Whether a backend has traffic is in the
-//! packet path's own tables; this document only adds to what those say.
+//! What outlives the daemon of its backends' health: since when, and why. Whether a backend has
+//! traffic is in the packet path's own tables; this document only adds to what those say.
 
 use std::fs;
 use std::net::SocketAddr;

@@ -59,13 +59,14 @@ pub struct Causes {
 }
 
 impl Causes {
-    /// A reason counts after `fall` failures in a row (0 counts as 1), like the failure itself: one that
-    /// alternates is no news each time.
+    /// A reason counts after `fall` failures in a row (0 counts as 1), like the failure itself: one
+    /// that alternates is no news each time.
     pub fn new(fall: u32) -> Causes {
         Causes { needed: fall.max(1), told: None, other: None }
     }
 
-    /// Takes the state after one result, and how the check failed; returns whether the reason has changed.
+    /// Takes the state after one result, and how the check failed; returns whether the reason has
+    /// changed.
     pub fn observe(&mut self, health: Health, failed: Option<Sort>) -> bool {
         if health != Health::Down {
             (self.told, self.other) = (None, None);
@@ -92,7 +93,8 @@ mod tests {
     use super::*;
     use crate::health::Failure;
 
-    /// After each result whether another reason is told: '.' pass, 't' timed out, 'r' refused, 's' a status.
+    /// After each result whether another reason is told: '.' pass, 't' timed out, 'r' refused, 's'
+    /// a status.
     fn told(fall: u32, results: &str) -> String {
         let address = "10.0.0.2:80".parse().expect("an address");
         let (mut machine, mut causes) =

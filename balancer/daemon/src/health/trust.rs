@@ -30,7 +30,8 @@ const BUNDLES: [&str; 3] = [
     "/etc/ssl/ca-bundle.pem",
 ];
 
-/// Which authorities a check takes. `None`: nothing is verified; `Some(None)`: those of the machine.
+/// Which authorities a check takes. `None`: nothing is verified; `Some(None)`: those of the
+/// machine.
 type Key = Option<Option<PathBuf>>;
 
 fn key(check: &TlsCheck) -> Key {
@@ -80,7 +81,8 @@ impl Trust {
         }
     }
 
-    /// Why files that have been read before cannot be read any more, in order. What they said then holds.
+    /// Why files that have been read before cannot be read any more, in order. What they said then
+    /// holds.
     pub fn lost(&self) -> Vec<String> {
         let known = lock(&self.known);
         let mut lost: Vec<String> = known.values().filter_map(|known| known.lost.clone()).collect();

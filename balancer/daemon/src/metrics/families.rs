@@ -1,7 +1,9 @@
-//! Every metric, and what of a status it shows. docs/metrics.md lists them; a test holds it to this list.
+//! Every metric, and what of a status it shows. docs/metrics.md lists them; a test holds it to this
+//! list.
 //!
-//! How many series there are is bounded by the configuration: per interface one for each verdict and reason,
-//! per service two dozen, and per backend eleven up to `[metrics] backends` of them, none with more.
+//! How many series there are is bounded by the configuration: per interface one for each verdict
+//! and reason, per service two dozen, and per backend eleven up to `[metrics] backends` of them,
+//! none with more.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -208,7 +210,8 @@ fn services(sheet: &mut Sheet, status: &Status) {
     }
 }
 
-/// Of all backends, and of those that have left: one of [`crate::backends::departed::Sums::traffic`].
+/// Of all backends, and of those that have left: one of
+/// [`crate::backends::departed::Sums::traffic`].
 fn traffic(service: &Service, of_departed: usize, of: fn(&Backend) -> u64) -> u64 {
     service.departed.traffic[of_departed] + service.backends.iter().map(of).sum::<u64>()
 }

@@ -52,7 +52,8 @@ pub async fn listen(address: SocketAddr) -> Result<TcpListener, Error> {
 struct Source {
     status_store: Arc<StatusStore>,
     most_backends: usize,
-    /// The last text, and until when it is shown again. Held while another is made: who asks meanwhile gets that.
+    /// The last text, and until when it is shown again. Held while another is made: who asks
+    /// meanwhile gets that.
     last: Mutex<Option<(Instant, Bytes)>>,
 }
 

@@ -2,7 +2,8 @@
 
 use rustix::process::{Resource, getrlimit};
 
-/// Ticks a second of times that the kernel shows, on every architecture (include/uapi/asm-generic/param.h).
+/// Ticks a second of times that the kernel shows, on every architecture
+/// (include/uapi/asm-generic/param.h).
 const USER_HZ: f64 = 100.0;
 
 /// The figures that every Prometheus client library shows, by the same names.

@@ -133,7 +133,8 @@ fn row(family: &Family) -> String {
     format!("| `{name}` | {} | {} | {help} |", kind.name(), labels.join(", "))
 }
 
-/// Another interface, service or backend adds so many lines, whatever has happened; docs/metrics.md tells them.
+/// Another interface, service or backend adds so many lines, whatever has happened; docs/metrics.md
+/// tells them.
 #[test]
 fn series_are_bounded_as_the_document_says() {
     let series = |status: &Status| {
@@ -168,7 +169,8 @@ fn series_are_bounded_as_the_document_says() {
     }
 }
 
-/// A thousand services with a hundred backends each: `cargo test --release -- --ignored --nocapture as_large`.
+/// A thousand services with a hundred backends each:
+/// `cargo test --release -- --ignored --nocapture as_large`.
 #[test]
 #[ignore = "measures, judges nothing"]
 fn as_large_as_it_gets() {

@@ -1,12 +1,13 @@
-//! Prometheus' text format, version 0.0.4: families with their help, series with their labels. Written straight
-//! into one text: a scrape may have a million lines.
+//! Prometheus' text format, version 0.0.4: families with their help, series with their labels.
+//! Written straight into one text: a scrape may have a million lines.
 
 use std::fmt::{Display, Write};
 
 /// What sort of figures a family has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Only ever grows, and begins anew with the daemon or the packet path; its name ends in `_total`.
+    /// Only ever grows, and begins anew with the daemon or the packet path; its name ends in
+    /// `_total`.
     Counter,
     /// Is what it is now.
     Gauge,
@@ -69,8 +70,9 @@ impl Series<'_> {
         self.line("", labels, None, value);
     }
 
-    /// Adds one of a histogram: upper bounds in ascending order with the number of what was at most that and
-    /// more than the bound before, the number of what was more than all, and the sum of all values.
+    /// Adds one of a histogram: upper bounds in ascending order with the number of what was at most
+    /// that and more than the bound before, the number of what was more than all, and the sum of
+    /// all values.
     pub fn histogram(&mut self, labels: &[&str], buckets: &[(f64, u64)], more: u64, sum: f64) {
         let mut count = 0;
         for (bound, number) in buckets {

@@ -1,6 +1,6 @@
-//! What counters tell by how they move: packets that stop, drops that begin, tables that are full. Nothing of
-//! this makes the node unhealthy: it still serves, and the other node would meet the same. Pure: fed with the
-//! kernel's counters twice a second.
+//! What counters tell by how they move: packets that stop, drops that begin, tables that are full.
+//! Nothing of this makes the node unhealthy: it still serves, and the other node would meet the
+//! same. Pure: fed with the kernel's counters twice a second.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -18,8 +18,8 @@ pub const PERIOD: Duration = Duration::from_millis(500);
 const WINDOW: Duration = Duration::from_secs(10);
 /// A finding stays this long after what it tells of was seen last.
 const HOLD: Duration = Duration::from_secs(60);
-/// An interface carries packets steadily when at every look for this long ... A load test or a burst is over sooner,
-/// and that it ends is no news.
+/// An interface carries packets steadily when at every look for this long ... A load test or a
+/// burst is over sooner, and that it ends is no news.
 const STEADY: Duration = Duration::from_secs(600);
 /// ... so many came in a second.
 const STEADY_PPS: f64 = 100.0;
@@ -45,7 +45,8 @@ pub struct Counts {
 /// By the name of the interface.
 pub type Sample = BTreeMap<String, Counts>;
 
-/// A reason for dropping that means that something is full: what it is, and the key that makes it larger.
+/// A reason for dropping that means that something is full: what it is, and the key that makes it
+/// larger.
 struct Full {
     reason: Reason,
     what: &'static str,
@@ -194,7 +195,8 @@ impl Pace {
         let pps = packets as f64 / (now - before).as_secs_f64().max(0.001);
         let usual = self.stopped.map(|stopped| stopped.usual_pps);
         let usual = usual.or(self.busy.map(|busy| busy.pps(before)));
-        // ARP and routing protocols go on when the traffic has gone elsewhere; one packet is none of a hundred a second.
+        // ARP and routing protocols go on when the traffic has gone elsewhere; one packet is none
+        // of a hundred a second.
         if packets <= 1 || usual.is_some_and(|usual| pps * QUIETER < usual) {
             return self.quiet(before, now);
         }

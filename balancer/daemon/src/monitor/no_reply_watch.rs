@@ -17,7 +17,8 @@ const WINDOW: Duration = Duration::from_secs(10);
 const FLOWS: u64 = 3;
 /// A silence stays a problem this long after the last flow that met it.
 const HOLD: Duration = Duration::from_secs(60);
-/// One good checksum in 65536 looks like an unfinished one: so many, and one connection in so many, are none by chance.
+/// One good checksum in 65536 looks like an unfinished one: so many, and one connection in so many,
+/// are none by chance.
 const UNFINISHED: u64 = 3;
 const ONE_IN: u64 = 1000;
 

@@ -1,7 +1,7 @@
 //! What happens per second: the difference of two readings of the counters. Pure.
 //!
-//! The daemon notes a [`Sample`] every two seconds from what it reads anyway; `ringway top` makes its
-//! own from two statuses.
+//! The daemon notes a [`Sample`] every two seconds from what it reads anyway; `ringway top` makes
+//! its own from two statuses.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;

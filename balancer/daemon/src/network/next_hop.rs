@@ -105,8 +105,8 @@ impl KnownMac {
     }
 }
 
-/// The kernel asks three times, a second apart, unless somebody has set that otherwise; an answer that has not come by
-/// now does not come.
+/// The kernel asks three times, a second apart, unless somebody has set that otherwise; an answer
+/// that has not come by now does not come.
 const MISSING: Duration = Duration::from_secs(10);
 
 /// Looks up the way to each address and has the kernel keep its next hop resolved. Acts in the
@@ -182,7 +182,8 @@ impl<'a> Kernel<'a> {
         })
     }
 
-    /// Where the kernel would send it, if that is a way we can take. That it could not be asked is no answer.
+    /// Where the kernel would send it, if that is a way we can take. That it could not be asked is
+    /// no answer.
     fn out(&self, address: IpAddr) -> ringway_host::Result<Result<(Out<'_>, Path), NoWay>> {
         match routes::route_to(address) {
             Ok(path) => Ok(self.out_by(path)),
@@ -257,8 +258,8 @@ impl<'a> Kernel<'a> {
         Ok((interface, mac))
     }
 
-    /// The MAC address of a next hop: as the kernel knows it, or as it was, unless the kernel has asked
-    /// in vain or the link is down.
+    /// The MAC address of a next hop: as the kernel knows it, or as it was, unless the kernel has
+    /// asked in vain or the link is down.
     fn mac(&self, next_hop: (u32, IpAddr)) -> Option<KnownMac> {
         let neighbour = self.neighbours.get(&next_hop);
         if let Some(mac) = neighbour.and_then(Neighbour::usable) {
@@ -345,9 +346,10 @@ fn find_raw(interfaces: &mut [Interface], all: &[Link]) -> ringway_host::Result<
     Ok(())
 }
 
-/// Whether nobody looks at the mark of an unfinished checksum as the device sends: true of a tap alone, whose reader
-/// asked neither for unfinished checksums (`tx_checksum`) nor for the mark. NICs go by the mark even with
-/// tx-checksumming off (virtio_net, igb): what is finished beforehand, they finish a second time.
+/// Whether nobody looks at the mark of an unfinished checksum as the device sends: true of a tap
+/// alone, whose reader asked neither for unfinished checksums (`tx_checksum`) nor for the mark.
+/// NICs go by the mark even with tx-checksumming off (virtio_net, igb): what is finished
+/// beforehand, they finish a second time.
 fn is_raw(link: &Link, tx_checksum: Option<bool>) -> bool {
     let tap = link.kind.as_deref() == Some("tun");
     tap && link.vnet_header == Some(false) && tx_checksum == Some(false)
@@ -360,7 +362,8 @@ pub struct Existing {
     pub interfaces: Vec<Interface>,
     /// Names of those of them that are down.
     pub down: Vec<String>,
-    /// Names of those that are up and have no carrier: the cable, the switch or the far end is away.
+    /// Names of those that are up and have no carrier: the cable, the switch or the far end is
+    /// away.
     pub no_carrier: Vec<String>,
     /// Those that are called otherwise now: name in the configuration, and what they are called.
     pub renamed: Vec<(String, String)>,
@@ -373,8 +376,8 @@ impl Existing {
     }
 }
 
-/// Looks for the interfaces. One that we are on (`known`: index by slot) is the same whatever it is called now;
-/// any other is who has its name.
+/// Looks for the interfaces. One that we are on (`known`: index by slot) is the same whatever it is
+/// called now; any other is who has its name.
 ///
 /// # Errors
 /// The kernel does not tell: then nothing is known about any.
@@ -432,8 +435,8 @@ fn find_vlans(interfaces: &mut [Interface], all: &[Link]) {
     }
 }
 
-/// Devices that native XDP can neither run on nor redirect into, by what makes them. A program on one
-/// is in the generic path, whatever the other interfaces do.
+/// Devices that native XDP can neither run on nor redirect into, by what makes them. A program on
+/// one is in the generic path, whatever the other interfaces do.
 const STACKED: [&str; 11] = [
     "bridge",
     "vlan",
@@ -520,8 +523,8 @@ fn describe(
     })
 }
 
-/// Whether this is a macvlan upon `below` with the MAC address of a virtual router (RFC 9568 section 7.3), as
-/// keepalived makes one (`use_vmac`).
+/// Whether this is a macvlan upon `below` with the MAC address of a virtual router (RFC 9568
+/// section 7.3), as keepalived makes one (`use_vmac`).
 pub(crate) fn is_vrrp(link: &Link, below: &Link) -> bool {
     let ours = link.lower == Some(below.ifindex) && !link.lower_elsewhere && link.up;
     ours && link.mac.is_some_and(|mac| matches!(mac.0, [0, 0, 0x5e, 0, 1 | 2, _]))

@@ -1,7 +1,8 @@
 //! Lets neighbour solicitations for announced IPv6 addresses through to the packet path.
 //!
-//! Whoever asks for an IPv6 address asks its solicited-node group. A card's filter, and a switch that listens to MLD,
-//! drop what goes to groups that nobody joined; and the kernel joins none for an address that it does not own.
+//! Whoever asks for an IPv6 address asks its solicited-node group. A card's filter, and a switch
+//! that listens to MLD, drop what goes to groups that nobody joined; and the kernel joins none for
+//! an address that it does not own.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -21,8 +22,8 @@ pub struct Solicitations {
     held: Arc<Mutex<Held>>,
 }
 
-/// Frames of the groups are received until they are given up, as the packet path stays, too. Memberships end with this
-/// process.
+/// Frames of the groups are received until they are given up, as the packet path stays, too.
+/// Memberships end with this process.
 #[derive(Debug, Default)]
 struct Held {
     received: Groups,
@@ -36,8 +37,8 @@ impl Solicitations {
         Solicitations { held: Arc::new(Mutex::new(held)), ..Solicitations::default() }
     }
 
-    /// Receives what `announced` needs from now on, and nothing else; in the background, since the kernel may take
-    /// its time.
+    /// Receives what `announced` needs from now on, and nothing else; in the background, since the
+    /// kernel may take its time.
     pub fn follow(&self, announced: &BTreeSet<IpAddr>, interfaces: &[Interface]) {
         let new = Some(groups(announced, interfaces));
         let old = {

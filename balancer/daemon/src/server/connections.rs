@@ -1,9 +1,9 @@
 //! HTTP for people and programs that need not be well-behaved: the API and the metrics, one way for
 //! both.
 //!
-//! One connection is one request. Its head must come within [`HEAD`], in [`BUFFER`] bytes, and it is
-//! closed after the answer, or when it has lasted too long. [`CONNECTIONS`] are served at once; the
-//! kernel keeps the others waiting, and they cost this process nothing.
+//! One connection is one request. Its head must come within [`HEAD`], in [`BUFFER`] bytes, and it
+//! is closed after the answer, or when it has lasted too long. [`CONNECTIONS`] are served at once;
+//! the kernel keeps the others waiting, and they cost this process nothing.
 
 use std::io;
 use std::sync::Arc;
@@ -64,7 +64,8 @@ impl Accept for UnixListener {
     }
 }
 
-/// Answers until cancelled. A connection is closed after `longest`, whatever becomes of its request.
+/// Answers until cancelled. A connection is closed after `longest`, whatever becomes of its
+/// request.
 pub async fn serve<L: Accept>(listener: L, router: Router, longest: Duration) {
     let gate = Arc::new(Semaphore::new(CONNECTIONS));
     let reserve = Arc::new(DescriptorReserve::new(1));

@@ -1,5 +1,5 @@
-//! What changes something: `POST /v1/reload`, `/v1/backend` and `/v1/overrides/clear`. Handed to the
-//! daemon's loop, which does one at a time.
+//! What changes something: `POST /v1/reload`, `/v1/backend` and `/v1/overrides/clear`. Handed to
+//! the daemon's loop, which does one at a time.
 
 use std::fmt;
 use std::path::PathBuf;

@@ -53,7 +53,8 @@ pub fn interfaces(view: &View) -> ringway_kernel::Result<Vec<Interface>> {
     Ok(all.collect())
 }
 
-/// Bytes of a packet's begin that are the packet path's own, where one of these has no Ethernet header.
+/// Bytes of a packet's begin that are the packet path's own, where one of these has no Ethernet
+/// header.
 pub fn inner_bytes(interfaces: &[Interface]) -> u32 {
     if interfaces.iter().any(|one| one.layer3) { ETHERNET as u32 } else { 0 }
 }
@@ -167,8 +168,8 @@ impl Names {
         place
     }
 
-    /// What such a device sends back or passes on is like what came; a redirect leads to an Ethernet
-    /// device.
+    /// What such a device sends back or passes on is like what came; a redirect leads to an
+    /// Ethernet device.
     fn after<'a>(&'a self, record: &Record<'a>, after: (&'a [u8], u32), raw: bool) -> Frame<'a> {
         match record.verdict {
             Verdict::Redirect => {
@@ -179,7 +180,8 @@ impl Names {
         }
     }
 
-    /// On a device without Ethernet header (`raw`) the one that a frame has is the packet path's own.
+    /// On a device without Ethernet header (`raw`) the one that a frame has is the packet path's
+    /// own.
     fn frame<'a>(&'a self, slot: u32, (bytes, len): (&'a [u8], u32), raw: bool) -> Frame<'a> {
         let skip = if raw { ETHERNET } else { 0 };
         let bytes = bytes.get(skip..).unwrap_or_default();

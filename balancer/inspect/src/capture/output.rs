@@ -107,8 +107,8 @@ impl Output {
         self.waits && self.ready(PollFlags::empty(), Duration::ZERO).contains(PollFlags::ERR)
     }
 
-    /// Writes and forgets the pieces. Gives up on a reader that does not read once `stop` is set. What
-    /// is in a regular file afterwards are whole pieces, in every case.
+    /// Writes and forgets the pieces. Gives up on a reader that does not read once `stop` is set.
+    /// What is in a regular file afterwards are whole pieces, in every case.
     ///
     /// # Errors
     /// Why it went no further.
@@ -216,7 +216,8 @@ mod tests {
         assert_eq!(outlet.written(), (0, 0));
     }
 
-    /// RLIMIT_FSIZE of the process would be the tests' own: a file that is open for reading refuses as a full disk does.
+    /// RLIMIT_FSIZE of the process would be the tests' own: a file that is open for reading refuses
+    /// as a full disk does.
     #[test]
     fn a_file_that_takes_nothing_is_not_left_behind() {
         let place = tempfile::tempdir().expect("a directory");

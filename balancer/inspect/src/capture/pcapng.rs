@@ -1,5 +1,6 @@
-//! Packets as a pcapng file (draft-ietf-opsawg-pcapng), for Wireshark, tshark and tcpdump. The crate
-//! that reads such files for `explain` cannot write the options that carry verdicts and packet ids.
+//! Packets as a pcapng file (draft-ietf-opsawg-pcapng), for Wireshark, tshark and tcpdump. The
+//! crate that reads such files for `explain` cannot write the options that carry verdicts and
+//! packet ids.
 
 use rustix::system::uname;
 
@@ -92,8 +93,8 @@ impl Pcapng {
         self.interfaces.len() as u32 - 1
     }
 
-    /// A packet: a block as it came and, where it was rewritten, one as it leaves, with one packet id.
-    /// `lost`: how many are missing before it.
+    /// A packet: a block as it came and, where it was rewritten, one as it leaves, with one packet
+    /// id. `lost`: how many are missing before it.
     pub fn packet(&mut self, file: &mut Vec<u8>, packet: &Packet<'_>, lost: u64) {
         let id = self.next_id;
         self.next_id += 1;
@@ -137,8 +138,9 @@ impl Pcapng {
         block.end();
     }
 
-    /// The end: a statistics block for each interface described. `received`: packets that came in by
-    /// an interface slot meanwhile, as far as that is known. The first block tells of all together.
+    /// The end: a statistics block for each interface described. `received`: packets that came in
+    /// by an interface slot meanwhile, as far as that is known. The first block tells of all
+    /// together.
     pub fn statistics(
         &self,
         file: &mut Vec<u8>,

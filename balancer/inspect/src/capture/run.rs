@@ -63,8 +63,8 @@ pub struct Summary {
     pub captured_packets: u64,
     /// Packets for which there was no room, because they were read too slowly.
     pub lost_packets: u64,
-    /// Packets that fitted from the capture's begin to its end, of which only the samples count: more than were
-    /// captured where some were lost, or came after the last that was wanted.
+    /// Packets that fitted from the capture's begin to its end, of which only the samples count:
+    /// more than were captured where some were lost, or came after the last that was wanted.
     pub matched_packets: u64,
     /// One in so many packets that the filter matches was taken; 1: all.
     pub sample: u32,

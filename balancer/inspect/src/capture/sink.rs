@@ -60,8 +60,8 @@ impl Sink {
         Ok(sinks)
     }
 
-    /// Every interface that packets may come by is described before any packet, so that a reader can
-    /// show them when none has come.
+    /// Every interface that packets may come by is described before any packet, so that a reader
+    /// can show them when none has come.
     fn pcapng(
         outlet: Output,
         options: &Options,

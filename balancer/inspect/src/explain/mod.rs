@@ -328,7 +328,8 @@ impl Names<'_> {
         })
     }
 
-    /// Where nobody takes a packet since an operator, or the file, wants it so: who, and what undoes it.
+    /// Where nobody takes a packet since an operator, or the file, wants it so: who, and what
+    /// undoes it.
     fn withheld(&self, id: Option<u16>, reason: Reason) -> Option<(String, Option<String>)> {
         if !matches!(reason, Reason::NoBackend | Reason::ResetNoBackend) {
             return None;

@@ -11,8 +11,8 @@ use ringway_api::error::Error;
 
 /// Type of a pcapng file's first block (draft-ietf-opsawg-pcapng, section 4.1).
 const SECTION_HEADER: [u8; 4] = [0x0a, 0x0d, 0x0d, 0x0a];
-/// How files of the classic format begin, with microseconds and with nanoseconds, in either order of bytes
-/// (draft-ietf-opsawg-pcap, section 4).
+/// How files of the classic format begin, with microseconds and with nanoseconds, in either order
+/// of bytes (draft-ietf-opsawg-pcap, section 4).
 const CLASSIC: [u32; 4] = [0xa1b2_c3d4, 0xd4c3_b2a1, 0xa1b2_3c4d, 0x4d3c_b2a1];
 
 struct Packet {
@@ -31,7 +31,8 @@ pub fn packet(path: &Path, n: u64, layer3: bool) -> Result<Vec<u8>, Error> {
         Error::configuration(format!("{}: {why}", path.display()), remedy)
     };
     let unreadable = |error: std::io::Error| failed(&error, "give a file that tcpdump -w wrote");
-    // Before it is opened: to open a named pipe waits for its writer. The file is read twice, so no pipe will do.
+    // Before it is opened: to open a named pipe waits for its writer. The file is read twice, so no
+    // pipe will do.
     if !fs::metadata(path).map_err(unreadable)?.is_file() {
         return Err(failed(&"not a regular file", "write the capture to a file, and name that"));
     }

@@ -1,8 +1,8 @@
 //! The flows of a node as they are now: schema `ringway.flows/1`. Read from the packet path's own
 //! tables while it writes them; nothing waits, and memory does not grow with the flows.
 //!
-//! Flows of nat services are all there. A dsr service has a record of a flow only where its ring has
-//! changed lately, and that holds a hash instead of the client.
+//! Flows of nat services are all there. A dsr service has a record of a flow only where its ring
+//! has changed lately, and that holds a hash instead of the client.
 
 pub mod filter;
 mod names;

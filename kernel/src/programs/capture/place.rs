@@ -5,8 +5,8 @@
 //! BPFFS/ringway/NODE/capture/N/filter   the filter program of capture N
 //! ```
 //!
-//! `capture` is locked while something changes in it; `capture/N` for as long as capture N's process
-//! lives: the kernel lets go of it, however that ends.
+//! `capture` is locked while something changes in it; `capture/N` for as long as capture N's
+//! process lives: the kernel lets go of it, however that ends.
 //!
 //! The node's directory belongs to the daemon's user, and root captures in it. So root follows no
 //! link there, reaches everything through the descriptor of a directory that it has looked at, and
@@ -203,8 +203,8 @@ impl Place {
         remove_tree(&self.of(number))
     }
 
-    /// Gives what is ours of it to whom the node belongs, so that a daemon without root's rights can
-    /// clean up.
+    /// Gives what is ours of it to whom the node belongs, so that a daemon without root's rights
+    /// can clean up.
     pub(super) fn hand_over(&self) -> Result<()> {
         let node = statat(&self.lock, "..", AtFlags::empty())
             .map_err(|errno| pin_error("read", &self.dir)(errno.into()))?;
@@ -293,9 +293,9 @@ pub(super) fn gone(pins: &Pins) -> Error {
     Error::CaptureGone { node: pins.node().to_owned() }
 }
 
-/// Gives what is ours of a directory to another user and group, the directory last: until then nobody
-/// else may change what is in one of ours. In one of theirs, a file of ours with a second name may be one that they
-/// have linked there; it stays ours.
+/// Gives what is ours of a directory to another user and group, the directory last: until then
+/// nobody else may change what is in one of ours. In one of theirs, a file of ours with a second
+/// name may be one that they have linked there; it stays ours.
 fn hand_over(dir: BorrowedFd<'_>, path: &Path, owner: (u32, u32)) -> Result<()> {
     let failed = |path: &Path| {
         let path = path.to_owned();
@@ -408,7 +408,8 @@ mod tests {
         assert!(!at.exists() && Path::new("/proc").exists());
     }
 
-    /// The owner of what is ours changes, and of nothing else: neither through a link nor by a second name. Only root can try.
+    /// The owner of what is ours changes, and of nothing else: neither through a link nor by a
+    /// second name. Only root can try.
     #[test]
     fn only_ours_is_handed_over() {
         if !geteuid().is_root() {

@@ -154,7 +154,8 @@ impl Shared {
     /// Leads packets through the filters of these captures, which are in order. From the end on,
     /// so that there is a way at any time: each leads to one behind it, or past all.
     pub(super) fn link(&self, place: &Place, numbers: &[u32]) -> Result<()> {
-        // One too many has packets meet the filters once more than they need to; one too few, not at all.
+        // One too many has packets meet the filters once more than they need to; one too few, not
+        // at all.
         let bits = numbers.iter().fold(0u32, |bits, number| bits | 1 << number);
         let before: u32 = maps::get(&self.linked, 0)?;
         maps::put(&self.linked, &0u32, &(before | bits))?;

@@ -14,7 +14,8 @@ use changes::{Change, changes};
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RoadSize {
     pub road: IoPath,
-    /// What a packet or message costs on it, and who measured that; none where it does not lead there, or nobody measured it.
+    /// What a packet or message costs on it, and who measured that; none where it does not lead
+    /// there, or nobody measured it.
     pub cost: Option<NsCost>,
     /// What it asks for; none as above.
     pub demand: Option<Demand>,
@@ -118,8 +119,8 @@ fn per_machine(demand: &Demand) -> f64 {
     (demand.cores + demand.attack_cores) / demand.machines as f64
 }
 
-/// The simplest road for which the share of cores of the machines is enough that there are anyway, one at least; rather one that was
-/// measured here; if there is none, the one of fewest machines.
+/// The simplest road for which the share of cores of the machines is enough that there are anyway,
+/// one at least; rather one that was measured here; if there is none, the one of fewest machines.
 pub(crate) fn choose(workload: &Workload, costs: &Costs) -> Result<(IoPath, String), Error> {
     let budget = f64::from(workload.machine.cores) * workload.share;
     let cores = |demand: &Demand| demand.cores + demand.attack_cores;
@@ -328,7 +329,8 @@ fn memory(workload: &Workload, costs: &Costs, demand: &Demand) -> Vec<Line> {
     lines
 }
 
-/// Connections that are made from here need a port each, towards each destination; each machine has ports of its own.
+/// Connections that are made from here need a port each, towards each destination; each machine has
+/// ports of its own.
 fn ports(workload: &Workload, demand: &Demand) -> Option<Line> {
     let destinations = workload.destinations?;
     let sockets = workload.connections + workload.time_wait;

@@ -1,8 +1,11 @@
-//! Frames that the kernel itself makes, from memory on: what a packet costs on each road between the NIC's driver and a program.
+//! Frames that the kernel itself makes, from memory on: what a packet costs on each road between
+//! the NIC's driver and a program.
 //!
-//! BPF_PROG_TEST_RUN with live frames (net/bpf/test_run.c, Linux 5.18) takes frames out of a page pool and treats each by the program's
-//! verdict, as a driver would, all on the calling thread: its processor time is the cost. All roads begin at the same place. A NIC's own
-//! work, descriptors and interrupts, is in none of them; nor is what a veth adds, whose frames are skbs before XDP sees them.
+//! BPF_PROG_TEST_RUN with live frames (net/bpf/test_run.c, Linux 5.18) takes frames out of a page
+//! pool and treats each by the program's verdict, as a driver would, all on the calling thread: its
+//! processor time is the cost. All roads begin at the same place. A NIC's own work, descriptors and
+//! interrupts, is in none of them; nor is what a veth adds, whose frames are skbs before XDP sees
+//! them.
 
 use std::mem::MaybeUninit;
 use std::net::{Ipv4Addr, UdpSocket};
@@ -69,7 +72,8 @@ pub(super) struct Round {
     pub dropped_by_xdp: f64,
     /// Dropped by the kernel at a socket that is full.
     pub dropped_by_kernel: f64,
-    /// To another address and port, routed, by the kernel, as far as the driver of another interface.
+    /// To another address and port, routed, by the kernel, as far as the driver of another
+    /// interface.
     pub forwarded_by_kernel: Option<f64>,
     /// Into a socket's queue.
     pub to_socket: f64,
@@ -231,7 +235,8 @@ fn drain(style: Style, socket: &UdpSocket) -> Result<(u64, Duration)> {
     })
 }
 
-/// Nanoseconds of a frame into the ring of Ringway's engine, which sits on another processor if there is one.
+/// Nanoseconds of a frame into the ring of Ringway's engine, which sits on another processor if
+/// there is one.
 fn to_ring(cpu: usize) -> Result<f64> {
     let failed = |what: String| Error::NoFigure { who: "AF_XDP".into(), what };
     let port = "af_xdp:lo:0".parse::<PortSpec>().map_err(|error| failed(error.to_string()))?;
@@ -286,7 +291,8 @@ fn feed(program: BorrowedFd<'_>, to: Ipv4Addr, packets: u32) -> Result<Duration>
         ..bpf_test_run_opts::default()
     };
     let before = clock::thread();
-    // SAFETY: the options say their own size; the frame outlives the call, and nothing is written back.
+    // SAFETY: the options say their own size; the frame outlives the call, and nothing is written
+    // back.
     let result = unsafe { bpf_prog_test_run_opts(program.as_raw_fd(), &raw mut options) };
     let spent = clock::thread() - before;
     match result {

@@ -17,10 +17,11 @@ const CONNECTIONS: usize = 64;
 const MESSAGES: usize = 40_000;
 const BYTES: usize = 100;
 
-/// Nanoseconds of one end: waiting for a message by epoll, reading it and writing one, the kernel's work for both with it.
+/// Nanoseconds of one end: waiting for a message by epoll, reading it and writing one, the kernel's
+/// work for both with it.
 ///
-/// Both ends are this thread's, so that all of the work is its own: over lo, what one end writes is received before the call returns. The two
-/// ends do the same, so that one is half.
+/// Both ends are this thread's, so that all of the work is its own: over lo, what one end writes is
+/// received before the call returns. The two ends do the same, so that one is half.
 pub(super) fn round() -> Result<f64> {
     let cpu = Cpus::here()?.measured;
     let namespace = Namespace::new("calibrate")?;

@@ -1,7 +1,8 @@
 //! What packets, messages and sockets cost on this machine: `ringway-lab size --calibrate`.
 //!
-//! What a road costs up to where a program gets the packet is the processor time of the thread that feeds it ([`feed`]): all roads begin at a
-//! frame in memory, and neither a veth's work nor a stranger's is in it. A program that answers or forwards is `bench engine`'s, whose processor is
+//! What a road costs up to where a program gets the packet is the processor time of the thread that
+//! feeds it ([`feed`]): all roads begin at a frame in memory, and neither a veth's work nor a
+//! stranger's is in it. A program that answers or forwards is `bench engine`'s, whose processor is
 //! its own; a message is [`message`]'s.
 
 mod clock;
@@ -30,8 +31,8 @@ const FEW_ROUNDS: u32 = 3;
 /// Flows of `bench packet`.
 const FLOWS: u32 = 10_000;
 
-/// Measures, and puts what was found in the place of the reference's figures; what could not be measured here stays as it is, its source
-/// with it, and is said. Needs root.
+/// Measures, and puts what was found in the place of the reference's figures; what could not be
+/// measured here stays as it is, its source with it, and is said. Needs root.
 ///
 /// # Errors
 /// Nothing can be measured here.
@@ -53,7 +54,8 @@ pub fn calibrate(reference: Costs, progress: Progress<'_>) -> Result<Costs> {
     Ok(Costs { others: others.cores().map(|cores| (cores * 100.0).round() / 100.0), ..costs })
 }
 
-/// What was found; none where it could not be measured here. Nanoseconds of a packet, bytes of a socket.
+/// What was found; none where it could not be measured here. Nanoseconds of a packet, bytes of a
+/// socket.
 #[derive(Clone, Copy, Debug, Default)]
 struct Figures {
     to_socket: Option<Figure>,
@@ -156,7 +158,8 @@ impl Figures {
         Some((IoPath::Kernel, cost(message, softirq, from)))
     }
 
-    /// The program's own time is what its processor, which it keeps to itself and is busy with, took for a packet; what feeds it is beside.
+    /// The program's own time is what its processor, which it keeps to itself and is busy with,
+    /// took for a packet; what feeds it is beside.
     fn answers(&self) -> impl Iterator<Item = (IoPath, NsCost)> {
         let tuned = self.to_socket.zip(self.echo_by_sockets).map(|(fed, echo)| {
             let from =
@@ -261,7 +264,8 @@ mod tests {
         assert_eq!(ns(&costs.answer, IoPath::Kernel), (6000.0, 600.0, 0.12));
         assert_eq!(ns(&costs.answer, IoPath::AfXdp), (2700.0, 200.0, 0.0));
         assert_eq!(costs.answer[&IoPath::Dpdk], reference.answer[&IoPath::Dpdk]);
-        // What a veth adds is in neither: an XDP program and what it is given are all that dropping by XDP is.
+        // What a veth adds is in neither: an XDP program and what it is given are all that dropping
+        // by XDP is.
         assert_eq!(ns(&costs.drop, IoPath::Xdp), (60.0, 60.0, 0.05));
         assert_eq!(ns(&costs.drop, IoPath::Kernel), (400.0, 400.0, 0.1));
         assert_eq!(ns(&costs.forward, IoPath::Kernel), (800.0, 800.0, 0.01));

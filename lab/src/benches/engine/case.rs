@@ -66,8 +66,8 @@ impl Case {
         matches!(self, Self::Bid | Self::BidOneClient)
     }
 
-    /// How many send, in turn. The kernel puts together what one sends (GRO), as it may where a wire brings as much of one; what
-    /// comes of many it cannot.
+    /// How many send, in turn. The kernel puts together what one sends (GRO), as it may where a
+    /// wire brings as much of one; what comes of many it cannot.
     pub(super) fn clients(self) -> u16 {
         if matches!(self, Self::BidOneClient | Self::UdpEchoOneClient) { 1 } else { 256 }
     }

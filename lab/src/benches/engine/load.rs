@@ -28,9 +28,10 @@ const ARRIVED: u32 = 1;
 /// In the map `times`.
 const TIMES: u32 = 10_001;
 
-/// Sends copies of a frame, with a time of its own in each, by an interface of the calling thread's network namespace, `rate` a second
-/// or as many as can be, until `over`, which is told for how long. They are of so many clients in turn, by their source port, which
-/// is 0 in the frame. How many were sent.
+/// Sends copies of a frame, with a time of its own in each, by an interface of the calling thread's
+/// network namespace, `rate` a second or as many as can be, until `over`, which is told for how
+/// long. They are of so many clients in turn, by their source port, which is 0 in the frame. How
+/// many were sent.
 pub(super) fn send(
     by: &Link,
     frame: &[u8],
@@ -76,7 +77,8 @@ pub(super) struct Arrivals<'s> {
 pub(super) type Storage = MaybeUninit<OpenObject>;
 
 impl<'s> Arrivals<'s> {
-    /// Ends what arrives at this interface; `timed`, it looks how long that took. Attached for as long as the interface is there.
+    /// Ends what arrives at this interface; `timed`, it looks how long that took. Attached for as
+    /// long as the interface is there.
     pub(super) fn at(storage: &'s mut Storage, link: &Link, timed: bool) -> Result<Self> {
         let mut open = skeleton::LoadSkelBuilder::default().open(storage).map_err(Error::Load)?;
         open.maps.rodata_data.as_mut().ok_or(Error::NoVariables)?.timed = timed.into();

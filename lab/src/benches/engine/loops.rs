@@ -44,7 +44,8 @@ pub(super) fn run(case: Case, cpus: Cpus, time: Duration) -> Result<Figure> {
     })
 }
 
-/// The thread's own time is user mode's: it makes no system calls. On a busy machine it is less than what passes.
+/// The thread's own time is user mode's: it makes no system calls. On a busy machine it is less
+/// than what passes.
 fn repeat(time: Duration, mut burst: impl FnMut()) -> Figure {
     (0..BURSTS).for_each(|_| burst());
     let (began, own, mut packets) = (Instant::now(), own_time(), 0);

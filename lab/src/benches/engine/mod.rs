@@ -1,8 +1,8 @@
 //! What the engine costs, beside DPDK and the kernel's sockets: `ringway-lab bench engine`.
 //!
-//! Load comes from the kernel (bpf/load.bpf.c), so that no generator is measured, and is counted where it ends. In each round Ringway
-//! and its peer take turns, on the same topology made afresh and the same processor; who begins takes turns, too. The medians
-//! of the rounds count.
+//! Load comes from the kernel (bpf/load.bpf.c), so that no generator is measured, and is counted
+//! where it ends. In each round Ringway and its peer take turns, on the same topology made afresh
+//! and the same processor; who begins takes turns, too. The medians of the rounds count.
 
 mod case;
 mod load;

@@ -19,7 +19,8 @@ pub struct EngineFigures {
     pub testpmd_memory: Option<&'static str>,
 }
 
-/// Medians of one case. What there is nothing to compare with, or nothing to be counted of, is none.
+/// Medians of one case. What there is nothing to compare with, or nothing to be counted of, is
+/// none.
 #[derive(Debug, Serialize)]
 pub struct Row {
     pub name: Case,
@@ -35,7 +36,8 @@ pub struct Row {
     pub peer_user_ns_per_packet: Option<f64>,
     /// Packets that Ringway lost of a million, at 90 % of its most.
     pub loss_ppm: Option<f64>,
-    /// Microseconds that 99 of 100 of Ringway's answers took at most, at half of what the slower one can.
+    /// Microseconds that 99 of 100 of Ringway's answers took at most, at half of what the slower
+    /// one can.
     pub p99_us: Option<u64>,
     /// The peer's, at the same load.
     pub peer_p99_us: Option<u64>,

@@ -72,7 +72,8 @@ impl<'s> Site<'s> {
         timed: bool,
     ) -> Result<Self> {
         let (client, server) = (Namespace::new("load")?, Namespace::new("measured")?);
-        // As the kernel sets them up: its sockets then neither compute checksums nor look at each datagram.
+        // As the kernel sets them up: its sockets then neither compute checksums nor look at each
+        // datagram.
         let options = VethOptions { offloads: true, ..VethOptions::default() };
         let pair = |n: u32| {
             let (c, s) = (format!("c{n}"), format!("s{n}"));
@@ -85,8 +86,9 @@ impl<'s> Site<'s> {
         server.ip(&format!("neigh add {THEM} lladdr {} dev s0 nud permanent\n", c0.mac))?;
         let end = if case == Case::AfXdpL2fwd { &c1 } else { &c0 };
         let arrivals = Arrivals::at(storage, end, timed)?;
-        // Sockets, too, get what XDP sends, and several datagrams as one. The order matters: a program that is attached to c0
-        // later makes it forget that s0 can receive from XDP (veth_xdp_set, drivers/net/veth.c).
+        // Sockets, too, get what XDP sends, and several datagrams as one. The order matters: a
+        // program that is attached to c0 later makes it forget that s0 can receive from XDP
+        // (veth_xdp_set, drivers/net/veth.c).
         enable_napi(&server, "s0")?;
         Ok(Self { case, cpus, source: c0, near: [s0, s1], arrivals })
     }
@@ -229,7 +231,8 @@ impl<'s> Site<'s> {
         Ok(Figure { pps, user_ps: Some(per_packet(user, packets)), ..Figure::default() })
     }
 
-    /// Packets lost of a thousand millions, at 90 % of the most. None where there is no load to be lost.
+    /// Packets lost of a thousand millions, at 90 % of the most. None where there is no load to be
+    /// lost.
     pub(super) fn lost_ppb(&self, most: u64, time: Duration) -> Result<Option<u64>> {
         if self.case == Case::AfXdpTransmit {
             return Ok(None);
@@ -282,7 +285,8 @@ impl Server {
         }
     }
 
-    /// Ends it; what was measured does not count unless its books balance. What a program of others said.
+    /// Ends it; what was measured does not count unless its books balance. What a program of others
+    /// said.
     pub(super) fn stop(self) -> Result<Option<String>> {
         match self {
             Self::Ringway(engine) => {

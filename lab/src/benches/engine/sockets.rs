@@ -1,6 +1,6 @@
-//! `bid` and `udp-echo` by the kernel's sockets, as fast as they go on one processor: many messages in a system call, datagrams
-//! of one sender received as one (UDP_GRO), and answers handed over as one (UDP_SEGMENT). SO_REUSEPORT is set, so that there
-//! may be one for each processor.
+//! `bid` and `udp-echo` by the kernel's sockets, as fast as they go on one processor: many messages
+//! in a system call, datagrams of one sender received as one (UDP_GRO), and answers handed over as
+//! one (UDP_SEGMENT). SO_REUSEPORT is set, so that there may be one for each processor.
 
 use std::net::SocketAddrV4;
 use std::os::fd::{AsRawFd as _, OwnedFd};
@@ -163,7 +163,8 @@ impl Messages {
             header.msg_hdr.msg_namelen = size_of::<libc::sockaddr_in>() as u32;
             header.msg_hdr.msg_controllen = size_of::<Control>();
         }
-        // SAFETY: each header points to a name, a control message and bytes of its own, as long as it says.
+        // SAFETY: each header points to a name, a control message and bytes of its own, as long as
+        // it says.
         let received = unsafe {
             libc::recvmmsg(
                 socket.as_raw_fd(),
@@ -176,7 +177,8 @@ impl Messages {
         usize::try_from(received).map_err(|_| io::Error::last_os_error())
     }
 
-    /// A message, and of how many bytes each of its datagrams is, but for the last, which may be shorter.
+    /// A message, and of how many bytes each of its datagrams is, but for the last, which may be
+    /// shorter.
     fn message(&mut self, n: usize) -> (&mut [u8], usize) {
         let (header, control) = (&self.headers[n], &self.controls[n]);
         let len = header.msg_len as usize;
@@ -239,7 +241,8 @@ fn serve(socket: &OwnedFd, mut service: Service, stop: &AtomicBool) -> io::Resul
     Ok(())
 }
 
-/// Answers in the place of requests, which are longer: each is read before an answer is written over it. How many bytes.
+/// Answers in the place of requests, which are longer: each is read before an answer is written
+/// over it. How many bytes.
 fn answer(bid: &mut Bid, bytes: &mut [u8], each: usize) -> usize {
     let mut len = 0;
     for start in (0..bytes.len()).step_by(each) {

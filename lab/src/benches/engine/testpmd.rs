@@ -42,7 +42,8 @@ impl Testpmd {
         Ok(Self { tool, plugins, huge: free_huge_mib() >= MIB })
     }
 
-    /// What kind of memory it has: huge pages if enough are free, which only root of the machine decides.
+    /// What kind of memory it has: huge pages if enough are free, which only root of the machine
+    /// decides.
     pub(super) fn memory(&self) -> &'static str {
         if self.huge { "huge pages" } else { "pages of 4 KiB" }
     }
@@ -58,8 +59,8 @@ impl Testpmd {
         let mut command = namespace.command(&self.tool.path);
         self.tool.set_environment(&mut command);
         if let Some(plugins) = &self.plugins {
-            // By their names alone, for the loader to find: of a path, testpmd refuses every directory
-            // that all may write, and a clone may lie under /tmp.
+            // By their names alone, for the loader to find: of a path, testpmd refuses every
+            // directory that all may write, and a clone may lie under /tmp.
             for plugin in PLUGINS {
                 command.args(["-d", plugin]);
             }

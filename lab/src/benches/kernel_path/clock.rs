@@ -1,7 +1,8 @@
 //! The clocks of what a thread or this process has spent on processors.
 //!
-//! Each has three (include/linux/posix-timers_types.h): one runs in nanoseconds, the two that tell user mode from the
-//! kernel are samples, one at each tick of the processor, and say themselves how long that is.
+//! Each has three (include/linux/posix-timers_types.h): one runs in nanoseconds, the two that tell
+//! user mode from the kernel are samples, one at each tick of the processor, and say themselves how
+//! long that is.
 
 use std::io;
 

@@ -44,7 +44,8 @@ pub(super) struct Sent {
     pub seconds: f64,
 }
 
-/// Sends by `lo` of the calling thread's namespace for a while, to somebody who throws it away without a copy.
+/// Sends by `lo` of the calling thread's namespace for a while, to somebody who throws it away
+/// without a copy.
 pub(super) fn run(way: Way, directory: &Path, time: Duration) -> Result<Sent> {
     let failed = |source| Error::Run { program: way.name().into(), source };
     let path = directory.join("file");
@@ -125,7 +126,8 @@ impl<'f> Sender<'f> {
         Ok(sent)
     }
 
-    /// Pages go as they are, and the kernel says on the error queue when they are free again. Over lo it copies after all.
+    /// Pages go as they are, and the kernel says on the error queue when they are free again. Over
+    /// lo it copies after all.
     fn zero_copy(&mut self) -> io::Result<usize> {
         let flags = SendFlags::NOSIGNAL | SendFlags::from_bits_retain(libc::MSG_ZEROCOPY as u32);
         loop {

@@ -1,4 +1,5 @@
-//! What a thread spends: processor time by where it went, context switches; and what the machine does meanwhile.
+//! What a thread spends: processor time by where it went, context switches; and what the machine
+//! does meanwhile.
 
 use std::fs;
 use std::path::PathBuf;

@@ -1,4 +1,5 @@
-//! What a packet, a request and a copy cost on the kernel's way, and where the time goes: `ringway-lab bench kernel-path`.
+//! What a packet, a request and a copy cost on the kernel's way, and where the time goes:
+//! `ringway-lab bench kernel-path`.
 
 mod bypass;
 mod clock;

@@ -22,7 +22,8 @@ const FEW_SAMPLES: f64 = 25.0;
 #[derive(Debug, Serialize)]
 pub struct KernelPathFigures {
     pub rows: Vec<Row>,
-    /// Packets a second of a stream that were asked for; [`Row::offered_per_second`] has what the sender reached.
+    /// Packets a second of a stream that were asked for; [`Row::offered_per_second`] has what the
+    /// sender reached.
     pub rate_pps: u32,
     /// Length of one measurement in seconds.
     pub duration_s: f64,
@@ -60,10 +61,11 @@ pub struct Row {
     pub softirq_ns: Option<f64>,
     /// Time that other processes took meanwhile, in per cent of one processor's.
     pub others_percent: f64,
-    /// Milliseconds of samples that told user and system apart, of all rounds together: with few steps of
-    /// [`Resolution::split_ns`] the two are a guess, their sum is not.
+    /// Milliseconds of samples that told user and system apart, of all rounds together: with few
+    /// steps of [`Resolution::split_ns`] the two are a guess, their sum is not.
     pub sampled_ms: f64,
-    /// Milliseconds of softirqs that were counted, of all rounds together: few steps of [`Resolution::softirq_ns`] are a guess.
+    /// Milliseconds of softirqs that were counted, of all rounds together: few steps of
+    /// [`Resolution::softirq_ns`] are a guess.
     pub softirq_ms: f64,
     /// Of the three, in per cent: where the time went.
     pub went: Went,
@@ -80,7 +82,8 @@ pub struct Row {
 pub struct Went {
     pub user: f64,
     pub system: f64,
-    /// Softirqs: devices, protocols, rules; none: not known, and the other two are shares of the thread's time.
+    /// Softirqs: devices, protocols, rules; none: not known, and the other two are shares of the
+    /// thread's time.
     pub softirq: Option<f64>,
 }
 
@@ -156,7 +159,8 @@ impl Row {
     }
 }
 
-/// One row for each case, in the order in which they came first: the middle of each figure by itself.
+/// One row for each case, in the order in which they came first: the middle of each figure by
+/// itself.
 pub(super) fn medians(measured: Vec<Row>) -> Vec<Row> {
     let mut cases: Vec<Vec<Row>> = Vec::new();
     for row in measured {

@@ -14,7 +14,8 @@ named! {
         Nft = "nft",
         /// iptables, which writes rules of nftables.
         IptablesNft = "iptables-nft",
-        /// iptables with tables of its own. Once they are there they stay with the namespace, so it comes last.
+        /// iptables with tables of its own. Once they are there they stay with the namespace, so it
+        /// comes last.
         IptablesLegacy = "iptables-legacy",
     }
 }

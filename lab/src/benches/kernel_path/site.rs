@@ -59,8 +59,9 @@ fn unprepared(style: Style, source: io::Error) -> Error {
     }
 }
 
-/// Part of a packet's period by which it comes later: different each time, and evenly spread (the golden ratio). Packets in step
-/// with the processor's ticks, of which 4 ms are exactly 80 periods, would have each sample of time find the same.
+/// Part of a packet's period by which it comes later: different each time, and evenly spread (the
+/// golden ratio). Packets in step with the processor's ticks, of which 4 ms are exactly 80 periods,
+/// would have each sample of time find the same.
 fn scattered(number: u64) -> f64 {
     (number as f64 * 0.618_033_988_749_895).fract()
 }
@@ -89,7 +90,8 @@ impl Site {
     fn send(&self) -> Result<u64> {
         let send = || -> Result<u64> {
             pin(self.cpus.load)?;
-            // Else sleeps end together with ticks, so that what is sent then never is what a tick finds.
+            // Else sleeps end together with ticks, so that what is sent then never is what a tick
+            // finds.
             let _ = set_current_timer_slack(NonZeroU64::new(1));
             let socket = UdpSocket::bind("192.0.2.1:0").map_err(failed)?;
             socket.connect(SERVER).map_err(failed)?;

@@ -24,8 +24,9 @@ pub(super) fn in_container(net: &OneBridge, ringway: &Path, mode: &str) -> Resul
     start(ns, ringway, address, configuration)
 }
 
-/// At the host ends of the veth pairs, which are ports of the bridge: packets go from one to another, past it. The
-/// service's address, which nat sends from too, is nobody's: XDP answers ARP for it at every port.
+/// At the host ends of the veth pairs, which are ports of the bridge: packets go from one to
+/// another, past it. The service's address, which nat sends from too, is nobody's: XDP answers ARP
+/// for it at every port.
 pub(super) fn on_host(net: &OneBridge, ringway: &Path) -> Result<Balancer> {
     let address = Ipv4Addr::new(172, 17, 0, 100);
     let mut interfaces = Vec::new();

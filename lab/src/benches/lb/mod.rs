@@ -5,10 +5,11 @@
 //!                        |  br0   |
 //! balancer eth0 - balancer +------+ b2 --- eth0 backend 2 (nginx)
 //! ```
-//! All are network namespaces; the bridge and the veth ends at it are the "host" of a container engine. Every path
-//! gets a fresh topology with the same settings (checksum, segmentation and receive offloads off), the same two
-//! backends and the same wrk command. Rounds go through all paths, so that a drift of the machine hits all. Where
-//! XDP sends into a veth, its far end gets a program that passes everything, or veth would drop the frames.
+//! All are network namespaces; the bridge and the veth ends at it are the "host" of a container
+//! engine. Every path gets a fresh topology with the same settings (checksum, segmentation and
+//! receive offloads off), the same two backends and the same wrk command. Rounds go through all
+//! paths, so that a drift of the machine hits all. Where XDP sends into a veth, its far end gets a
+//! program that passes everything, or veth would drop the frames.
 
 mod balancer;
 mod bare;

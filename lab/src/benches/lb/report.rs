@@ -152,8 +152,8 @@ fn rate(runs: &[Run], path: Path, connections: u32) -> Option<f64> {
     Some(run.requests_per_s as f64).filter(|r| *r > 0.0)
 }
 
-/// Ringway costs next to nothing over the bare rewriter, its best path beats the others, and past the bridge it is
-/// nearly as fast as no balancer at all.
+/// Ringway costs next to nothing over the bare rewriter, its best path beats the others, and past
+/// the bridge it is nearly as fast as no balancer at all.
 fn comparisons(runs: &[Run]) -> Vec<Comparison> {
     let mut list = Vec::new();
     for connections in numbers_of_connections(runs) {

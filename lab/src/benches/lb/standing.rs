@@ -27,7 +27,8 @@ pub(super) struct Standing {
 }
 
 impl Standing {
-    /// Makes the topology, the backends and the balancer, and waits until both backends answer through it.
+    /// Makes the topology, the backends and the balancer, and waits until both backends answer
+    /// through it.
     pub fn set_up(path: Path, ringway: &FilePath) -> Result<Self> {
         let net = one_bridge(BACKENDS, XdpReceive::No)?;
         let mut backends = Vec::new();
@@ -124,8 +125,8 @@ fn fetch(address: Ipv4Addr) -> Result<String, String> {
     }
 }
 
-/// No balancer in the way, and yet one wrk over both backends: both own one more address, and the client's
-/// multipath route picks one of them for each connection.
+/// No balancer in the way, and yet one wrk over both backends: both own one more address, and the
+/// client's multipath route picks one of them for each connection.
 fn multipath(net: &OneBridge) -> Result<Balancer> {
     let address = Ipv4Addr::new(172, 17, 0, 100);
     for node in &net.backends {

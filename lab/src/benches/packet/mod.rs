@@ -1,10 +1,10 @@
 //! What a packet costs: `ringway-lab bench packet`.
 //!
-//! The gateway's own programs are loaded and their tables filled as the daemon does, but nothing is attached:
-//! BPF_PROG_TEST_RUN runs the root program on packet after packet, each made by a small program in front of it
-//! (bpf/feed.bpf.c) for the next of so many flows in turn. That program alone, in front of one that does nothing, is
-//! measured just before; the difference is the gateway's. Rounds go through all rows, so that a drift of the machine
-//! hits all.
+//! The gateway's own programs are loaded and their tables filled as the daemon does, but nothing is
+//! attached: BPF_PROG_TEST_RUN runs the root program on packet after packet, each made by a small
+//! program in front of it (bpf/feed.bpf.c) for the next of so many flows in turn. That program
+//! alone, in front of one that does nothing, is measured just before; the difference is the
+//! gateway's. Rounds go through all rows, so that a drift of the machine hits all.
 
 mod feeder;
 mod path;
@@ -42,7 +42,8 @@ const OPENED_UNASKED: u32 = 500_000;
 /// Packets of one measurement, at least; and each flow has one.
 const PACKETS: u32 = 2_000_000;
 
-/// Room for flows where the path keeps any: the default of `[nat] flows`. At most two thirds of it are used.
+/// Room for flows where the path keeps any: the default of `[nat] flows`. At most two thirds of it
+/// are used.
 const ROOM: u32 = 1 << 20;
 
 /// Bytes that a flow may take, tables half empty.
@@ -83,7 +84,8 @@ impl Scenario for Packet {
     type Figures = PacketFigures;
 
     fn measure(&self, harness: &mut Harness<'_>) -> Result<PacketFigures> {
-        // A thread of its own can have a network namespace of its own, gone with it, and keep to one processor.
+        // A thread of its own can have a network namespace of its own, gone with it, and keep to
+        // one processor.
         thread::scope(|scope| {
             let thread = scope.spawn(|| {
                 settle()?;

@@ -9,7 +9,8 @@ use crate::harness::table::{Column, table};
 
 #[derive(Debug, Serialize)]
 pub struct PacketFigures {
-    /// What the measuring itself costs per packet; subtracted from every figure. Median of all rounds.
+    /// What the measuring itself costs per packet; subtracted from every figure. Median of all
+    /// rounds.
     pub wrapper_ns: u64,
     /// In the order of paths, then IP versions, then flows.
     pub paths: Vec<Row>,

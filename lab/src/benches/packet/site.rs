@@ -19,8 +19,8 @@ const OWN: u8 = 16;
 const SLOT: u32 = 0;
 const MTU: u16 = 9000;
 
-/// How many packets in a thousand may end otherwise than their path says: a flow that found no room when it was
-/// opened is reset.
+/// How many packets in a thousand may end otherwise than their path says: a flow that found no room
+/// when it was opened is reset.
 const STRAYS_PER_MILLE: u64 = 1;
 
 /// A gateway with one service.
@@ -107,7 +107,8 @@ impl Site {
         frame::segment(to, tcp_flags)
     }
 
-    /// Feeds packets, and compares the gateway's own books: a packet that took another way would be another figure.
+    /// Feeds packets, and compares the gateway's own books: a packet that took another way would be
+    /// another figure.
     fn feed(&mut self, feeder: &mut Feeder<'_>, meal: &Meal<'_>) -> Result<u64> {
         let before = (self.view.ledger(SLOT)?, self.flows_begun()?);
         let ns = feeder.program(self.gateway.root_program(SLOT)?, meal)?;

@@ -14,7 +14,8 @@ pub(crate) fn open_files() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(1 << 20)
 }
 
-/// The same, where there are at least so many; else the error tells to get `needed`, so that it does not come again.
+/// The same, where there are at least so many; else the error tells to get `needed`, so that it
+/// does not come again.
 pub(crate) fn open_files_at_least(least: u64, needed: u64) -> Result<u64> {
     match open_files() {
         have if have < least => Err(Error::TooFewFiles { needed: needed.max(least), have }),
@@ -22,7 +23,8 @@ pub(crate) fn open_files_at_least(least: u64, needed: u64) -> Result<u64> {
     }
 }
 
-/// Bytes of memory that can be had without swapping; the most there can be where the kernel does not say.
+/// Bytes of memory that can be had without swapping; the most there can be where the kernel does
+/// not say.
 pub(crate) fn available() -> u64 {
     let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     kib_of(&meminfo, "MemAvailable").map_or(u64::MAX, |kib| kib * 1024)

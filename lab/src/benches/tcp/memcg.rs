@@ -1,10 +1,11 @@
-//! A memory cgroup (v2) made for a measurement: what the kernel charges to whoever has the sockets, a second book
-//! beside the slabs, in which strangers do not write.
+//! A memory cgroup (v2) made for a measurement: what the kernel charges to whoever has the sockets,
+//! a second book beside the slabs, in which strangers do not write.
 
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-/// Of the namespaces that cgroups are named like, and so of these: one whose namespace is gone is left over.
+/// Of the namespaces that cgroups are named like, and so of these: one whose namespace is gone is
+/// left over.
 const NAMES: &str = "rw-tcpmem-";
 const NETNS: &str = "/run/netns";
 

@@ -27,7 +27,8 @@ const OF_SOCKETS: [&str; 11] = [
     "eventpoll_",
     "ep_head",
 ];
-/// But not what is accounted to whoever runs: pipes, processes and file tables of strangers, while TCP's own buffers are not.
+/// But not what is accounted to whoever runs: pipes, processes and file tables of strangers, while
+/// TCP's own buffers are not.
 const OF_STRANGERS: [&str; 2] = ["kmalloc-cg-", "kmalloc-rcl-"];
 /// Each established socket has one of each; and nothing else has one of these.
 const ONE_EACH: [&str; 4] = ["TCP", "sock_inode_cache", "dentry", "filp"];
@@ -122,8 +123,9 @@ impl Slabs {
         self.0.get(cache).map_or(0, |cache| cache.objects)
     }
 
-    /// Bytes of established sockets that have come since an earlier moment; none where caches are not told apart. Of what a socket
-    /// has exactly one of, that counts: others' files are in the same caches, thousands of them where somebody builds or copies.
+    /// Bytes of established sockets that have come since an earlier moment; none where caches are
+    /// not told apart. Of what a socket has exactly one of, that counts: others' files are in the
+    /// same caches, thousands of them where somebody builds or copies.
     pub(super) fn of_sockets_since(
         &self,
         before: &Self,
@@ -225,16 +227,17 @@ impl Names {
         names
     }
 
-    /// Has the kernel take the free objects back that its processors keep at hand, which it counts as used: some hundreds
-    /// of each cache. Where it does not let us, figures are by so much less exact.
+    /// Has the kernel take the free objects back that its processors keep at hand, which it counts
+    /// as used: some hundreds of each cache. Where it does not let us, figures are by so much less
+    /// exact.
     pub(super) fn shrink(&self) {
         for directory in &self.of_sockets {
             let _ = fs::write(directory.join("shrink"), "1");
         }
     }
 
-    /// What a cache is called here: the first name of its group that sockets have, with how many others it holds;
-    /// none if there is none.
+    /// What a cache is called here: the first name of its group that sockets have, with how many
+    /// others it holds; none if there is none.
     pub(super) fn of_sockets(&self, cache: &str) -> Option<String> {
         if cache == ALL {
             return Some(cache.to_owned());

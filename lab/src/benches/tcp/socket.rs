@@ -31,7 +31,8 @@ pub(crate) fn stream(nonblocking: bool) -> io::Result<OwnedFd> {
     Ok(socket_with(AddressFamily::INET, SocketType::STREAM, flags, None)?)
 }
 
-/// A listener, shared with those of other processes at the same port (SO_REUSEPORT). Port 0: any that is free.
+/// A listener, shared with those of other processes at the same port (SO_REUSEPORT). Port 0: any
+/// that is free.
 pub(crate) fn listener(at: SocketAddrV4, backlog: i32, nonblocking: bool) -> io::Result<OwnedFd> {
     let socket = stream(nonblocking)?;
     sockopt::set_socket_reuseaddr(&socket, true)?;
@@ -83,7 +84,8 @@ pub(crate) fn receive_all(socket: &OwnedFd, bytes: &mut [u8]) -> io::Result<()> 
     Ok(())
 }
 
-/// Ends a socket without a word to the other side, as the kernel's checkpointing does (TCP_REPAIR, net/ipv4/tcp.c).
+/// Ends a socket without a word to the other side, as the kernel's checkpointing does (TCP_REPAIR,
+/// net/ipv4/tcp.c).
 pub(crate) fn vanish(socket: OwnedFd) -> io::Result<()> {
     set_option(&socket, libc::IPPROTO_TCP, libc::TCP_REPAIR, 1)
 }

@@ -66,8 +66,9 @@ fn error(error: path::Error) -> anyhow::Error {
     }
 }
 
-/// As [`Collection::live`] does, with what the kernel's tracepoints tell beside the counters; read in the same order both
-/// times, so that what comes in between one and the other is as much at the end as at the beginning.
+/// As [`Collection::live`] does, with what the kernel's tracepoints tell beside the counters; read
+/// in the same order both times, so that what comes in between one and the other is as much at the
+/// end as at the beginning.
 fn live(args: &DoctorArgs) -> Collection {
     let drops = DropReasons::start();
     let counted = || drops.as_ref().ok().map(DropReasons::counted).transpose();

@@ -1,4 +1,5 @@
-//! `ringway engine sink --leak-every N`: a program with a bug, on purpose, by which what finds leaks is tried out end to end.
+//! `ringway engine sink --leak-every N`: a program with a bug, on purpose, by which what finds
+//! leaks is tried out end to end.
 
 use std::mem;
 
@@ -9,7 +10,8 @@ use ringway_xsk::{Packet, Pool, Umem, UmemConfig};
 pub struct Leaky {
     every: u64,
     seen: u64,
-    /// A packet from there takes the place of one that is lost, which cannot be taken away otherwise; none without memory.
+    /// A packet from there takes the place of one that is lost, which cannot be taken away
+    /// otherwise; none without memory.
     others: Option<Pool>,
 }
 

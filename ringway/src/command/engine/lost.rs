@@ -1,4 +1,5 @@
-//! Packets that interfaces dropped while an engine ran. Those that a driver lost before the engine are in no port's counters.
+//! Packets that interfaces dropped while an engine ran. Those that a driver lost before the engine
+//! are in no port's counters.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,7 +15,8 @@ pub struct Since(BTreeMap<String, u64>);
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub struct Lost {
     interface: String,
-    /// Dropped or missed on reception. Drivers differ in whether packets are among them for which a socket's ring was full.
+    /// Dropped or missed on reception. Drivers differ in whether packets are among them for which a
+    /// socket's ring was full.
     pub rx_dropped_packets: u64,
 }
 

@@ -1,5 +1,5 @@
-//! The engine's XDP programs: which packets they choose (`--only`), what becomes of packets when the
-//! engine dies (`--when-dead`), and what an engine that was killed has left on an interface.
+//! The engine's XDP programs: which packets they choose (`--only`), what becomes of packets when
+//! the engine dies (`--when-dead`), and what an engine that was killed has left on an interface.
 
 use std::any::Any;
 use std::collections::BTreeMap;

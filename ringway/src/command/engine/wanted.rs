@@ -1,4 +1,5 @@
-//! What is wanted of memory, sockets and programs, from the command line; and what was obtained of it.
+//! What is wanted of memory, sockets and programs, from the command line; and what was obtained of
+//! it.
 
 use std::path::Path;
 

@@ -14,8 +14,8 @@ const CAUSES: usize = 3;
 /// Subjects that a line names.
 const NAMED: usize = 3;
 
-/// All of one sort ("problem" or "finding"), in their order. In short those of one kind with one remedy are one, and
-/// of each kind the first few are shown.
+/// All of one sort ("problem" or "finding"), in their order. In short those of one kind with one
+/// remedy are one, and of each kind the first few are shown.
 pub fn render(word: &str, tone: Tone, all: &[&Problem], extent: Extent, colour: bool) -> String {
     let mark = paint(word, tone, colour);
     let mut text = String::new();

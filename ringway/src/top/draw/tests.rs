@@ -1,5 +1,5 @@
-//! Screens of three sizes, each view, as people see them. What is wanted lies in `screens/`; after a
-//! change that is meant, `RINGWAY_SCREENS=write cargo test -p ringway top` writes it anew.
+//! Screens of three sizes, each view, as people see them. What is wanted lies in `screens/`; after
+//! a change that is meant, `RINGWAY_SCREENS=write cargo test -p ringway top` writes it anew.
 
 use std::net::SocketAddr;
 use std::path::Path;

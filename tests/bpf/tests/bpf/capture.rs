@@ -1,6 +1,6 @@
 //! Captures: each packet's record is what came and what became of it, and changes nothing. A world
-//! that is watched holds every record against what was fed and what came of it; some tables of other
-//! topics are fed to such worlds, and with RINGWAY_WATCHED=1 all of them.
+//! that is watched holds every record against what was fed and what came of it; some tables of
+//! other topics are fed to such worlds, and with RINGWAY_WATCHED=1 all of them.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -53,7 +53,8 @@ fn requests_and_replies_of_nat() {
     }
 }
 
-/// Tags, options, extension headers, fragments, jumbo frames, ICMP, ARP, what is dropped and passed.
+/// Tags, options, extension headers, fragments, jumbo frames, ICMP, ARP, what is dropped and
+/// passed.
 #[test]
 fn every_kind_of_frame() {
     needs_root!("every_kind_of_frame");

@@ -1,5 +1,6 @@
-//! Filters translated to eBPF: the kernel takes every one, and they say what libpcap's interpreter says. filter has the
-//! same test for an interpreter of its own; PROPTEST_CASES makes either longer.
+//! Filters translated to eBPF: the kernel takes every one, and they say what libpcap's interpreter
+//! says. filter has the same test for an interpreter of its own; PROPTEST_CASES makes either
+//! longer.
 
 use std::os::fd::AsFd;
 
@@ -24,7 +25,8 @@ const VERIFIER_LIMIT: u32 = 500_000;
 /// Of so many parts.
 type Expression = fn(usize) -> String;
 
-/// Also long lists, of which one is as long as it may be, are far from what the verifier has time for.
+/// Also long lists, of which one is as long as it may be, are far from what the verifier has time
+/// for.
 #[test]
 fn filters_load() {
     needs_root!("filters_load");
@@ -37,8 +39,8 @@ fn filters_load() {
     println!("filters: at most {most} instructions verified");
 }
 
-/// 81 is never beyond X, of at most 60: an older verifier looks behind that all the same, and finds an X whose least value
-/// is above its greatest.
+/// 81 is never beyond X, of at most 60: an older verifier looks behind that all the same, and finds
+/// an X whose least value is above its greatest.
 #[test]
 fn a_branch_that_is_never_taken() {
     needs_root!("a_branch_that_is_never_taken");

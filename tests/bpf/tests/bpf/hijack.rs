@@ -34,7 +34,8 @@ fn before_the_handshake_nothing_else_passes() {
                 assert_eq!(seen.pair(), (Verdict::Drop, Reason::OutOfState), "{flags:#x}");
             }
             assert_eq!(world.state(&flow), FlowState::Syn);
-            // The handshake goes on: SYN again, with data too (TCP Fast Open), refused once, answered at last.
+            // The handshake goes on: SYN again, with data too (TCP Fast Open), refused once,
+            // answered at last.
             assert_eq!(world.send(&flow.request).reason, Reason::NatForward);
             let with_data = flow.request.clone().payload(b"early");
             let seen = world.send(&with_data);
@@ -66,7 +67,8 @@ fn another_handshakes_answer_does_not_pass() {
     }
 }
 
-/// A RST with a wrong sequence number: the backend answers with a challenge ACK, and the client goes on.
+/// A RST with a wrong sequence number: the backend answers with a challenge ACK, and the client
+/// goes on.
 #[test]
 fn a_forged_reset_ends_nothing() {
     needs_root!("a_forged_reset_ends_nothing");
@@ -107,8 +109,8 @@ fn a_forged_fin_ends_nothing() {
     }
 }
 
-/// Where clients come by the backends' interface, any of them may send in a backend's name: that ends nothing, and the
-/// backend has the last word.
+/// Where clients come by the backends' interface, any of them may send in a backend's name: that
+/// ends nothing, and the backend has the last word.
 #[test]
 fn an_end_in_a_backends_name_is_refuted() {
     needs_root!("an_end_in_a_backends_name_is_refuted");

@@ -1,7 +1,8 @@
 //! What nat promises, as a specification: clients, a backend with sockets of its own, somebody who
 //! forges segments, evictions and a clock, in any order, against the loaded program.
 //!
-//! - TCP: what a backend's socket sends reaches the client whose SYN made that socket, and nobody else.
+//! - TCP: what a backend's socket sends reaches the client whose SYN made that socket, and nobody
+//!   else.
 //! - UDP: an answer reaches another client only after its port has rested.
 //! - A flow's state is what [`next_state`] says.
 
@@ -95,8 +96,8 @@ struct Model {
     clients: Vec<Client>,
     /// Keyed by nat port.
     sockets: HashMap<u16, Socket>,
-    /// Handshakes under way, by nat port: what acknowledges the backend's SYN; `None` once the client has acknowledged
-    /// something else.
+    /// Handshakes under way, by nat port: what acknowledges the backend's SYN; `None` once the
+    /// client has acknowledged something else.
     handshakes: HashMap<u16, Option<u32>>,
     /// Nat ports whose client has ended the handshake, and whose backend has sent nothing since.
     acked: HashSet<u16>,
@@ -275,7 +276,8 @@ impl Model {
         }
     }
 
-    /// Does the client acknowledge the backend's SYN? Who is wrong once is not believed until that comes again.
+    /// Does the client acknowledge the backend's SYN? Who is wrong once is not believed until that
+    /// comes again.
     fn finishes(&mut self, port: u16, ack: u32) -> bool {
         let known = self.handshakes.get(&port).copied().flatten();
         let finishes = known.is_some_and(|number| noted_of(number) == noted_of(ack));

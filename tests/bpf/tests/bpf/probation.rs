@@ -18,7 +18,8 @@ fn age(world: &World, flow: &Flow, seconds: i64) {
     audit::age(world, world.record(flow).place, seconds);
 }
 
-/// The client's ACK names the backend's sequence number: whoever forges its address has not seen it.
+/// The client's ACK names the backend's sequence number: whoever forges its address has not seen
+/// it.
 #[test]
 fn a_finished_handshake_ends_it() {
     needs_root!("a_finished_handshake_ends_it");
@@ -43,8 +44,8 @@ fn a_finished_handshake_ends_it() {
     }
 }
 
-/// Who guesses the number that ends a handshake, or has it dropped on its way to the backend, keeps nothing: a backend that
-/// has seen no end of it says nothing more, or its SYN again.
+/// Who guesses the number that ends a handshake, or has it dropped on its way to the backend, keeps
+/// nothing: a backend that has seen no end of it says nothing more, or its SYN again.
 #[test]
 fn a_guessed_handshake_confirms_nothing() {
     needs_root!("a_guessed_handshake_confirms_nothing");
@@ -234,7 +235,8 @@ fn unanswered_datagrams_take_half_of_the_ports() {
     world.answer(&late, 0);
 }
 
-/// Syslog: nobody answers, and every message finds its way, beside as many new flows as have room while ports rest.
+/// Syslog: nobody answers, and every message finds its way, beside as many new flows as have room
+/// while ports rest.
 #[test]
 fn one_way_datagrams_go_on_beside_a_flood() {
     needs_root!("one_way_datagrams_go_on_beside_a_flood");

@@ -264,8 +264,8 @@ fn answers_are_limited() {
     assert_eq!(told, [[SentTooBig; 5].as_slice(), &[IcmpLimited; 3]].concat());
 }
 
-/// Every kind of answer, to one prefix and to everyone, has a budget of its own: what one flood uses up
-/// is there for the others, path MTU discovery first of all.
+/// Every kind of answer, to one prefix and to everyone, has a budget of its own: what one flood
+/// uses up is there for the others, path MTU discovery first of all.
 #[test]
 fn each_kind_of_answer_has_its_budget() {
     needs_root!("each_kind_of_answer_has_its_budget");

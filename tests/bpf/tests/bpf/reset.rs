@@ -82,7 +82,8 @@ fn unknown_flows() {
 }
 
 /// RFC 9293: a reset is never answered, or two would never end.
-/// In the generic path a frame of several buffers cannot be cut: newer kernels free what is cut off wrongly.
+/// In the generic path a frame of several buffers cannot be cut: newer kernels free what is cut off
+/// wrongly.
 #[test]
 fn long_segments_in_the_generic_path() {
     needs_root!("long_segments_in_the_generic_path");

@@ -1,4 +1,5 @@
-//! Who gives way when no port is free: the half-open first, then what is closing, then the finished on probation.
+//! Who gives way when no port is free: the half-open first, then what is closing, then the finished
+//! on probation.
 
 use ringway_abi::FlowState;
 use ringway_abi::Verdict::{Redirect, Tx};
@@ -25,8 +26,8 @@ fn established(world: &World) -> usize {
     records.iter().filter(|record| record.key.state == FlowState::Established).count()
 }
 
-/// Of a connection whose client aborts it, or one side of which is still open, nothing is heard any more. While there
-/// is room it is kept for minutes.
+/// Of a connection whose client aborts it, or one side of which is still open, nothing is heard any
+/// more. While there is room it is kept for minutes.
 #[test]
 fn closing_flows_give_way_when_they_are_silent() {
     needs_root!("closing_flows_give_way_when_they_are_silent");
@@ -69,7 +70,8 @@ fn closing_flows_give_way_when_they_are_silent() {
     }
 }
 
-/// What one prefix has beyond its half of the ports is on probation, its handshakes are finished all the same.
+/// What one prefix has beyond its half of the ports is on probation, its handshakes are finished
+/// all the same.
 #[test]
 fn finished_handshakes_outlive_half_open_ones() {
     needs_root!("finished_handshakes_outlive_half_open_ones");

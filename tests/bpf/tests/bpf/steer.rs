@@ -92,7 +92,8 @@ fn solicited_node(target: IpAddr) -> IpAddr {
     Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00 | (a & 0xff), b).into()
 }
 
-/// Whose socket is gone: packets that rules name are dropped where that was asked for of their queue; frames of a test run come in by queue 0.
+/// Whose socket is gone: packets that rules name are dropped where that was asked for of their
+/// queue; frames of a test run come in by queue 0.
 #[test]
 fn queues_without_a_socket() {
     needs_root!("queues_without_a_socket");

@@ -55,7 +55,8 @@ fn dropped(world: &World, reason: Reason) -> u64 {
     world.ledger(FRONT).count(Drop, reason)
 }
 
-/// So many were dropped, nearly all for this reason: what counts is the last of the ports that were tried, taken or without room.
+/// So many were dropped, nearly all for this reason: what counts is the last of the ports that were
+/// tried, taken or without room.
 fn refused_for(world: &World, reason: Reason, all: u64) {
     let both = [NatExhausted, FlowTableFull].map(|reason| dropped(world, reason));
     assert_eq!(both.iter().sum::<u64>(), all, "{both:?}");
@@ -115,7 +116,8 @@ fn exhaust(family: Family, proto: u8, pool: u16, cpus: u32) {
     println!(
         "{family:?} {proto}, {pool} ports, {cpus} CPUs: first refusal at {first} %, {end} % in the end"
     );
-    // Of neighbouring ports 32 share their luck: a fourth such group in as many buckets of three finds no room.
+    // Of neighbouring ports 32 share their luck: a fourth such group in as many buckets of three
+    // finds no room.
     assert!(first >= 75 && end >= 97, "{pool} ports, {cpus} CPUs: {first} %, {end} %");
     assert_eq!(audit::audit(&world).live, live);
     // One that ends makes room for one, sooner or later.
@@ -206,8 +208,8 @@ fn services_that_share_a_backend_share_its_ports() {
     audit::audit(&world);
 }
 
-/// Whoever sends: a port that has been used is used again when the others have been, so that the backend's
-/// TIME_WAIT is over by then. Most machines have more possible CPUs than receive packets.
+/// Whoever sends: a port that has been used is used again when the others have been, so that the
+/// backend's TIME_WAIT is over by then. Most machines have more possible CPUs than receive packets.
 #[test]
 fn one_cpu_goes_round_the_whole_pool() {
     needs_root!("one_cpu_goes_round_the_whole_pool");

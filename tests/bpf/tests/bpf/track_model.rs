@@ -25,8 +25,8 @@ const STEPS: usize = 1_000;
 const FLOWS: u32 = 40;
 /// The first backend.
 const FORMER: u8 = 0;
-/// Seconds after which a record on probation may give way, and a SYN begins another connection on the tuple of one that
-/// was closed.
+/// Seconds after which a record on probation may give way, and a SYN begins another connection on
+/// the tuple of one that was closed.
 const CHANCE: i32 = 2;
 
 /// A record's bucket, name and contents.

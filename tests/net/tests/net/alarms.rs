@@ -1,5 +1,5 @@
-//! Every fault that bypassing the kernel's stack would hide is named, by its kind in docs/runbook.md, and mended
-//! where it can be. How long that took is printed.
+//! Every fault that bypassing the kernel's stack would hide is named, by its kind in
+//! docs/runbook.md, and mended where it can be. How long that took is printed.
 
 use std::io::Write;
 use std::net::{SocketAddr, UdpSocket};
@@ -46,7 +46,8 @@ fn problem(gateway: &Gateway, kind: &str, words: &str) -> Result<()> {
 /// The node is healthy, and says this all the same.
 fn finding(gateway: &Gateway, kind: &str, words: &str) -> Result<()> {
     let began = Instant::now();
-    // What happens on the way, such as a link that is down while it is renamed, is a problem for a moment.
+    // What happens on the way, such as a link that is down while it is renamed, is a problem for a
+    // moment.
     let told = |status: &Value| has(&status["findings"], kind) && status["healthy"] == true;
     let status = gateway.wait_status(kind, told)?;
     took(kind, began);
@@ -115,7 +116,8 @@ fn a_program_that_somebody_detached() -> Result<()> {
     Ok(())
 }
 
-/// Nobody mends it then; commands still know which interface that is, and the next daemon what happened.
+/// Nobody mends it then; commands still know which interface that is, and the next daemon what
+/// happened.
 #[test]
 fn a_program_that_somebody_detached_while_no_daemon_ran() -> Result<()> {
     needs_root!();
@@ -245,8 +247,8 @@ fn a_restart_while_an_interface_is_down() -> Result<()> {
     Ok(())
 }
 
-/// A thousand datagrams a second for half a minute, then none: a load test that ends is no finding. (What stops after
-/// ten minutes is one: unit tests of the gateway, by a clock of their own.)
+/// A thousand datagrams a second for half a minute, then none: a load test that ends is no finding.
+/// (What stops after ten minutes is one: unit tests of the gateway, by a clock of their own.)
 #[test]
 fn a_burst_that_ends() -> Result<()> {
     needs_root!();

@@ -66,8 +66,8 @@ fn a_start_is_announced_to_those_who_knew_another_owner() -> Result<()> {
     Ok(())
 }
 
-/// The gateway's interface receives what asks for WEB6 (static: whoever asked for it lives or not), and the gateway is
-/// a member of that group.
+/// The gateway's interface receives what asks for WEB6 (static: whoever asked for it lives or not),
+/// and the gateway is a member of that group.
 fn receives(site: &Site, received: bool, member: bool) -> Result<()> {
     let fits = || {
         let mut command = site.net.gateway.command("ip");
@@ -85,7 +85,8 @@ fn receives(site: &Site, received: bool, member: bool) -> Result<()> {
     Ok(())
 }
 
-/// The filter of a card lets solicitations for the address through for as long as the packet path answers them.
+/// The filter of a card lets solicitations for the address through for as long as the packet path
+/// answers them.
 #[test]
 fn multicast_addresses_come_and_go_with_announced_ipv6_addresses() -> Result<()> {
     needs_root!();

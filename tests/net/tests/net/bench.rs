@@ -1,4 +1,5 @@
-//! `ringway-lab bench packet`, `engine` and `capture`, as short as they can be: what they say, not how fast anything is.
+//! `ringway-lab bench packet`, `engine` and `capture`, as short as they can be: what they say, not
+//! how fast anything is.
 
 use std::process::Command;
 

@@ -13,7 +13,8 @@ use serde_json::Value;
 
 const INTERFACES: [&str; 2] = ["eth0", "eth1"];
 
-/// One interface by three witnesses: our books, the device, and the kernel's count of our program's runs.
+/// One interface by three witnesses: our books, the device, and the kernel's count of our program's
+/// runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Count {
     seen: u64,

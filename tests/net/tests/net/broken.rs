@@ -7,7 +7,8 @@ use anyhow::{Result, ensure};
 use ringway_net_tests::{Gateway, SERVICE_V6, Site, WEB, configuration, get, http, needs_root};
 use ringway_testnet::{End, Namespace, VethOptions, veth, wait_for};
 
-/// Checks fail, the kernel doubts the neighbour and asks again: well before the 45 s that it believes an address by itself.
+/// Checks fail, the kernel doubts the neighbour and asks again: well before the 45 s that it
+/// believes an address by itself.
 const FOUND_OUT: Duration = Duration::from_secs(25);
 
 const CHECK: &str = "check = { type = \"http\", interval = \"500ms\" }\n";

@@ -28,8 +28,8 @@ fn reason(status: &Value, n: usize) -> &str {
     status["services"][0]["backends"][n]["reason"].as_str().unwrap_or_default()
 }
 
-/// Waits until the backends' health is this, and backend `n`'s for a reason with these words: on a busy machine the first
-/// checks may fail for another one.
+/// Waits until the backends' health is this, and backend `n`'s for a reason with these words: on a
+/// busy machine the first checks may fail for another one.
 fn wait_health(gateway: &Gateway, healthy: [&str; 2], n: usize, why: &str) -> Result<()> {
     let fits = |status: &Value| healths(status) == healthy && reason(status, n).contains(why);
     gateway.wait_status(why, fits)?;

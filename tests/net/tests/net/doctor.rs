@@ -1,5 +1,5 @@
-//! `ringway doctor`: settings made wrong in a namespace are found, set right by the script that it writes, gone, and
-//! wrong again once the undo has been run.
+//! `ringway doctor`: settings made wrong in a namespace are found, set right by the script that it
+//! writes, gone, and wrong again once the undo has been run.
 
 use std::path::Path;
 
@@ -142,7 +142,8 @@ fn settings_of_tcp() -> Result<()> {
     patient.cure("sysctl-bounds", key, SOON)
 }
 
-/// `ip netns exec` hides it, and what is mounted then is gone with the command: nothing that could be pasted helps.
+/// `ip netns exec` hides it, and what is mounted then is gone with the command: nothing that could
+/// be pasted helps.
 #[test]
 fn no_place_for_pins() -> Result<()> {
     needs_root!();

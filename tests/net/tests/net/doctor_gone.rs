@@ -1,4 +1,5 @@
-//! `ringway doctor` where things are missing: what goes while it looks, what may not be read, what is not mounted.
+//! `ringway doctor` where things are missing: what goes while it looks, what may not be read, what
+//! is not mounted.
 
 use anyhow::{Context, Result, ensure};
 use ringway_net_tests::{binary, needs_root};
@@ -51,7 +52,8 @@ fn an_interface_that_came_meanwhile() -> Result<()> {
         let all = said["findings"].as_array().context("no findings")?;
         Ok(all.iter().filter(|one| one["subject"] == name).cloned().collect())
     };
-    // It came before the first look or between the two: then its counters are unknown, and never ok without both.
+    // It came before the first look or between the two: then its counters are unknown, and never ok
+    // without both.
     let both = about("va")?.iter().all(|one| one["severity"] != "ok");
     let known = about("va")?.iter().all(|one| one["severity"] != "unknown");
     ensure!(both || known, "{said:#}");

@@ -72,7 +72,8 @@ fn begin(count: usize) -> Result<Vec<TcpStream>> {
             sin_zero: [0; 8],
         };
         let size = size_of_val(&address) as u32;
-        // SAFETY: the address is a sockaddr_in of that size. That it is still under way is what is wanted.
+        // SAFETY: the address is a sockaddr_in of that size. That it is still under way is what is
+        // wanted.
         unsafe { libc::connect(fd, (&raw const address).cast(), size) };
         Ok(stream)
     };

@@ -1,11 +1,12 @@
-//! The commands of README.md and of the guides under docs/, as they are written there and in their order, on the
-//! machine that they speak of (machine.sh); and what they are said to print.
+//! The commands of README.md and of the guides under docs/, as they are written there and in their
+//! order, on the machine that they speak of (machine.sh); and what they are said to print.
 //!
-//! A block that begins with "```sh" is run on the gateway, "```sh client" or "```sh backend" there. "```sh elsewhere"
-//! is not run: it is for other machines, or for programs that are not everywhere; unit tests of the programs hold
-//! their commands against the command line (terminal/src/testing_documents.rs). "```sh NAME" is a file that another test
-//! uses. A "```text" block right behind a block that is run is what that prints: the beginning of each of its lines must
-//! come, whatever numbers are in it. `<!-- sh: COMMAND -->` does what a reader need not see.
+//! A block that begins with "```sh" is run on the gateway, "```sh client" or
+//! "```sh backend" there. "```sh elsewhere" is not run: it is for other machines, or for programs
+//! that are not everywhere; unit tests of the programs hold their commands against the command line
+//! (terminal/src/testing_documents.rs). "```sh NAME" is a file that another test uses. A "```text"
+//! block right behind a block that is run is what that prints: the beginning of each of its lines
+//! must come, whatever numbers are in it. `<!-- sh: COMMAND -->` does what a reader need not see.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -31,7 +32,8 @@ const FOLLOWED: [&str; 8] = [
     "docs/runbook.md",
 ];
 
-/// Commands in running text of these documents are run as well, each once, with an example for what is in capitals.
+/// Commands in running text of these documents are run as well, each once, with an example for what
+/// is in capitals.
 const SPANS_TOO: [&str; 4] =
     ["docs/coexistence.md", "docs/explain.md", "docs/operations.md", "docs/runbook.md"];
 const EXAMPLES: [(&str, &str); 8] = [

@@ -1,5 +1,5 @@
-//! dsr-l2, dsr-ipip and dsr-gue carry traffic: backends have the service address, see their clients'
-//! own, and answer past the gateway's program.
+//! dsr-l2, dsr-ipip and dsr-gue carry traffic: backends have the service address, see their
+//! clients' own, and answer past the gateway's program.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -24,8 +24,8 @@ pub(super) enum Opener {
     Kernel,
 }
 
-/// A gateway that their answers pass as they would any router, and two backends that have the service
-/// addresses on `lo`, with what opens their tunnels.
+/// A gateway that their answers pass as they would any router, and two backends that have the
+/// service addresses on `lo`, with what opens their tunnels.
 pub(super) fn backends_with_the_addresses(opener: Opener) -> Result<(TwoArmed, Vec<Child>)> {
     let net = two_armed(2, Families::Both)?;
     forwards(&net.gateway, "eth1")?;
@@ -99,7 +99,8 @@ impl Dsr {
         Gateway::start(&self.net.gateway, &self.configuration(forward, vip, v6))
     }
 
-    /// HTTP, TCP and UDP get through to both backends, and nothing else of the gateway's has a hand in it.
+    /// HTTP, TCP and UDP get through to both backends, and nothing else of the gateway's has a hand
+    /// in it.
     fn carries(&self, forward: &str, vip: IpAddr, v6: bool) -> Result<()> {
         let what = || format!("{forward}: {vip}, backends by {}", if v6 { "IPv6" } else { "IPv4" });
         let gateway = self.start(forward, vip, v6).with_context(what)?;
@@ -132,7 +133,8 @@ impl Dsr {
         for _ in 0..10 {
             ensure!(line.ask("again")? == first, "another backend on one connection");
         }
-        // Longer than what is left beside an outer header: the client learns that and sends less at once.
+        // Longer than what is left beside an outer header: the client learns that and sends less at
+        // once.
         line.ask(&"x".repeat(20_000)).context("a long line")?;
         let any = if vip.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
         let socket = self.client().run(|| UdpSocket::bind(any))??;
@@ -240,7 +242,8 @@ fn the_kernel_opens_tunnels() -> Result<()> {
     every_tunnel(&dsr, "dsr-gue")
 }
 
-/// The client is told how much fits, and all of a long line arrives; with a longer way nobody needs telling.
+/// The client is told how much fits, and all of a long line arrives; with a longer way nobody needs
+/// telling.
 #[test]
 fn long_packets() -> Result<()> {
     needs_root!();

@@ -124,8 +124,8 @@ fn by_gue_of_every_family() -> Result<()> {
     Ok(())
 }
 
-/// Opened by the backends' own kernels, as katran's backends do it; what this kernel does not have is
-/// said and left out.
+/// Opened by the backends' own kernels, as katran's backends do it; what this kernel does not have
+/// is said and left out.
 #[test]
 fn the_kernels_own_tunnel_devices() -> Result<()> {
     needs_root!();
@@ -239,7 +239,8 @@ fn udp_and_dns_take_the_road() -> Result<()> {
     Ok(())
 }
 
-/// A backend on which nobody opens the tunnel is down, whatever it serves at its own address; unless it is asked there.
+/// A backend on which nobody opens the tunnel is down, whatever it serves at its own address;
+/// unless it is asked there.
 #[test]
 fn a_backend_that_opens_no_tunnels_is_down() -> Result<()> {
     needs_root!();
@@ -260,8 +261,8 @@ fn a_backend_that_opens_no_tunnels_is_down() -> Result<()> {
     Ok(())
 }
 
-/// A backend without the service address that forwards would have its checks answered by another: back here, where
-/// that one would be chosen, or straight there. It is down, and stays so.
+/// A backend without the service address that forwards would have its checks answered by another:
+/// back here, where that one would be chosen, or straight there. It is down, and stays so.
 #[test]
 fn a_backend_that_sends_checks_on_is_down() -> Result<()> {
     needs_root!();

@@ -1,4 +1,5 @@
-//! `ringway engine`: packet programs on veth, whose other end is the kernel's own stack; and on capture files.
+//! `ringway engine`: packet programs on veth, whose other end is the kernel's own stack; and on
+//! capture files.
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpStream, UdpSocket};
@@ -68,7 +69,8 @@ fn pings_are_answered() -> Result<()> {
     Ok(())
 }
 
-/// What veth's driver could do beside is said at the start and at the end; or that this kernel does not tell.
+/// What veth's driver could do beside is said at the start and at the end; or that this kernel does
+/// not tell.
 fn driver_is_told(port: &str, log: &str, document: &Value) -> Result<()> {
     let queues = document["queues"].as_array().context("queues")?;
     if !port.starts_with("af_xdp") {
@@ -255,7 +257,8 @@ fn an_engine_is_inspected() -> Result<()> {
     Ok(())
 }
 
-/// A successor goes on with sockets and memory while packets come; one that does not fit leaves the engine as it was.
+/// A successor goes on with sockets and memory while packets come; one that does not fit leaves the
+/// engine as it was.
 #[test]
 fn one_engine_takes_over_from_another() -> Result<()> {
     needs_root!();
@@ -309,7 +312,8 @@ fn one_engine_takes_over_from_another() -> Result<()> {
     }
     flood.signal(Signal::INT)?;
     let flooded = flood.wait(SOON)?;
-    // All that was in the rings was answered, but what came while an app was being changed may have been dropped with it.
+    // All that was in the rings was answered, but what came while an app was being changed may have
+    // been dropped with it.
     let summary = flooded.log.lines().find(|line| line.contains("received")).context("ping")?;
     let numbers: Vec<u64> = summary.split(' ').filter_map(|word| word.parse().ok()).collect();
     let [sent, received] = numbers[..2] else { anyhow::bail!("{summary}") };

@@ -121,7 +121,8 @@ fn a_dead_engines_packets_are_dropped() -> Result<()> {
     Ok(())
 }
 
-/// Numbers its datagrams, one each hundred microseconds, until it is told to stop. How many were sent.
+/// Numbers its datagrams, one each hundred microseconds, until it is told to stop. How many were
+/// sent.
 fn flood(client: &Namespace, stop: &AtomicBool) -> Result<u64> {
     client.run(|| {
         let socket = UdpSocket::bind("10.8.0.2:0")?;
@@ -153,7 +154,8 @@ fn passed(socket: &UdpSocket, stop: &AtomicBool) -> (Vec<u64>, usize) {
     }
 }
 
-/// What a dead engine's program drops, the next engine's answers, or drops until it can: between the two nothing goes to the kernel.
+/// What a dead engine's program drops, the next engine's answers, or drops until it can: between
+/// the two nothing goes to the kernel.
 #[test]
 fn nothing_passes_while_the_next_engine_starts() -> Result<()> {
     needs_root!();
@@ -216,7 +218,8 @@ fn a_dead_engines_queue_is_dropped() -> Result<()> {
     Ok(())
 }
 
-/// How far a successor comes before it is killed: what the kernel does for a process that is, it does for a descriptor that is closed.
+/// How far a successor comes before it is killed: what the kernel does for a process that is, it
+/// does for a descriptor that is closed.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
 enum Step {
     Connected,
@@ -307,7 +310,8 @@ fn a_successor_is_killed_halfway() -> Result<()> {
     }
     flood.signal(Signal::INT)?;
     flood.wait(SOON)?;
-    // What waited in rings meanwhile was answered; what is not read at once by `ping` itself is not the engine's fault.
+    // What waited in rings meanwhile was answered; what is not read at once by `ping` itself is not
+    // the engine's fault.
     let sent = icmp(&client, "OutEchos")?;
     ensure!(sent > 100, "{sent} requests");
     let answered = || icmp(&client, "InEchoReps").is_ok_and(|answered| answered == sent);
@@ -316,7 +320,8 @@ fn a_successor_is_killed_halfway() -> Result<()> {
     Ok(())
 }
 
-/// A frame of each thousand packets is lost at full rate: whose fault it is is known before the oldest is ten seconds old.
+/// A frame of each thousand packets is lost at full rate: whose fault it is is known before the
+/// oldest is ten seconds old.
 #[test]
 fn frames_that_are_lost_are_told() -> Result<()> {
     needs_root!();

@@ -1,4 +1,5 @@
-//! What this machine lacks is no failure of a backend's, and neighbours on it cannot starve the daemon.
+//! What this machine lacks is no failure of a backend's, and neighbours on it cannot starve the
+//! daemon.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -231,7 +232,8 @@ fn ten_thousand_hostile_connections_cost_nothing() -> Result<()> {
     Ok(())
 }
 
-/// Of those who may use it: who asks besides is told what the pins hold, and waits no longer for that than for the daemon.
+/// Of those who may use it: who asks besides is told what the pins hold, and waits no longer for
+/// that than for the daemon.
 #[test]
 fn a_crowd_at_the_api_costs_nothing() -> Result<()> {
     needs_root!();

@@ -35,7 +35,8 @@ fn refused(gateway: &Gateway, arguments: &[&str], words: &[&str]) -> Result<()> 
     Ok(())
 }
 
-/// Both families: a new flow, the same flow when it is there, and what becomes of it without its backends.
+/// Both families: a new flow, the same flow when it is there, and what becomes of it without its
+/// backends.
 #[test]
 fn says_what_then_happens() -> Result<()> {
     needs_root!();

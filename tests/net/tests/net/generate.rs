@@ -1,4 +1,5 @@
-//! `ringway-lab gen`: all that is sent is found again, by every kind of port; and what it says to words that cannot be.
+//! `ringway-lab gen`: all that is sent is found again, by every kind of port; and what it says to
+//! words that cannot be.
 
 use std::process::Command;
 
@@ -7,7 +8,8 @@ use ringway_net_tests::{SOON, lab_binary, needs_root, ringway_lab};
 use ringway_testnet::{Child, End, Namespace, Signal, VethOptions, veth};
 use serde_json::Value;
 
-/// As many as fit into the shortest queue on the way, that of a veth (VETH_RING_SIZE), whoever has to wait for a processor.
+/// As many as fit into the shortest queue on the way, that of a veth (VETH_RING_SIZE), whoever has
+/// to wait for a processor.
 const COUNT: u64 = 240;
 const PACKETS: &str = "240";
 const MAC: [&str; 2] = ["--destination-mac", "02:00:00:00:00:02"];
@@ -63,7 +65,8 @@ fn all_that_is_sent_comes() -> Result<()> {
     Ok(())
 }
 
-/// A veth drops, and counts nowhere that a sender looks, what is longer than the far end's MTU: the sink misses every other packet.
+/// A veth drops, and counts nowhere that a sender looks, what is longer than the far end's MTU: the
+/// sink misses every other packet.
 #[test]
 fn what_is_lost_on_the_way_is_told() -> Result<()> {
     needs_root!();

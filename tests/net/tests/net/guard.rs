@@ -1,5 +1,6 @@
-//! The guard of the default route: a gateway on such an interface is gone again unless an administrator
-//! who can still reach the machine confirms it. In a namespace, where it is off unless a test asks for it.
+//! The guard of the default route: a gateway on such an interface is gone again unless an
+//! administrator who can still reach the machine confirms it. In a namespace, where it is off
+//! unless a test asks for it.
 
 use std::process::Command;
 

@@ -10,8 +10,8 @@ use ringway_testnet::tools;
 
 const GUIDE: &str = include_str!("../../../../docs/first-service.md");
 
-/// Runs a script with processes, mounts and a network of its own: whatever becomes of it, nothing stays, and names
-/// that are taken outside are free inside.
+/// Runs a script with processes, mounts and a network of its own: whatever becomes of it, nothing
+/// stays, and names that are taken outside are free inside.
 const SANDBOX: &str = "mount -t tmpfs none /run; mkdir /run/netns; mount -t bpf none /sys/fs/bpf; \
                        exec sh -euc \"$0\"";
 

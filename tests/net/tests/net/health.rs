@@ -24,8 +24,8 @@ fn health(status: &Value, n: usize) -> &str {
     status["services"][0]["backends"][n]["health"].as_str().unwrap_or_default()
 }
 
-/// Asks again and again for at least `least`, then until 50 requests in a row were answered; returns
-/// how long after `from` the last failure began.
+/// Asks again and again for at least `least`, then until 50 requests in a row were answered;
+/// returns how long after `from` the last failure began.
 fn last_failure(site: &Site, from: Instant, least: Duration) -> Result<Duration> {
     let mut last = Duration::ZERO;
     let mut streak = 0;
@@ -189,7 +189,8 @@ fn without_a_check_a_backend_is_always_up_and_shown_so() -> Result<()> {
     Ok(())
 }
 
-/// So many do not fail at once by themselves: then checks are not believed, and all backends get traffic.
+/// So many do not fail at once by themselves: then checks are not believed, and all backends get
+/// traffic.
 #[test]
 fn more_backends_fail_than_may_be() -> Result<()> {
     needs_root!();

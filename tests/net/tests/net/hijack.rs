@@ -274,8 +274,8 @@ fn after_a_forged_reset_the_port_is_not_passed_on() -> Result<()> {
     Ok(())
 }
 
-/// A forged FIN, whatever its sequence number, is refuted by the client's next data: then the connection may idle for
-/// longer than one that ends.
+/// A forged FIN, whatever its sequence number, is refuted by the client's next data: then the
+/// connection may idle for longer than one that ends.
 #[test]
 fn a_forged_fin_ends_no_connection_that_goes_on() -> Result<()> {
     needs_root!();

@@ -59,7 +59,8 @@ fn both_families_in_generic_mode() -> Result<()> {
     both_families("generic")
 }
 
-/// A bridge knows no native mode, and native XDP cannot send to it: the kernel must, and be told so.
+/// A bridge knows no native mode, and native XDP cannot send to it: the kernel must, and be told
+/// so.
 #[test]
 fn auto_is_generic_where_native_cannot_be() -> Result<()> {
     needs_root!();

@@ -1,5 +1,5 @@
-//! What users and their scripts rely on: whatever the previous release has, this one still has. Commands and options, reasons,
-//! checks, keys of JSON documents, metrics, and pins.
+//! What users and their scripts rely on: whatever the previous release has, this one still has.
+//! Commands and options, reasons, checks, keys of JSON documents, metrics, and pins.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -181,7 +181,8 @@ fn commands_that_moved_say_where_they_are() -> Result<()> {
     Ok(())
 }
 
-/// The lab runs the `ringway` that it is told to, beside it or in PATH, and none of another version.
+/// The lab runs the `ringway` that it is told to, beside it or in PATH, and none of another
+/// version.
 #[test]
 fn the_lab_finds_ringway_and_refuses_another_version() -> Result<()> {
     needs_root!();

@@ -1,4 +1,5 @@
-//! The lab changes no setting of the machine and leaves nothing behind: not when it ends, and not when it is killed.
+//! The lab changes no setting of the machine and leaves nothing behind: not when it ends, and not
+//! when it is killed.
 
 use std::collections::BTreeMap;
 use std::fs;

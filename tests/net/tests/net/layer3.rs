@@ -206,7 +206,8 @@ fn clients_behind_it() -> Result<()> {
     balanced(&status)
 }
 
-/// Records of tun0 begin with the IP header, those of eth1 with Ethernet's; of both there are 60 bytes.
+/// Records of tun0 begin with the IP header, those of eth1 with Ethernet's; of both there are 60
+/// bytes.
 #[test]
 fn captured_with_and_without_header() -> Result<()> {
     needs_root!();

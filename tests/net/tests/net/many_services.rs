@@ -94,7 +94,8 @@ fn a_strict_reload_changes_nothing_where_there_are_warnings() -> Result<()> {
     Ok(())
 }
 
-/// What the daemon refuses is told in its words; that its socket was on the way there explains nothing.
+/// What the daemon refuses is told in its words; that its socket was on the way there explains
+/// nothing.
 #[test]
 fn what_cannot_be_kept_is_refused_by_its_cause() -> Result<()> {
     needs_root!();

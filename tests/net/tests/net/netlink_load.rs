@@ -1,5 +1,5 @@
-//! Others change the machine's network configuration, fast or slowly: the daemon stays informed, and
-//! answers.
+//! Others change the machine's network configuration, fast or slowly: the daemon stays informed,
+//! and answers.
 
 use std::fs;
 use std::thread;

@@ -87,8 +87,8 @@ impl Flows {
     }
 }
 
-/// b1 is down, and has its connection; so it is after a restart of the daemon, until `lose` takes its
-/// host away.
+/// b1 is down, and has its connection; so it is after a restart of the daemon, until `lose` takes
+/// its host away.
 fn goes_on(
     gateway: &mut Gateway,
     flows: &mut Flows,

@@ -73,7 +73,8 @@ fn a_drain_takes_new_flows_alone_and_lasts() -> Result<()> {
     let told = done(&gateway, &["backend", "drain", "echo", "10.2.0.11"])?;
     ensure!(told["rings"][0]["moved_slots"].as_u64() > Some(30_000), "{told}");
     ensure!(told["flows"]["reset_flows"] == 0, "{told}");
-    // Counted after the drain: those who wait for the last flow are not told of a time before the first.
+    // Counted after the drain: those who wait for the last flow are not told of a time before the
+    // first.
     ensure!(told["backend"]["flows"].as_u64() >= Some(1), "{told}");
     let flows = backend(&gateway.status()?, "10.2.0.11")?["current_flows"].as_u64();
     ensure!(flows >= Some(1), "{flows:?} flows, and one is open");
@@ -186,8 +187,8 @@ fn a_drain_while_a_reload_is_on_its_way() -> Result<()> {
     Ok(())
 }
 
-/// One that hangs while it reads is given up; it goes on after another one has been kept and before that is in force, and
-/// takes nothing back.
+/// One that hangs while it reads is given up; it goes on after another one has been kept and before
+/// that is in force, and takes nothing back.
 #[test]
 fn a_change_that_comes_too_late_takes_no_other_back() -> Result<()> {
     const GIVEN_UP: Duration = Duration::from_secs(60);
@@ -368,8 +369,8 @@ fn overrides_of_what_is_not_there() -> Result<()> {
     Ok(())
 }
 
-/// Flows of dsr services have no record: the ring's memory keeps them. And a reload opens the road that
-/// their checks take.
+/// Flows of dsr services have no record: the ring's memory keeps them. And a reload opens the road
+/// that their checks take.
 #[test]
 fn dsr_flows_outlive_a_drain_and_checks_can_come_later() -> Result<()> {
     needs_root!();

@@ -125,7 +125,8 @@ fn three_backends_behind_one_bridge_on_this_host() -> Result<()> {
     Ok(())
 }
 
-/// In the generic path a redirect enters a bridge, and the kernel need not forward: so `auto` is that.
+/// In the generic path a redirect enters a bridge, and the kernel need not forward: so `auto` is
+/// that.
 #[test]
 fn all_generic_nothing_is_passed() -> Result<()> {
     needs_root!();

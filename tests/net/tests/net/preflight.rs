@@ -1,5 +1,5 @@
-//! `ringway check --host` on real interfaces: what is wrong is found, and gone once the printed command has
-//! been run.
+//! `ringway check --host` on real interfaces: what is wrong is found, and gone once the printed
+//! command has been run.
 
 use anyhow::{Context, Result, ensure};
 use ringway_net_tests::{SERVICE_V4, Site, WEB, needs_root, ringway};
@@ -174,7 +174,8 @@ fn what_a_machine_in_order_is_told() -> Result<()> {
     Ok(())
 }
 
-/// One rule set: what the doctor says of this machine as a balancer, about the interfaces of the file.
+/// One rule set: what the doctor says of this machine as a balancer, about the interfaces of the
+/// file.
 #[test]
 fn the_host_is_the_doctors() -> Result<()> {
     needs_root!();

@@ -1,4 +1,5 @@
-//! The daemon as the packaged unit runs it: user ringway, and after loading three capabilities alone.
+//! The daemon as the packaged unit runs it: user ringway, and after loading three capabilities
+//! alone.
 
 use std::fs;
 use std::io::IoSliceMut;
@@ -30,8 +31,8 @@ const ID: u32 = 62_114;
 /// CAP_NET_ADMIN 12, CAP_NET_RAW 13, CAP_BPF 39 (linux/capability.h).
 const THREE: u64 = 1 << 12 | 1 << 13 | 1 << 39;
 
-/// Where the daemon runs: the gateway's network namespace, and a mount namespace with a bpffs of its own and a
-/// user ringway. A process that sleeps keeps it.
+/// Where the daemon runs: the gateway's network namespace, and a mount namespace with a bpffs of
+/// its own and a user ringway. A process that sleeps keeps it.
 struct Machine {
     namespace: Namespace,
     directory: PathBuf,
@@ -190,8 +191,9 @@ fn receive(listener: &UnixDatagram, give: &mpsc::Sender<OwnedFd>) -> Result<()> 
     Ok(())
 }
 
-/// What systemd makes of bpffs for the daemon: ProtectKernelTunables has it read-only, whatever ReadWritePaths says of
-/// that very path; what is below stays as it is (systemd's src/core/namespace.c, protect_kernel_tunables_sys_table).
+/// What systemd makes of bpffs for the daemon: ProtectKernelTunables has it read-only, whatever
+/// ReadWritePaths says of that very path; what is below stays as it is (systemd's
+/// src/core/namespace.c, protect_kernel_tunables_sys_table).
 fn sandbox() -> String {
     let writable = line_of("ReadWritePaths=").split(' ').map(|path| path.trim_start_matches('-'));
     let below = writable.filter(|path| path.starts_with("/sys/fs/bpf/"));
@@ -355,8 +357,8 @@ fn captures_are_swept_away(site: &Site, machine: &Machine) -> Result<()> {
     Ok(())
 }
 
-/// The daemon's user owns the directory of the node's pins. What it plants there makes root neither give
-/// away what is not its own nor wait for ever.
+/// The daemon's user owns the directory of the node's pins. What it plants there makes root neither
+/// give away what is not its own nor wait for ever.
 #[test]
 fn planted_links_are_refused() -> Result<()> {
     needs_root!();
@@ -422,7 +424,8 @@ fn planted_links_are_refused() -> Result<()> {
     untouched()
 }
 
-/// What loads programs at a start may come by a reload: the road of dsr checks, with a device and rules of its own.
+/// What loads programs at a start may come by a reload: the road of dsr checks, with a device and
+/// rules of its own.
 #[test]
 fn a_reload_opens_the_road_of_checks() -> Result<()> {
     needs_root!();
@@ -499,7 +502,8 @@ fn the_units_daemon_survives_a_second_bpffs() -> Result<()> {
     Ok(())
 }
 
-/// Many scripts mount a bpffs without a look. No request is lost when the daemon is killed then and starts again.
+/// Many scripts mount a bpffs without a look. No request is lost when the daemon is killed then and
+/// starts again.
 #[test]
 fn a_second_bpffs_on_top() -> Result<()> {
     needs_root!();

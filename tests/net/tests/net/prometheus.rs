@@ -192,7 +192,8 @@ fn every_runbook_url_leads_somewhere() -> Result<()> {
     ensure!(urls.len() == alerts().count(), "an alert without a runbook_url");
     for url in urls {
         let anchor = url.strip_prefix(AT_HOME).with_context(|| url.to_owned())?;
-        // Of every kind of problem and finding there is a section: crate ringway-api, problem_kind.rs.
+        // Of every kind of problem and finding there is a section: crate ringway-api,
+        // problem_kind.rs.
         let fits = anchor == "{{ $labels.kind }}" || anchors.contains(anchor);
         ensure!(fits, "{url}: docs/runbook.md has no such section: {anchors:?}");
     }

@@ -58,7 +58,8 @@ fn is_right_and_quick_whatever_the_daemon_does() -> Result<()> {
     gateway.child().signal(Signal::STOP)?;
     let busy = gateway.ringway(&["status", "--ready"])?;
     ensure!(busy.code == 0 && busy.out.contains(BUSY), "{busy:?}");
-    // Its last beat grows old. Before that, a machine that is busy itself may read the tables too late.
+    // Its last beat grows old. Before that, a machine that is busy itself may read the tables too
+    // late.
     wait_for("its beat is old", SOON, || {
         ask(&gateway, &[], 3, "no answer within").map_err(|error| error.to_string())
     })?;

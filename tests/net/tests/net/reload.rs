@@ -167,7 +167,8 @@ fn a_bad_file_changes_nothing_and_says_why() -> Result<()> {
     ensure!(ran.code == 2 && ran.err.contains("renamed in the file"), "{ran:?}");
     gateway.child().signal(Signal::HUP)?;
     gateway.child().wait_for_log("name of [node] cannot be changed by a reload", SOON)?;
-    // A file that does not tell its node's name any more is found refused in the status, too; one of somebody else is not.
+    // A file that does not tell its node's name any more is found refused in the status, too; one
+    // of somebody else is not.
     gateway.rewrite(&good)?;
     reloads(&gateway)?;
     gateway.wait_status("no finding", |status| !finds(status, "reload-failed"))?;

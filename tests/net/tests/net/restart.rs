@@ -29,8 +29,9 @@ fn start_binary(binary: PathBuf, site: &Site) -> Result<Gateway> {
     Ok(gateway)
 }
 
-/// Asks on a connection of its own, again and again, at a pace at which no port of the nat pool comes round again
-/// while the backend, which closes first, holds it in TIME_WAIT. Returns how often.
+/// Asks on a connection of its own, again and again, at a pace at which no port of the nat pool
+/// comes round again while the backend, which closes first, holds it in TIME_WAIT. Returns how
+/// often.
 fn open_at_pace(client: &Namespace, stop: &AtomicBool) -> Result<u64> {
     let mut asked = 0;
     while !stop.load(Ordering::Relaxed) {
@@ -41,8 +42,8 @@ fn open_at_pace(client: &Namespace, stop: &AtomicBool) -> Result<u64> {
     Ok(asked)
 }
 
-/// wrk on lasting connections over IPv4 and IPv6, and new connections, while `disturb` does what it does; no
-/// request may fail.
+/// wrk on lasting connections over IPv4 and IPv6, and new connections, while `disturb` does what it
+/// does; no request may fail.
 pub(super) fn under_load(disturb: impl FnOnce(&mut Gateway) -> Result<()>) -> Result<()> {
     under_load_of(binary()?, disturb)
 }
@@ -273,7 +274,8 @@ fn a_second_daemon_is_refused() -> Result<()> {
     Ok(())
 }
 
-/// Where pins cannot be seen, as under `ip netns exec`, nothing is said to be gone, and nobody is told to take ours away.
+/// Where pins cannot be seen, as under `ip netns exec`, nothing is said to be gone, and nobody is
+/// told to take ours away.
 #[test]
 fn what_cannot_be_seen_is_not_said_to_be_gone() -> Result<()> {
     needs_root!();

@@ -18,7 +18,8 @@ const ECHO: SocketAddr = SocketAddr::new(VIP, 7);
 const WEB: SocketAddr = SocketAddr::new(VIP, 80);
 const BACKENDS: usize = 3;
 
-/// One network: a client, two gateways with an arm each, and backends that have the service address.
+/// One network: a client, two gateways with an arm each, and backends that have the service
+/// address.
 struct Site {
     client: Namespace,
     gateways: Vec<Namespace>,

@@ -127,7 +127,8 @@ fn requests_go_out_and_nothing_comes_back() -> Result<()> {
     Ok(())
 }
 
-/// The far ends of these veth pairs are in other namespaces: `check --host` counts what that hides, and nobody else tells.
+/// The far ends of these veth pairs are in other namespaces: `check --host` counts what that hides,
+/// and nobody else tells.
 #[test]
 fn what_can_never_be_seen_is_no_finding() -> Result<()> {
     needs_root!();
@@ -159,7 +160,8 @@ fn degraded_is_not_unhealthy() -> Result<()> {
     Ok(())
 }
 
-/// Whose machine loses power fails its checks first and has no MAC address then: the log has both, and its return.
+/// Whose machine loses power fails its checks first and has no MAC address then: the log has both,
+/// and its return.
 #[test]
 fn why_a_backend_is_down_is_logged_as_it_becomes_known() -> Result<()> {
     needs_root!();

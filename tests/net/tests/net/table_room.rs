@@ -1,5 +1,5 @@
-//! A reload for which the tables or the kernel's memory have no room is refused, and traffic goes on
-//! as before.
+//! A reload for which the tables or the kernel's memory have no room is refused, and traffic goes
+//! on as before.
 
 use std::fs;
 use std::net::SocketAddr;

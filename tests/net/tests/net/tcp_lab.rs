@@ -1,4 +1,5 @@
-//! `ringway-lab bench` of TCP and the kernel's path, as small as it can be: what they say, not how fast anything is.
+//! `ringway-lab bench` of TCP and the kernel's path, as small as it can be: what they say, not how
+//! fast anything is.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
@@ -32,7 +33,8 @@ fn memory_of_a_socket() -> Result<()> {
         rows.iter().find(is).and_then(|row| row["bytes_per_socket"].as_u64()).context("no row")
     };
     for side in ["client", "server"] {
-        // A socket, its inode, its file and its directory entry: no kernel does it for less than 2 KB.
+        // A socket, its inode, its file and its directory entry: no kernel does it for less than 2
+        // KB.
         let idle = bytes("established", side)?;
         ensure!((2000..16_000).contains(&idle), "{side}: {report}");
     }
@@ -240,7 +242,8 @@ fn more_connections_than_memory() -> Result<()> {
     Ok(())
 }
 
-/// Overflows are there with the second that they cost and the counter that tells; and not where queues are long.
+/// Overflows are there with the second that they cost and the counter that tells; and not where
+/// queues are long.
 #[test]
 fn connecting_and_what_delays_it() -> Result<()> {
     needs_root!();

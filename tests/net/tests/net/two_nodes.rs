@@ -1,5 +1,5 @@
-//! docs/two-nodes.md, with the configurations that stand there: what becomes of connections when a gateway
-//! is lost.
+//! docs/two-nodes.md, with the configurations that stand there: what becomes of connections when a
+//! gateway is lost.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -299,7 +299,8 @@ fn exabgp(nodes: &Nodes, n: usize) -> Result<Child> {
     let mut command = namespace.tool("python3")?;
     command.args(["-m", "exabgp"]).arg(&file);
     command.env("PYTHONPATH", exabgp_modules());
-    // It would drop to `nobody`, who may not ask a daemon of root's; and it needs no named pipes for a console.
+    // It would drop to `nobody`, who may not ask a daemon of root's; and it needs no named pipes
+    // for a console.
     command.env("exabgp_daemon_drop", "false").env("exabgp_api_cli", "false");
     with_wrappers(&mut command, &announce);
     Ok(namespace.spawn(command)?)

@@ -86,7 +86,8 @@ pub(super) fn before_iperf(site: &Site) -> Result<Gateway> {
     Gateway::start(&site.net.gateway, &site.configuration(&services))
 }
 
-/// Two seconds of iperf3, and what the client says at their end. With a server for this one: between two, none listens.
+/// Two seconds of iperf3, and what the client says at their end. With a server for this one:
+/// between two, none listens.
 pub(super) fn iperf(site: &Site, more: &[&str]) -> Result<Value> {
     let mut server = site.net.backends[0].ns.tool("iperf3")?;
     server.args(["-s", "-1", "--forceflush"]);

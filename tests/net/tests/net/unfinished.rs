@@ -1,5 +1,5 @@
-//! Checksums that containers leave unfinished (CHECKSUM_PARTIAL): right wherever they arrive, whatever device
-//! is on either side, in both modes.
+//! Checksums that containers leave unfinished (CHECKSUM_PARTIAL): right wherever they arrive,
+//! whatever device is on either side, in both modes.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::{Mutex, PoisonError};
@@ -26,7 +26,8 @@ enum Way {
     Tap,
     /// One that finishes checksums, like most cards.
     Card,
-    /// One that hands unfinished checksums on as such, like that of a virtual machine to its neighbour.
+    /// One that hands unfinished checksums on as such, like that of a virtual machine to its
+    /// neighbour.
     Virtio,
 }
 
@@ -35,7 +36,8 @@ const WAYS: [Way; 5] = [Way::Veth, Way::Bridge, Way::Tap, Way::Card, Way::Virtio
 const AT_ONCE: usize = 3;
 
 impl Way {
-    /// Makes it, `name` being the gateway's device. What it lives by, and the neighbour's namespace.
+    /// Makes it, `name` being the gateway's device. What it lives by, and the neighbour's
+    /// namespace.
     fn make(self, gateway: &Namespace, name: &str, net: u8) -> Result<(Namespace, Option<Cable>)> {
         let neighbour = Namespace::new(name)?;
         let ours = [format!("10.{net}.0.1/24"), format!("fd0{net}::1/64")];

@@ -1,4 +1,5 @@
-//! `ringway check --upgrade` beside a running daemon, and what it foretells: the previous release, this one, and back.
+//! `ringway check --upgrade` beside a running daemon, and what it foretells: the previous release,
+//! this one, and back.
 
 use std::path::Path;
 
@@ -39,7 +40,8 @@ fn foretold(gateway: &mut Gateway, running: &Path, next: &Path) -> Result<bool> 
     Ok(takes_over)
 }
 
-/// A version with other tables ends at once, and says what to do; traffic and the tables stay as they are.
+/// A version with other tables ends at once, and says what to do; traffic and the tables stay as
+/// they are.
 fn is_refused(gateway: &mut Gateway, running: &Path, next: &Path) -> Result<()> {
     restart_as(gateway, next)?;
     let (code, said) = gateway.refusal()?;

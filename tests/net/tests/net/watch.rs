@@ -114,7 +114,8 @@ fn the_service_manager_is_told() -> Result<()> {
     let ns = &site.net.gateway;
     let (path, manager) = manager_of(ns)?;
     let hear = || heard(&manager);
-    // Without a check, so that nothing but the start itself has asked for the backend's MAC address.
+    // Without a check, so that nothing but the start itself has asked for the backend's MAC
+    // address.
     let text = site.configuration(&site.service("web", WEB, ""));
     let mut gateway = Gateway::launch_with(ns, &text, |command| {
         command.env("NOTIFY_SOCKET", &path).env("WATCHDOG_USEC", "400000");

@@ -17,8 +17,8 @@ use super::not_asked::Lack;
 use super::peer::Peer;
 use super::trust::{Trust, authorities};
 
-/// Passes when TLS is agreed on, with a certificate that `tls` takes, and the GET is answered with an
-/// expected status, all within `limit`.
+/// Passes when TLS is agreed on, with a certificate that `tls` takes, and the GET is answered with
+/// an expected status, all within `limit`.
 pub(super) async fn https(
     peer: &Peer,
     check: &HttpCheck,

@@ -255,7 +255,8 @@ async fn a_file_of_authorities_is_read_again_when_it_changes() {
     assert!(unread.contains("cannot be used: No such file"), "{unread}");
 }
 
-/// A FIFO without a writer, which hangs whoever opens it. The runtime waits for its threads, so it lets go at the end.
+/// A FIFO without a writer, which hangs whoever opens it. The runtime waits for its threads, so it
+/// lets go at the end.
 struct Fifo(PathBuf);
 
 impl Drop for Fifo {

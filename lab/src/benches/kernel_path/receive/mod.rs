@@ -135,7 +135,8 @@ fn by_recvmmsg(socket: &UdpSocket, stop: &AtomicBool) -> io::Result<Tally> {
     let mut headers: Vec<libc::mmsghdr> = vectors.iter_mut().map(header).collect();
     while !stop.load(Relaxed) {
         tally.calls += 1;
-        // SAFETY: each header points to one vector, each vector to as many bytes as it says; all outlive the call.
+        // SAFETY: each header points to one vector, each vector to as many bytes as it says; all
+        // outlive the call.
         let got = unsafe {
             libc::recvmmsg(
                 socket.as_raw_fd(),

@@ -1,4 +1,5 @@
-//! io_uring: receives that are under way in the kernel, many handed in and fetched by one system call.
+//! io_uring: receives that are under way in the kernel, many handed in and fetched by one system
+//! call.
 
 use std::net::UdpSocket;
 use std::os::fd::AsRawFd as _;
@@ -22,14 +23,16 @@ pub(super) fn probe() -> io::Result<()> {
 /// Receives until told to stop.
 pub(super) fn receive(socket: &UdpSocket, stop: &AtomicBool) -> io::Result<Tally> {
     let mut ring = IoUring::new(DEPTH)?;
-    // Left to the kernel for good: what is still under way when the ring is closed may be written for a moment longer.
+    // Left to the kernel for good: what is still under way when the ring is closed may be written
+    // for a moment longer.
     let buffers: &'static mut [u8] = Box::leak(vec![0; DEPTH as usize * BYTES].into_boxed_slice());
     let base = buffers.as_mut_ptr();
     let start = |ring: &mut IoUring, slot: u64| {
         // SAFETY: a slot is below DEPTH, so within the buffers.
         let buffer = unsafe { base.add(slot as usize * BYTES) };
         let entry = opcode::Recv::new(Fd(socket.as_raw_fd()), buffer, BYTES as u32).build();
-        // SAFETY: the buffer lives for ever, and nobody else uses it while the kernel does; the socket outlives the ring.
+        // SAFETY: the buffer lives for ever, and nobody else uses it while the kernel does; the
+        // socket outlives the ring.
         unsafe { ring.submission().push(&entry.user_data(slot)) }.map_err(io::Error::other)
     };
     (0..u64::from(DEPTH)).try_for_each(|slot| start(&mut ring, slot))?;
@@ -63,12 +66,14 @@ fn wait(ring: &IoUring) -> io::Result<()> {
     }
 }
 
-/// What is under way. Else it holds the socket for a while after all is closed. Kernels before 6.0 cannot.
+/// What is under way. Else it holds the socket for a while after all is closed. Kernels before 6.0
+/// cannot.
 fn cancel(ring: &IoUring) {
     let _ = ring.submitter().register_sync_cancel(None, CancelBuilder::any());
 }
 
-/// A datagram with its other end's address, and what the kernel is told of it on its way in and on its way back.
+/// A datagram with its other end's address, and what the kernel is told of it on its way in and on
+/// its way back.
 struct Message {
     bytes: [u8; BYTES],
     address: libc::sockaddr_in,
@@ -95,7 +100,8 @@ impl Message {
     }
 }
 
-/// Sends back what comes until told to stop. An answer and the next receive go in together, the one after the other.
+/// Sends back what comes until told to stop. An answer and the next receive go in together, the one
+/// after the other.
 pub(super) fn answer(socket: &UdpSocket, stop: &AtomicBool) -> io::Result<Tally> {
     let mut ring = IoUring::new(4)?;
     let message: *mut Message = Message::new();
@@ -115,7 +121,8 @@ pub(super) fn answer(socket: &UdpSocket, stop: &AtomicBool) -> io::Result<Tally>
         tally.calls += 1;
         wait(&ring)?;
         let Some(entry) = ring.completion().next() else { continue };
-        // That of a receive: answers speak up only when they fail, and then the receive that follows has, too.
+        // That of a receive: answers speak up only when they fail, and then the receive that
+        // follows has, too.
         let Ok(got) = usize::try_from(entry.result()) else {
             return Err(io::Error::from_raw_os_error(-entry.result()));
         };

@@ -20,7 +20,8 @@ const LEN: [usize; 2] = [64, 88];
 const ETHERNET: usize = 14;
 const TCP: u8 = 6;
 
-/// From the documentation's networks, but for IPv4 clients, of which there may be ten million: 10/8.
+/// From the documentation's networks, but for IPv4 clients, of which there may be ten million:
+/// 10/8.
 pub(crate) fn service(ip: Ip) -> IpAddr {
     match ip {
         Ip::V4 => Ipv4Addr::new(192, 0, 2, 1).into(),
@@ -55,8 +56,8 @@ fn v6(net: u16, host: u8) -> IpAddr {
     Ipv6Addr::new(0x2001, 0xdb8, net, 0, 0, 0, 0, host.into()).into()
 }
 
-/// A TCP segment to `to`, port [`PORT`]. The feeder puts the client's address and port in, which are 0 here, and adds
-/// them to the checksums.
+/// A TCP segment to `to`, port [`PORT`]. The feeder puts the client's address and port in, which
+/// are 0 here, and adds them to the checksums.
 pub(crate) fn segment(to: IpAddr, tcp_flags: u8) -> Vec<u8> {
     let len = LEN[usize::from(to.is_ipv6())];
     let mut frame = Vec::with_capacity(len);

@@ -67,8 +67,8 @@ impl Path {
         matches!(self, Self::Nat | Self::NewFlow | Self::FullPool)
     }
 
-    /// Of a thousand packets so many at least open a flow. From a full pool the oldest flows go first, most of them:
-    /// some live when their turn comes again.
+    /// Of a thousand packets so many at least open a flow. From a full pool the oldest flows go
+    /// first, most of them: some live when their turn comes again.
     pub(super) fn opens_per_mille(self) -> u64 {
         match self {
             Self::NewFlow => 999,

@@ -1,4 +1,5 @@
-//! How long it takes to connect, and why it sometimes takes a second more: `ringway-lab bench tcp-connect`.
+//! How long it takes to connect, and why it sometimes takes a second more:
+//! `ringway-lab bench tcp-connect`.
 
 mod report;
 mod site;
@@ -35,7 +36,8 @@ const LONG: i32 = 4096;
 const SHORT: i32 = 16;
 /// Connections to a short queue.
 const TOO_MANY: u32 = 64;
-/// For how long nobody accepts, where the accept queue is to overflow. Less than a retransmission takes.
+/// For how long nobody accepts, where the accept queue is to overflow. Less than a retransmission
+/// takes.
 const ASLEEP: Duration = Duration::from_millis(500);
 /// Ports that are left where they are to be scarce, spread evenly over all.
 const LEFT: u32 = 100;
@@ -226,7 +228,8 @@ impl Bench<'_> {
         let some = LEFT / 2;
         self.row("all ports free", &[], &free.paced(some)?);
         reserve(left(LEFT).collect())?;
-        // Part by part: with more than half of all ports taken, each connection would search for milliseconds.
+        // Part by part: with more than half of all ports taken, each connection would search for
+        // milliseconds.
         for first in (FIRST_PORT..=last).step_by(PART) {
             let end = last.min(first + PART as u32 - 1);
             range(first, end)?;
@@ -242,7 +245,8 @@ impl Bench<'_> {
         reserve(left(LEFT).chain(rare).collect())?;
         self.row(format!("{time_wait} TIME_WAIT, none free"), &[], &scarce.paced(some)?);
         way.client.sysctl("net/ipv4/tcp_tw_reuse", "1")?;
-        // A timestamp must have moved on by tcp_tw_reuse_delay, 1 s by default (net/ipv4/tcp_ipv4.c).
+        // A timestamp must have moved on by tcp_tw_reuse_delay, 1 s by default
+        // (net/ipv4/tcp_ipv4.c).
         std::thread::sleep(Duration::from_millis(1100));
         self.row("the same, tcp_tw_reuse = 1", &[], &scarce.paced(some)?);
         Ok(())

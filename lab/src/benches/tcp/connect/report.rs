@@ -12,7 +12,8 @@ use crate::harness::Figures;
 use crate::harness::plot::{Bar, Line, Page};
 use crate::harness::table::{Column, or_dash, table};
 
-/// What waited longer than this waited for a SYN to be sent again, which is after one second (RFC 6298).
+/// What waited longer than this waited for a SYN to be sent again, which is after one second (RFC
+/// 6298).
 const RETRANSMITTED: Duration = Duration::from_millis(900);
 
 #[derive(Debug, Serialize)]
@@ -32,7 +33,8 @@ pub struct Row {
     pub failed: u64,
     /// Round trip of a byte over a connection, median, in microseconds.
     pub rtt_us: Option<f64>,
-    /// connect(), or until it could be written to: the median, in microseconds; none where none was made.
+    /// connect(), or until it could be written to: the median, in microseconds; none where none was
+    /// made.
     pub connect_p50_us: Option<f64>,
     /// 99 of 100 took at most this.
     pub connect_p99_us: Option<f64>,

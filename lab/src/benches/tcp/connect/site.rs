@@ -27,7 +27,8 @@ fn failed(source: io::Error) -> Error {
 pub(super) struct Outcome {
     /// How long connect() took, each.
     pub connect: Vec<Duration>,
-    /// From connect() to the return of the server's accept(), each; none where they cannot be told apart.
+    /// From connect() to the return of the server's accept(), each; none where they cannot be told
+    /// apart.
     pub accept: Vec<Duration>,
     pub failed: u64,
     /// Of both ends.

@@ -1,7 +1,7 @@
 //! The ways between a client and a server: `lo`, a veth pair, and one that takes time.
 //!
-//! Time is what netem takes on both ends of a veth pair. On kernels without it, two TAP devices with this process
-//! between them, which hands each frame on when it is due.
+//! Time is what netem takes on both ends of a veth pair. On kernels without it, two TAP devices
+//! with this process between them, which hands each frame on when it is due.
 
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddrV4};

@@ -1,8 +1,8 @@
 //! What a TCP socket takes of the kernel's memory, state by state: `ringway-lab bench tcp-memory`.
 //!
-//! Many connections within a namespace are brought into one state, and the kernel's objects are counted before and
-//! after. Then the server's sockets vanish without a word (TCP_REPAIR), and what goes with them was theirs; what is
-//! left over is the clients'.
+//! Many connections within a namespace are brought into one state, and the kernel's objects are
+//! counted before and after. Then the server's sockets vanish without a word (TCP_REPAIR), and what
+//! goes with them was theirs; what is left over is the clients'.
 
 mod moment;
 pub(crate) mod report;
@@ -30,8 +30,8 @@ use crate::harness::named::named;
 use crate::harness::{self, Case, Harness, Scenario};
 use crate::{Error, Result};
 
-/// Connections of a state when nobody asks for another number: each has slabs of its own, and strangers' few objects
-/// do not count among theirs.
+/// Connections of a state when nobody asks for another number: each has slabs of its own, and
+/// strangers' few objects do not count among theirs.
 const CONNECTIONS: u32 = 8000;
 /// Files that the process has beside its sockets.
 const OTHER_FILES: u64 = 64;
@@ -39,7 +39,8 @@ const OTHER_FILES: u64 = 64;
 pub const LEAST_CONNECTIONS: u32 = 100;
 /// More than a connection takes in any state, both sides together.
 const MOST_BYTES: u64 = 64 << 10;
-/// Objects of strangers' for each socket that are too many, of any cache that is counted; and how often they are not put up with.
+/// Objects of strangers' for each socket that are too many, of any cache that is counted; and how
+/// often they are not put up with.
 const QUIET: f64 = 0.03;
 const TRIES: u32 = 5;
 
@@ -89,7 +90,8 @@ struct Share {
 struct Measured {
     /// The client's and the server's.
     shares: [Share; 2],
-    /// By how many objects for each socket the caches of sockets and files differ from what there must be.
+    /// By how many objects for each socket the caches of sockets and files differ from what there
+    /// must be.
     disturbed: f64,
     /// Why there was no cgroup.
     no_memcg: Option<String>,
@@ -183,11 +185,12 @@ fn measure(state: State, connections: u32, names: &Names) -> Result<Measured> {
     Ok(best)
 }
 
-/// In a namespace of its own, which takes with it what is in TIME_WAIT, and a cgroup where there can be one.
+/// In a namespace of its own, which takes with it what is in TIME_WAIT, and a cgroup where there
+/// can be one.
 fn measure_once(state: State, connections: u32, names: &Names) -> Result<Measured> {
     let namespace = Namespace::new("tcpmem")?;
-    // Both ends are here: more ports than the 28 232 that clients have by default are of no use, but the range may
-    // have been narrowed by whoever set the machine up.
+    // Both ends are here: more ports than the 28 232 that clients have by default are of no use,
+    // but the range may have been narrowed by whoever set the machine up.
     namespace.sysctl("net/ipv4/ip_local_port_range", "10000 60999")?;
     let cgroup = Cgroup::enter(namespace.name());
     let measured = namespace.run(|| inside(state, connections, names, cgroup.as_ref().ok()))??;
@@ -212,8 +215,8 @@ fn inside(
     let clients = Moment::settled(names, cgroup)?;
     remove(&mut pairs, |pair| &mut pair.client).map_err(failed)?;
     let none = Moment::settled(names, cgroup)?;
-    // Sockets go faster than they come, so that less of strangers' comes between; but what has been closed before
-    // stays for a while.
+    // Sockets go faster than they come, so that less of strangers' comes between; but what has been
+    // closed before stays for a while.
     let empty = if state.has_file(Side::Client) { &none } else { &before };
     let pairs = [(Side::Client, &clients, empty), (Side::Server, &both, &clients)];
     let mut disturbed: f64 = 0.0;

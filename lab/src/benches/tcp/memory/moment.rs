@@ -1,4 +1,5 @@
-//! The kernel's memory at one moment, by three books: its caches, what TCP accounts for, and a cgroup's.
+//! The kernel's memory at one moment, by three books: its caches, what TCP accounts for, and a
+//! cgroup's.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -40,14 +40,17 @@ pub struct Row {
     pub bytes_per_socket: u64,
     /// Bytes of a socket in each of the kernel's caches.
     pub caches: BTreeMap<String, f64>,
-    /// Bytes that TCP accounts for, in whole pages, against its limit (tcp_mem): buffers, not objects.
+    /// Bytes that TCP accounts for, in whole pages, against its limit (tcp_mem): buffers, not
+    /// objects.
     pub charged_bytes: i64,
-    /// Bytes that a memory cgroup (v2) with the sockets alone is charged: a second book beside the caches.
+    /// Bytes that a memory cgroup (v2) with the sockets alone is charged: a second book beside the
+    /// caches.
     pub memcg: Option<Charged>,
-    /// How far the furthest round that counts is from this one, in per cent of it; none where one alone counts.
+    /// How far the furthest round that counts is from this one, in per cent of it; none where one
+    /// alone counts.
     pub spread_percent: Option<f64>,
-    /// Rounds in which others' objects came between however often they were repeated. They do not count, unless there are
-    /// no others.
+    /// Rounds in which others' objects came between however often they were repeated. They do not
+    /// count, unless there are no others.
     pub disturbed_rounds: usize,
     /// Whether this is one of those: the figure is not to be trusted.
     pub disturbed: bool,
@@ -156,7 +159,8 @@ impl Row {
             .collect();
         rounds.sort_by(|a, b| a.0.total_cmp(&b.0));
         let nothing = Share::default();
-        // One that was measured, so that its parts make its sum, and it stands among the lines of progress.
+        // One that was measured, so that its parts make its sum, and it stands among the lines of
+        // progress.
         let (sum, middle) = rounds.get(rounds.len() / 2).copied().unwrap_or((0.0, &nothing));
         let furthest = rounds.iter().map(|(one, _)| (one - sum).abs()).fold(0.0, f64::max);
         let spread = if sum >= 1.0 { (furthest / sum * 1000.0).round() / 10.0 } else { 0.0 };
@@ -249,7 +253,8 @@ mod tests {
         assert_eq!((gone.bytes_per_socket, gone.source_bytes), (0, Some(0)));
     }
 
-    /// The sum is one that was measured, and its parts make it; the middle of each part by itself would be neither.
+    /// The sum is one that was measured, and its parts make it; the middle of each part by itself
+    /// would be neither.
     #[test]
     fn no_round_that_never_was() {
         let rounds = [

@@ -52,7 +52,8 @@ impl State {
         }
     }
 
-    /// Bytes of a socket that the 2022 book of the lab's source has for Linux 3.10 (it counts in KB of 1024).
+    /// Bytes of a socket that the 2022 book of the lab's source has for Linux 3.10 (it counts in KB
+    /// of 1024).
     pub(super) fn source_bytes(self, side: Side) -> Option<u64> {
         let kb = match (self, side) {
             (Idle, Side::Client) => 3.42,
@@ -72,8 +73,9 @@ impl State {
         Some((kb * 1024.0_f64).round() as u64)
     }
 
-    /// Bytes in pages behind the queue of a side that has not read, which are no objects: tcp_sendmsg copies into
-    /// fragments of pages and charges exactly what it copies (net/ipv4/tcp.c).
+    /// Bytes in pages behind the queue of a side that has not read, which are no objects:
+    /// tcp_sendmsg copies into fragments of pages and charges exactly what it copies
+    /// (net/ipv4/tcp.c).
     pub(super) fn unread(self, side: Side) -> usize {
         match (self, side) {
             (ClientSent, Side::Server) | (ServerSent, Side::Client) => MESSAGE,
@@ -87,12 +89,14 @@ impl State {
         !matches!((self, side), (FinWait2 | TimeWait, Side::Client) | (TimeWait, Side::Server))
     }
 
-    /// Objects of one cache that a side has of each connection; none where it is not known how many.
+    /// Objects of one cache that a side has of each connection; none where it is not known how
+    /// many.
     pub(super) fn objects(self, side: Side, cache: &str) -> Option<f64> {
         let is = |has: bool| Some(f64::from(u8::from(has)));
         match cache {
             "dentry" | "filp" | "sock_inode_cache" | "TCP" => is(self.has_file(side)),
-            // What has been closed and waits is no whole socket any more (net/ipv4/tcp_minisocks.c).
+            // What has been closed and waits is no whole socket any more
+            // (net/ipv4/tcp_minisocks.c).
             "tw_sock_TCP" => is(matches!((self, side), (FinWait2 | TimeWait, Side::Client))),
             _ => None,
         }

@@ -1,5 +1,5 @@
-//! The helper processes, this same binary: servers that share listeners, and clients. They take orders on standard
-//! input, a line each, and answer each with a line.
+//! The helper processes, this same binary: servers that share listeners, and clients. They take
+//! orders on standard input, a line each, and answer each with a line.
 
 use std::io::{self, BufRead, Write};
 use std::net::SocketAddrV4;
@@ -32,7 +32,8 @@ fn say(answer: impl std::fmt::Display) -> io::Result<()> {
     out.flush()
 }
 
-/// Listens at the server's ports, and keeps all that comes. Orders: `count`; `echo`: send back what has arrived.
+/// Listens at the server's ports, and keeps all that comes. Orders: `count`; `echo`: send back what
+/// has arrived.
 pub(super) fn serve(ports: u16, backlog: i32) -> io::Result<()> {
     crate::benches::tcp::limits::open_files();
     let at = |n| listener(SocketAddrV4::new(SERVER, SERVER_PORT + n), backlog, true);
@@ -104,8 +105,9 @@ pub(super) struct Work {
     pub numbers: std::ops::Range<u64>,
 }
 
-/// Orders: `go RATE`: connect, so many a second, 0 for as fast as can be; answers `CONNECTED SLOWEST_US`. `sample EACH SEED`:
-/// send a token on every so many; answers how many. `check SEED`: how many of those have come back.
+/// Orders: `go RATE`: connect, so many a second, 0 for as fast as can be; answers
+/// `CONNECTED SLOWEST_US`. `sample EACH SEED`: send a token on every so many; answers how many.
+/// `check SEED`: how many of those have come back.
 pub(super) fn connect_all(work: &Work) -> io::Result<()> {
     crate::benches::tcp::limits::open_files();
     let mut held = Vec::new();
@@ -133,7 +135,8 @@ pub(super) fn connect_all(work: &Work) -> io::Result<()> {
     held.into_iter().try_for_each(vanish)
 }
 
-/// A socket with the address that the scheme has for it. Its port may serve other destinations as well.
+/// A socket with the address that the scheme has for it. Its port may serve other destinations as
+/// well.
 fn from(client: &SocketAddrV4, nonblocking: bool) -> io::Result<OwnedFd> {
     let socket = stream(nonblocking)?;
     sockopt::set_socket_reuseaddr(&socket, true)?;

@@ -1,7 +1,7 @@
 //! A million connections on one machine: `ringway-lab bench million`.
 //!
-//! The limit of open files is one of each process, so that many share the work: servers share their listeners
-//! (SO_REUSEPORT), clients the numbers of the connections.
+//! The limit of open files is one of each process, so that many share the work: servers share their
+//! listeners (SO_REUSEPORT), clients the numbers of the connections.
 
 mod fleet;
 mod helper;
@@ -30,7 +30,8 @@ use crate::{Error, Result};
 
 /// Connections a second that a processor makes and accepts without letting queues grow.
 const RATE_PER_CPU: u64 = 5000;
-/// Of listeners. What the book of the lab's source has to be raised first; and what it is when nobody did.
+/// Of listeners. What the book of the lab's source has to be raised first; and what it is when
+/// nobody did.
 const BACKLOG: i32 = 4096;
 const SMALL_BACKLOG: i32 = 128;
 /// Connections that carry real data at the end.
@@ -266,7 +267,8 @@ impl Crew {
         Ok(Self { servers, clients: clients.collect::<Result<_>>()? })
     }
 
-    /// Lets clients connect, as many at a time as there are processors when paced, else all; `look` now and then.
+    /// Lets clients connect, as many at a time as there are processors when paced, else all; `look`
+    /// now and then.
     fn connect(
         &mut self,
         rate: Option<u64>,
@@ -311,7 +313,8 @@ impl Crew {
         count
     }
 
-    /// Tokens over a random sample of connections, there and back: how many were sent, how many came back.
+    /// Tokens over a random sample of connections, there and back: how many were sent, how many
+    /// came back.
     fn sample(&mut self, connections: u64) -> Result<(u64, u64)> {
         let seed = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         let seed = seed.map_or(1, |time| u64::from(time.subsec_nanos()));

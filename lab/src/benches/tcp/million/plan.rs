@@ -1,4 +1,5 @@
-//! How many processes, addresses and ports many connections take, and whether this machine has what they need.
+//! How many processes, addresses and ports many connections take, and whether this machine has what
+//! they need.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
@@ -13,8 +14,8 @@ const FIRST_PORT: u16 = 10_000;
 /// The server's, or the first of them.
 pub(super) const SERVER_PORT: u16 = 5000;
 pub(super) const SERVER: Ipv4Addr = Ipv4Addr::LOCALHOST;
-/// Both ends of an idle connection in the kernel, with its files and what slabs waste, and some to spare
-/// (`ringway-lab bench tcp-memory` has it exactly).
+/// Both ends of an idle connection in the kernel, with its files and what slabs waste, and some to
+/// spare (`ringway-lab bench tcp-memory` has it exactly).
 const BYTES: u64 = 10_000;
 /// Memory of a helper process.
 const PROCESS_BYTES: u64 = 8 << 20;
@@ -26,8 +27,9 @@ const OWN_FILES: u64 = 48;
 pub(super) const ENOUGH_FILES: u64 = 20_000;
 /// Fewer files do not even do for one connection.
 pub(super) const FEWEST_FILES: u64 = 64;
-/// SO_REUSEPORT shares connections out by their hash, which is not even for ports that count up: one of fifty servers has
-/// been seen with an eighth more than its share. They have room for a sixth more, and for four times what chance adds to few.
+/// SO_REUSEPORT shares connections out by their hash, which is not even for ports that count up:
+/// one of fifty servers has been seen with an eighth more than its share. They have room for a
+/// sixth more, and for four times what chance adds to few.
 const UNEVEN: f64 = 7.0 / 6.0;
 const CHANCE: f64 = 4.0;
 /// Addresses 127.1.0.1 to 127.1.250.1, or as many ports.
@@ -216,7 +218,8 @@ mod tests {
         assert!(message.contains("write `--connections "), "{message}");
     }
 
-    /// Neither are memory and processes blamed for what few files make of them, nor is none proposed.
+    /// Neither are memory and processes blamed for what few files make of them, nor is none
+    /// proposed.
     #[test]
     fn few_files() {
         for files in [FEWEST_FILES, 100, 128, 256, 1024] {

@@ -53,7 +53,8 @@ pub struct Round {
     pub teardown_s: f64,
     /// Counters of trouble that moved.
     pub counters: BTreeMap<&'static str, u64>,
-    /// Bytes of both ends of a connection, in the kernel's caches that sockets are made of; none: see `disturbed`.
+    /// Bytes of both ends of a connection, in the kernel's caches that sockets are made of; none:
+    /// see `disturbed`.
     pub bytes_per_connection: Option<u64>,
     /// Why there are no bytes per connection.
     pub disturbed: Option<String>,
