@@ -5,7 +5,6 @@ mod devices;
 mod missing;
 mod processors;
 mod program;
-mod sysctls;
 
 use std::collections::BTreeMap;
 
@@ -14,13 +13,13 @@ use ringway_host::{Host, Network};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use missing::missing;
+use missing::{missing, set_elsewhere};
 
 pub use counters::{Counter, Softnet};
 pub use processors::{Irq, cpu_list};
 pub use program::{FarEnd, Program};
 
-use crate::{Collection, Origin, Sample, Unknown};
+use crate::{Change, Collection, Fix, Origin, Sample, Unknown};
 
 /// What a machine is to be good at. Without one, it is a host that ends connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -116,6 +115,28 @@ impl Facts {
         let numbers: Result<Vec<i64>, _> =
             found.split_ascii_whitespace().map(|one| number(path, one)).collect();
         numbers?.try_into().map_err(|_| strange(path, found))
+    }
+
+    /// A setting by its path below /proc/sys, as in `net/ipv4/ip_forward`.
+    pub fn sysctl(&self, key: &str) -> Result<i64, Unknown> {
+        self.number(&format!("/proc/sys/{key}"))
+    }
+
+    /// One of several numbers.
+    pub fn sysctls<const N: usize>(&self, key: &str) -> Result<[i64; N], Unknown> {
+        self.numbers(&format!("/proc/sys/{key}"))
+    }
+
+    /// What sets it, and what sets what it is now.
+    pub fn set(&self, key: &str, to: impl ToString) -> Result<Change, Unknown> {
+        let path = format!("/proc/sys/{key}");
+        let now = self.text(&path)?;
+        let in_first_namespace = set_elsewhere(&self.host, &path);
+        let set = |value: &str| match Fix::sysctl(key, value) {
+            Fix::Sysctl { key, value, .. } => Fix::Sysctl { key, value, in_first_namespace },
+            other => other,
+        };
+        Ok(Change { fix: set(&to.to_string()), undo: set(now) })
     }
 
     /// Names in a directory; none if there is no such directory, and nobody says why.

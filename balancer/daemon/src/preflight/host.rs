@@ -1,4 +1,5 @@
-//! Rules about the host whatever the configuration says of it: those of the doctor that a start can ask without waiting.
+//! Rules about the host whatever the configuration says of it: this process's privileges, and those of
+//! the doctor that a start can ask without waiting.
 
 use ringway_config::Config;
 use ringway_doctor::{MACHINE, Outcome, Program, Severity, rules};
@@ -10,7 +11,7 @@ use super::Report;
 use super::facts::Facts;
 use super::interfaces::generic;
 
-/// Asks them.
+/// Asks the doctor's rules.
 pub fn check(config: &Config, facts: &Facts, report: &mut Report) {
     let machine = machine(config, facts);
     for check in rules::AT_START {
@@ -27,6 +28,24 @@ pub fn check(config: &Config, facts: &Facts, report: &mut Report) {
             }
         }
     }
+}
+
+/// Privileges of this process.
+pub fn privileges(facts: &Facts, report: &mut Report) {
+    let missing = match &facts.probe {
+        Err(error) => {
+            return report.push("privileges", Outcome::unknown("this process", error.as_str()));
+        }
+        Ok(probe) if probe.missing_capabilities.is_empty() => {
+            return report.ok("privileges", "this process", "sufficient");
+        }
+        Ok(probe) => probe.missing_capabilities.join(", "),
+    };
+    let fix = "run as root, or grant these capabilities";
+    report.push(
+        "privileges",
+        Outcome::crit("this process", format!("missing {missing}")).advice(fix),
+    );
 }
 
 /// Where this configuration wants programs.

@@ -3,7 +3,6 @@
 //! `facts` looks at the machine once; the rules are pure functions of configuration and facts.
 
 mod causes;
-mod checks;
 mod dsr;
 mod facts;
 mod firewall;
@@ -15,7 +14,6 @@ pub(crate) mod names;
 mod nat;
 mod passing;
 mod services;
-mod system;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
@@ -92,12 +90,12 @@ fn about(config: &Config, facts: &Facts, mut report: Report) -> Report {
         report.push("facts", Outcome::unknown(MACHINE, error.as_str()));
     }
     report.blind = facts.blind;
-    system::check(facts, &mut report);
+    host::privileges(facts, &mut report);
     nat::check(config, facts, &mut report);
     interfaces::check(config, facts, &mut report);
     gro::check(config, facts, &mut report);
     services::check(config, facts, &mut report);
-    checks::check(config, facts, &mut report);
+    dsr::checks(config, facts, &mut report);
     passing::check(config, facts, &mut report);
     mtu::check(config, facts, &mut report);
     dsr::check(config, facts, &mut report);
