@@ -132,7 +132,11 @@ impl BackendSet {
     }
 
     /// Backends as they were left by an earlier daemon, as far as the tables tell.
-    pub fn inherit(&mut self, left: impl Fn(&Entry, &Member) -> Option<ringway_plan::Health>) {
+    pub fn inherit(
+        &mut self,
+        now: Instant,
+        left: impl Fn(&Entry, &Member) -> Option<ringway_plan::Health>,
+    ) {
         for entry in &mut self.services {
             let known: Vec<_> = entry.members.iter().map(|member| left(entry, member)).collect();
             for (member, left) in entry.members.iter_mut().zip(known) {
@@ -143,9 +147,7 @@ impl BackendSet {
                     }
                     ringway_plan::Health::Unknown => (Health::Unknown, None),
                     ringway_plan::Health::Down => (Health::Down, None),
-                    ringway_plan::Health::Kept => {
-                        (Health::Down, Kept::begin(entry.keep_for, Instant::now()))
-                    }
+                    ringway_plan::Health::Kept => (Health::Down, Kept::begin(entry.keep_for, now)),
                 };
             }
         }
@@ -297,10 +299,10 @@ impl BackendSet {
     }
 
     /// Services as `ringway status` shows them, without counters: one per protocol.
-    pub fn shown(&self) -> Vec<status::Service> {
+    pub fn shown(&self, now: Instant) -> Vec<status::Service> {
         let shown = |entry: &Entry, protocol: &Protocol| status::Service {
             protocol: *protocol,
-            backends: entry.members.iter().map(|member| member.shown_of(*protocol)).collect(),
+            backends: entry.members.iter().map(|member| member.shown_of(*protocol, now)).collect(),
             ..entry.shape.clone()
         };
         let all = self.services.iter();
@@ -500,9 +502,12 @@ impl Member {
     }
 
     /// Of two protocols TCP alone has connections that go on.
-    fn shown_of(&self, protocol: Protocol) -> status::Backend {
-        let shown = self.shown();
-        status::Backend { kept: shown.kept && protocol == Protocol::Tcp, ..shown }
+    fn shown_of(&self, protocol: Protocol, now: Instant) -> status::Backend {
+        status::Backend {
+            kept: self.kept.is_some() && protocol == Protocol::Tcp,
+            slow_start_percent: self.slow_start.and_then(|rise| rise.percent(now)),
+            ..self.shown()
+        }
     }
 
     fn shown(&self) -> status::Backend {
@@ -510,9 +515,7 @@ impl Member {
             weight: Some(self.weight),
             file_weight: self.file_weight,
             drained: self.drained,
-            slow_start_percent: self.slow_start.and_then(|rise| rise.percent(Instant::now())),
             health: self.health,
-            kept: self.kept.is_some(),
             since: self.since.map(Timestamp),
             reason: self.obstacle(),
             next_hop: self.way.as_ref().ok().map(Hop::shown),

@@ -80,10 +80,10 @@ impl Member {
 
     /// An earlier daemon has kept it. Where answers do not pass by, its time goes on from when it
     /// went down.
-    pub(super) fn restore_keeping(&mut self, forward: Forward) {
+    pub(super) fn restore_keeping(&mut self, forward: Forward, now: Instant, wall: SystemTime) {
         let (Some(kept), Some(since)) = (&mut self.kept, self.since) else { return };
-        let age = SystemTime::now().duration_since(since).unwrap_or_default();
-        if let (true, Some(then)) = (forward.is_dsr(), Instant::now().checked_sub(age)) {
+        let age = wall.duration_since(since).unwrap_or_default();
+        if let (true, Some(then)) = (forward.is_dsr(), now.checked_sub(age)) {
             kept.silent_since = then;
         }
     }
@@ -187,7 +187,10 @@ mod tests {
             line,
             "web: backend 10.0.0.2:80 is down; established connections, if any, go on"
         );
-        assert!(planned(&backend_set) == Planned::Kept && backend_set.shown()[0].backends[0].kept);
+        assert!(
+            planned(&backend_set) == Planned::Kept
+                && backend_set.shown(Instant::now())[0].backends[0].kept
+        );
         let start = Instant::now();
         // (after, packets so far, goes on)
         for (after, packets, goes_on) in
@@ -291,10 +294,10 @@ mod tests {
     #[test]
     fn a_restart_changes_nothing() {
         let mut backend_set = backend_set("");
-        backend_set.inherit(|_, _| Some(Planned::Kept));
-        assert!(backend_set.shown()[0].backends[0].health == Health::Down);
+        backend_set.inherit(Instant::now(), |_, _| Some(Planned::Kept));
+        assert!(backend_set.shown(Instant::now())[0].backends[0].health == Health::Down);
         assert_eq!(planned(&backend_set), Planned::Kept);
-        backend_set.inherit(|_, _| Some(Planned::Down));
+        backend_set.inherit(Instant::now(), |_, _| Some(Planned::Down));
         assert_eq!(planned(&backend_set), Planned::Kept, "it is known already");
     }
 }

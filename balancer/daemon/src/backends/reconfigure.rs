@@ -273,7 +273,11 @@ mod tests {
             config(&[A, &b].join(","), &slow)
         };
         let percents = |backend_set: &BackendSet| -> Vec<Option<u16>> {
-            backend_set.shown()[0].backends.iter().map(|b| b.slow_start_percent).collect()
+            backend_set.shown(Instant::now())[0]
+                .backends
+                .iter()
+                .map(|b| b.slow_start_percent)
+                .collect()
         };
         let mut backend_set = BackendSet::new(&with(0));
         (0..2).for_each(|id| _ = backend_set.take(&event(id, Health::Up), Instant::now()));
@@ -309,7 +313,11 @@ mod tests {
         assert!(!backend_set.is_starting_slowly(Instant::now()));
         backend_set.take(&event(1, Health::Up), Instant::now());
         let percents = |backend_set: &BackendSet| -> Vec<Option<u16>> {
-            backend_set.shown()[0].backends.iter().map(|b| b.slow_start_percent).collect()
+            backend_set.shown(Instant::now())[0]
+                .backends
+                .iter()
+                .map(|b| b.slow_start_percent)
+                .collect()
         };
         assert_eq!(percents(&backend_set), [None, Some(10)]);
         let next = backend_set.reconfigure(&config(&[B, A].join(","), &slow), Instant::now());

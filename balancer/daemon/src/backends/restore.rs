@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
+use std::time::{Instant, SystemTime};
 
 use ringway_api::clock;
 
@@ -15,7 +16,7 @@ impl BackendSet {
     }
 
     /// Since when and why backends are as they are, where that is how an earlier daemon left them.
-    pub fn restore(&mut self, saved: Vec<Saved>) {
+    pub fn restore(&mut self, saved: Vec<Saved>, now: Instant, wall: SystemTime) {
         let key = |saved: &Saved| (saved.service.clone(), saved.address, saved.backend);
         let saved: HashMap<_, _> = saved.into_iter().map(|saved| (key(&saved), saved)).collect();
         for entry in &mut self.services {
@@ -27,7 +28,7 @@ impl BackendSet {
                 let asked = member.asked.check.as_ref().map(|check| check.kind.name());
                 if member.health == saved.health && asked == Some(saved.check.as_str()) {
                     member.since = Some(clock::from_unix_s(saved.since_s));
-                    member.restore_keeping(entry.forward);
+                    member.restore_keeping(entry.forward, now, wall);
                     member.reason.clone_from(&saved.reason);
                 }
             }
@@ -58,7 +59,6 @@ mod tests {
     use super::*;
     use crate::health::Event;
     use ringway_plan::Health as Planned;
-    use std::time::{Instant, SystemTime};
 
     fn backend_set(check: &str) -> BackendSet {
         let text = format!(
@@ -89,7 +89,7 @@ mod tests {
     }
 
     fn shown(backend_set: &BackendSet) -> Vec<(Option<Timestamp>, Option<String>)> {
-        let backends = &backend_set.shown()[0].backends;
+        let backends = &backend_set.shown(Instant::now())[0].backends;
         backends.iter().map(|backend| (backend.since, backend.reason.clone())).collect()
     }
 
@@ -98,21 +98,21 @@ mod tests {
         let saved = left();
         assert_eq!(saved.len(), 2);
         let mut same = backend_set(TCP);
-        same.inherit(|_, member| Some(left_up(member)));
-        same.restore(saved.clone());
+        same.inherit(Instant::now(), |_, member| Some(left_up(member)));
+        same.restore(saved.clone(), Instant::now(), SystemTime::now());
         let epoch = Some(Timestamp::default());
         let found = shown(&same);
         assert_eq!(found[0], (epoch, Some("connection refused on port 80".into())));
         assert_eq!(found[1].0, epoch);
         // The tables say otherwise of the second: they are newer.
         let mut other = backend_set(TCP);
-        other.inherit(|_, _| Some(Planned::Down));
-        other.restore(saved.clone());
+        other.inherit(Instant::now(), |_, _| Some(Planned::Down));
+        other.restore(saved.clone(), Instant::now(), SystemTime::now());
         assert_eq!(shown(&other)[1].0, None);
         // Another check, another meaning.
         let mut http = backend_set("type = \"http\"");
-        http.inherit(|_, member| Some(left_up(member)));
-        http.restore(saved);
+        http.inherit(Instant::now(), |_, member| Some(left_up(member)));
+        http.restore(saved, Instant::now(), SystemTime::now());
         assert!(shown(&http).iter().all(|(since, _)| since.is_none()));
     }
 }

@@ -166,7 +166,9 @@ fn a_service_whose_backends_are_drained_says_who_undoes_it() {
 #[test]
 fn a_new_daemon_begins_with_the_health_it_finds() {
     let mut backend_set = backend_set(CHECK);
-    backend_set.inherit(|_, member| (member.weight > 0).then_some(ringway_plan::Health::Up));
+    backend_set.inherit(Instant::now(), |_, member| {
+        (member.weight > 0).then_some(ringway_plan::Health::Up)
+    });
     assert!(backend_set.waiting(), "the second backend is new");
     let states: Vec<_> =
         backend_set.targets(&BTreeMap::new()).iter().map(|target| target.initial).collect();
@@ -187,7 +189,7 @@ fn what_is_observed_and_shown() {
     assert_eq!(observed.sources[&address].to_string(), "10.0.0.1");
     assert_eq!(observed.next_hops.len(), 1);
 
-    let shown = backend_set.shown();
+    let shown = backend_set.shown(Instant::now());
     let kinds: Vec<_> = shown.iter().map(|service| service.protocol.name()).collect();
     assert_eq!(kinds, ["tcp", "udp"]);
     assert_eq!(shown[0].serving(), 1);
@@ -201,7 +203,8 @@ fn a_neighbour_that_does_not_answer_is_not_a_server_that_does_not() {
     let silent = Err(NoWay::Unresolved { next_hop, interface });
     backend_set.take_ways(|_| silent.clone());
     backend_set.take(&event(0, Health::Down), Instant::now());
-    let reason = |backend_set: &BackendSet| backend_set.shown()[0].backends[0].reason.clone();
+    let reason =
+        |backend_set: &BackendSet| backend_set.shown(Instant::now())[0].backends[0].reason.clone();
     let said = reason(&backend_set).expect("a reason");
     assert!(said.starts_with("next hop 10.0.0.2 on eth1 has not answered ARP, "), "{said}");
     backend_set.take_ways(|_| way());
@@ -227,7 +230,7 @@ fn what_becomes_of_a_backend_that_is_down_is_said_once() {
         line,
         "web: backend 10.0.0.2:80 is still down, now: no answer on port 80 within 500 ms"
     );
-    let since = backend_set.shown()[0].backends[0].since.expect("down");
+    let since = backend_set.shown(Instant::now())[0].backends[0].since.expect("down");
     assert_eq!(since, Timestamp::default(), "down since it went down");
 
     let by = |news: &[Line]| news.iter().map(|n| (n.good, n.text.clone())).collect::<Vec<_>>();

@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use ringway_api::documents::changes::Changes;
 use ringway_api::error::Error;
-use ringway_api::{overrides, state_dir};
+use ringway_api::state_dir;
 use ringway_config::Config;
 use ringway_kernel::View;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -46,7 +46,7 @@ use log_transitions::LogTransitions;
 use netlink_watch::{Found, NetlinkEvent, NetlinkWatch};
 use override_writer::OverrideWriter;
 use probe_routes::ProbeRoutes;
-use step::{Effect, Event, Judge, Moment, State, Survey, TICK};
+use step::{Effect, Event, Judge, Moment, State, TICK};
 
 /// A document that is being written when the daemon stops is waited for no longer.
 const LAST_WRITE: Duration = Duration::from_secs(5);
@@ -150,6 +150,7 @@ struct Daemon {
 impl Daemon {
     /// `found`: the network at the start.
     async fn live(&mut self, found: Found) -> Result<(), Error> {
+        self.state.monitor.survey = self.survey();
         self.handle(Event::Network(Box::new(found)))?;
         let mut signals = Signals::new()?;
         let mut tick = interval(TICK);
@@ -302,18 +303,6 @@ impl Daemon {
             }
             Judge::Recalled => load::recalled(&now, &file, &state_dir).map_err(Refusal::Wrong),
         })
-    }
-
-    fn survey(&self) -> Survey {
-        Survey {
-            lost_authorities: self.checks.lost_authorities(),
-            not_made: self.checks.not_made(),
-            network_unknown: self.watch.failed() || self.watch.is_asking(),
-            overrides_unknown: (self.state_dir.trouble(overrides::DOCUMENT)
-                || !self.state.reload.recalled)
-                && self.loader.running() == 0
-                && !self.writer.is_busy(),
-        }
     }
 }
 

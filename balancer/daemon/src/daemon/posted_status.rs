@@ -2,25 +2,24 @@
 
 use std::os::fd::AsFd as _;
 use std::path::Path;
-use std::time::Instant;
 
 use ringway_api::documents::status::{self, Problem};
 use ringway_api::node::tables;
+use ringway_api::overrides;
 use ringway_api::problem_kind::ProblemKind;
 use ringway_api::text::counted;
-use ringway_kernel::{AttachState, DEFAULT_BPFFS, Interface, XdpMode};
+use ringway_kernel::{AttachState, DEFAULT_BPFFS, Interface};
 use tracing::Level;
 
 use super::Daemon;
-use super::step::{Attachment, LogLine, State};
-use crate::daemon::background_reads;
+use super::step::{Attachment, LogLine, State, Survey};
 use crate::daemon::log_transitions::may_be_many;
 use crate::snapshot::Snapshot;
 
 impl Daemon {
     /// Puts up what is known now.
     pub(super) fn post(&mut self) {
-        let (problems, findings) = (self.problems(), self.findings());
+        let (problems, findings) = (self.state.problems(), self.state.findings());
         if self.state.attachment.is_done() {
             self.log(problems.iter().chain(&findings));
         }
@@ -32,16 +31,40 @@ impl Daemon {
         self.status_store.post(Snapshot {
             node: reload.config.node.name.to_string(),
             problems,
-            unready: self.unready(),
+            unready: self.state.unready(),
             findings,
             interfaces: attachment.interfaces.iter().map(|it| shown(attachment, it)).collect(),
-            services: self.state.shown_backend_set().shown(),
+            services: self.state.shown_backend_set().shown(self.state.at.now),
             overrides: reload.overrides.shown(&reload.file),
             last_reload: reload.last.clone(),
             reloads: reload.counts,
             checks_not_made: monitor.survey.not_made.clone(),
             configuration: Some(reload.configuration()),
         });
+    }
+
+    /// What it finds out once a second.
+    pub(super) fn survey(&self) -> Survey {
+        let lost = self.checks.lost_authorities();
+        let uncounted = self.datapath.opened.losses_uncounted.as_ref().map(ToString::to_string);
+        let interfaces = &self.state.attachment.interfaces;
+        let names: Vec<&str> = interfaces.iter().map(|i| i.name.as_str()).collect();
+        let uncounted = uncounted.map(|why| tables::losses_uncounted(Some(&why), &names));
+        Survey {
+            problems: [self.checks.problems(), self.state_dir.problems()].concat(),
+            findings: lost
+                .iter()
+                .map(|why| authorities_lost(why))
+                .chain(self.watch.finding())
+                .collect(),
+            of_tables: uncounted.into_iter().chain(tables::bpffs_covered()).collect(),
+            not_made: self.checks.not_made(),
+            network_unknown: self.watch.failed() || self.watch.is_asking(),
+            overrides_unknown: (self.state_dir.trouble(overrides::DOCUMENT)
+                || !self.state.reload.recalled)
+                && self.loader.running() == 0
+                && !self.writer.is_busy(),
+        }
     }
 
     /// Traffic is served from now on.
@@ -71,57 +94,6 @@ impl Daemon {
             let crowds = may_be_many(problem.kind);
             self.log_limiter.write(&LogLine { crowds, ..line });
         }
-    }
-
-    fn problems(&self) -> Vec<Problem> {
-        let mut problems = self.state.own_problems();
-        problems.extend(self.state.service_problems());
-        problems.extend(self.checks.problems());
-        problems.extend(self.state_dir.problems());
-        problems.extend(background_reads::problems(&self.state.monitor.machine));
-        problems
-    }
-
-    /// Why the node should get no traffic. One service's trouble is no reason while another is
-    /// served; nor is it that an address is not here, which keepalived would bring.
-    fn unready(&self) -> Vec<Problem> {
-        let mut unready = self.state.own_problems();
-        let services = self.state.service_problems();
-        if services.len() >= self.state.shown_backend_set().services().len() {
-            unready.extend(services);
-        }
-        unready.extend(background_reads::unready(&self.state.monitor.machine));
-        unready
-    }
-
-    /// What is worth knowing, and does not make the node unhealthy.
-    fn findings(&self) -> Vec<Problem> {
-        let State { reload, attachment, monitor, .. } = &self.state;
-        let mut findings = reload.findings();
-        let lost = &monitor.survey.lost_authorities;
-        findings.extend(lost.iter().map(|why| authorities_lost(why)));
-        findings.extend(self.watch.finding());
-        findings.extend(self.state.shown_backend_set().panicking());
-        findings.extend(attachment.renamed());
-        findings.extend(attachment.attached_again(Instant::now()));
-        findings.extend(monitor.counter_watch.findings(|name| {
-            let interface = attachment.interfaces.iter().find(|interface| interface.name == name);
-            interface
-                .is_none_or(|i| !attachment.is_attached(i) || attachment.existing.is_cut_off(name))
-        }));
-        let uncounted = self.datapath.opened.losses_uncounted.as_ref();
-        let names: Vec<&str> = attachment.interfaces.iter().map(|i| i.name.as_str()).collect();
-        findings
-            .extend(uncounted.map(|why| tables::losses_uncounted(Some(&why.to_string()), &names)));
-        findings.extend(tables::bpffs_covered());
-        // In the generic path they are kept right (bpf/gateway/partial.bpf.h).
-        if attachment.modes.values().any(|(mode, _)| *mode == XdpMode::Native) {
-            findings.extend(monitor.no_reply_watch.findings());
-        }
-        // What could not be found out comes last: it is as it always was here, and nothing has
-        // happened.
-        findings.extend(background_reads::findings(&monitor.machine));
-        findings
     }
 }
 

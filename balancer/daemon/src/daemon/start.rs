@@ -278,11 +278,12 @@ impl Parts {
         from_path: mpsc::UnboundedReceiver<DatapathEvent>,
     ) -> (Daemon, Found) {
         let Begun { config, file, overrides, state: state_dir, .. } = begun;
-        let keeper = Keeper::new(state_dir.clone());
+        let (at, keeper) = (Moment::now(), Keeper::new(state_dir.clone()));
         let mut backend_set = self.backend_set;
         if datapath.opened.taken_over.is_some() {
             let before = datapath.view.daemon().ok().flatten();
-            backend_set.restore(keeper.read(before.map(|daemon| daemon.alive)));
+            let saved = keeper.read(before.map(|daemon| daemon.alive));
+            backend_set.restore(saved, at.now, at.wall);
         }
         let (send, results) = mpsc::channel(1024);
         let looks =
@@ -291,7 +292,6 @@ impl Parts {
         let checks = Checks::start(backend_set.targets(&routes), &send);
         let solicitations = Solicitations::inherit(&datapath.view);
         let (interfaces, patience) = (self.interfaces, commit_confirm::patience_now());
-        let at = Moment::now();
         let recalled = !state_dir.trouble(overrides::DOCUMENT);
         let reload = Reload::new(config, file, overrides, recalled, at.wall);
         let daemon = Daemon {
@@ -321,7 +321,7 @@ impl Parts {
 /// Until their first checks, backends keep the health they had.
 fn inherit(backend_set: &mut BackendSet, datapath: &DatapathThread) -> Result<(), Error> {
     let states = datapath.view.services().map_err(crate::daemon::datapath_thread::kernel)?;
-    backend_set.inherit(|entry: &Entry, member: &Member| {
+    backend_set.inherit(std::time::Instant::now(), |entry: &Entry, member: &Member| {
         let same = states
             .iter()
             .filter(|state| state.key.address == entry.address && state.key.port == entry.port);

@@ -4,6 +4,7 @@
 mod attachment;
 mod effect;
 mod monitor;
+mod problems;
 mod reload;
 mod tables;
 #[cfg(test)]
@@ -11,9 +12,7 @@ mod tests;
 
 use std::time::{Duration, Instant, SystemTime};
 
-use ringway_api::documents::status::Problem;
 use ringway_api::error::Error;
-use ringway_api::problem_kind::ProblemKind;
 use ringway_kernel::Interface;
 
 use crate::backends::BackendSet;
@@ -92,7 +91,7 @@ pub(super) struct State {
     /// The service manager was told that traffic is served.
     pub(super) serving: bool,
     /// The time of this step.
-    at: Moment,
+    pub(super) at: Moment,
     effects: Effects,
 }
 
@@ -197,32 +196,5 @@ impl State {
             true => &self.tables.written,
             false => &self.tables.backend_set,
         }
-    }
-
-    /// What is wrong with the node as a whole.
-    pub(super) fn own_problems(&self) -> Vec<Problem> {
-        let starting = |what, remedy| ProblemKind::Starting.problem(what, remedy);
-        let starting = match self.attachment.stage {
-            Stage::Waiting { .. } => Some(starting(
-                "starting: not attached yet",
-                "wait for the first results of the health checks",
-            )),
-            Stage::Attaching => Some(starting(
-                "starting: attaching to the interfaces",
-                "wait for the kernel: some drivers take seconds",
-            )),
-            Stage::Attached => None,
-        };
-        let mut problems: Vec<Problem> = starting.into_iter().collect();
-        problems.extend(self.confirm.problem());
-        problems.extend(self.attachment.problems(&self.confirm));
-        problems.extend(self.monitor.problems(self.at.now, self.tables.error.as_ref()));
-        problems
-    }
-
-    pub(super) fn service_problems(&self) -> Vec<Problem> {
-        let mut problems = self.shown_backend_set().problems();
-        problems.extend(self.monitor.no_reply_watch.problems());
-        problems
     }
 }

@@ -44,8 +44,12 @@ const fn every(period: Duration) -> u64 {
 /// What the loop finds out once a second.
 #[derive(Clone, Debug, Default)]
 pub struct Survey {
-    /// [`Checks::lost_authorities`](crate::health::Checks::lost_authorities)
-    pub lost_authorities: Vec<String>,
+    /// Of the checks, and of the state directory.
+    pub problems: Vec<Problem>,
+    /// Of the checks' authorities, and of the watch over the network.
+    pub findings: Vec<Problem>,
+    /// Of counted losses, and of the pins.
+    pub of_tables: Vec<Problem>,
     /// [`Checks::not_made`](crate::health::Checks::not_made)
     pub not_made: BTreeMap<Lack, u64>,
     /// The last look at the network came to nothing, or the kernel asks for MAC addresses.
@@ -145,9 +149,12 @@ impl State {
         if attached && ticks.is_multiple_of(LOOK_AT_TABLES) {
             self.effects.push(Effect::ReadTables);
         }
+        let shown = |survey: &Survey| {
+            let Survey { problems, findings, of_tables, not_made, .. } = survey.clone();
+            (problems, findings, of_tables, not_made)
+        };
         let before = std::mem::replace(&mut self.monitor.survey, survey);
-        let Survey { lost_authorities, not_made, .. } = &self.monitor.survey;
-        if *lost_authorities != before.lost_authorities || *not_made != before.not_made {
+        if shown(&before) != shown(&self.monitor.survey) {
             self.effects.post();
         }
     }

@@ -1,0 +1,83 @@
+//! What is wrong, or may be, by what is known.
+
+use ringway_api::documents::status::Problem;
+use ringway_api::problem_kind::ProblemKind;
+use ringway_kernel::XdpMode;
+
+use super::State;
+use super::attachment::Stage;
+use crate::daemon::background_reads;
+
+impl State {
+    /// What makes the node unhealthy.
+    pub fn problems(&self) -> Vec<Problem> {
+        let mut problems = self.own_problems();
+        problems.extend(self.service_problems());
+        problems.extend(self.monitor.survey.problems.iter().cloned());
+        problems.extend(background_reads::problems(&self.monitor.machine));
+        problems
+    }
+
+    /// Why the node should get no traffic. One service's trouble is no reason while another is
+    /// served; nor is it that an address is not here, which keepalived would bring.
+    pub fn unready(&self) -> Vec<Problem> {
+        let mut unready = self.own_problems();
+        let services = self.service_problems();
+        if services.len() >= self.shown_backend_set().services().len() {
+            unready.extend(services);
+        }
+        unready.extend(background_reads::unready(&self.monitor.machine));
+        unready
+    }
+
+    /// What is worth knowing, and does not make the node unhealthy.
+    pub fn findings(&self) -> Vec<Problem> {
+        let State { reload, attachment, monitor, .. } = self;
+        let mut findings = reload.findings();
+        findings.extend(monitor.survey.findings.iter().cloned());
+        findings.extend(self.shown_backend_set().panicking());
+        findings.extend(attachment.renamed());
+        findings.extend(attachment.attached_again(self.at.now));
+        findings.extend(monitor.counter_watch.findings(|name| {
+            let interface = attachment.interfaces.iter().find(|interface| interface.name == name);
+            interface
+                .is_none_or(|i| !attachment.is_attached(i) || attachment.existing.is_cut_off(name))
+        }));
+        findings.extend(monitor.survey.of_tables.iter().cloned());
+        // In the generic path they are kept right (bpf/gateway/partial.bpf.h).
+        if attachment.modes.values().any(|(mode, _)| *mode == XdpMode::Native) {
+            findings.extend(monitor.no_reply_watch.findings());
+        }
+        // What could not be found out comes last: it is as it always was here, and nothing has
+        // happened.
+        findings.extend(background_reads::findings(&monitor.machine));
+        findings
+    }
+
+    /// What is wrong with the node as a whole.
+    pub(super) fn own_problems(&self) -> Vec<Problem> {
+        let starting = |what, remedy| ProblemKind::Starting.problem(what, remedy);
+        let starting = match self.attachment.stage {
+            Stage::Waiting { .. } => Some(starting(
+                "starting: not attached yet",
+                "wait for the first results of the health checks",
+            )),
+            Stage::Attaching => Some(starting(
+                "starting: attaching to the interfaces",
+                "wait for the kernel: some drivers take seconds",
+            )),
+            Stage::Attached => None,
+        };
+        let mut problems: Vec<Problem> = starting.into_iter().collect();
+        problems.extend(self.confirm.problem());
+        problems.extend(self.attachment.problems(&self.confirm));
+        problems.extend(self.monitor.problems(self.at.now, self.tables.error.as_ref()));
+        problems
+    }
+
+    fn service_problems(&self) -> Vec<Problem> {
+        let mut problems = self.shown_backend_set().problems();
+        problems.extend(self.monitor.no_reply_watch.problems());
+        problems
+    }
+}
