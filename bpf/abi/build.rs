@@ -83,7 +83,8 @@ impl ParseCallbacks for Naming {
                 "zerocopy::Immutable",
             ],
         };
-        derives.iter().map(|d| (*d).to_owned()).collect()
+        let order: &[&str] = if info.name.ends_with("_key") { &["PartialOrd", "Ord"] } else { &[] };
+        derives.iter().chain(order).map(|d| (*d).to_owned()).collect()
     }
 }
 

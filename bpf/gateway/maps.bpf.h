@@ -9,6 +9,7 @@
 #define RINGWAY_MAPS_H
 
 #include "common/common.bpf.h"
+#include "ring_maps.bpf.h"
 
 /* writer: control; reader: gateway. Interface slot -> device; `ifaces` is in stage.bpf.h. */
 RW_MAP(devices, BPF_MAP_TYPE_DEVMAP, RW_MAX_IFACES, __u32, __u32, 0);
@@ -28,38 +29,6 @@ RW_MAP(labels, BPF_MAP_TYPE_ARRAY, RW_MAX_SERVICES, __u32, struct rw_label, 0);
 
 /* writer: control; reader: gateway. Backend references of each service's members. */
 RW_MAP(members, BPF_MAP_TYPE_ARRAY, RW_MAX_MEMBER_PLACES, __u32, __u32, 0);
-
-/* writer: control, a new inner map for every change; reader: gateway. Sizes, not types: 6.1
- * distinguishes maps with types (BTF) from maps without. */
-struct rw_ring_map {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__uint(key_size, sizeof(__u32));
-	__uint(value_size, sizeof(struct rw_ring));
-} ring_template SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
-	__uint(max_entries, RW_MAX_RINGS);
-	__type(key, __u32);
-	__array(values, struct rw_ring_map);
-} rings SEC(".maps");
-
-/* The same; by ring, only if a slot has changed. As many pairs as needed. */
-struct rw_pairs_map {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_INNER_MAP);
-	__uint(max_entries, 1);
-	__uint(key_size, sizeof(__u32));
-	__uint(value_size, sizeof(struct rw_pair));
-} pairs_template SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
-	__uint(max_entries, RW_MAX_RINGS);
-	__type(key, __u32);
-	__array(values, struct rw_pairs_map);
-} pairs SEC(".maps");
 
 /*
  * writer: gateway; reader: gateway, control. Sized by [flows] tracked before

@@ -5,7 +5,7 @@
  * id, only with CAP_SYS_ADMIN (kernel/bpf/syscall.c, bpf_map_get_fd_by_id),
  * and up to 6.7 that takes an RCU grace period. A program needs neither.
  */
-#include "maps.bpf.h"
+#include "ring_maps.bpf.h"
 
 #define MAX_PAIRS (RW_NO_MEMBER - RW_MAX_MEMBERS)
 

@@ -63,6 +63,7 @@ pub mod raw {
         rw_capture_record,
         rw_steer_rule,
         rw_steer,
+        rw_seen_count,
     );
 }
 

@@ -14,14 +14,13 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use libbpf_rs::{ErrorKind, MapCore};
 use ringway_abi::raw::{
     RW_CONFIRMED, RW_IFACE_GENERIC, RW_IFACE_LAYER3, RW_IFACE_LOCAL, RW_IFACE_RAW,
-    RW_IFACE_REDIRECT, RW_IFACE_WAY_OUT, RW_MAX_IFACES, rw_daemon, rw_flow_bucket, rw_iface,
-    rw_vlan_key,
+    RW_IFACE_REDIRECT, RW_IFACE_WAY_OUT, RW_MAX_IFACES, rw_daemon, rw_iface, rw_vlan_key,
 };
 use ringway_abi::{Faces, FlowKey, FlowState, Slot};
 use ringway_bpf_sys::XdpLink;
 
 use crate::load::{Programs, load_root, log};
-use crate::maps::{self, Maps};
+use crate::maps::Maps;
 use crate::pins::Pins;
 use crate::programs::redirect_errors;
 use crate::tables::rings::Retiring;
@@ -148,8 +147,8 @@ impl Gateway {
         maps: Maps,
     ) -> Result<Self> {
         // Its parts before the balancer, which expects them.
-        maps::put_fd(&maps.slots, Slot::Icmp as u32, programs.icmp.as_fd())?;
-        maps::put_fd(&maps.slots, Slot::Balance as u32, programs.balance.as_fd())?;
+        maps.slots.put_fd(Slot::Icmp as u32, programs.icmp.as_fd())?;
+        maps.slots.put_fd(Slot::Balance as u32, programs.balance.as_fd())?;
         Ok(Self {
             pins,
             maps: Arc::new(maps),
@@ -203,14 +202,14 @@ impl Gateway {
         }
         self.write_iface(slot)?;
         match &iface.vlan {
-            Some(vlan) => maps::put(&self.maps.vlans, &vlan.key(), &slot),
+            Some(vlan) => self.maps.vlans.put(&vlan.key(), &slot),
             None => self.put_device(slot, iface),
         }
     }
 
     /// The kernel takes only what is there now (kernel/bpf/devmap.c, __dev_map_alloc_node).
     fn put_device(&self, slot: u32, iface: &Interface) -> Result<()> {
-        match maps::put(&self.maps.devices, &slot, &iface.ifindex) {
+        match self.maps.devices.put(&slot, &iface.ifindex) {
             Err(Error::Map { source, .. }) if source.kind() == ErrorKind::InvalidInput => {
                 Err(Error::NoInterface { name: iface.name.clone(), ifindex: iface.ifindex })
             }
@@ -239,7 +238,7 @@ impl Gateway {
     pub fn finish_handshakes(&mut self) -> Result<()> {
         let flows = &self.maps.flows;
         for number in 0..flows.max_entries() {
-            let mut bucket: rw_flow_bucket = maps::get(flows, number)?;
+            let mut bucket = flows.get(number)?;
             let mut found = false;
             for flow in bucket.flows.iter_mut().filter(|flow| flow.key != 0) {
                 let Ok(key) = FlowKey::unpack(flow.key) else { continue };
@@ -248,7 +247,7 @@ impl Gateway {
                 found = true;
             }
             if found {
-                maps::put(flows, &number, &bucket)?;
+                flows.put(&number, &bucket)?;
             }
         }
         Ok(())
@@ -258,7 +257,7 @@ impl Gateway {
         let state = self.slot(slot)?;
         let (iface, device) = (&state.iface, self.device_of(state));
         let flag = |set: bool, flag: u32| if set { flag as u16 } else { 0 };
-        let have: rw_iface = maps::get(&self.maps.ifaces, slot)?;
+        let have = self.maps.ifaces.get(slot)?;
         let same = have.ifindex == iface.ifindex;
         let value = rw_iface {
             ifindex: iface.ifindex,
@@ -275,17 +274,17 @@ impl Gateway {
             device: iface.vlan.as_ref().map_or(slot, |vlan| vlan.device),
             tags: iface.vlan.as_ref().map_or([0; 2], Vlan::tags),
         };
-        maps::put(&self.maps.ifaces, &slot, &value)
+        self.maps.ifaces.put(&slot, &value)
     }
 
     /// Notes by which interfaces backends are reached. That stays while a slot keeps its device: a
     /// backend whose next hop is not known for a while must not open its link to flows of others.
     pub(crate) fn note_ways_out(&self, slots: impl Iterator<Item = u32>) -> Result<()> {
         for slot in slots.collect::<BTreeSet<u32>>() {
-            let mut iface: rw_iface = maps::get(&self.maps.ifaces, slot)?;
+            let mut iface = self.maps.ifaces.get(slot)?;
             if iface.flags & RW_IFACE_WAY_OUT as u16 == 0 {
                 iface.flags |= RW_IFACE_WAY_OUT as u16;
-                maps::put(&self.maps.ifaces, &slot, &iface)?;
+                self.maps.ifaces.put(&slot, &iface)?;
             }
         }
         Ok(())
@@ -295,8 +294,8 @@ impl Gateway {
     /// their slots. Returns their names.
     pub fn release_others(&mut self) -> Result<Vec<String>> {
         for slot in (0..RW_MAX_IFACES).filter(|slot| !self.slots.contains_key(slot)) {
-            maps::put(&self.maps.ifaces, &slot, &rw_iface::default())?;
-            maps::remove(&self.maps.devices, &slot)?;
+            self.maps.ifaces.put(&slot, &rw_iface::default())?;
+            self.maps.devices.remove(&slot)?;
         }
         self.forget_vlans()?;
         redirect_errors::forget(&self.maps, |_, slot| !self.slots.contains_key(&slot))?;
@@ -319,9 +318,9 @@ impl Gateway {
                 .values()
                 .any(|state| state.iface.vlan.as_ref().is_some_and(|v| v.key() == *key))
         };
-        for (key, _) in maps::entries::<rw_vlan_key, u32>(&self.maps.vlans)? {
+        for (key, _) in self.maps.vlans.entries()? {
             if !ours(&key) {
-                maps::remove(&self.maps.vlans, &key)?;
+                self.maps.vlans.remove(&key)?;
             }
         }
         Ok(())
@@ -334,7 +333,7 @@ impl Gateway {
             started_unix_ns: unix_ns(self.started),
             alive_unix_ns: unix_ns(now),
         };
-        maps::put(&self.maps.daemon, &0u32, &value)
+        self.maps.daemon.put(&0, &value)
     }
 
     pub(crate) fn maps(&self) -> &Maps {

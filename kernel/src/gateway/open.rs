@@ -3,14 +3,14 @@
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use libbpf_rs::{MapCore, MapHandle};
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use ringway_abi::raw::{RW_HASH_NH, RW_LAYOUT, rw_daemon, rw_settings};
 use ringway_abi::{IntoBytes, Slot};
 use ringway_bpf_sys::LinkInfo;
 
 use crate::link::{OnInterface, info_of, open_link};
 use crate::load::{FlowSizes, Programs, load_gateway};
-use crate::maps::{self, Maps, map_error};
+use crate::maps::{self, Map, Maps, map_error};
 use crate::pins::Pins;
 use crate::{Error, Result};
 
@@ -70,14 +70,14 @@ pub(crate) fn hold(pins: &Pins) -> Result<OwnedFd> {
 
 /// The process that wrote the last heartbeat, 0 when unknown.
 pub(crate) fn daemon_pid(pins: &Pins) -> u64 {
-    let daemon = maps::open_pinned(&pins.map("daemon"), "daemon");
-    let read = |map: MapHandle| maps::get::<rw_daemon>(&map, 0).ok();
-    daemon.ok().flatten().and_then(read).map_or(0, |daemon| daemon.pid)
+    let daemon = maps::open_pinned(&pins.map("daemon")).ok().flatten();
+    let read = |map| Map::<u32, rw_daemon>::from(map).get(0).ok();
+    daemon.and_then(read).map_or(0, |daemon| daemon.pid)
 }
 
 /// New maps that nothing is pinned for.
 pub(crate) fn unpinned(sizes: FlowSizes) -> Result<(Programs, Maps)> {
-    let (programs, maps) = load_gateway(sizes, |_| Ok(None))?;
+    let (programs, maps) = load_gateway(sizes, None)?;
     write_settings(&maps, new_settings(&maps)?)?;
     Ok((programs, maps))
 }
@@ -89,12 +89,10 @@ pub(crate) fn create(
     opened: &mut Opened,
 ) -> Result<(Programs, Maps)> {
     opened.unfinished_removed = pins.clear()?;
-    let (programs, mut maps) = unpinned(sizes)?;
-    let mut settings_last: Vec<_> = maps.iter_mut().collect();
+    let (programs, maps) = unpinned(sizes)?;
+    let mut settings_last: Vec<_> = maps.all().collect();
     settings_last.sort_by_key(|(name, _)| *name == "settings");
-    for (name, map) in settings_last {
-        map.pin(pins.map(name)).map_err(map_error("pin", name))?;
-    }
+    settings_last.into_iter().try_for_each(|(name, map)| maps::pin(map, &pins.map(name)))?;
     Ok((programs, maps))
 }
 
@@ -115,12 +113,9 @@ pub(crate) fn take_over(
             None => interfaces.push(iface),
         }
     }
-    let (programs, mut maps) =
-        load_gateway(sizes, |name| maps::open_pinned(&pins.map(name), name))?;
-    for (name, map) in maps.iter_mut() {
-        if !pins.map(name).exists() {
-            map.pin(pins.map(name)).map_err(map_error("pin", name))?;
-        }
+    let (programs, maps) = load_gateway(sizes, Some(pins))?;
+    for (name, map) in maps.all().filter(|(name, _)| !pins.map(name).exists()) {
+        maps::pin(map, &pins.map(name))?;
     }
     let have = maps.flows.max_entries();
     let flow_buckets = (have != sizes.flow_buckets).then_some((have, sizes.flow_buckets));
@@ -130,23 +125,24 @@ pub(crate) fn take_over(
 }
 
 fn read_settings(pins: &Pins) -> Result<rw_settings> {
-    let map = maps::open_pinned(&pins.map("settings"), "settings")?;
-    let map = map.ok_or_else(|| pins.not_loaded())?;
+    let map = maps::open_pinned(&pins.map("settings"))?.ok_or_else(|| pins.not_loaded())?;
     check_layout(pins.node(), &map)?;
-    maps::get(&map, 0)
+    Map::from(map).get(0)
 }
 
-/// The layout is the first word of the settings, whatever else a version keeps there.
+/// Refuses the settings of another layout.
 pub(crate) fn check_layout(node: &str, settings: &MapHandle) -> Result<()> {
-    let bytes = settings
-        .lookup(&0u32.to_ne_bytes(), libbpf_rs::MapFlags::ANY)
-        .map_err(map_error("read", "settings"))?
-        .unwrap_or_default();
-    let found = bytes.first_chunk().map_or(0, |word| u32::from_ne_bytes(*word));
-    if found == RW_LAYOUT {
-        return Ok(());
+    match layout_of(settings)? {
+        RW_LAYOUT => Ok(()),
+        found => Err(Error::Layout { node: node.to_owned(), found, expected: RW_LAYOUT }),
     }
-    Err(Error::Layout { node: node.to_owned(), found, expected: RW_LAYOUT })
+}
+
+/// The layout is the first word of the settings, whatever else a version keeps there; 0: there is none.
+pub(crate) fn layout_of(settings: &MapHandle) -> Result<u32> {
+    let bytes = settings.lookup(&[0; 4], MapFlags::ANY).map_err(map_error("read", "settings"))?;
+    let word = bytes.as_deref().and_then(|bytes| bytes.first_chunk());
+    Ok(word.map_or(0, |word| u32::from_ne_bytes(*word)))
 }
 
 /// Why an interface's pins are of no use, if so.
@@ -208,5 +204,5 @@ fn with_sizes(settings: rw_settings, maps: &Maps) -> Result<rw_settings> {
 }
 
 fn write_settings(maps: &Maps, settings: rw_settings) -> Result<()> {
-    maps::put(&maps.settings, &0u32, &settings)
+    maps.settings.put(&0, &settings)
 }

@@ -6,13 +6,13 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::os::fd::{AsFd, AsRawFd};
 
-use libbpf_rs::{MapCore, MapHandle, MapType};
+use libbpf_rs::{MapHandle, MapType};
 use ringway_abi::raw::RW_LAYOUT;
 
-use crate::gateway::open::{Orphan, find_orphan};
+use crate::gateway::open::{Orphan, find_orphan, layout_of};
 use crate::gateway::options::Options;
-use crate::load::shape::{Shape, shape_of};
 use crate::load::{self, log};
+use crate::maps::shape::{Shape, shape_of};
 use crate::maps::{self, Maps};
 use crate::pins::Pins;
 use crate::{Error, Result, requirements};
@@ -186,7 +186,7 @@ pub fn upgrade(options: &Options) -> Result<Upgrade> {
 fn pinned(pins: &Pins) -> Result<BTreeMap<String, Pinned>> {
     let mut all = BTreeMap::new();
     for name in pins.map_names()? {
-        let pin = match maps::open_pinned(&pins.map(&name), &name) {
+        let pin = match maps::open_pinned(&pins.map(&name)) {
             Ok(Some(map)) if is_map(&map) => Pinned::Map(shape_of(&map)),
             Ok(Some(_)) => Pinned::Foreign("the pin is no map: somebody else's".to_owned()),
             Ok(None) => continue,
@@ -205,11 +205,9 @@ fn is_map(map: &MapHandle) -> bool {
 
 /// The first word of the settings; `None` where there is none.
 fn layout(pins: &Pins) -> Result<Option<u32>> {
-    let Some(map) = maps::open_pinned(&pins.map("settings"), "settings")? else { return Ok(None) };
-    let bytes = map.lookup(&0u32.to_ne_bytes(), libbpf_rs::MapFlags::ANY).ok().flatten();
-    let word = bytes.as_deref().and_then(|bytes| bytes.first_chunk());
+    let Some(map) = maps::open_pinned(&pins.map("settings"))? else { return Ok(None) };
     // What a start that was cut short would have left has none yet.
-    Ok(word.map(|word| u32::from_ne_bytes(*word)).filter(|layout| *layout != 0))
+    Ok(layout_of(&map).ok().filter(|layout| *layout != 0))
 }
 
 #[cfg(test)]

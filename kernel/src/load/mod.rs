@@ -1,27 +1,27 @@
 //! Loads the programs, into new maps or into those that are already pinned.
 
 pub(crate) mod log;
-pub(crate) mod shape;
 
 use std::collections::BTreeMap;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
+use std::ptr::null_mut;
 
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
-use libbpf_rs::{MapCore, MapHandle, MapMut, OpenMapMut, OpenObject, ProgramMut};
-use ringway_abi::raw::rw_root;
+use libbpf_rs::{MapCore, MapHandle, OpenMapMut, OpenObject, ProgramMut};
+use ringway_abi::Slot;
+use ringway_abi::raw::{rw_root, rw_trace};
 
-use crate::maps::{Maps, map_error};
-use crate::objects::gateway::{GatewaySkelBuilder, OpenGatewaySkel};
+use crate::maps::shape::Shape;
+use crate::maps::{self, Map, Maps, map_error};
+use crate::objects::gateway::{GatewaySkelBuilder, OpenGatewaySkel, types};
 use crate::objects::root::RootSkelBuilder;
+use crate::pins::Pins;
 use crate::{Error, Result};
-
-use shape::{Shape, shape_of, wanted_shape};
 
 const GATEWAY: &str = "ringway_balance";
 const ICMP: &str = "ringway_icmp";
 const ROOT: &str = "ringway_root";
-const BUDGET: &str = "answer_budget";
 
 /// The gateway's programs, each for the slot of its name.
 #[derive(Debug)]
@@ -39,61 +39,42 @@ pub(crate) struct FlowSizes {
     pub(crate) backends: u32,
 }
 
-/// Loads the balancer. `reuse` gives the maps that exist already, by name; the others are made.
-pub(crate) fn load_gateway(
-    sizes: FlowSizes,
-    reuse: impl FnMut(&str) -> Result<Option<MapHandle>>,
-) -> Result<(Programs, Maps)> {
+/// Loads the balancer, upon the maps that are pinned; the others are made.
+pub(crate) fn load_gateway(sizes: FlowSizes, pins: Option<&Pins>) -> Result<(Programs, Maps)> {
     let mut storage = MaybeUninit::uninit();
     let mut open = open_gateway(sizes, &mut storage)?;
-    share(&mut open, reuse)?;
+    pins.map_or(Ok(()), |pins| Maps::share_pinned(pins, &mut open.maps))?;
     let loaded = load(GATEWAY, open)?;
     let balance = program(&loaded.progs.ringway_balance)?;
     let icmp = program(&loaded.progs.ringway_icmp)?;
     Ok((Programs { balance, icmp }, Maps::of(&loaded.maps)?))
 }
 
-/// Maps that a dry gateway does not share: its own way from program to program, and counters that
-/// nothing depends on.
-const OF_DRY: [&str; 5] = ["slots", "scratch", "ledger", "tracking", "untracked"];
-
 /// Loads the balancer once more, upon the same maps, to find and decide as the first one does and
-/// to write nothing (bpf/gateway/dry.bpf.h). `budget` is where the live one keeps what it may
-/// answer. The last map is where it says what it found.
-pub(crate) fn load_dry(
-    live: &Maps,
-    budget: Option<MapHandle>,
-) -> Result<(OwnedFd, Maps, MapHandle)> {
+/// to write nothing (bpf/gateway/dry.bpf.h). It does not share its own way from program to program, and
+/// counters that nothing depends on. The last map is where it says what it found.
+pub(crate) fn load_dry(live: &Maps) -> Result<(OwnedFd, Maps, Map<u32, rw_trace>)> {
     let mut storage = MaybeUninit::uninit();
     let mut open = open_dry(live, &mut storage)?;
     open.progs.ringway_icmp.set_autoload(false);
-    share(
-        &mut open,
-        with(budget, |name| match OF_DRY.contains(&name) {
-            true => Ok(None),
-            false => clone_of(live, name),
-        }),
-    )?;
+    let own: [&MapHandle; 5] =
+        [&live.slots, &live.scratch, &live.ledger, &live.tracking, &live.untracked];
+    live.share(&mut open.maps, &own)?;
     let loaded = load(GATEWAY, open)?;
     let balance = program(&loaded.progs.ringway_balance)?;
-    Ok((balance, Maps::of(&loaded.maps)?, map(&loaded.maps.data_trace)?))
+    let trace = Map::of(&loaded.maps.data_trace, |_: &types::data_trace| {
+        (null_mut(), null_mut::<rw_trace>())
+    });
+    Ok((balance, Maps::of(&loaded.maps)?, trace?))
 }
 
-/// Loads the program for ICMP beside a dry balancer, whose maps these are. `budget` is where the
-/// live one keeps what it may answer.
-pub(crate) fn load_dry_icmp(
-    live: &Maps,
-    (dry, trace): (&Maps, &MapHandle),
-    budget: Option<MapHandle>,
-) -> Result<OwnedFd> {
+/// Loads the program for ICMP beside a dry balancer, whose maps these are.
+pub(crate) fn load_dry_icmp(live: &Maps, (dry, trace): (&Maps, &MapHandle)) -> Result<OwnedFd> {
     let mut storage = MaybeUninit::uninit();
     let mut open = open_dry(live, &mut storage)?;
     open.progs.ringway_balance.set_autoload(false);
-    share(
-        &mut open,
-        with(budget, |name| clone_of(if OF_DRY.contains(&name) { dry } else { live }, name)),
-    )?;
-    reuse_map(&mut open.maps.data_trace, trace)?;
+    dry.share(&mut open.maps, &[])?;
+    maps::reuse(&mut open.maps.data_trace, trace)?;
     program(&load(ICMP, open)?.progs.ringway_icmp)
 }
 
@@ -110,6 +91,7 @@ fn open_dry<'obj>(
     };
     let mut open = open_gateway(sizes, storage)?;
     constants(&mut open.maps.rodata_dry_data)?.dry = true;
+    share_budget(&mut open.maps.answer_budget, live)?;
     Ok(open)
 }
 
@@ -137,7 +119,13 @@ pub(crate) fn load_root(slot: u32, layer3: bool, maps: &Maps) -> Result<OwnedFd>
     let mut storage = MaybeUninit::uninit();
     let mut open = open::<RootSkelBuilder>(ROOT, &mut storage)?;
     constants(&mut open.maps.rodata_data)?.iface = rw_root { slot, layer3: layer3.into() };
-    share_live(&mut open, maps, None)?;
+    let shared = &mut open.maps;
+    maps::reuse(&mut shared.settings, &maps.settings)?;
+    maps::reuse(&mut shared.scratch, &maps.scratch)?;
+    maps::reuse(&mut shared.ledger, &maps.ledger)?;
+    maps::reuse(&mut shared.slots, &maps.slots)?;
+    maps::reuse(&mut shared.ifaces, &maps.ifaces)?;
+    maps::reuse(&mut shared.roots, &maps.roots)?;
     program(&load(ROOT, open)?.progs.ringway_root)
 }
 
@@ -175,66 +163,16 @@ pub(crate) fn program(program: &ProgramMut<'_>) -> Result<OwnedFd> {
     fd.map_err(|source| Error::System { action: "duplicate a program's descriptor", source })
 }
 
-/// A handle of its own: the map outlives the object.
-pub(crate) fn map(map: &MapMut<'_>) -> Result<MapHandle> {
-    MapHandle::try_from(map)
-        .map_err(|error| map_error("open", &map.name().to_string_lossy())(error))
-}
-
-/// The budget of answers, and all other maps as `others` has them.
-fn with(
-    mut budget: Option<MapHandle>,
-    others: impl Fn(&str) -> Result<Option<MapHandle>>,
-) -> impl FnMut(&str) -> Result<Option<MapHandle>> {
-    move |name| if name == BUDGET { Ok(budget.take()) } else { others(name) }
-}
-
-fn clone_of(maps: &Maps, name: &str) -> Result<Option<MapHandle>> {
-    maps.get(name).map(MapHandle::try_from).transpose().map_err(map_error("open", name))
-}
-
-/// Puts the gateway's maps in the place of those that an object would create.
-pub(crate) fn share_live<'obj>(
-    open: &mut impl OpenSkel<'obj>,
-    live: &Maps,
-    budget: Option<MapHandle>,
-) -> Result<()> {
-    share(open, with(budget, |name| clone_of(live, name)))
-}
-
-/// Puts existing maps in the place of those that an object would create.
-fn share<'obj>(
-    open: &mut impl OpenSkel<'obj>,
-    mut existing: impl FnMut(&str) -> Result<Option<MapHandle>>,
-) -> Result<()> {
-    for mut map in open.open_object_mut().maps_mut() {
-        let name = map.name().to_string_lossy().into_owned();
-        // .rodata and other sections are each object's own.
-        if name.contains('.') {
-            continue;
-        }
-        if let Some(existing) = existing(&name)? {
-            reuse_map(&mut map, &existing)?;
-        }
-    }
-    Ok(())
-}
-
-/// Puts a map in the place of one that an object would create. The number of entries may differ: a
-/// pinned table keeps its size.
-pub(crate) fn reuse_map(map: &mut OpenMapMut<'_>, existing: &MapHandle) -> Result<()> {
-    let name = map.name().to_string_lossy().into_owned();
-    if let Some(detail) = shape_of(existing).unfit(&wanted_shape(map)) {
-        return Err(Error::PinnedMap { map: name, detail });
-    }
-    map.reuse_fd(existing.as_fd()).map_err(map_error("reuse", &name))
+/// Has an object note its answers where the live programs do. Where that cannot be found, it has a limit
+/// of its own: a dry one never reaches it.
+pub(crate) fn share_budget(budget: &mut OpenMapMut<'_>, live: &Maps) -> Result<()> {
+    let icmp = live.slots.find(&(Slot::Icmp as u32)).ok().flatten();
+    let map = icmp.and_then(|id| Map::<u32, u64>::of_program(id, "answer_budget").ok().flatten());
+    map.map_or(Ok(()), |map| maps::reuse(budget, &map))
 }
 
 /// Every table that [`load_gateway`] would make, by name.
 pub(crate) fn shapes(sizes: FlowSizes) -> Result<BTreeMap<String, Shape>> {
     let mut storage = MaybeUninit::uninit();
-    let mut open = open_gateway(sizes, &mut storage)?;
-    let maps = open.open_object_mut().maps_mut();
-    let named = maps.map(|map| (map.name().to_string_lossy().into_owned(), wanted_shape(&map)));
-    Ok(named.filter(|(name, _)| Maps::NAMES.contains(&name.as_str())).collect())
+    Ok(Maps::wanted(&open_gateway(sizes, &mut storage)?.maps))
 }

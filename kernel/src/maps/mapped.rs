@@ -5,9 +5,10 @@ use std::os::fd::AsFd;
 use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-use libbpf_rs::{MapCore, MapHandle};
+use libbpf_rs::MapCore;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
+use super::Map;
 use crate::{Error, Result};
 
 /// Reads of one entry before giving it up: it changes faster than it can be read.
@@ -20,9 +21,9 @@ pub(crate) struct Mapped {
 }
 
 impl Mapped {
-    /// Maps all of an array. `value_bytes`: of one element, a multiple of 8.
-    pub(crate) fn of(map: &MapHandle, value_bytes: usize, what: &'static str) -> Result<Self> {
-        let bytes = map.max_entries() as usize * value_bytes;
+    /// Maps all of an array, whose elements are a multiple of 8 bytes.
+    pub(crate) fn of<V>(map: &Map<u32, V>, what: &'static str) -> Result<Self> {
+        let bytes = map.max_entries() as usize * size_of::<V>();
         // SAFETY: a new mapping, where the kernel finds room for it.
         let base =
             unsafe { mmap(null_mut(), bytes, ProtFlags::READ, MapFlags::SHARED, map.as_fd(), 0) };

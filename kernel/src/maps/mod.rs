@@ -1,19 +1,31 @@
 //! The packet path's maps by name, and typed access to their entries.
 
 pub(crate) mod mapped;
+pub(crate) mod shape;
 
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::collections::BTreeMap;
+use std::marker::PhantomData;
+use std::ops::Deref;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::Path;
 use std::{fs, io};
 
-use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle};
+use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle, MapMut, OpenMapMut};
+use ringway_abi::raw::{
+    rw_address, rw_backend, rw_daemon, rw_flow_bucket, rw_fragment_bucket, rw_iface,
+    rw_index_bucket, rw_label, rw_ledger, rw_scratch, rw_service, rw_service_info, rw_service_key,
+    rw_settings, rw_track_bucket, rw_tracking, rw_traffic, rw_vlan_key,
+};
 use ringway_abi::{FromBytes, IntoBytes};
 use zerocopy::Immutable;
 
 use self::WhenFull::{Never, Then};
-use crate::objects::gateway::GatewayMaps;
+use crate::objects::capture::OpenCaptureMaps;
+use crate::objects::gateway::{self, GatewayMaps, OpenGatewayMaps};
 use crate::pins::Pins;
 use crate::{Error, Result};
+
+use shape::{Shape, shape_of, wanted_shape};
 
 /// What happens when a map is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,14 +47,38 @@ impl WhenFull {
 /// A map's name, what it is for, and what happens when it is full.
 pub(crate) type MapText = (&'static str, &'static str, WhenFull);
 
+/// A map with the types of its keys and values. [`map!`] checks them where the map is one of an object's.
+#[derive(Debug)]
+pub(crate) struct Map<K, V> {
+    handle: MapHandle,
+    types: PhantomData<fn() -> (K, V)>,
+}
+
+/// The [`Map`] of a loaded skeleton's field. Its keys and values have the types that the object gives them,
+/// or this does not compile; an array of maps or of programs takes descriptors and gives ids.
+macro_rules! map {
+    ($object:ident, $maps:expr, $name:ident) => {
+        $crate::maps::Map::of(&$maps.$name, |of: &$object::types::maps| {
+            (of.$name.key, of.$name.value)
+        })
+    };
+    ($object:ident, $maps:expr, $name:ident [maps]) => {
+        $crate::maps::Map::of(&$maps.$name, |of: &$object::types::maps| {
+            (of.$name.key, std::ptr::null_mut::<u32>())
+        })
+    };
+}
+pub(crate) use map;
+
 /// One structure with a field per map, so that a missing map is found when it is built. Behind the name of one whose
 /// contents a start makes anew or compares: from what, and what of them stays all the same.
 macro_rules! maps {
-    ($($name:ident: $purpose:literal, $full:expr $(, rebuilt $rebuilt:literal)?;)*) => {
+    ($($name:ident: $key:ty => $value:ty $([$maps:ident])?,
+        $purpose:literal, $full:expr $(, rebuilt $rebuilt:literal)?;)*) => {
         /// Every shared map of the packet path (bpf/common/stage.bpf.h, bpf/gateway/maps.bpf.h).
         #[derive(Debug)]
         pub(crate) struct Maps {
-            $(#[doc = $purpose] pub(crate) $name: MapHandle,)*
+            $(#[doc = $purpose] pub(crate) $name: Map<$key, $value>,)*
         }
 
         impl Maps {
@@ -62,127 +98,148 @@ macro_rules! maps {
 
             /// Those of a gateway that was loaded.
             pub(crate) fn of(loaded: &GatewayMaps<'_>) -> Result<Self> {
-                let own = |map| MapHandle::try_from(map);
-                Ok(Self {
-                    $($name: own(&loaded.$name).map_err(map_error("open", stringify!($name)))?,)*
-                })
+                Ok(Self { $($name: map!(gateway, loaded, $name $([$maps])?)?,)* })
             }
 
-            /// Builds the set from whatever gives a map by its name.
-            pub(crate) fn from_each(mut get: impl FnMut(&'static str) -> Result<MapHandle>) -> Result<Self> {
-                Ok(Self { $($name: get(stringify!($name))?,)* })
+            /// Opens the pinned maps for reading only.
+            pub(crate) fn open_read_only(pins: &Pins) -> Result<Self> {
+                Ok(Self { $($name: open_read_only(pins, stringify!($name))?.into(),)* })
             }
 
-            /// All maps with their names.
-            pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (&'static str, &mut MapHandle)> {
-                [$((stringify!($name), &mut self.$name)),*].into_iter()
+            /// All maps, in the order of [`Maps::NAMES`].
+            pub(crate) fn all(&self) -> impl Iterator<Item = (&'static str, &MapHandle)> {
+                [$((stringify!($name), &*self.$name)),*].into_iter()
             }
 
-            pub(crate) fn get(&self, name: &str) -> Option<&MapHandle> {
-                match name {
-                    $(stringify!($name) => Some(&self.$name),)*
-                    _ => None,
-                }
+            /// Puts them in the place of those that a gateway would create, but for some of them.
+            pub(crate) fn share(
+                &self,
+                open: &mut OpenGatewayMaps<'_>,
+                but: &[&MapHandle],
+            ) -> Result<()> {
+                $(if !but.iter().any(|map| std::ptr::eq(*map, &*self.$name)) {
+                    reuse(&mut open.$name, &self.$name)?;
+                })*
+                Ok(())
+            }
+
+            /// Puts them in the place of those that a capture would create.
+            pub(crate) fn share_with_capture(&self, open: &mut OpenCaptureMaps<'_>) -> Result<()> {
+                $(reuse(&mut open.$name, &self.$name)?;)*
+                Ok(())
+            }
+
+            /// Puts those that are pinned in the place of those that a gateway would create.
+            pub(crate) fn share_pinned(pins: &Pins, open: &mut OpenGatewayMaps<'_>) -> Result<()> {
+                $(if let Some(map) = open_pinned(&pins.map(stringify!($name)))? {
+                    reuse(&mut open.$name, &map)?;
+                })*
+                Ok(())
+            }
+
+            /// What those are made of that a gateway would create.
+            pub(crate) fn wanted(open: &OpenGatewayMaps<'_>) -> BTreeMap<String, Shape> {
+                [$((stringify!($name).to_owned(), wanted_shape(&open.$name))),*].into()
             }
         }
     };
 }
 maps! {
-    settings:
+    settings: u32 => rw_settings,
         "layout, timeouts, nat pool, keys of the hashes",
         Never("cannot be: one entry"),
         rebuilt "from the configuration; the keys of hashes stay";
-    slots:
+    slots: u32 => u32,
         "the programs of the stages",
         Never("cannot be: a place for each"),
         rebuilt "with the new programs";
-    ledger:
+    ledger: u32 => rw_ledger,
         "packets by verdict and reason, per interface",
         Never("cannot be: a place for each interface");
-    roots:
+    roots: u32 => u32,
         "which programs are this node's, to count what the kernel drops",
         Then("the start is refused"),
         rebuilt "with the new programs";
-    scratch:
+    scratch: u32 => rw_scratch,
         "what a stage has learnt about one packet",
         Never("cannot be: one entry");
-    ifaces:
+    ifaces: u32 => rw_iface,
         "interfaces: device, MAC addresses, MTU",
         Then("the configuration is refused"),
         rebuilt "from the configuration and this machine";
-    devices:
+    devices: u32 => u32,
         "where packets are redirected to",
         Never("cannot be: a place for each interface"),
         rebuilt "from the configuration and this machine";
-    vlans:
+    vlans: rw_vlan_key => u32,
         "VLAN devices, by device and tags",
         Then("the configuration is refused"),
         rebuilt "from the configuration and this machine";
-    services:
+    services: rw_service_key => rw_service,
         "what clients connect to: addresses and blocks of ports",
         Then("the configuration is refused"),
         rebuilt "from the configuration; services keep their numbers";
-    service_info:
+    service_info: u32 => rw_service_info,
         "services as their clients see them",
         Then("the configuration is refused"),
         rebuilt "from the configuration; services keep their numbers";
-    backends:
+    backends: u32 => rw_backend,
         "backends: address, way there, whether they are up",
         Then("the configuration is refused"),
         rebuilt "from the configuration, overrides and health; the numbers by which flows name backends stay";
-    nat_addrs:
+    nat_addrs: u32 => rw_address,
         "source addresses of nat",
         Then("the configuration is refused"),
         rebuilt "from the configuration; addresses keep their numbers";
-    labels:
+    labels: u32 => rw_label,
         "names of services",
         Never("cannot be: a place for each service"),
         rebuilt "from the configuration";
-    members:
+    members: u32 => u32,
         "backends of each service",
         Then("the change is refused, what was in force stays"),
         rebuilt "from the configuration";
-    rings:
+    rings: u32 => u32 [maps],
         "which member of a service has a slot, a map for each ring",
         Then("the change is refused, what was in force stays"),
         rebuilt "from the configuration; slots of dsr services keep their owners";
-    pairs:
+    pairs: u32 => u32 [maps],
         "current and former owners of slots, for rings that are changing",
         Never("cannot be: a place for each ring");
-    tracked:
+    tracked: u32 => rw_track_bucket,
         "flows of dsr services in slots that have changed",
         Then("those on probation give way; else to the former owner, or dropped (track-full)");
-    track_quotas:
+    track_quotas: u32 => u64,
         "records that each source prefix has opened in this second",
         Then("two prefixes may share one quota");
-    untracked:
+    untracked: u32 => u32,
         "when a flow of a service could not be tracked last",
         Never("cannot be: a place for each service");
-    tracking:
+    tracking: u32 => rw_tracking,
         "what became of tracked flows",
         Never("cannot be: counters");
-    flows:
+    flows: u32 => rw_flow_bucket,
         "flows of nat services",
         Then("those on probation give way; else the packet is dropped (flow-table-full, nat-exhausted)");
-    flow_index:
+    flow_index: u32 => rw_index_bucket,
         "the way from a client to its flow",
         Then("the packet is dropped (flow-table-full)");
-    port_hands:
+    port_hands: u32 => u32,
         "where the next nat port towards each backend is looked for",
         Never("cannot be: a place for each backend");
-    kept_flows:
+    kept_flows: u32 => u32,
         "how many flows of each source prefix are kept, by backend",
         Then("two prefixes may share one count");
-    vain_searches:
+    vain_searches: u32 => gateway::types::vain_search,
         "how many searches for a nat port were in vain for a backend in this second",
         Then("the older one is forgotten, and searched in full");
-    fragments:
+    fragments: u32 => rw_fragment_bucket,
         "ports of datagrams in fragments, for 30 s",
         Then("the oldest is forgotten, the rest of it dropped (fragment-early)");
-    traffic:
+    traffic: u32 => rw_traffic,
         "packets, bytes and flows of each backend",
         Never("cannot be: a place for each backend");
-    daemon:
+    daemon: u32 => rw_daemon,
         "who looks after the node, and when it was alive last",
         Never("cannot be: one entry"),
         rebuilt "once a second";
@@ -244,17 +301,12 @@ const BATCH: usize = 4096;
 /// Read-only handle, linux/bpf.h BPF_F_RDONLY.
 const RDONLY: u32 = libbpf_rs::libbpf_sys::BPF_F_RDONLY;
 
-impl Maps {
-    /// Opens the pinned maps for reading only.
-    pub(crate) fn open_read_only(pins: &Pins) -> Result<Self> {
-        Self::from_each(|name| {
-            // One that is read where it lies: mm/mmap.c makes a shared mapping of a file that is
-            // open for reading only a private one, which BPF maps refuse.
-            let flags = if matches!(name, "tracked" | "flows") { 0 } else { RDONLY };
-            MapHandle::from_pinned_path_with_file_flags(pins.map(name), flags)
-                .map_err(map_error("open", name))
-        })
-    }
+fn open_read_only(pins: &Pins, name: &str) -> Result<MapHandle> {
+    // One that is read where it lies: mm/mmap.c makes a shared mapping of a file that is
+    // open for reading only a private one, which BPF maps refuse.
+    let flags = if matches!(name, "tracked" | "flows") { 0 } else { RDONLY };
+    MapHandle::from_pinned_path_with_file_flags(pins.map(name), flags)
+        .map_err(map_error("open", name))
 }
 
 pub(crate) fn map_error(action: &'static str, map: &str) -> impl FnOnce(libbpf_rs::Error) -> Error {
@@ -262,129 +314,212 @@ pub(crate) fn map_error(action: &'static str, map: &str) -> impl FnOnce(libbpf_r
     move |source| Error::Map { action, map, source }
 }
 
-fn name_of(map: &MapHandle) -> String {
-    map.name().to_string_lossy().into_owned()
-}
-
-fn parse<T: FromBytes>(map: &MapHandle, bytes: &[u8]) -> Result<T> {
-    T::read_from_bytes(bytes).map_err(|_| Error::Content {
-        map: name_of(map),
-        detail: format!("{} bytes where {} belong", bytes.len(), size_of::<T>()),
-    })
-}
-
-/// Reads one entry; `None` when the key is not there.
-pub(crate) fn find<K, V>(map: &MapHandle, key: &K) -> Result<Option<V>>
-where
-    K: IntoBytes + Immutable,
-    V: FromBytes,
-{
-    let found = map.lookup(key.as_bytes(), MapFlags::ANY);
-    found.map_err(map_error("read", &name_of(map)))?.map(|bytes| parse(map, &bytes)).transpose()
-}
-
-/// Reads an element of an array.
-pub(crate) fn get<V: FromBytes>(map: &MapHandle, index: u32) -> Result<V> {
-    find(map, &index)?.ok_or_else(|| Error::Content {
-        map: name_of(map),
-        detail: format!("no element {index} of {}", map.max_entries()),
-    })
-}
-
-pub(crate) fn put<K, V>(map: &MapHandle, key: &K, value: &V) -> Result<()>
-where
-    K: IntoBytes + Immutable + ?Sized,
-    V: IntoBytes + Immutable + ?Sized,
-{
-    map.update(key.as_bytes(), value.as_bytes(), MapFlags::ANY)
-        .map_err(map_error("write", &name_of(map)))
-}
-
-/// Writes many entries with few system calls.
-pub(crate) fn put_all<K, V>(map: &MapHandle, keys: &[K], values: &[V]) -> Result<()>
-where
-    K: IntoBytes + Immutable,
-    V: IntoBytes + Immutable,
-{
-    for (keys, values) in keys.chunks(BATCH).zip(values.chunks(BATCH)) {
-        let count = keys.len() as u32;
-        map.update_batch(keys.as_bytes(), values.as_bytes(), count, MapFlags::ANY, MapFlags::ANY)
-            .map_err(map_error("write", &name_of(map)))?;
+impl<K, V> From<MapHandle> for Map<K, V> {
+    fn from(handle: MapHandle) -> Self {
+        Self { handle, types: PhantomData }
     }
-    Ok(())
 }
 
-/// Puts a program or map into an array of such.
-pub(crate) fn put_fd(map: &MapHandle, index: u32, fd: BorrowedFd<'_>) -> Result<()> {
-    put(map, &index, &fd.as_raw_fd())
+impl<K, V> From<Map<K, V>> for MapHandle {
+    fn from(map: Map<K, V>) -> Self {
+        map.handle
+    }
 }
 
-/// Removes one entry; one that is not there is fine.
-pub(crate) fn remove<K: IntoBytes + Immutable + ?Sized>(map: &MapHandle, key: &K) -> Result<()> {
-    match map.delete(key.as_bytes()) {
-        Err(error) if error.kind() != ErrorKind::NotFound => {
-            Err(map_error("write", &name_of(map))(error))
+impl<K, V> Deref for Map<K, V> {
+    type Target = MapHandle;
+
+    fn deref(&self) -> &MapHandle {
+        &self.handle
+    }
+}
+
+impl<K, V> Map<K, V> {
+    /// By [`map!`]. A handle of its own: the map outlives the object.
+    pub(crate) fn of<T>(map: &MapMut<'_>, _layout: fn(&T) -> (*mut K, *mut V)) -> Result<Self> {
+        let handle = MapHandle::try_from(map);
+        handle.map(Self::from).map_err(|error| map_error("open", &text(map.name()))(error))
+    }
+
+    /// Of a loaded program, by the end of its name.
+    pub(crate) fn of_program(program: u32, name: &str) -> Result<Option<Self>> {
+        let failed = |source| Error::System { action: "look at a program's maps", source };
+        let fd = ringway_bpf_sys::by_id(program).map_err(failed)?;
+        for id in ringway_bpf_sys::map_ids(fd.as_fd()).map_err(failed)? {
+            let map = MapHandle::from_map_id(id).map_err(map_error("open", name))?;
+            if map.name().as_encoded_bytes().ends_with(name.as_bytes()) {
+                return Ok(Some(map.into()));
+            }
         }
-        _ => Ok(()),
+        Ok(None)
+    }
+
+    fn failed(&self, action: &'static str) -> impl Fn(libbpf_rs::Error) -> Error {
+        move |source| Error::Map { action, map: text(self.name()), source }
+    }
+
+    fn content(&self, detail: String) -> Error {
+        Error::Content { map: text(self.name()), detail }
+    }
+
+    fn parse<T: FromBytes>(&self, bytes: &[u8]) -> Result<T> {
+        T::read_from_bytes(bytes).map_err(|_| {
+            self.content(format!("{} bytes where {} belong", bytes.len(), size_of::<T>()))
+        })
     }
 }
 
-/// Reads one element of a per-CPU array, one value per possible CPU.
-pub(crate) fn get_percpu<V: FromBytes>(map: &MapHandle, index: u32) -> Result<Vec<V>> {
-    let found = map.lookup_percpu(index.as_bytes(), MapFlags::ANY);
-    let values = found.map_err(map_error("read", &name_of(map)))?.unwrap_or_default();
-    values.iter().map(|bytes| parse(map, bytes)).collect()
-}
-
-/// Writes one element of a per-CPU array, the same on every possible CPU.
-pub(crate) fn put_percpu<V>(map: &MapHandle, index: u32, value: &V) -> Result<()>
-where
-    V: IntoBytes + Immutable,
-{
-    let failed = |error| map_error("write", &name_of(map))(error);
-    let cpus = libbpf_rs::num_possible_cpus().map_err(failed)?;
-    let values = vec![value.as_bytes().to_vec(); cpus];
-    map.update_percpu(index.as_bytes(), &values, MapFlags::ANY).map_err(failed)
-}
-
-/// Visits every element of an array, many per system call.
-pub(crate) fn for_each<V: FromBytes>(map: &MapHandle, mut visit: impl FnMut(u32, V)) -> Result<()> {
-    let elements = map.max_entries();
-    let batch = elements.clamp(1, 4096);
-    let found = map.lookup_batch(batch, MapFlags::ANY, MapFlags::ANY);
-    let mut visited = 0;
-    for (key, value) in found.map_err(map_error("read", &name_of(map)))? {
-        visit(parse(map, &key)?, parse(map, &value)?);
-        visited += 1;
+impl<K: IntoBytes + Immutable, V> Map<K, V> {
+    /// Reads one entry; `None` when the key is not there.
+    pub(crate) fn find(&self, key: &K) -> Result<Option<V>>
+    where
+        V: FromBytes,
+    {
+        let found = self.lookup(key.as_bytes(), MapFlags::ANY).map_err(self.failed("read"))?;
+        found.map(|bytes| self.parse(&bytes)).transpose()
     }
-    // The iterator ends early on an error without telling it.
-    if visited != elements {
-        let detail = format!("only {visited} of {elements} elements could be read");
-        return Err(Error::Content { map: name_of(map), detail });
-    }
-    Ok(())
-}
 
-/// Every entry of a hash that nobody else writes meanwhile.
-pub(crate) fn entries<K, V>(map: &MapHandle) -> Result<Vec<(K, V)>>
-where
-    K: FromBytes + IntoBytes + Immutable,
-    V: FromBytes,
-{
-    let mut all = Vec::new();
-    for bytes in map.keys() {
-        let key: K = parse(map, &bytes)?;
-        if let Some(value) = find(map, &key)? {
-            all.push((key, value));
+    /// Writes one entry.
+    pub(crate) fn put(&self, key: &K, value: &V) -> Result<()>
+    where
+        V: IntoBytes + Immutable,
+    {
+        self.update(key.as_bytes(), value.as_bytes(), MapFlags::ANY).map_err(self.failed("write"))
+    }
+
+    /// Writes many entries with few system calls.
+    pub(crate) fn put_all(&self, keys: &[K], values: &[V]) -> Result<()>
+    where
+        V: IntoBytes + Immutable,
+    {
+        for (keys, values) in keys.chunks(BATCH).zip(values.chunks(BATCH)) {
+            let (count, any) = (keys.len() as u32, MapFlags::ANY);
+            self.update_batch(keys.as_bytes(), values.as_bytes(), count, any, any)
+                .map_err(self.failed("write"))?;
+        }
+        Ok(())
+    }
+
+    /// Removes one entry; one that is not there is fine.
+    pub(crate) fn remove(&self, key: &K) -> Result<()> {
+        match self.delete(key.as_bytes()) {
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(self.failed("write")(error)),
+            _ => Ok(()),
         }
     }
-    Ok(all)
+
+    /// Every entry of a hash that nobody else writes meanwhile.
+    pub(crate) fn entries(&self) -> Result<Vec<(K, V)>>
+    where
+        K: FromBytes,
+        V: FromBytes,
+    {
+        let value = |key: K| Ok(self.find(&key)?.map(|value| (key, value)));
+        self.keys_there()?.into_iter().filter_map(|key| value(key).transpose()).collect()
+    }
+
+    /// Every key of a hash.
+    pub(crate) fn keys_there(&self) -> Result<Vec<K>>
+    where
+        K: FromBytes,
+    {
+        self.keys().map(|bytes| self.parse(&bytes)).collect()
+    }
+
+    /// Reads one entry of a per-CPU map, one value per possible CPU; none when the key is not there.
+    pub(crate) fn percpu(&self, key: &K) -> Result<Vec<V>>
+    where
+        V: FromBytes,
+    {
+        let found = self.lookup_percpu(key.as_bytes(), MapFlags::ANY);
+        let values = found.map_err(self.failed("read"))?.unwrap_or_default();
+        values.iter().map(|bytes| self.parse(bytes)).collect()
+    }
+
+    /// The same, added up.
+    pub(crate) fn sum(&self, key: &K, add: impl Fn(&mut V, &V)) -> Result<V>
+    where
+        V: FromBytes + Default,
+    {
+        let mut sum = V::default();
+        self.percpu(key)?.iter().for_each(|one| add(&mut sum, one));
+        Ok(sum)
+    }
+
+    /// Writes one entry of a per-CPU map, the same on every possible CPU.
+    pub(crate) fn put_percpu(&self, key: &K, value: &V) -> Result<()>
+    where
+        V: IntoBytes + Immutable,
+    {
+        let cpus = libbpf_rs::num_possible_cpus().map_err(self.failed("write"))?;
+        let values = vec![value.as_bytes().to_vec(); cpus];
+        self.update_percpu(key.as_bytes(), &values, MapFlags::ANY).map_err(self.failed("write"))
+    }
+}
+
+impl<V: FromBytes> Map<u32, V> {
+    /// Reads an element of an array.
+    pub(crate) fn get(&self, index: u32) -> Result<V> {
+        self.find(&index)?
+            .ok_or_else(|| self.content(format!("no element {index} of {}", self.max_entries())))
+    }
+
+    /// Visits every element of an array, many per system call.
+    pub(crate) fn for_each(&self, mut visit: impl FnMut(u32, V)) -> Result<()> {
+        let elements = self.max_entries();
+        let batch = elements.clamp(1, BATCH as u32);
+        let found = self.lookup_batch(batch, MapFlags::ANY, MapFlags::ANY);
+        let mut visited = 0;
+        for (key, value) in found.map_err(self.failed("read"))? {
+            visit(self.parse(&key)?, self.parse(&value)?);
+            visited += 1;
+        }
+        // The iterator ends early on an error without telling it.
+        if visited != elements {
+            let detail = format!("only {visited} of {elements} elements could be read");
+            return Err(self.content(detail));
+        }
+        Ok(())
+    }
+}
+
+/// Arrays of programs or maps.
+impl Map<u32, u32> {
+    /// Puts a program or map into it.
+    pub(crate) fn put_fd(&self, index: u32, fd: BorrowedFd<'_>) -> Result<()> {
+        self.put(&index, &fd.as_raw_fd().cast_unsigned())
+    }
+}
+
+fn text(name: &std::ffi::OsStr) -> String {
+    name.to_string_lossy().into_owned()
+}
+
+/// Puts a map in the place of one that an object would create. The number of entries may differ: a
+/// pinned table keeps its size.
+pub(crate) fn reuse(map: &mut OpenMapMut<'_>, existing: &MapHandle) -> Result<()> {
+    let name = text(map.name());
+    if let Some(detail) = shape_of(existing).unfit(&wanted_shape(map)) {
+        return Err(Error::PinnedMap { map: name, detail });
+    }
+    map.reuse_fd(existing.as_fd()).map_err(map_error("reuse", &name))
+}
+
+/// Pins a map.
+pub(crate) fn pin(map: &MapHandle, path: &Path) -> Result<()> {
+    let pinned = ringway_bpf_sys::pin(map.as_fd(), path);
+    pinned.map_err(|error| map_error("pin", &name_of(path))(error.into()))
 }
 
 /// Opens a pinned map to use it; `None` when there is no such pin.
-pub(crate) fn open_pinned(path: &Path, name: &str) -> Result<Option<MapHandle>> {
+pub(crate) fn open_pinned(path: &Path) -> Result<Option<MapHandle>> {
     match fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        _ => MapHandle::from_pinned_path(path).map(Some).map_err(map_error("open", name)),
+        _ => MapHandle::from_pinned_path(path).map(Some).map_err(map_error("open", &name_of(path))),
     }
+}
+
+/// Pins lie where their maps' names say.
+fn name_of(path: &Path) -> String {
+    path.file_name().map(text).unwrap_or_default()
 }

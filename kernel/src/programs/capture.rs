@@ -17,14 +17,14 @@ use std::time::{Duration, Instant, SystemTime};
 
 use libbpf_rs::{MapHandle, MapType, RingBuffer, RingBufferBuilder, libbpf_sys as sys};
 use ringway_abi::raw::{
-    RW_ANY, RW_CAPTURE_BYTES, RW_CAPTURES, RW_NO_SERVICE, rw_capture, rw_capture_counts, rw_iface,
+    RW_ANY, RW_CAPTURE_BYTES, RW_CAPTURES, RW_NO_SERVICE, rw_capture, rw_capture_counts,
 };
 use ringway_abi::{BackendRef, Reason, Verdict};
 use ringway_filter::{Instruction, Surroundings};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::load::log;
-use crate::maps::{self, map_error};
+use crate::maps::{Map, map_error};
 use crate::pins::{Pins, remove_tree};
 use crate::{Error, Result, View};
 
@@ -97,7 +97,7 @@ pub struct Session {
     left: bool,
     ring: RingBuffer<'static>,
     batch: Batch,
-    counts: MapHandle,
+    counts: Map<u32, rw_capture_counts>,
     /// Bytes of a packet that it keeps; records may hold more, for others.
     snaplen: u32,
     /// Of what was counted when it left.
@@ -169,8 +169,8 @@ impl Session {
         let batch = Batch::default();
         let ring = read_into(&map, &batch)?;
         shared.clear_counts(number)?;
-        maps::put_fd(&shared.rings, number, map.as_fd())?;
-        maps::put(&shared.captures, &number, &row(view, wanted)?)?;
+        shared.rings.put_fd(number, map.as_fd())?;
+        shared.captures.put(&number, &row(view, wanted)?)?;
         shared.put_filter(place, number, wanted.filter)?;
         shared.link(place, &place.numbers())?;
         shared.install(place)?;
@@ -243,8 +243,8 @@ impl Session {
     }
 }
 
-fn read_counts(counts: &MapHandle, number: u32) -> Result<Counts> {
-    let all: Vec<rw_capture_counts> = maps::get_percpu(counts, number)?;
+fn read_counts(counts: &Map<u32, rw_capture_counts>, number: u32) -> Result<Counts> {
+    let all: Vec<rw_capture_counts> = counts.percpu(&number)?;
     Ok(Counts {
         matched: all.iter().map(|counts| counts.matched).sum(),
         lost: all.iter().map(|counts| counts.lost).sum(),
@@ -279,7 +279,7 @@ pub fn running(pins: &Pins) -> Result<Vec<Running>> {
     let Some(shared) = Shared::open(pins, &place)? else { return Ok(Vec::new()) };
     let each = |number: u32| {
         Ok(Running {
-            pid: maps::get::<rw_capture>(&shared.captures, number)?.pid,
+            pid: shared.captures.get(number)?.pid,
             since: place.since(number)?,
             counts: read_counts(&shared.counts, number)?,
         })
@@ -355,7 +355,7 @@ fn snaplen(wanted: &Wanted<'_>) -> u32 {
 /// A capture as the programs know it.
 fn row(view: &View, wanted: &Wanted<'_>) -> Result<rw_capture> {
     let device = match wanted.iface {
-        Some(slot) => maps::get::<rw_iface>(&view.maps().ifaces, slot)?.device,
+        Some(slot) => view.maps().ifaces.get(slot)?.device,
         None => RW_ANY,
     };
     let bits =

@@ -9,20 +9,20 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 use std::{fs, io};
 
-use libbpf_rs::{MapCore, MapHandle};
+use libbpf_rs::{MapCore, MapFlags};
 use ringway_abi::raw::{
     RW_DECAP_INNER, RW_DECAP_OUTER, RW_MAX_DECAP_ADDRESSES, rw_address, rw_ledger,
 };
 use ringway_abi::{addr_from_words, addr_to_words};
-use ringway_bpf_sys::{self as bpf, XdpLink, XdpMode};
+use ringway_bpf_sys::{XdpLink, XdpMode};
 use ringway_host::netlink::links::Xdp;
 
 use crate::link::attach::{Attached, attach, query};
 use crate::link::open_link;
 use crate::link::xdp_owner::DECAP;
 use crate::load::{self, log};
-use crate::maps::{self, map_error};
-use crate::objects::decap::{DecapSkelBuilder, types};
+use crate::maps::{self, Map, map, map_error};
+use crate::objects::decap::{self, DecapSkelBuilder, types};
 use crate::pins::{encode, pin_error};
 use crate::{Error, Result, requirements};
 
@@ -39,8 +39,8 @@ pub struct Uses {
 #[derive(Debug)]
 pub struct Decap {
     program: OwnedFd,
-    addresses: MapHandle,
-    ledger: MapHandle,
+    addresses: Map<rw_address, u32>,
+    ledger: Map<u32, rw_ledger>,
     known: BTreeMap<IpAddr, Uses>,
     link: Option<XdpLink>,
 }
@@ -51,20 +51,20 @@ impl Decap {
         Self::load_with(gue_port, None)
     }
 
-    fn load_with(gue_port: u16, ledger: Option<MapHandle>) -> Result<Self> {
+    fn load_with(gue_port: u16, ledger: Option<Map<u32, rw_ledger>>) -> Result<Self> {
         log::install();
         requirements::probe()?.require()?;
         let mut storage = MaybeUninit::uninit();
         let mut open = load::open::<DecapSkelBuilder>(DECAP, &mut storage)?;
         load::constants(&mut open.maps.rodata_data)?.gue_port_be = gue_port.to_be();
         if let Some(ledger) = ledger {
-            load::reuse_map(&mut open.maps.ledger, &ledger)?;
+            maps::reuse(&mut open.maps.ledger, &ledger)?;
         }
         let loaded = load::load(DECAP, open)?;
         Ok(Self {
             program: load::program(&loaded.progs.ringway_decap)?,
-            addresses: load::map(&loaded.maps.addresses)?,
-            ledger: load::map(&loaded.maps.ledger)?,
+            addresses: map!(decap, loaded.maps, addresses)?,
+            ledger: map!(decap, loaded.maps, ledger)?,
             known: BTreeMap::new(),
             link: None,
         })
@@ -79,12 +79,12 @@ impl Decap {
             });
         }
         for address in self.known.keys().filter(|address| !wanted.contains_key(address)) {
-            maps::remove(&self.addresses, &key(*address))?;
+            self.addresses.remove(&key(*address))?;
         }
         for (address, uses) in wanted.iter().filter(|(a, uses)| self.known.get(a) != Some(uses)) {
             let outer = if uses.outer { RW_DECAP_OUTER } else { 0 };
             let inner = if uses.inner { RW_DECAP_INNER } else { 0 };
-            maps::put(&self.addresses, &key(*address), &(outer | inner))?;
+            self.addresses.put(&key(*address), &(outer | inner))?;
         }
         self.known.clone_from(wanted);
         Ok(())
@@ -127,7 +127,7 @@ impl Decap {
 
     /// The books, all CPUs together.
     pub fn ledger(&self) -> Result<rw_ledger> {
-        sum(&self.ledger)
+        self.ledger.sum(&0, rw_ledger::add)
     }
 
     /// The program, for those who run it themselves.
@@ -161,7 +161,7 @@ impl DecapPin {
     pub fn load(&self, ifindex: u32, gue_port: u16) -> Result<Decap> {
         let ledger = match self.open(ifindex)? {
             Some(link) => match link.info() {
-                Ok(info) => map_of(info.program, "ledger")?,
+                Ok(info) => Map::of_program(info.program, "ledger")?,
                 Err(_) => None,
             },
             None => None,
@@ -249,44 +249,27 @@ pub fn decap_state(iface: &str, ifindex: u32) -> Result<Option<DecapState>> {
         map: name.to_owned(),
         detail: format!("program {id} does not have it"),
     };
-    let find = |name: &str| map_of(id, name)?.ok_or_else(|| absent(name));
-    let constants = find(".rodata")?.lookup(&0u32.to_ne_bytes(), libbpf_rs::MapFlags::ANY);
+    let constants = Map::<u32, ()>::of_program(id, ".rodata")?.ok_or_else(|| absent(".rodata"))?;
+    let constants = constants.lookup(&[0; 4], MapFlags::ANY);
     let constants = constants.map_err(map_error("read", ".rodata"))?.unwrap_or_default();
     let port = constants.get(offset_of!(types::rodata, gue_port_be)..);
     let port = port.and_then(<[u8]>::first_chunk).ok_or_else(|| absent(".rodata"))?;
-    let entries = maps::entries::<rw_address, u32>(&find("addresses")?)?;
+    let addresses = Map::of_program(id, "addresses")?.ok_or_else(|| absent("addresses"))?;
+    let ledger = Map::of_program(id, "ledger")?.ok_or_else(|| absent("ledger"))?;
     let uses =
         |bits: u32| Uses { outer: bits & RW_DECAP_OUTER != 0, inner: bits & RW_DECAP_INNER != 0 };
     Ok(Some(DecapState {
         mode,
         gue_port: u16::from_be_bytes(*port),
-        addresses: entries
+        addresses: addresses
+            .entries()?
             .into_iter()
-            .map(|(a, bits)| (addr_from_words(a.addr), uses(bits)))
+            .map(|(address, bits): (rw_address, u32)| (addr_from_words(address.addr), uses(bits)))
             .collect(),
-        ledger: sum(&find("ledger")?)?,
+        ledger: ledger.sum(&0, rw_ledger::add)?,
     }))
 }
 
 fn key(address: IpAddr) -> rw_address {
     rw_address { addr: addr_to_words(address) }
-}
-
-fn sum(ledger: &MapHandle) -> Result<rw_ledger> {
-    let mut all = rw_ledger::default();
-    maps::get_percpu::<rw_ledger>(ledger, 0)?.iter().for_each(|each| all.add(each));
-    Ok(all)
-}
-
-/// A map of a loaded program, by the end of its name.
-pub(crate) fn map_of(program: u32, name: &str) -> Result<Option<MapHandle>> {
-    let failed = |source| Error::System { action: "look at a program's maps", source };
-    let fd = bpf::by_id(program).map_err(failed)?;
-    for id in bpf::map_ids(fd.as_fd()).map_err(failed)? {
-        let map = MapHandle::from_map_id(id).map_err(map_error("open", name))?;
-        if map.name().as_encoded_bytes().ends_with(name.as_bytes()) {
-            return Ok(Some(map));
-        }
-    }
-    Ok(None)
 }

@@ -7,9 +7,8 @@ use std::fs;
 use std::mem::MaybeUninit;
 use std::os::unix::fs::MetadataExt;
 
+use libbpf_rs::Link;
 use libbpf_rs::btf::{Btf, types};
-use libbpf_rs::{Link, MapCore, MapFlags, MapHandle};
-use ringway_abi::FromBytes;
 use ringway_abi::raw::{
     RW_SEEN_LOST, RW_SEEN_LOST_NEAR, RW_SEEN_PASSED_ON, RW_SEEN_QUEUED, RW_SEEN_RECEIVED,
     rw_seen_count, rw_seen_key,
@@ -17,8 +16,8 @@ use ringway_abi::raw::{
 use ringway_host::{Seen, SeenAt};
 
 use crate::load::{self, log};
-use crate::maps::{self, map_error};
-use crate::objects::drop_reasons::DropReasonsSkelBuilder;
+use crate::maps::{Map, map};
+use crate::objects::drop_reasons::{self, DropReasonsSkelBuilder};
 use crate::{Error, Result, requirements};
 
 const DROP_REASONS: &str = "ringway_seen_*";
@@ -27,13 +26,13 @@ const DROP_REASONS: &str = "ringway_seen_*";
 #[derive(Debug)]
 pub struct DropReasons {
     links: Vec<Link>,
-    seen: MapHandle,
-    unseen: MapHandle,
+    seen: Map<rw_seen_key, rw_seen_count>,
+    unseen: Map<u32, u64>,
 }
 
 /// What was counted up to a moment.
 #[derive(Debug, Default)]
-pub struct Counted(BTreeMap<Vec<u8>, Vec<(u64, u64)>>);
+pub struct Counted(BTreeMap<rw_seen_key, Vec<rw_seen_count>>);
 
 impl DropReasons {
     /// Starts to count.
@@ -59,8 +58,8 @@ impl DropReasons {
         });
         Ok(Self {
             links: links.into_iter().collect::<Result<_>>()?,
-            seen: load::map(&loaded.maps.seen)?,
-            unseen: load::map(&loaded.maps.unseen)?,
+            seen: map!(drop_reasons, loaded.maps, seen)?,
+            unseen: map!(drop_reasons, loaded.maps, unseen)?,
         })
     }
 
@@ -69,8 +68,8 @@ impl DropReasons {
     /// # Errors
     /// Where the kernel does not tell.
     pub fn counted(&self) -> Result<Counted> {
-        let keys = self.seen.keys().map(|key| Ok((key.clone(), self.at(&key)?)));
-        Ok(Counted(keys.collect::<Result<_>>()?))
+        let keys = self.seen.keys_there()?.into_iter();
+        Ok(Counted(keys.map(|key| Ok((key, self.seen.percpu(&key)?))).collect::<Result<_>>()?))
     }
 
     /// Stops, and tells what was seen between two moments, and how many packets there was no room
@@ -80,7 +79,7 @@ impl DropReasons {
     /// Where the kernel does not tell.
     pub fn stop(mut self, first: &Counted, last: &Counted) -> Result<(Vec<Seen>, u64)> {
         self.links.clear();
-        let counted = between(first, last)?;
+        let counted = between(first, last);
         let reasons = reasons()?;
         let locations = counted.iter().map(|(key, ..)| key.location).filter(|at| *at != 0);
         let functions = functions(&locations.collect::<Vec<_>>());
@@ -97,39 +96,27 @@ impl DropReasons {
                 segments,
             })
         };
-        let unseen: Vec<u64> = maps::get_percpu(&self.unseen, 0)?;
-        Ok((counted.into_iter().filter_map(one).collect(), unseen.iter().sum()))
-    }
-
-    /// Packets and segments by processor.
-    fn at(&self, key: &[u8]) -> Result<Vec<(u64, u64)>> {
-        let values = self.seen.lookup_percpu(key, MapFlags::ANY);
-        let values = values.map_err(map_error("read", "seen"))?.unwrap_or_default();
-        let value = |bytes: &Vec<u8>| rw_seen_count::read_from_bytes(bytes).ok();
-        let values = values.iter().filter_map(value);
-        Ok(values.map(|count| (count.packets, count.segments)).collect())
+        let unseen = self.unseen.percpu(&0)?.iter().sum();
+        Ok((counted.into_iter().filter_map(one).collect(), unseen))
     }
 }
 
-fn between(first: &Counted, last: &Counted) -> Result<Vec<(rw_seen_key, Vec<u64>, u64)>> {
+/// Packets by processor, and segments.
+fn between(first: &Counted, last: &Counted) -> Vec<(rw_seen_key, Vec<u64>, u64)> {
     let mut all = Vec::new();
-    for (bytes, now) in &last.0 {
-        let key = rw_seen_key::read_from_bytes(bytes).map_err(|_| Error::Content {
-            map: "seen".into(),
-            detail: format!("a key of {} bytes", bytes.len()),
-        })?;
-        let before = first.0.get(bytes);
+    for (key, now) in &last.0 {
+        let before = first.0.get(key);
         let was = |cpu: usize| before.and_then(|before| before.get(cpu)).copied();
-        let by_cpu = now.iter().enumerate().map(|(cpu, (packets, segments))| {
+        let by_cpu = now.iter().enumerate().map(|(cpu, now)| {
             let was = was(cpu).unwrap_or_default();
-            (packets.saturating_sub(was.0), segments.saturating_sub(was.1))
+            (now.packets.saturating_sub(was.packets), now.segments.saturating_sub(was.segments))
         });
         let (packets, segments): (Vec<u64>, Vec<u64>) = by_cpu.unzip();
         if packets.iter().any(|packets| *packets > 0) {
-            all.push((key, packets, segments.iter().sum()));
+            all.push((*key, packets, segments.iter().sum()));
         }
     }
-    Ok(all)
+    all
 }
 
 fn at(seen: u32) -> Option<SeenAt> {

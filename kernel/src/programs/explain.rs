@@ -6,19 +6,12 @@ use std::collections::{BTreeMap, btree_map};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use libbpf_rs::query::{ProgInfoIter, ProgInfoQueryOptions};
-use libbpf_rs::{MapCore, MapFlags, MapHandle};
-use ringway_abi::raw::{
-    RW_CONFIRMED, rw_address, rw_flow_bucket, rw_iface, rw_ledger, rw_scratch, rw_service,
-    rw_settings, rw_trace,
-};
-use ringway_abi::{
-    BackendRef, FlowKey, FlowState, FromBytes, IntoBytes, Reason, Slot, Verdict, addr_from_words,
-};
+use ringway_abi::raw::{RW_CONFIRMED, rw_iface, rw_ledger, rw_scratch, rw_trace};
+use ringway_abi::{BackendRef, FlowKey, FlowState, Reason, Slot, Verdict, addr_from_words};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::load::{load_dry, load_dry_icmp, load_root, log};
-use crate::maps::{self, Maps, map_error};
+use crate::maps::{Map, Maps};
 use crate::testrun::{self, Frame, TestRun};
 use crate::{Error, Result, View, requirements};
 
@@ -26,7 +19,7 @@ use crate::{Error, Result, View, requirements};
 #[derive(Debug)]
 pub struct Explainer {
     maps: Maps,
-    trace: MapHandle,
+    trace: Map<u32, rw_trace>,
     /// Root programs, by slot and whether its device lacks an Ethernet header.
     roots: BTreeMap<(u32, bool), OwnedFd>,
     balance: OwnedFd,
@@ -121,13 +114,13 @@ impl Explainer {
     /// Loads the dry instance upon the maps of a node. Takes some hundred milliseconds.
     pub fn new(view: &View) -> Result<Self> {
         log::install();
-        let (balance, maps, trace) = load_dry(view.maps(), answer_budget(view.maps()))?;
+        let (balance, maps, trace) = load_dry(view.maps())?;
         Ok(Self { maps, trace, roots: BTreeMap::new(), balance, icmp: None, live: view.clone() })
     }
 
     /// How frames of an interface slot come in; `None`: the slot is not in use.
     pub fn entry(&self, slot: u32) -> Result<Option<Entry>> {
-        let iface: Option<rw_iface> = maps::find(&self.maps.ifaces, &slot)?;
+        let iface = self.maps.ifaces.find(&slot)?;
         Ok(iface.filter(|iface| iface.ifindex != 0).map(|iface| Entry {
             device: iface.device,
             tags: iface.tags().collect(),
@@ -141,13 +134,11 @@ impl Explainer {
     pub fn run(&mut self, slot: u32, frame: &[u8]) -> Result<Explained> {
         let (mut run, mut reason, mut scratch) = self.once(slot, frame)?;
         if self.icmp.is_none() && for_icmp(reason) && self.is_filled(Slot::Icmp) {
-            let live = self.live.maps();
-            let own = (&self.maps, &self.trace);
-            self.icmp = Some(load_dry_icmp(live, own, answer_budget(live))?);
+            self.icmp = Some(load_dry_icmp(self.live.maps(), (&self.maps, &self.trace))?);
             (run, reason, scratch) = self.once(slot, frame)?;
         }
-        let trace: rw_trace = maps::get(&self.trace, 0)?;
-        let settings: rw_settings = maps::get(&self.maps.settings, 0)?;
+        let trace = self.trace.get(0)?;
+        let settings = self.maps.settings.get(0)?;
         let on_pass = settings.stages & 1 << Slot::OnPass as u32 != 0
             && run.verdict == Verdict::Pass
             && reason != Reason::PassRewritten
@@ -189,11 +180,11 @@ impl Explainer {
         self.forget()?;
         self.fill_slots()?;
         let before = self.books(slot)?;
-        let iface: rw_iface = maps::get(&self.maps.ifaces, slot)?;
+        let iface = self.maps.ifaces.get(slot)?;
         let root = self.root(slot, &iface)?;
         let run = testrun::run(root, Frame::new(frame))?;
         let (cpu, reason) = counted(&before, &self.books(slot)?)?;
-        let all: Vec<rw_scratch> = maps::get_percpu(&self.maps.scratch, 0)?;
+        let all = self.maps.scratch.percpu(&0)?;
         Ok((run, reason, all.get(cpu).copied().unwrap_or_default()))
     }
 
@@ -210,8 +201,7 @@ impl Explainer {
     }
 
     fn is_filled(&self, slot: Slot) -> bool {
-        let slots = &self.live.maps().slots;
-        matches!(slots.lookup((slot as u32).as_bytes(), MapFlags::ANY), Ok(Some(_)))
+        matches!(self.live.maps().slots.find(&(slot as u32)), Ok(Some(_)))
     }
 
     /// Our programs, where the live ones are.
@@ -219,8 +209,8 @@ impl Explainer {
         let programs = [(Slot::Icmp, self.icmp.as_ref()), (Slot::Balance, Some(&self.balance))];
         for (slot, program) in programs {
             match program.filter(|_| self.is_filled(slot)) {
-                Some(program) => maps::put_fd(&self.maps.slots, slot as u32, program.as_fd())?,
-                None => maps::remove(&self.maps.slots, &(slot as u32))?,
+                Some(program) => self.maps.slots.put_fd(slot as u32, program.as_fd())?,
+                None => self.maps.slots.remove(&(slot as u32))?,
             }
         }
         Ok(())
@@ -228,15 +218,12 @@ impl Explainer {
 
     /// What the last frame left behind.
     fn forget(&self) -> Result<()> {
-        maps::put(&self.trace, &0u32, &rw_trace::default())?;
-        let cpus = libbpf_rs::num_possible_cpus().map_err(map_error("write", "scratch"))?;
-        let clean = vec![rw_scratch::default().as_bytes().to_vec(); cpus];
-        let written = self.maps.scratch.update_percpu(&[0; 4], &clean, MapFlags::ANY);
-        written.map_err(map_error("write", "scratch"))
+        self.trace.put(&0, &rw_trace::default())?;
+        self.maps.scratch.put_percpu(&0, &rw_scratch::default())
     }
 
     fn books(&self, slot: u32) -> Result<Vec<rw_ledger>> {
-        maps::get_percpu(&self.maps.ledger, slot)
+        self.maps.ledger.percpu(&slot)
     }
 
     fn flow(&self, trace: &rw_trace) -> Result<Option<FlowFound>> {
@@ -244,7 +231,7 @@ impl Explainer {
             0 => return Ok(None),
             place => place as usize - 1,
         };
-        let bucket: rw_flow_bucket = maps::get(&self.maps.flows, trace.flow_place >> 2)?;
+        let bucket = self.maps.flows.get(trace.flow_place >> 2)?;
         // A state of another version's is no flow that could be shown.
         let Ok(key) = FlowKey::unpack(trace.flow_key) else { return Ok(None) };
         let flow = bucket.flows[number];
@@ -267,7 +254,7 @@ impl Explainer {
         if key.nat_addr == FlowKey::CLIENT {
             return Ok(Some(client));
         }
-        let own: Option<rw_address> = maps::find(&self.maps.nat_addrs, &u32::from(key.nat_addr))?;
+        let own = self.maps.nat_addrs.find(&u32::from(key.nat_addr))?;
         Ok(own.map(|own| addr_from_words(own.addr)))
     }
 
@@ -279,15 +266,15 @@ impl Explainer {
         backend: Option<u32>,
     ) -> Result<Option<u16>> {
         if scratch.key.proto != 0 {
-            let found: Option<rw_service> = maps::find(&self.maps.services, &scratch.key)?;
+            let found = self.maps.services.find(&scratch.key)?;
             return Ok(found.map(|service| service.id as u16));
         }
         if trace.flow_place & 3 != 0 {
-            let bucket: rw_flow_bucket = maps::get(&self.maps.flows, trace.flow_place >> 2)?;
+            let bucket = self.maps.flows.get(trace.flow_place >> 2)?;
             return Ok(Some(bucket.flows[(trace.flow_place & 3) as usize - 1].service));
         }
         let Some(index) = backend else { return Ok(None) };
-        let row: ringway_abi::raw::rw_backend = maps::get(&self.maps.backends, index)?;
+        let row = self.maps.backends.get(index)?;
         Ok(Some(row.service))
     }
 }
@@ -322,15 +309,4 @@ fn counted(before: &[rw_ledger], after: &[rw_ledger]) -> Result<(usize, Reason)>
         after.count(*verdict, *reason) != before.count(*verdict, *reason)
     });
     Ok((seen, found.ok_or_else(lost)?.1))
-}
-
-/// Where the live programs note their answers; `None` where it cannot be found: then the dry ones
-/// have a limit of their own, which is never reached.
-pub(crate) fn answer_budget(live: &Maps) -> Option<MapHandle> {
-    let icmp = live.slots.lookup((Slot::Icmp as u32).as_bytes(), MapFlags::ANY).ok()??;
-    let id = u32::read_from_bytes(&icmp).ok()?;
-    let options = ProgInfoQueryOptions::default().include_map_ids(true);
-    let program = ProgInfoIter::with_query_opts(options).find(|program| program.id == id)?;
-    let maps = program.map_ids.into_iter().filter_map(|id| MapHandle::from_map_id(id).ok());
-    maps.into_iter().find(|map| map.name() == "answer_budget")
 }

@@ -9,7 +9,8 @@ use ringway_abi::raw::rw_settings;
 use ringway_bpf_sys::{self as bpf, PASS, Program};
 
 use crate::gateway::Gateway;
-use crate::{Error, Result, maps};
+use crate::maps::{Map, map_error};
+use crate::{Error, Result};
 
 /// Whether a pinned program can stand behind Ringway's; its name.
 ///
@@ -18,7 +19,7 @@ use crate::{Error, Result, maps};
 pub fn check_on_pass(path: &Path) -> Result<String> {
     let (program, name) = open(path)?;
     // The kernel tells only by refusing to mix them in one array.
-    let array = MapHandle::create(
+    let array: Map<u32, u32> = MapHandle::create(
         MapType::ProgArray,
         Some("rw_on_pass"),
         4,
@@ -29,10 +30,11 @@ pub fn check_on_pass(path: &Path) -> Result<String> {
             ..Default::default()
         },
     )
-    .map_err(maps::map_error("create", "rw_on_pass"))?;
+    .map_err(map_error("create", "rw_on_pass"))?
+    .into();
     let ours = Program { name: "rw_frags", instructions: &PASS, frags: true }.load();
     let ours = ours.map_err(|e| refused(path, format!("not tried: {}", e.source)))?;
-    maps::put_fd(&array, 0, ours.as_fd())?;
+    array.put_fd(0, ours.as_fd())?;
     put(&array, 0, program.as_fd(), path)?;
     Ok(name)
 }
@@ -53,18 +55,18 @@ impl Gateway {
             }
             None => {
                 self.set_stages(|stages| stages & !bit)?;
-                maps::remove(&self.maps().slots, &slot)
+                self.maps().slots.remove(&slot)
             }
         }
     }
 
     fn set_stages(&self, change: impl Fn(u32) -> u32) -> Result<()> {
-        let settings: rw_settings = maps::get(&self.maps().settings, 0)?;
+        let settings = self.maps().settings.get(0)?;
         let stages = change(settings.stages);
         if stages == settings.stages {
             return Ok(());
         }
-        maps::put(&self.maps().settings, &0u32, &rw_settings { stages, ..settings })
+        self.maps().settings.put(&0, &rw_settings { stages, ..settings })
     }
 }
 
@@ -72,8 +74,8 @@ fn refused(path: &Path, why: impl Into<String>) -> Error {
     Error::OnPass { path: path.to_owned(), why: why.into() }
 }
 
-fn put(array: &MapHandle, slot: u32, program: BorrowedFd<'_>, path: &Path) -> Result<()> {
-    maps::put_fd(array, slot, program).map_err(|_| {
+fn put(array: &Map<u32, u32>, slot: u32, program: BorrowedFd<'_>, path: &Path) -> Result<()> {
+    array.put_fd(slot, program).map_err(|_| {
         refused(
             path,
             "the program was not loaded as ours are, with packets of several buffers: compile it with \

@@ -17,14 +17,13 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
-use libbpf_rs::MapHandle;
 use ringway_bpf_sys::XdpLink;
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, fstat, open, stat};
 
 use crate::link::open_link;
+use crate::maps::Map;
 use crate::pins::pin_error;
-use crate::programs::decap::map_of;
-use crate::{Bpffs, DEFAULT_BPFFS, Error, Result, maps, requirements};
+use crate::{Bpffs, DEFAULT_BPFFS, Error, Result, requirements};
 
 /// Several engines in PID namespaces of their own may have the same number.
 const SAME_NUMBER: u32 = 16;
@@ -90,7 +89,7 @@ pub struct DeadEngine {
     path: PathBuf,
     link: XdpLink,
     /// Packets that it would have got; none where its program is gone, or counts none.
-    dropped: Option<MapHandle>,
+    dropped: Option<Map<u32, u64>>,
 }
 
 /// Those of an interface of the calling thread's network namespace.
@@ -127,7 +126,7 @@ impl DeadEngine {
     /// Where the kernel does not tell.
     pub fn dropped_packets(&self) -> Result<u64> {
         let Some(dropped) = &self.dropped else { return Ok(0) };
-        Ok(maps::get_percpu::<u64>(dropped, 0)?.into_iter().sum())
+        Ok(dropped.percpu(&0)?.into_iter().sum())
     }
 
     /// Its attachment, so that another program can take its program's place; none where its
@@ -156,8 +155,8 @@ impl DeadEngine {
     }
 }
 
-fn dropped(link: &XdpLink) -> Result<Option<MapHandle>> {
-    map_of(link.info().map_err(look_failed)?.program, "dropped")
+fn dropped(link: &XdpLink) -> Result<Option<Map<u32, u64>>> {
+    Map::of_program(link.info().map_err(look_failed)?.program, "dropped")
 }
 
 fn look_failed(source: std::io::Error) -> Error {

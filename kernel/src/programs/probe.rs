@@ -8,13 +8,14 @@ use std::mem::MaybeUninit;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-use libbpf_rs::{MapHandle, TC_EGRESS, TcHookBuilder, libbpf_sys as sys};
+use libbpf_rs::{TC_EGRESS, TcHookBuilder, libbpf_sys as sys};
 use ringway_abi::raw::{RW_PROBE_FAILED, RW_PROBE_SENT, RW_PROBE_UNMARKED, rw_probe};
 use ringway_abi::{Forward, addr_to_words};
 
 use crate::load::{self, log};
-use crate::objects::probe::ProbeSkelBuilder;
-use crate::{Error, Result, maps};
+use crate::maps::{Map, map};
+use crate::objects::probe::{self, ProbeSkelBuilder};
+use crate::{Error, Result};
 
 const NAME: &str = "ringway_probe";
 
@@ -49,8 +50,8 @@ pub struct ProbeCounts {
 /// The program at the egress of a device. Dropping it takes it off.
 #[derive(Debug)]
 pub struct ProbeProgram {
-    probes: MapHandle,
-    outcomes: MapHandle,
+    probes: Map<u32, rw_probe>,
+    outcomes: Map<u32, u64>,
     known: BTreeMap<u32, ProbeTarget>,
     program: OwnedFd,
     /// tcx; older kernels have a filter instead, which ends with the device.
@@ -78,8 +79,8 @@ impl ProbeProgram {
         let mut storage = MaybeUninit::uninit();
         let loaded = load::load(NAME, load::open::<ProbeSkelBuilder>(NAME, &mut storage)?)?;
         Ok(Self {
-            probes: load::map(&loaded.maps.probes)?,
-            outcomes: load::map(&loaded.maps.outcomes)?,
+            probes: map!(probe, loaded.maps, probes)?,
+            outcomes: map!(probe, loaded.maps, outcomes)?,
             known: BTreeMap::new(),
             program: load::program(&loaded.progs.ringway_probe)?,
             _link: None,
@@ -90,12 +91,12 @@ impl ProbeProgram {
     /// not now are forgotten.
     pub fn set(&mut self, targets: &BTreeMap<u32, ProbeTarget>) -> Result<()> {
         for mark in self.known.keys().filter(|mark| !targets.contains_key(mark)) {
-            maps::remove(&self.probes, mark)?;
+            self.probes.remove(mark)?;
         }
         for (mark, target) in
             targets.iter().filter(|(mark, target)| self.known.get(mark) != Some(target))
         {
-            maps::put(&self.probes, mark, &row(target))?;
+            self.probes.put(mark, &row(target))?;
         }
         self.known.clone_from(targets);
         Ok(())
@@ -103,9 +104,8 @@ impl ProbeProgram {
 
     /// What became of the checks' packets.
     pub fn counts(&self) -> Result<ProbeCounts> {
-        let sum = |outcome: u32| -> Result<u64> {
-            Ok(maps::get_percpu::<u64>(&self.outcomes, outcome)?.iter().sum())
-        };
+        let sum =
+            |outcome: u32| -> Result<u64> { Ok(self.outcomes.percpu(&outcome)?.iter().sum()) };
         Ok(ProbeCounts {
             sent: sum(RW_PROBE_SENT)?,
             unmarked: sum(RW_PROBE_UNMARKED)?,

@@ -29,7 +29,8 @@ pub(crate) fn count(maps: &Maps, pins: &Pins) -> Result<()> {
 fn attach(maps: &Maps, pins: &Pins) -> Result<()> {
     let mut storage = MaybeUninit::uninit();
     let mut open = load::open::<RedirectErrorsSkelBuilder>(REDIRECT_ERRORS, &mut storage)?;
-    load::share_live(&mut open, maps, None)?;
+    maps::reuse(&mut open.maps.ledger, &maps.ledger)?;
+    maps::reuse(&mut open.maps.roots, &maps.roots)?;
     let loaded = load::load(REDIRECT_ERRORS, open)?;
     pins.create_losses()?;
     let programs = &loaded.progs;
@@ -49,7 +50,7 @@ fn attach(maps: &Maps, pins: &Pins) -> Result<()> {
 
 /// What this root program sends is accounted to the slot. Before it is attached.
 pub(crate) fn know_root(maps: &Maps, root: BorrowedFd<'_>, slot: u32) -> Result<()> {
-    maps::put(&maps.roots, &root_id(root)?, &slot)
+    maps.roots.put(&root_id(root)?, &slot)
 }
 
 /// Forgets programs that the slot had before.
@@ -60,9 +61,9 @@ pub(crate) fn forget_earlier(maps: &Maps, root: BorrowedFd<'_>, slot: u32) -> Re
 
 /// Forgets programs, each by its id and slot.
 pub(crate) fn forget(maps: &Maps, which: impl Fn(u32, u32) -> bool) -> Result<()> {
-    for (id, slot) in maps::entries::<u32, u32>(&maps.roots)? {
+    for (id, slot) in maps.roots.entries()? {
         if which(id, slot) {
-            maps::remove(&maps.roots, &id)?;
+            maps.roots.remove(&id)?;
         }
     }
     Ok(())

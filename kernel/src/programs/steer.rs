@@ -8,8 +8,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use ringway_abi::raw::{RW_MAX_STEER_RULES, rw_steer, rw_steer_rule};
 
 use crate::load::{self, log};
-use crate::objects::steer::SteerSkelBuilder;
-use crate::{Error, Result, SteerRule, maps, requirements};
+use crate::maps::map;
+use crate::objects::steer::{self, SteerSkelBuilder};
+use crate::{Error, Result, SteerRule, requirements};
 
 /// Name of the program, as `ip link` and `bpftool` show it.
 const NAME: &str = "ringway_steer";
@@ -47,8 +48,7 @@ impl Steer {
             open.progs.ringway_steer.set_flags(0);
         }
         let loaded = load::load(NAME, open)?;
-        let rules = load::map(&loaded.maps.rules)?;
-        maps::put(&rules, &0_u32, &table(steer_rules, drop)?)?;
+        map!(steer, loaded.maps, rules)?.put(&0, &table(steer_rules, drop)?)?;
         let sockets = loaded.maps.sockets.as_fd().try_clone_to_owned();
         let sockets = sockets
             .map_err(|source| Error::System { action: "duplicate a map's descriptor", source })?;

@@ -5,13 +5,11 @@ use std::net::SocketAddr;
 use std::ops::Range;
 
 use libbpf_rs::MapCore;
-use ringway_abi::raw::{
-    RW_BUCKET_FLOWS, RW_CONFIRMED, RW_FLOW_TIMEOUTS, rw_address, rw_flow, rw_flow_bucket,
-};
+use ringway_abi::raw::{RW_BUCKET_FLOWS, RW_CONFIRMED, RW_FLOW_TIMEOUTS, rw_flow, rw_flow_bucket};
 use ringway_abi::{FlowKey, FlowState, FromBytes, IntoBytes, addr_from_words};
 
 use crate::maps::mapped::Mapped;
-use crate::{Result, View, maps, now_seconds};
+use crate::{Result, View, now_seconds};
 
 /// 64-bit words of a bucket: the ports that clients talk to, then the records.
 const BUCKET_WORDS: usize = size_of::<rw_flow_bucket>() / size_of::<u64>();
@@ -196,8 +194,7 @@ pub fn is_udp(state: FlowState) -> bool {
 impl View {
     /// The flow table, to be read where it lies.
     pub fn nat_flows(&self) -> Result<NatFlows> {
-        let bytes = size_of::<rw_flow_bucket>();
-        let table = Mapped::of(&self.maps().flows, bytes, "map the flow table")?;
+        let table = Mapped::of(&self.maps().flows, "map the flow table")?;
         let life = Life { timeout: self.settings()?.timeout, now: now_seconds() };
         Ok(NatFlows { table, life })
     }
@@ -213,10 +210,7 @@ impl View {
     /// Source addresses of nat by their place, as flows' keys have it.
     pub fn nat_addresses(&self) -> Result<Vec<std::net::IpAddr>> {
         let mut all = vec![];
-        for place in 0..self.maps().nat_addrs.max_entries() {
-            let address: rw_address = maps::get(&self.maps().nat_addrs, place)?;
-            all.push(addr_from_words(address.addr));
-        }
+        self.maps().nat_addrs.for_each(|_, address| all.push(addr_from_words(address.addr)))?;
         Ok(all)
     }
 

@@ -5,12 +5,12 @@ use std::fs;
 use std::os::fd::{AsFd, AsRawFd};
 
 use libbpf_rs::query::{ProgInfoIter, ProgInfoQueryOptions};
-use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
-use ringway_abi::raw::{RW_CAPTURES, RW_INDEX_ENTRIES, rw_iface};
-use ringway_abi::{FromBytes, IntoBytes, Slot, track_capacity};
+use libbpf_rs::{MapCore, MapHandle, MapType};
+use ringway_abi::raw::{RW_CAPTURES, RW_INDEX_ENTRIES};
+use ringway_abi::{Slot, track_capacity};
 
 use crate::link::{info_of, open_link};
-use crate::maps::{self, Maps, PRIVATE, WhenFull};
+use crate::maps::{Map, Maps, PRIVATE, WhenFull};
 use crate::tables::rows::Rows;
 use crate::{Result, View};
 
@@ -54,15 +54,14 @@ impl View {
         let rows = Rows::read(self.maps())?;
         let rings = rows.rings.keys().copied().collect();
         let mut all = Vec::new();
-        for (name, purpose, when_full) in Maps::TEXTS {
-            let Some(map) = self.maps().get(name) else { continue };
-            let inner = match *name {
+        for ((name, map), (_, purpose, when_full)) in self.maps().all().zip(Maps::TEXTS) {
+            let inner = match name {
                 "rings" => self.rings_inside(&rings)?,
                 "pairs" => self.pairs_inside(&rings)?,
                 _ => Inside::default(),
             };
             all.push(MapMemory {
-                name: (*name).to_owned(),
+                name: name.to_owned(),
                 purpose,
                 when_full: *when_full,
                 pinned: true,
@@ -93,10 +92,7 @@ impl View {
     fn program_ids(&self) -> Result<BTreeSet<u32>> {
         let mut ids = BTreeSet::new();
         for slot in Slot::all().filter(|slot| *slot != Slot::OnPass) {
-            let found = self.maps().slots.lookup((slot as u32).as_bytes(), MapFlags::ANY);
-            if let Ok(Some(bytes)) = found {
-                ids.extend(u32::read_from_bytes(&bytes).ok());
-            }
+            ids.extend(self.maps().slots.find(&(slot as u32)).ok().flatten());
         }
         let Some(pins) = self.pins() else { return Ok(ids) };
         ids.extend(crate::programs::capture::program_id(pins));
@@ -109,10 +105,8 @@ impl View {
     }
 
     fn private_maps(&self) -> Result<Vec<MapMemory>> {
-        let pinned: BTreeSet<u32> = Maps::NAMES
-            .iter()
-            .filter_map(|name| self.maps().get(name)?.info().ok().map(|info| info.info.id))
-            .collect();
+        let id = |(_, map): (&str, &MapHandle)| map.info().ok().map(|info| info.info.id);
+        let pinned: BTreeSet<u32> = self.maps().all().filter_map(id).collect();
         let ids = self.programs()?.into_iter().flat_map(|program| program.maps);
         let ids: BTreeSet<u32> = ids.filter(|id| !pinned.contains(id)).collect();
         let maps = ids.into_iter().filter_map(|id| MapHandle::from_map_id(id).ok());
@@ -125,7 +119,7 @@ impl View {
                 pinned: false,
                 max_entries: map.max_entries().into(),
                 used_entries: None,
-                bytes: memlock(&map).map(|bytes| bytes + capture_rings_inside(&name, &map)),
+                bytes: memlock(&map).map(|bytes| bytes + capture_rings_inside(&name, map)),
                 name: told(&name),
             }
         });
@@ -151,7 +145,7 @@ impl View {
             "settings" | "daemon" => Some(1),
             "ifaces" | "devices" | "ledger" => {
                 let mut used = 0;
-                maps::for_each(&self.maps().ifaces, |_, iface: rw_iface| {
+                self.maps().ifaces.for_each(|_, iface| {
                     used += u64::from(iface.ifindex != 0);
                 })?;
                 Some(used)
@@ -198,9 +192,8 @@ struct Inside {
     bytes: u64,
 }
 
-fn inner(outer: &MapHandle, key: u32) -> Option<MapHandle> {
-    let id = outer.lookup(key.as_bytes(), MapFlags::ANY).ok()??;
-    MapHandle::from_map_id(u32::read_from_bytes(&id).ok()?).ok()
+fn inner(outer: &Map<u32, u32>, key: u32) -> Option<MapHandle> {
+    MapHandle::from_map_id(outer.find(&key).ok()??).ok()
 }
 
 fn private_text(name: &str) -> Option<(&'static str, WhenFull)> {
@@ -214,9 +207,10 @@ fn private_text(name: &str) -> Option<(&'static str, WhenFull)> {
 }
 
 /// The rings of captures, of which each has its own size.
-fn capture_rings_inside(name: &str, map: &MapHandle) -> u64 {
+fn capture_rings_inside(name: &str, map: MapHandle) -> u64 {
+    let map = Map::from(map);
     let rings = (0..RW_CAPTURES).filter(|_| name == "capture_rings");
-    rings.filter_map(|number| memlock(&inner(map, number)?)).sum()
+    rings.filter_map(|number| memlock(&inner(&map, number)?)).sum()
 }
 
 /// libbpf puts a part of the object's name, or its address, before that of a section.

@@ -12,8 +12,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use ringway_abi::BackendRef;
 use ringway_abi::raw::{
-    RW_MAX_IFACES, RW_SVC_NONE_RESET, RW_SVC_SOURCE_CLIENT, rw_daemon, rw_iface, rw_ledger,
-    rw_settings, rw_traffic,
+    RW_MAX_IFACES, RW_SVC_NONE_RESET, RW_SVC_SOURCE_CLIENT, rw_ledger, rw_settings, rw_traffic,
 };
 use ringway_bpf_sys::{LinkInfo, XdpMode};
 use ringway_plan::tables::{Forward, NextHop, ServiceKey};
@@ -114,7 +113,7 @@ impl View {
         if !pins.exist()? {
             return Err(pins.not_loaded());
         }
-        let settings = maps::open_pinned(&pins.map("settings"), "settings")?;
+        let settings = maps::open_pinned(&pins.map("settings"))?;
         if let Some(settings) = settings {
             open::check_layout(node, &settings)?;
         }
@@ -142,30 +141,22 @@ impl View {
     }
 
     pub fn settings(&self) -> Result<rw_settings> {
-        maps::get(&self.maps.settings, 0)
+        self.maps.settings.get(0)
     }
 
     /// One interface slot's books, all CPUs added up.
     pub fn ledger(&self, slot: u32) -> Result<rw_ledger> {
-        let mut sum = rw_ledger::default();
-        for one in maps::get_percpu::<rw_ledger>(&self.maps.ledger, slot)? {
-            sum.add(&one);
-        }
-        Ok(sum)
+        self.maps.ledger.sum(&slot, rw_ledger::add)
     }
 
     /// A backend's traffic by its index, all CPUs added up.
     pub fn traffic(&self, index: u32) -> Result<rw_traffic> {
-        let mut sum = rw_traffic::default();
-        for one in maps::get_percpu::<rw_traffic>(&self.maps.traffic, index)? {
-            sum.add(&one);
-        }
-        Ok(sum)
+        self.maps.traffic.sum(&index, rw_traffic::add)
     }
 
     /// The last heartbeat; `None` when there never was one.
     pub fn daemon(&self) -> Result<Option<Daemon>> {
-        let daemon: rw_daemon = maps::get(&self.maps.daemon, 0)?;
+        let daemon = self.maps.daemon.get(0)?;
         let time = |ns| UNIX_EPOCH + Duration::from_nanos(ns);
         Ok((daemon.pid != 0).then(|| Daemon {
             pid: daemon.pid,
@@ -180,7 +171,7 @@ impl View {
         let pinned = self.pinned_ifaces()?;
         let mut states = Vec::new();
         for slot in 0..RW_MAX_IFACES {
-            let iface: rw_iface = maps::get(&self.maps.ifaces, slot)?;
+            let iface = self.maps.ifaces.get(slot)?;
             if iface.ifindex == 0 {
                 continue;
             }

@@ -3,13 +3,13 @@
 use std::collections::HashMap;
 
 use libbpf_rs::MapCore;
-use ringway_abi::raw::{FlowState, rw_settings, rw_track, rw_track_bucket, rw_tracking};
+use ringway_abi::raw::{FlowState, rw_settings, rw_track, rw_tracking};
 use ringway_abi::{TrackedFlow, track_capacity};
 use ringway_plan::{Planner, Records};
 use rustix::time::{ClockId, clock_gettime};
 
+use crate::maps::Maps;
 use crate::maps::mapped::Mapped;
-use crate::maps::{self, Maps};
 use crate::{Result, View};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -52,17 +52,13 @@ impl View {
 
     /// What became of tracked flows, all CPUs added up.
     pub fn tracking(&self) -> Result<rw_tracking> {
-        let mut sum = rw_tracking::default();
-        for one in maps::get_percpu::<rw_tracking>(&self.maps().tracking, 0)? {
-            sum.add(&one);
-        }
-        Ok(sum)
+        self.maps().tracking.sum(&0, rw_tracking::add)
     }
 
     /// Looks through the records for a planner. `None`: it need not know.
     pub fn read_records(&self, planner: &Planner) -> Result<Option<Records>> {
         let mut failed = HashMap::new();
-        maps::for_each(&self.maps().untracked, |service, second: u32| {
+        self.maps().untracked.for_each(|service, second| {
             if second != 0 {
                 failed.insert(service as u16, second);
             }
@@ -94,8 +90,7 @@ struct Table(Mapped);
 
 impl Table {
     fn of(maps: &Maps) -> Result<Self> {
-        let bytes = size_of::<rw_track_bucket>();
-        Mapped::of(&maps.tracked, bytes, "map tracked flows").map(Table)
+        Mapped::of(&maps.tracked, "map tracked flows").map(Table)
     }
 
     /// Every record as it is at some moment; the packet path writes them meanwhile. One that

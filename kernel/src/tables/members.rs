@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use ringway_abi::raw::{RW_MAX_MEMBER_PLACES, rw_service};
 use ringway_plan::tables::ServiceRow;
 
-use crate::maps::{self, Maps};
+use crate::maps::Maps;
 use crate::{Error, Result};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -28,8 +28,7 @@ impl Members {
     pub(crate) fn read(maps: &Maps, service: &rw_service) -> Result<Self> {
         let end = service.members.saturating_add(service.member_count).min(RW_MAX_MEMBER_PLACES);
         let places = service.members..end;
-        let references =
-            places.map(|place| maps::get(&maps.members, place)).collect::<Result<_>>()?;
+        let references = places.map(|place| maps.members.get(place)).collect::<Result<_>>()?;
         Ok(Self { first: service.members, references })
     }
 
@@ -40,7 +39,7 @@ impl Members {
             places.extend(members.first..members.end());
             references.extend_from_slice(&members.references);
         }
-        maps::put_all(&maps.members, &places, &references)
+        maps.members.put_all(&places, &references)
     }
 }
 

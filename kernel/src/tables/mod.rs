@@ -10,7 +10,7 @@ pub(crate) mod switch;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
-use libbpf_rs::{MapCore, MapHandle};
+use libbpf_rs::MapCore;
 use ringway_abi::FlowState;
 use ringway_abi::raw::{
     RW_FLOW_TIMEOUTS, RW_LABEL_LEN, RW_MAX_IFACES, RW_MAX_MEMBERS, RW_MAX_NAT_ADDRS, RW_MAX_RINGS,
@@ -21,7 +21,7 @@ use ringway_plan::tables::{Tables, Timeouts};
 use zerocopy::{Immutable, IntoBytes};
 
 use crate::gateway::Gateway;
-use crate::maps::{self, Maps};
+use crate::maps::{Map, Maps};
 use crate::{Error, Result};
 
 use delta::{Applied, changed, gone};
@@ -68,7 +68,7 @@ fn write(maps: &Arc<Maps>, tables: &Tables, have: &Rows, want: &Rows) -> Result<
 
     for (index, address) in want.nat.iter().enumerate() {
         if have.nat.get(index) != Some(address) {
-            maps::put(&maps.nat_addrs, &(index as u32), address)?;
+            maps.nat_addrs.put(&(index as u32), address)?;
             done.settings = true;
         }
     }
@@ -92,17 +92,17 @@ fn remove_stale(maps: &Maps, have: &Rows, want: &Rows) -> Result<usize> {
         rings::grace();
     }
     for (index, row) in &leaving {
-        maps::put(&maps.backends, index, &without_flags(row))?;
+        maps.backends.put(index, &without_flags(row))?;
         give_address(maps, *index, Some(row), &vacated(row))?;
-        maps::put(&maps.backends, index, &vacated(row))?;
+        maps.backends.put(index, &vacated(row))?;
         removed += 1;
     }
     for id in gone(&have.info, &want.info) {
-        maps::put(&maps.service_info, id, &rw_service_info::default())?;
-        maps::put(&maps.labels, id, &rw_label::default())?;
+        maps.service_info.put(id, &rw_service_info::default())?;
+        maps.labels.put(id, &rw_label::default())?;
     }
     for index in want.nat.len()..have.nat.len() {
-        maps::put(&maps.nat_addrs, &(index as u32), &rw_address::default())?;
+        maps.nat_addrs.put(&(index as u32), &rw_address::default())?;
     }
     Ok(removed)
 }
@@ -122,15 +122,19 @@ fn both<'a>(
     })
 }
 
-fn write_changed<V>(map: &MapHandle, have: &BTreeMap<u32, V>, want: &BTreeMap<u32, V>) -> Result<()>
+fn write_changed<V>(
+    map: &Map<u32, V>,
+    have: &BTreeMap<u32, V>,
+    want: &BTreeMap<u32, V>,
+) -> Result<()>
 where
     V: PartialEq + IntoBytes + Immutable,
 {
-    changed(have, want).try_for_each(|(key, value)| maps::put(map, key, value))
+    changed(have, want).try_for_each(|(key, value)| map.put(key, value))
 }
 
 fn write_backends(maps: &Maps, have: &Rows, want: &Rows) -> Result<usize> {
-    let key = maps::get::<rw_settings>(&maps.settings, 0)?.keys[0];
+    let key = maps.settings.get(0)?.keys[0];
     let (mut indexes, mut rows) = (Vec::new(), Vec::new());
     take_down(maps, have, want)?;
     for (index, old, new) in both(&have.backends, &want.backends) {
@@ -142,7 +146,7 @@ fn write_backends(maps: &Maps, have: &Rows, want: &Rows) -> Result<usize> {
         indexes.push(index);
         rows.push(*row);
     }
-    maps::put_all(&maps.backends, &indexes, &rows)?;
+    maps.backends.put_all(&indexes, &rows)?;
     Ok(rows.len())
 }
 
@@ -151,8 +155,8 @@ fn write_backends(maps: &Maps, have: &Rows, want: &Rows) -> Result<usize> {
 /// loaded anew, would open connections from the very ports that the backend still holds in
 /// TIME_WAIT (RFC 9293 3.6.1).
 fn scatter_ports(maps: &Maps, index: u32, key: u64) -> Result<()> {
-    maps::put_percpu(&maps.traffic, index, &rw_traffic::default())?;
-    maps::put(&maps.port_hands, &index, &first_place(index, key))
+    maps.traffic.put_percpu(&index, &rw_traffic::default())?;
+    maps.port_hands.put(&index, &first_place(index, key))
 }
 
 /// Some place for index 0; the others follow at equal distances, so that no two that are near each
@@ -175,7 +179,7 @@ fn take_down(maps: &Maps, have: &Rows, want: &Rows) -> Result<()> {
         .filter_map(|(index, old, new)| Some((index, leaves(old, new?)?)))
         .collect();
     for (index, old) in &leaving {
-        maps::put(&maps.backends, index, &without_flags(old))?;
+        maps.backends.put(index, &without_flags(old))?;
     }
     if !leaving.is_empty() {
         rings::grace();
@@ -186,7 +190,7 @@ fn take_down(maps: &Maps, have: &Rows, want: &Rows) -> Result<()> {
 /// The second step for an index that was taken down.
 fn give_address(maps: &Maps, index: u32, old: Option<&rw_backend>, new: &rw_backend) -> Result<()> {
     match leaves(old, new) {
-        Some(_) => maps::put(&maps.backends, &index, &without_flags(new)),
+        Some(_) => maps.backends.put(&index, &without_flags(new)),
         None => Ok(()),
     }
 }
@@ -206,7 +210,7 @@ fn other_owner(a: &rw_backend, b: &rw_backend) -> bool {
 }
 
 fn write_settings(maps: &Maps, tables: &Tables) -> Result<bool> {
-    let have: rw_settings = maps::get(&maps.settings, 0)?;
+    let have = maps.settings.get(0)?;
     let pool = (u32::from(tables.nat_ports.0), u32::from(tables.nat_ports.1));
     let replies = span((have.reply_first, have.reply_count), pool);
     let source_client = tables.services.iter().any(|service| service.source_client);
@@ -223,7 +227,7 @@ fn write_settings(maps: &Maps, tables: &Tables) -> Result<bool> {
         ..have
     };
     if have != want {
-        maps::put(&maps.settings, &0u32, &want)?;
+        maps.settings.put(&0, &want)?;
     }
     Ok(have != want)
 }

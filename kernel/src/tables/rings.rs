@@ -16,8 +16,8 @@ use ringway_plan::tables::{Pair, RingRow};
 use rustix::thread::{MembarrierCommand, membarrier};
 
 use crate::load;
-use crate::maps::{self, Maps, map_error};
-use crate::objects::rings::RingsSkelBuilder;
+use crate::maps::{self, Map, Maps, map, map_error};
+use crate::objects::rings::{self, RingsSkelBuilder};
 use crate::{Error, Result};
 
 const COPY_RING: &str = "ringway_copy_ring";
@@ -49,7 +49,7 @@ pub(crate) fn put(maps: &Arc<Maps>, rows: &[&RingRow]) -> Result<()> {
 }
 
 struct Update {
-    outer: fn(&Maps) -> &MapHandle,
+    outer: fn(&Maps) -> &Map<u32, u32>,
     /// They are put in place in order, so the last one tells; and up to 6.7 a look at one takes a
     /// grace period. Id and inner map.
     last: (u32, u32),
@@ -58,7 +58,7 @@ struct Update {
 
 fn start(
     maps: &Arc<Maps>,
-    outer: fn(&Maps) -> &MapHandle,
+    outer: fn(&Maps) -> &Map<u32, u32>,
     ids: Vec<u32>,
     inner: Vec<MapHandle>,
 ) -> Result<Option<Update>> {
@@ -90,9 +90,13 @@ fn ended(call: JoinHandle<Result<()>>) -> Result<()> {
     call.join().map_err(panicked)?
 }
 
-fn update(outer: &MapHandle, ids: &[u32], inner: &[MapHandle]) -> Result<()> {
-    let fds: Vec<i32> = inner.iter().map(|map| map.as_fd().as_raw_fd()).collect();
-    maps::put_all(outer, ids, &fds)
+fn update(outer: &Map<u32, u32>, ids: &[u32], inner: &[MapHandle]) -> Result<()> {
+    outer.put_all(ids, &inner.iter().map(descriptor).collect::<Vec<_>>())
+}
+
+/// Of an inner map, as the outer one takes it.
+fn descriptor(map: &MapHandle) -> u32 {
+    map.as_fd().as_raw_fd().cast_unsigned()
 }
 
 /// Rings that no service names any more, on their way out.
@@ -129,18 +133,14 @@ impl Retiring {
 /// them all.
 fn remove(maps: &Maps, rings: &[(u32, bool)]) -> Result<()> {
     grace();
-    let slots = new_map("rw_ring", size_of::<rw_ring>(), 1, 0)?;
-    maps::put_all(
-        &maps.rings,
-        &ids(rings, |_| true),
-        &vec![slots.as_fd().as_raw_fd(); rings.len()],
-    )?;
+    let slots = new_map::<rw_ring>("rw_ring", 1, 0)?;
+    maps.rings.put_all(&ids(rings, |_| true), &vec![descriptor(&slots); rings.len()])?;
     let paired = ids(rings, |pairs| pairs);
     if paired.is_empty() {
         return Ok(());
     }
-    let none = new_map("rw_pairs", size_of::<rw_pair>(), 1, INNER_MAP)?;
-    maps::put_all(&maps.pairs, &paired, &vec![none.as_fd().as_raw_fd(); paired.len()])
+    let none = new_map::<rw_pair>("rw_pairs", 1, INNER_MAP)?;
+    maps.pairs.put_all(&paired, &vec![descriptor(&none); paired.len()])
 }
 
 fn ids(rings: &[(u32, bool)], which: impl Fn(bool) -> bool) -> Vec<u32> {
@@ -168,31 +168,32 @@ pub(crate) fn read(maps: &Maps, ids: &[u32]) -> Result<Vec<RingRow>> {
 /// The program that looks into inner maps (bpf/gateway/rings.bpf.c).
 struct Reader {
     program: OwnedFd,
-    wanted: MapHandle,
-    slots: MapHandle,
-    pairs: MapHandle,
+    wanted: Map<u32, u32>,
+    slots: Map<u32, rw_ring>,
+    pairs: Map<u32, rw_pair>,
 }
 
 impl Reader {
     fn load(maps: &Maps) -> Result<Self> {
         let mut storage = MaybeUninit::uninit();
         let mut open = load::open::<RingsSkelBuilder>(COPY_RING, &mut storage)?;
-        load::share_live(&mut open, maps, None)?;
+        maps::reuse(&mut open.maps.rings, &maps.rings)?;
+        maps::reuse(&mut open.maps.pairs, &maps.pairs)?;
         let loaded = load::load(COPY_RING, open)?;
         Ok(Self {
             program: load::program(&loaded.progs.ringway_copy_ring)?,
-            wanted: load::map(&loaded.maps.wanted)?,
-            slots: load::map(&loaded.maps.ring_copy)?,
-            pairs: load::map(&loaded.maps.pairs_copy)?,
+            wanted: map!(rings, loaded.maps, wanted)?,
+            slots: map!(rings, loaded.maps, ring_copy)?,
+            pairs: map!(rings, loaded.maps, pairs_copy)?,
         })
     }
 
     fn read(&self, id: u32) -> Result<Option<RingRow>> {
-        maps::put(&self.wanted, &0u32, &id)?;
+        self.wanted.put(&0, &id)?;
         let Some(count) = result_of(self.program.as_fd())?.checked_sub(1) else {
             return Ok(None);
         };
-        let bytes = self.slots.lookup(&0u32.to_ne_bytes(), MapFlags::ANY);
+        let bytes = self.slots.lookup(&[0; 4], MapFlags::ANY);
         let bytes = bytes.map_err(map_error("read", "ring_copy"))?.unwrap_or_default();
         let damaged = |detail: String| Error::Content { map: "rw_ring".to_owned(), detail };
         // Not by value: that much does not belong on a stack.
@@ -202,7 +203,7 @@ impl Reader {
         let stable = ring.slots.iter().all(|slot| is_stable(*slot));
         let mut pairs = Vec::new();
         for number in 0..if stable { 0 } else { count } {
-            let rw_pair { current, former, since } = maps::get(&self.pairs, number)?;
+            let rw_pair { current, former, since } = self.pairs.get(number)?;
             pairs.push(Pair { current, former, since });
         }
         Ok(Some(RingRow { id, slots: ring.slots.to_vec().into(), pairs: pairs.into() }))
@@ -214,8 +215,8 @@ fn is_stable(slot: u16) -> bool {
 }
 
 /// Whether this ring is the inner map of this id.
-fn in_force(outer: &MapHandle, (ring, id): (u32, u32)) -> Result<bool> {
-    Ok(maps::find::<u32, u32>(outer, &ring)? == Some(id))
+fn in_force(outer: &Map<u32, u32>, (ring, id): (u32, u32)) -> Result<bool> {
+    Ok(outer.find(&ring)? == Some(id))
 }
 
 fn map_id(map: &MapHandle) -> Result<u32> {
@@ -252,28 +253,30 @@ fn new_slots(row: &RingRow) -> Result<MapHandle> {
     let mut ring =
         rw_ring::new_box_zeroed().map_err(|_| Error::Tables("no memory for a ring".to_owned()))?;
     ring.slots.copy_from_slice(&row.slots.written());
-    let map = new_map("rw_ring", size_of::<rw_ring>(), 1, 0)?;
-    maps::put(&map, &0u32, &*ring)?;
-    Ok(map)
+    let map = new_map("rw_ring", 1, 0)?;
+    map.put(&0, &*ring)?;
+    Ok(map.into())
 }
 
 /// A new inner map that holds the pairs.
 fn new_pairs(pairs: &[Pair]) -> Result<MapHandle> {
     let value =
         |pair: &Pair| rw_pair { current: pair.current, former: pair.former, since: pair.since };
-    let map = new_map("rw_pairs", size_of::<rw_pair>(), pairs.len() as u32, INNER_MAP)?;
+    let map = new_map("rw_pairs", pairs.len() as u32, INNER_MAP)?;
     let numbers: Vec<u32> = (0..pairs.len() as u32).collect();
-    maps::put_all(&map, &numbers, &pairs.iter().map(value).collect::<Vec<_>>())?;
-    Ok(map)
+    map.put_all(&numbers, &pairs.iter().map(value).collect::<Vec<_>>())?;
+    Ok(map.into())
 }
 
-fn new_map(name: &str, value_size: usize, entries: u32, map_flags: u32) -> Result<MapHandle> {
+fn new_map<V>(name: &str, entries: u32, map_flags: u32) -> Result<Map<u32, V>> {
     let options = libbpf_rs::libbpf_sys::bpf_map_create_opts {
         sz: size_of::<libbpf_rs::libbpf_sys::bpf_map_create_opts>() as _,
         map_flags,
         ..Default::default()
     };
-    MapHandle::create(MapType::Array, Some(name), 4, value_size as u32, entries, &options)
+    let value_size = size_of::<V>() as u32;
+    MapHandle::create(MapType::Array, Some(name), 4, value_size, entries, &options)
+        .map(Map::from)
         .map_err(map_error("create", name))
 }
 

@@ -8,8 +8,8 @@ use libbpf_rs::MapCore;
 use ringway_abi::raw::{
     RW_ADDR_ANNOUNCE, RW_ADDR_BACKEND, RW_ADDR_NODE, RW_ADDR_SERVICE, RW_BACKEND_KEPT,
     RW_BACKEND_RESOLVED, RW_BACKEND_TAKES_NEW, RW_BACKEND_UP, RW_LABEL_LEN, RW_SVC_AFFINITY_SOURCE,
-    RW_SVC_NONE_RESET, RW_SVC_SOURCE_CLIENT, rw_address, rw_backend, rw_iface, rw_label,
-    rw_service, rw_service_info, rw_service_key,
+    RW_SVC_NONE_RESET, RW_SVC_SOURCE_CLIENT, rw_address, rw_backend, rw_label, rw_service,
+    rw_service_info, rw_service_key,
 };
 use ringway_abi::{IntoBytes, addr_from_words, addr_to_words};
 use ringway_plan::tables::{
@@ -18,7 +18,7 @@ use ringway_plan::tables::{
 use ringway_plan::{Ids, Planner};
 
 use crate::Result;
-use crate::maps::{self, Maps};
+use crate::maps::Maps;
 use crate::tables::members::{self, Members};
 use crate::tables::rings;
 
@@ -59,9 +59,6 @@ impl Existing {
     }
 }
 
-/// Bytes of a `rw_service_key`, which order and compare where the structure does not.
-pub(crate) type KeyBytes = [u8; size_of::<rw_service_key>()];
-
 /// Everything but settings, as the packet path holds it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Rows {
@@ -75,7 +72,7 @@ pub(crate) struct Rows {
     /// `None`: there is a ring, its content is not known. Cheap to keep and compare: plans share
     /// the slots of a ring that did not change.
     pub(crate) rings: BTreeMap<u32, Option<RingRow>>,
-    pub(crate) services: BTreeMap<KeyBytes, rw_service>,
+    pub(crate) services: BTreeMap<rw_service_key, rw_service>,
 }
 
 impl Rows {
@@ -98,23 +95,23 @@ impl Rows {
     /// What the tables hold now.
     pub(crate) fn read(maps: &Maps) -> Result<Self> {
         let mut rows = Self::default();
-        maps::for_each(&maps.service_info, |id, info: rw_service_info| {
+        maps.service_info.for_each(|id, info| {
             if info.used != 0 {
                 rows.info.insert(id, info);
             }
         })?;
         for id in rows.info.keys() {
-            rows.labels.insert(*id, maps::get(&maps.labels, *id)?);
+            rows.labels.insert(*id, maps.labels.get(*id)?);
         }
-        maps::for_each(&maps.backends, |index, row: rw_backend| {
+        maps.backends.for_each(|index, row| {
             if row != rw_backend::default() {
                 rows.backends.push((index, row));
             }
         })?;
-        maps::for_each(&maps.nat_addrs, |_, address: rw_address| rows.nat.push(address))?;
+        maps.nat_addrs.for_each(|_, address| rows.nat.push(address))?;
         let used = rows.nat.iter().rposition(|address| *address != rw_address::default());
         rows.nat.truncate(used.map_or(0, |last| last + 1));
-        for (key, service) in maps::entries::<rw_service_key, rw_service>(&maps.services)? {
+        for (key, service) in maps.services.entries()? {
             // Rings are read where they matter: up to 6.7 the kernel waits an RCU grace period
             // for each look at one, a minute for all.
             if key.proto != 0 {
@@ -124,7 +121,7 @@ impl Rows {
                     place.insert(Members::read(maps, &service)?);
                 }
             }
-            rows.services.insert(key_bytes(&key), service);
+            rows.services.insert(key, service);
         }
         Ok(rows)
     }
@@ -142,7 +139,7 @@ impl Rows {
     /// The same as the plan writes it.
     pub(crate) fn existing(&self, maps: &Maps) -> Result<Existing> {
         let mut ifaces = Vec::new();
-        maps::for_each(&maps.ifaces, |slot, iface: rw_iface| {
+        maps.ifaces.for_each(|slot, iface| {
             if iface.ifindex != 0 {
                 ifaces.push((slot, iface.ifindex));
             }
@@ -162,8 +159,8 @@ impl Rows {
 
     /// `None` for one that clients cannot reach: its removal was cut short.
     pub(crate) fn service(&self, id: u32, info: &rw_service_info) -> Option<ServiceRow> {
-        let entry = self.services.get(&key_bytes(&info_key(info)))?;
-        let address = self.services.get(&key_bytes(&address_key(info.addr)))?;
+        let entry = self.services.get(&info_key(info))?;
+        let address = self.services.get(&address_key(info.addr))?;
         Some(ServiceRow {
             id: id as u16,
             key: service_key_of(info),
@@ -194,12 +191,6 @@ pub(crate) fn forward_from(number: u32) -> Forward {
 
 fn protocol_from(number: u8) -> Protocol {
     if number == UDP { Protocol::Udp } else { Protocol::Tcp }
-}
-
-fn key_bytes(key: &rw_service_key) -> KeyBytes {
-    let mut bytes = KeyBytes::default();
-    bytes.copy_from_slice(key.as_bytes());
-    bytes
 }
 
 fn info_key(info: &rw_service_info) -> rw_service_key {
@@ -245,7 +236,7 @@ fn service_info(service: &ServiceRow) -> rw_service_info {
 fn service_entries(
     tables: &Tables,
     members: &BTreeMap<u16, Members>,
-) -> BTreeMap<KeyBytes, rw_service> {
+) -> BTreeMap<rw_service_key, rw_service> {
     let mut entries = BTreeMap::new();
     for service in &tables.services {
         let flags = service_flags(service);
@@ -261,7 +252,7 @@ fn service_entries(
                 block,
             };
             sizes |= 1 << block;
-            entries.insert(key_bytes(&key), value);
+            entries.insert(key, value);
         }
         let announce = if service.announce { RW_ADDR_ANNOUNCE } else { 0 };
         add_address(&mut entries, service.key.address, RW_ADDR_SERVICE | announce, sizes & !1);
@@ -280,12 +271,12 @@ fn service_entries(
 
 /// `sizes`: of blocks of ports at the address, bit by bit.
 fn add_address(
-    entries: &mut BTreeMap<KeyBytes, rw_service>,
+    entries: &mut BTreeMap<rw_service_key, rw_service>,
     address: IpAddr,
     flags: u32,
     sizes: u32,
 ) {
-    let key = key_bytes(&address_key(addr_to_words(address)));
+    let key = address_key(addr_to_words(address));
     let entry = entries.entry(key).or_default();
     entry.flags |= flags;
     entry.id |= sizes;
@@ -432,7 +423,7 @@ mod tests {
         assert_eq!(entries.len(), 6);
         let flags_of = |address: &str| {
             let addr = addr_to_words(address.parse().unwrap());
-            entries[&key_bytes(&address_key(addr))].flags
+            entries[&address_key(addr)].flags
         };
         assert_eq!(flags_of("203.0.113.10"), RW_ADDR_SERVICE | RW_ADDR_NODE);
         assert_eq!(flags_of("10.0.0.1"), RW_ADDR_NODE);

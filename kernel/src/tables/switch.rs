@@ -4,14 +4,14 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use ringway_abi::raw::{RW_MAX_SERVICE_ENTRIES, rw_service, rw_settings};
+use ringway_abi::raw::{RW_MAX_SERVICE_ENTRIES, rw_service, rw_service_key, rw_settings};
 use ringway_plan::tables::{RingRow, Tables};
 
 use crate::Result;
-use crate::maps::{self, Maps};
+use crate::maps::Maps;
 use crate::tables::delta::{Applied, changed, gone};
 use crate::tables::rings::{self, Retiring};
-use crate::tables::rows::{KeyBytes, Rows};
+use crate::tables::rows::Rows;
 
 /// Rings put in place, and left, at once.
 const BATCH: usize = 128;
@@ -60,9 +60,9 @@ struct Services<'r> {
     /// Rings that are not in place yet.
     missing: HashSet<u32>,
     /// Entries to write.
-    waiting: Vec<(&'r KeyBytes, &'r rw_service)>,
+    waiting: Vec<(&'r rw_service_key, &'r rw_service)>,
     /// Entries to remove.
-    leaving: Vec<&'r KeyBytes>,
+    leaving: Vec<&'r rw_service_key>,
     /// Rings that are not wanted any more.
     stale: Vec<u32>,
 }
@@ -71,15 +71,16 @@ impl Services<'_> {
     /// Writes those whose rings are in place.
     fn lead_over(&mut self) -> Result<()> {
         let missing = &self.missing;
-        let ready = |(_, service): &(&KeyBytes, &rw_service)| !missing.contains(&service.ring);
+        let ready =
+            |(_, service): &(&rw_service_key, &rw_service)| !missing.contains(&service.ring);
         let (ready, waiting) = self.waiting.drain(..).partition::<Vec<_>, _>(ready);
         self.waiting = waiting;
         if ready.is_empty() {
             return Ok(());
         }
-        let (keys, values): (Vec<KeyBytes>, Vec<rw_service>) =
+        let (keys, values): (Vec<rw_service_key>, Vec<rw_service>) =
             ready.into_iter().map(|(key, value)| (*key, *value)).unzip();
-        let written = maps::put_all(&self.maps.services, &keys, &values);
+        let written = self.maps.services.put_all(&keys, &values);
         forget_services(self.maps)?;
         written
     }
@@ -89,7 +90,7 @@ impl Services<'_> {
             return Ok(());
         }
         let mut leaving = self.leaving.drain(..);
-        let removed = leaving.try_for_each(|key| maps::remove(&self.maps.services, key));
+        let removed = leaving.try_for_each(|key| self.maps.services.remove(key));
         forget_services(self.maps)?;
         removed
     }
@@ -111,7 +112,7 @@ impl Services<'_> {
 
 /// Packets look their services up anew (bpf/gateway/service.bpf.h).
 fn forget_services(maps: &Maps) -> Result<()> {
-    let have: rw_settings = maps::get(&maps.settings, 0)?;
+    let have = maps.settings.get(0)?;
     let services_epoch = have.services_epoch.wrapping_add(1);
-    maps::put(&maps.settings, &0u32, &rw_settings { services_epoch, ..have })
+    maps.settings.put(&0, &rw_settings { services_epoch, ..have })
 }

@@ -6,25 +6,22 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 
-use libbpf_rs::{MapCore, MapFlags, MapHandle};
+use libbpf_rs::MapCore;
 use ringway_abi::raw::{
     RW_CAPTURES, RW_CHAIN_FIRST, RW_CHAIN_LAST, rw_capture, rw_capture_counts, rw_capture_state,
 };
-use ringway_abi::{FromBytes, IntoBytes, Slot, Verdict};
+use ringway_abi::{FromBytes, Slot, Verdict};
 use ringway_bpf_sys::{self as bpf, LoadError, Program};
 use ringway_filter::{Instruction, Surroundings};
 
 use super::place::Place;
 use crate::load;
-use crate::maps::{self, Maps, map_error};
-use crate::objects::capture::{CaptureProgs, CaptureSkelBuilder};
+use crate::maps::{self, Map, Maps, map, map_error};
+use crate::objects::capture::{self, CaptureMaps, CaptureProgs, CaptureSkelBuilder};
 use crate::pins::{Pins, pin_error};
-use crate::programs::explain::answer_budget;
 use crate::tables::rings::grace;
 use crate::{Error, Result};
 
-/// Pins of the maps, in the order of [`Shared::from_maps`].
-const MAPS: [&str; 7] = ["captures", "counts", "linked", "rings", "state", "chain", "slots"];
 /// The programs' pins. `enter` is pinned last.
 const ENTER: &str = "enter";
 const LAST: &str = "last";
@@ -36,20 +33,52 @@ const FILTER: &str = "ringway_filter";
 
 /// Names of all that is pinned.
 pub(super) fn pins() -> Vec<&'static str> {
-    MAPS.into_iter().chain([ENTER, LAST, SHIELD]).collect()
+    Shared::PINS.iter().copied().chain([ENTER, LAST, SHIELD]).collect()
 }
 
-/// The shared part of a node's captures.
-#[derive(Debug)]
-pub(super) struct Shared {
-    pub(super) captures: MapHandle,
-    pub(super) counts: MapHandle,
-    linked: MapHandle,
-    pub(super) rings: MapHandle,
-    state: MapHandle,
-    chain: MapHandle,
-    own_slots: MapHandle,
-    live_slots: MapHandle,
+/// One field per map: its pin, its field in the object, and what it holds.
+macro_rules! shared {
+    ($($name:ident: $pin:literal, $field:ident $([$maps:ident])?, $value:ty;)*) => {
+        /// The shared part of a node's captures.
+        #[derive(Debug)]
+        pub(super) struct Shared {
+            $(pub(super) $name: Map<u32, $value>,)*
+            live_slots: Map<u32, u32>,
+        }
+
+        impl Shared {
+            const PINS: &[&str] = &[$($pin),*];
+
+            /// Pins the maps of what was loaded.
+            fn pin(made: &CaptureMaps<'_>, pins: &Pins, place: &Place) -> Result<Self> {
+                let live_slots = live_slots(pins)?;
+                let shared = Self { $($name: map!(capture, made, $field $([$maps])?)?,)* live_slots };
+                $(maps::pin(&shared.$name, &place.pin($pin))?;)*
+                Ok(shared)
+            }
+
+            fn open_pinned(pins: &Pins, place: &Place) -> Result<Self> {
+                let open = |pin: &str| {
+                    maps::open_pinned(&place.pin(pin))?.ok_or_else(|| pins.not_loaded())
+                };
+                Ok(Self { $($name: open($pin)?.into(),)* live_slots: live_slots(pins)? })
+            }
+        }
+    };
+}
+shared! {
+    captures: "captures", captures, rw_capture;
+    counts: "counts", capture_counts, rw_capture_counts;
+    linked: "linked", capture_linked, u32;
+    rings: "rings", capture_rings [maps], u32;
+    state: "state", capture_state, rw_capture_state;
+    chain: "chain", capture_chain, u32;
+    own_slots: "slots", capture_slots, u32;
+}
+
+fn live_slots(pins: &Pins) -> Result<Map<u32, u32>> {
+    let slots = maps::open_pinned(&pins.map("slots"))?;
+    slots.map(Map::from).ok_or_else(|| pins.not_loaded())
 }
 
 impl Shared {
@@ -60,22 +89,10 @@ impl Shared {
         let mut storage = MaybeUninit::uninit();
         let mut open = load::open::<CaptureSkelBuilder>(CAPTURE, &mut storage)?;
         load::set_entries(&mut open.maps.capture_packet, cpus.try_into().unwrap_or(1))?;
-        load::share_live(&mut open, live, answer_budget(live))?;
+        live.share_with_capture(&mut open.maps)?;
+        load::share_budget(&mut open.maps.answer_budget, live)?;
         let loaded = load::load(CAPTURE, open)?;
-        let made = &loaded.maps;
-        let mut maps = [
-            load::map(&made.captures)?,
-            load::map(&made.capture_counts)?,
-            load::map(&made.capture_linked)?,
-            load::map(&made.capture_rings)?,
-            load::map(&made.capture_state)?,
-            load::map(&made.capture_chain)?,
-            load::map(&made.capture_slots)?,
-        ];
-        for (map, name) in maps.iter_mut().zip(MAPS) {
-            map.pin(place.pin(name)).map_err(map_error("pin", name))?;
-        }
-        let shared = Self::from_maps(maps, pins)?;
+        let shared = Self::pin(&loaded.maps, pins, place)?;
         shared.fill(place, &loaded.progs)?;
         Ok(shared)
     }
@@ -83,10 +100,10 @@ impl Shared {
     /// The programs in their places, pinned, `enter` last.
     fn fill(&self, place: &Place, programs: &CaptureProgs<'_>) -> Result<()> {
         let (enter, last) = (&programs.ringway_capture_enter, &programs.ringway_capture);
-        maps::put_fd(&self.own_slots, Slot::Icmp as u32, programs.ringway_icmp.as_fd())?;
-        maps::put_fd(&self.own_slots, Slot::Balance as u32, programs.ringway_balance.as_fd())?;
+        self.own_slots.put_fd(Slot::Icmp as u32, programs.ringway_icmp.as_fd())?;
+        self.own_slots.put_fd(Slot::Balance as u32, programs.ringway_balance.as_fd())?;
         for place in [RW_CHAIN_LAST, RW_CHAIN_FIRST] {
-            maps::put_fd(&self.chain, place, last.as_fd())?;
+            self.chain.put_fd(place, last.as_fd())?;
         }
         for (program, name) in [(last, LAST), (enter, ENTER)] {
             let path = place.pin(name);
@@ -100,13 +117,7 @@ impl Shared {
         if !place.pin(ENTER).exists() {
             return Ok(None);
         }
-        let mut maps = Vec::with_capacity(MAPS.len());
-        for name in MAPS {
-            let map = maps::open_pinned(&place.pin(name), name)?;
-            maps.push(map.ok_or_else(|| pins.not_loaded())?);
-        }
-        let maps = maps.try_into().map_err(|_| pins.not_loaded())?;
-        let shared = Self::from_maps(maps, pins)?;
+        let shared = Self::open_pinned(pins, place)?;
         let fits = shared.captures.value_size() as usize == size_of::<rw_capture>()
             && shared.captures.max_entries() == RW_CAPTURES
             && shared.counts.value_size() as usize == size_of::<rw_capture_counts>()
@@ -115,13 +126,6 @@ impl Shared {
             true => Ok(Some(shared)),
             false => Err(Error::CaptureVersion { node: pins.node().to_owned() }),
         }
-    }
-
-    fn from_maps(maps: [MapHandle; MAPS.len()], pins: &Pins) -> Result<Self> {
-        let live_slots = maps::open_pinned(&pins.map("slots"), "slots")?;
-        let live_slots = live_slots.ok_or_else(|| pins.not_loaded())?;
-        let [captures, counts, linked, rings, state, chain, own_slots] = maps;
-        Ok(Self { captures, counts, linked, rings, state, chain, own_slots, live_slots })
     }
 
     /// Loads and pins the filter of a capture.
@@ -157,18 +161,18 @@ impl Shared {
         // One too many has packets meet the filters once more than they need to; one too few, not
         // at all.
         let bits = numbers.iter().fold(0u32, |bits, number| bits | 1 << number);
-        let before: u32 = maps::get(&self.linked, 0)?;
-        maps::put(&self.linked, &0u32, &(before | bits))?;
+        let before = self.linked.get(0)?;
+        self.linked.put(&0, &(before | bits))?;
         let last = open(place, LAST)?;
-        maps::put_fd(&self.chain, RW_CHAIN_LAST, last.as_fd())?;
+        self.chain.put_fd(RW_CHAIN_LAST, last.as_fd())?;
         let mut next = last;
         for number in numbers.iter().rev() {
-            maps::put_fd(&self.chain, *number, next.as_fd())?;
+            self.chain.put_fd(*number, next.as_fd())?;
             let path = place.filter(*number);
             next = bpf::open_pinned(&path).map_err(pin_error("open", &path))?;
         }
-        maps::put_fd(&self.chain, RW_CHAIN_FIRST, next.as_fd())?;
-        maps::put(&self.linked, &0u32, &bits)
+        self.chain.put_fd(RW_CHAIN_FIRST, next.as_fd())?;
+        self.linked.put(&0, &bits)
     }
 
     /// Lets packets in. What stood in the shield's slot comes behind the filters.
@@ -177,13 +181,13 @@ impl Shared {
         if self.is_installed(&enter)? {
             return Ok(());
         }
-        if let Some(id) = maps::find::<u32, u32>(&self.live_slots, &(Slot::Shield as u32))? {
+        if let Some(id) = self.live_slots.find(&(Slot::Shield as u32))? {
             let path = place.pin(SHIELD);
             let shield = bpf::by_id(id).map_err(pin_error("open", &path))?;
             bpf::pin(shield.as_fd(), &path).map_err(pin_error("pin", &path))?;
-            maps::put_fd(&self.own_slots, Slot::Shield as u32, shield.as_fd())?;
+            self.own_slots.put_fd(Slot::Shield as u32, shield.as_fd())?;
         }
-        maps::put_fd(&self.live_slots, Slot::Shield as u32, enter.as_fd())
+        self.live_slots.put_fd(Slot::Shield as u32, enter.as_fd())
     }
 
     /// No packet meets it any more; those under way have left when this returns.
@@ -193,9 +197,9 @@ impl Shared {
             match shield.exists() {
                 true => {
                     let shield = bpf::open_pinned(&shield).map_err(pin_error("open", &shield))?;
-                    maps::put_fd(&self.live_slots, Slot::Shield as u32, shield.as_fd())?;
+                    self.live_slots.put_fd(Slot::Shield as u32, shield.as_fd())?;
                 }
-                false => maps::remove(&self.live_slots, &(Slot::Shield as u32))?,
+                false => self.live_slots.remove(&(Slot::Shield as u32))?,
             }
         }
         grace();
@@ -207,35 +211,28 @@ impl Shared {
             action: "read what the kernel knows of a program",
             source,
         })?;
-        let there = maps::find::<u32, u32>(&self.live_slots, &(Slot::Shield as u32))?;
+        let there = self.live_slots.find(&(Slot::Shield as u32))?;
         Ok(there == Some(id.id))
     }
 
     /// Forgets captures that no packet meets the filters of any more.
     pub(super) fn forget(&self, numbers: &[u32]) -> Result<()> {
         for number in numbers {
-            maps::put(&self.captures, number, &rw_capture::default())?;
-            maps::remove(&self.rings, number)?;
-            maps::remove(&self.chain, number)?;
+            self.captures.put(number, &rw_capture::default())?;
+            self.rings.remove(number)?;
+            self.chain.remove(number)?;
         }
         Ok(())
     }
 
     /// Begins to count a capture anew.
     pub(super) fn clear_counts(&self, number: u32) -> Result<()> {
-        let cpus = libbpf_rs::num_possible_cpus().map_err(map_error("write", "capture_counts"))?;
-        let clean = vec![rw_capture_counts::default().as_bytes().to_vec(); cpus];
-        self.counts
-            .update_percpu(number.as_bytes(), &clean, MapFlags::ANY)
-            .map_err(map_error("write", "capture_counts"))
+        self.counts.put_percpu(&number, &rw_capture_counts::default())
     }
 
     /// Processes whose captures these are.
     pub(super) fn holders(&self, numbers: &[u32]) -> Result<Vec<u32>> {
-        numbers
-            .iter()
-            .map(|number| Ok(maps::get::<rw_capture>(&self.captures, *number)?.pid))
-            .collect()
+        numbers.iter().map(|number| Ok(self.captures.get(*number)?.pid)).collect()
     }
 }
 
