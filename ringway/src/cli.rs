@@ -14,8 +14,10 @@ pub use self::engine::{
     Cpus, EngineApp, EngineArgs, FrameSize, HostArgs, HugePages, IcmpArgs, InspectArgs, L2fwdArgs,
     OnLoss, TakeOver, WhenDead, WorkArgs, ZeroCopy,
 };
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use ringway_host::Mac;
+use ringway_kernel::XdpMode;
 use ringway_terminal::command_line::{CompletionsArgs, EXIT_CODES, ManArgs};
 pub use ringway_terminal::command_line::{Output, OutputArgs};
 
@@ -442,10 +444,9 @@ pub struct DecapArgs {
         value_parser = clap::value_parser!(u16).range(1..))]
     pub gue_port: u16,
     /// How to attach: in the driver, in the kernel's receive path, or the best there is.
-    #[arg(long, value_enum, value_name = "MODE", default_value_t)]
-    pub mode: DecapMode,
-    /// Leave tunnels open when this ends: it runs in the foreground all the same, and ends by
-    /// Ctrl-C or SIGTERM. --detach closes them.
+    #[arg(long, value_name = "MODE", default_value = "auto", value_parser = xdp_mode())]
+    pub mode: std::option::Option<XdpMode>,
+    /// Leave tunnels open when this ends: it runs in the foreground all the same, and ends by Ctrl-C or SIGTERM. --detach closes them.
     #[arg(long)]
     pub pin: bool,
     /// Attach even to an interface that carries the default route.
@@ -461,16 +462,16 @@ pub struct DecapArgs {
     pub output: OutputArgs,
 }
 
-/// How `ringway decap` is attached.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum DecapMode {
-    /// Native, or generic where the driver refuses.
-    #[default]
-    Auto,
-    /// In the driver.
-    Native,
-    /// In the kernel's receive path.
-    Generic,
+/// How to attach; `None`: as `auto` says.
+fn xdp_mode() -> impl TypedValueParser<Value = Option<XdpMode>> {
+    let value = |name, help| PossibleValue::new(name).help(help);
+    let names = PossibleValuesParser::new([
+        value("auto", "Native, or generic where the driver refuses"),
+        value(XdpMode::Native.name(), "In the driver"),
+        value(XdpMode::Generic.name(), "In the kernel's receive path"),
+    ]);
+    let modes = [XdpMode::Native, XdpMode::Generic];
+    names.map(move |name| modes.into_iter().find(|mode| mode.name() == name))
 }
 
 /// `ringway import`

@@ -1,9 +1,8 @@
 //! `ringway decap`: open the tunnels that end at this backend.
 
 use ringway_inspect::decap::{self, Status};
-use ringway_kernel::XdpMode;
 
-use crate::cli::{DecapArgs, DecapMode, Output};
+use crate::cli::{DecapArgs, Output};
 use crate::exit::{self, Exit};
 use crate::table::{self, Cell, Table, Tone};
 
@@ -31,11 +30,7 @@ fn options(args: &DecapArgs) -> decap::Options {
         interface: args.interface.clone(),
         addresses: args.address.clone(),
         gue_port: args.gue_port,
-        mode: match args.mode {
-            DecapMode::Auto => None,
-            DecapMode::Native => Some(XdpMode::Native),
-            DecapMode::Generic => Some(XdpMode::Generic),
-        },
+        mode: args.mode,
         pin: args.pin,
         allow_default_route: args.allow_default_route,
     }

@@ -16,11 +16,12 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use std::{fs, thread};
 
+use libbpf_rs::Program;
 use libbpf_rs::libbpf_sys::{bpf_prog_test_run_opts, bpf_test_run_opts};
 use libbpf_rs::skel::{OpenSkel as _, SkelBuilder as _};
-use libbpf_rs::{Program, Xdp, XdpFlags};
 use ringway_engine::apps::Sink;
 use ringway_engine::{AppFactory, Engine, EngineConfig, PortSpec, WorkerConfig};
+use ringway_host::netlink::links;
 use ringway_testnet::{Namespace, wait_until};
 use ringway_wire::{Builder, Ethernet, Ipv4, Mac, Udp, ethertype, protocol};
 use ringway_xsk::UmemConfig;
@@ -52,7 +53,7 @@ link set v0 up
 addr add 203.0.113.1/24 dev v0
 neigh add 203.0.113.2 lladdr 02:00:00:00:00:02 dev v0 nud permanent";
 const PORT: u16 = 4000;
-const LO: i32 = 1;
+const LO: u32 = 1;
 /// BPF_F_TEST_XDP_LIVE_FRAMES (linux/bpf.h).
 const LIVE_FRAMES: u32 = 1 << 1;
 /// A call makes its page pool anew: so many packets are taken off so that it does not count.
@@ -266,9 +267,8 @@ fn to_ring(cpu: usize) -> Result<f64> {
 
 /// The engine's own, which gives frames to its socket.
 fn program_of_lo() -> Result<std::os::fd::OwnedFd> {
-    // What asks needs no program.
-    let none = std::io::stdin();
-    let id = Xdp::new(none.as_fd()).query_id(LO, XdpFlags::NONE).map_err(Error::Live)?;
+    let lo = links::by_index(LO).map_err(|e| Error::Live(std::io::Error::other(e).into()))?;
+    let id = lo.xdp.first().map_or(0, |xdp| xdp.program);
     Program::fd_from_id(id).map_err(Error::Live)
 }
 

@@ -5,7 +5,8 @@ use std::os::fd::AsFd as _;
 use std::time::{Duration, Instant};
 
 use libbpf_rs::skel::{OpenSkel as _, SkelBuilder as _};
-use libbpf_rs::{Map, MapCore as _, MapFlags, OpenObject, ProgramInput, Xdp, XdpFlags};
+use libbpf_rs::{Map, MapCore as _, MapFlags, OpenObject, ProgramInput};
+use ringway_kernel::{XdpLink, XdpMode};
 use ringway_testnet::Link;
 
 use crate::{Error, Result};
@@ -71,23 +72,22 @@ fn count(map: &Map<'_>, index: u32) -> Result<u64> {
 /// The program at the end of an interface.
 pub(super) struct Arrivals<'s> {
     skel: skeleton::LoadSkel<'s>,
+    _attached: XdpLink,
 }
 
 /// Where [`Arrivals::at`] keeps the programs' object.
 pub(super) type Storage = MaybeUninit<OpenObject>;
 
 impl<'s> Arrivals<'s> {
-    /// Ends what arrives at this interface; `timed`, it looks how long that took. Attached for as
-    /// long as the interface is there.
+    /// Ends what arrives at this interface; `timed`, it looks how long that took.
     pub(super) fn at(storage: &'s mut Storage, link: &Link, timed: bool) -> Result<Self> {
         let mut open = skeleton::LoadSkelBuilder::default().open(storage).map_err(Error::Load)?;
         open.maps.rodata_data.as_mut().ok_or(Error::NoVariables)?.timed = timed.into();
         let skel = open.load().map_err(Error::Load)?;
-        let xdp = Xdp::new(skel.progs.arrived.as_fd());
-        let attached =
-            link.namespace.run(|| xdp.attach(link.ifindex as i32, XdpFlags::DRV_MODE))?;
-        attached.map_err(Error::Load)?;
-        Ok(Self { skel })
+        let program = skel.progs.arrived.as_fd();
+        let attach = || XdpLink::attach(program, link.ifindex, XdpMode::Native);
+        let _attached = link.namespace.run(attach)?.map_err(|error| Error::Load(error.into()))?;
+        Ok(Self { skel, _attached })
     }
 
     pub(super) fn packets(&self) -> Result<u64> {

@@ -5,9 +5,10 @@ use std::os::fd::AsFd as _;
 use std::sync::Arc;
 
 use libbpf_rs::skel::{OpenSkel as _, SkelBuilder as _};
-use libbpf_rs::{MapCore as _, MapFlags, OpenObject, Xdp, XdpFlags};
+use libbpf_rs::{MapCore as _, MapFlags, OpenObject};
 use ringway_engine::apps::Sink;
 use ringway_engine::{AppFactory, Engine, EngineConfig, PortSpec, WorkerConfig};
+use ringway_kernel::{XdpLink, XdpMode};
 use ringway_testnet::Link;
 use ringway_xsk::UmemConfig;
 
@@ -61,20 +62,20 @@ impl ByEngine {
     }
 }
 
-/// A program that drops.
+/// A program that drops, until this is dropped.
 pub(super) struct Ended<'s> {
     skeleton: skeleton::EndSkel<'s>,
-    link: Link,
+    _attached: XdpLink,
 }
 
 impl<'s> Ended<'s> {
     pub(super) fn attach(storage: &'s mut MaybeUninit<OpenObject>, link: &Link) -> Result<Self> {
         let open = skeleton::EndSkelBuilder::default().open(storage).map_err(Error::Load)?;
         let skeleton = open.load().map_err(Error::Load)?;
-        let xdp = Xdp::new(skeleton.progs.end.as_fd());
-        let attach = || xdp.attach(link.ifindex as i32, XdpFlags::DRV_MODE);
-        link.namespace.run(attach)?.map_err(Error::Load)?;
-        Ok(Self { skeleton, link: link.clone() })
+        let program = skeleton.progs.end.as_fd();
+        let attach = || XdpLink::attach(program, link.ifindex, XdpMode::Native);
+        let _attached = link.namespace.run(attach)?.map_err(|error| Error::Load(error.into()))?;
+        Ok(Self { skeleton, _attached })
     }
 
     pub(super) fn packets(&self) -> Result<u64> {
@@ -84,13 +85,5 @@ impl<'s> Ended<'s> {
         let counts =
             counts.filter_map(|bytes| Some(u64::from_ne_bytes(bytes.get(..8)?.try_into().ok()?)));
         Ok(counts.sum())
-    }
-
-    /// Takes the program away again.
-    pub(super) fn detach(self) -> Result<()> {
-        let Self { skeleton, link } = self;
-        let xdp = Xdp::new(skeleton.progs.end.as_fd());
-        let detach = || xdp.detach(link.ifindex as i32, XdpFlags::DRV_MODE);
-        link.namespace.run(detach)?.map_err(Error::Load)
     }
 }

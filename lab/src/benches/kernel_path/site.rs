@@ -204,7 +204,7 @@ impl Site {
         let seconds = began.elapsed().as_secs_f64();
         let spent = thread.spent()?.since(before);
         let units = program.packets()?;
-        program.detach()?;
+        drop(program);
         let spent = Spent { user_ns: 0, system_ns: 0, sampled_ns: 0, switches: 0, ..spent };
         Ok(Ran { sent, units, calls: Some(0), spent, seconds, rtt: Vec::new() })
     }

@@ -4,6 +4,7 @@ use std::fs;
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
 
+use ringway_kernel::XdpLink;
 use ringway_testnet::{Child, Namespace};
 
 use crate::{Error, Result};
@@ -18,6 +19,8 @@ pub(super) struct Balancer {
     pub configuration: String,
     /// The program, if there is one.
     pub child: Option<Child>,
+    /// The program on an interface, if there is one.
+    pub _xdp: Option<XdpLink>,
 }
 
 /// The topology always has IPv4; [`Ipv4Addr::UNSPECIFIED`] would fail the trial fetches.

@@ -4,7 +4,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::AsFd;
 
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
-use libbpf_rs::{Xdp, XdpFlags};
+use ringway_kernel::{XdpLink, XdpMode};
 use ringway_testnet::{Node, OneBridge, attach_pass};
 
 use super::balancer::{Balancer, PORT, v4};
@@ -16,15 +16,8 @@ mod skeleton {
     include!(concat!(env!("OUT_DIR"), "/bare.skel.rs"));
 }
 
-#[derive(Clone, Copy)]
-pub(super) enum Mode {
-    Generic,
-    Native,
-}
-
-/// Loads the program with this topology's addresses and attaches it to the balancer's eth0. The
-/// attachment goes with the interface.
-pub(super) fn attach(net: &OneBridge, mode: Mode) -> Result<Balancer> {
+/// Loads the program with this topology's addresses and attaches it to the balancer's eth0.
+pub(super) fn attach(net: &OneBridge, mode: XdpMode) -> Result<Balancer> {
     let mut storage = MaybeUninit::uninit();
     let mut open = skeleton::BareSkelBuilder::default().open(&mut storage)?;
     let address = v4(net.balancer.v4);
@@ -37,21 +30,17 @@ pub(super) fn attach(net: &OneBridge, mode: Mode) -> Result<Balancer> {
         }
     }
     let loaded = open.load()?;
-    let (flags, name) = match mode {
-        Mode::Generic => (XdpFlags::SKB_MODE, "generic"),
-        Mode::Native => (XdpFlags::DRV_MODE, "native"),
-    };
-    if let Mode::Native = mode {
+    if mode == XdpMode::Native {
         attach_pass(&net.host, &net.balancer.peer.name)?;
     }
-    let ifindex = net.balancer.eth0.ifindex as i32;
-    let program = loaded.progs.bare.as_fd();
-    net.balancer.ns.run(|| Xdp::new(program).attach(ifindex, flags))??;
+    let (program, ifindex) = (loaded.progs.bare.as_fd(), net.balancer.eth0.ifindex);
+    let link = net.balancer.ns.run(|| XdpLink::attach(program, ifindex, mode))?;
+    let link = link.map_err(libbpf_rs::Error::from)?;
     let configuration = format!(
-        "lab/bpf/bare.bpf.c on the balancer's eth0, {name} XDP: {address}:{PORT} -> {}\n",
+        "lab/bpf/bare.bpf.c on the balancer's eth0, {mode} XDP: {address}:{PORT} -> {}\n",
         net.backends.iter().map(|b| v4(b.v4).to_string()).collect::<Vec<_>>().join(", ")
     );
-    Ok(Balancer { address, configuration, child: None })
+    Ok(Balancer { address, configuration, child: None, _xdp: Some(link) })
 }
 
 fn host(node: &Node) -> skeleton::types::host {

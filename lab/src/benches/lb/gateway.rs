@@ -71,5 +71,5 @@ fn start(
         .arg(ringway)
         .arg(file);
     let child = ns.spawn(command)?;
-    Ok(Balancer { address, configuration, child: Some(child) })
+    Ok(Balancer { address, configuration, child: Some(child), _xdp: None })
 }

@@ -22,7 +22,7 @@ pub(super) fn nftables(net: &OneBridge) -> Result<Balancer> {
     let sysctls = forward(ns)?;
     let file = write(ns, "balancer.nft", &rules)?;
     tool::run(ns, "nft", &["-f", &file.to_string_lossy()])?;
-    Ok(Balancer { address, configuration: format!("{sysctls}{rules}"), child: None })
+    Ok(Balancer { address, configuration: format!("{sysctls}{rules}"), child: None, _xdp: None })
 }
 
 pub(super) fn ipvs(net: &OneBridge) -> Result<Balancer> {
@@ -50,7 +50,7 @@ pub(super) fn ipvs(net: &OneBridge) -> Result<Balancer> {
     let file = write(ns, "balancer.nft", masquerade)?;
     tool::run(ns, "nft", &["-f", &file.to_string_lossy()])?;
     let configuration = format!("{sysctls}net.ipv4.vs.conntrack=1\n{rules}{masquerade}");
-    Ok(Balancer { address, configuration, child: None })
+    Ok(Balancer { address, configuration, child: None, _xdp: None })
 }
 
 /// Makes the balancer a router that keeps quiet about shorter ways.

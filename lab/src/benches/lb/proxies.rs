@@ -29,7 +29,7 @@ pub(super) fn nginx_stream(net: &OneBridge) -> Result<Balancer> {
     command.arg("-e").arg("stderr").arg("-p").arg(directory).arg("-c").arg(file);
     let mut child = node.ns.spawn(command)?;
     child.wait_for_port((address, PORT).into(), PATIENCE)?;
-    Ok(Balancer { address, configuration, child: Some(child) })
+    Ok(Balancer { address, configuration, child: Some(child), _xdp: None })
 }
 
 /// Beside the nginx that was found: unpacked or installed.
@@ -67,5 +67,5 @@ pub(super) fn haproxy(net: &OneBridge) -> Result<Balancer> {
     command.arg("-db").arg("-f").arg(file);
     let mut child = node.ns.spawn(command)?;
     child.wait_for_port((address, PORT).into(), PATIENCE)?;
-    Ok(Balancer { address, configuration, child: Some(child) })
+    Ok(Balancer { address, configuration, child: Some(child), _xdp: None })
 }

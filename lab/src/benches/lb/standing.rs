@@ -6,6 +6,7 @@ use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
 use std::path::Path as FilePath;
 use std::time::Duration;
 
+use ringway_kernel::XdpMode;
 use ringway_testnet::{Child, Nginx, OneBridge, XdpReceive, one_bridge, wait_for};
 
 use super::balancer::{Balancer, PORT, v4};
@@ -42,8 +43,8 @@ impl Standing {
             Path::Haproxy => proxies::haproxy(&net)?,
             Path::Nftables => kernel_nat::nftables(&net)?,
             Path::Ipvs => kernel_nat::ipvs(&net)?,
-            Path::BareGeneric => bare::attach(&net, bare::Mode::Generic)?,
-            Path::BareNative => bare::attach(&net, bare::Mode::Native)?,
+            Path::BareGeneric => bare::attach(&net, XdpMode::Generic)?,
+            Path::BareNative => bare::attach(&net, XdpMode::Native)?,
             Path::RingwayGeneric => gateway::in_container(&net, ringway, "generic")?,
             Path::RingwayNative => gateway::in_container(&net, ringway, "native")?,
             Path::RingwayHost => gateway::on_host(&net, ringway)?,
@@ -140,5 +141,5 @@ fn multipath(net: &OneBridge) -> Result<Balancer> {
         "on each backend:  ip addr add {address}/32 dev lo\n\
          on the client:    sysctl net.ipv4.fib_multipath_hash_policy=1; ip {route}"
     );
-    Ok(Balancer { address, configuration, child: None })
+    Ok(Balancer { address, configuration, child: None, _xdp: None })
 }
