@@ -13,6 +13,8 @@ const LINK_UPDATE: libc::c_int = 29;
 const LINK_DETACH: libc::c_int = 34;
 /// BPF_XDP.
 pub(crate) const ATTACH_XDP: u32 = 37;
+/// BPF_TCX_EGRESS.
+const ATTACH_TCX_EGRESS: u32 = 47;
 /// BPF_LINK_TYPE_XDP.
 const LINK_TYPE_XDP: u32 = 6;
 
@@ -35,15 +37,27 @@ impl From<OwnedFd> for XdpLink {
     }
 }
 
+/// Attaches a program to the egress of an interface of the calling thread's network namespace (tcx).
+///
+/// # Errors
+/// What the kernel answers: EINVAL before Linux 6.6.
+pub fn attach_egress(program: BorrowedFd<'_>, ifindex: u32) -> io::Result<OwnedFd> {
+    create(program, ifindex, ATTACH_TCX_EGRESS, 0)
+}
+
+fn create(program: BorrowedFd<'_>, ifindex: u32, kind: u32, flags: u32) -> io::Result<OwnedFd> {
+    let attributes = [number(program), ifindex, kind, flags];
+    // SAFETY: program, interface, kind and flags, as the kernel has them; it points to nothing.
+    descriptor(unsafe { bpf(LINK_CREATE, &attributes) })
+}
+
 impl XdpLink {
     /// Attaches a program to an interface of the calling thread's network namespace.
     ///
     /// # Errors
     /// What the kernel answers: EBUSY where another program is there.
     pub fn attach(program: BorrowedFd<'_>, ifindex: u32, mode: XdpMode) -> io::Result<Self> {
-        let attributes = [number(program), ifindex, ATTACH_XDP, mode.flags()];
-        // SAFETY: program, interface, kind and flags, as the kernel has them; it points to nothing.
-        descriptor(unsafe { bpf(LINK_CREATE, &attributes) }).map(Self::from)
+        create(program, ifindex, ATTACH_XDP, mode.flags()).map(Self::from)
     }
 
     /// Opens a pinned attachment.

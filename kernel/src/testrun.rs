@@ -1,13 +1,12 @@
 //! Feeds frames to the packet path without a wire: BPF_PROG_TEST_RUN of a slot's root program.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::Duration;
 
 use libbpf_rs::libbpf_sys as sys;
 use ringway_abi::Verdict;
 
-use crate::gateway::Gateway;
 use crate::{Error, Result};
 
 /// Room for what a program may add in front of a frame or behind it.
@@ -43,28 +42,21 @@ pub struct TestRun {
     pub duration: Duration,
 }
 
-impl Gateway {
-    /// The root program of an interface slot, for those who run it themselves (many frames from
-    /// several threads) or put it into a program array of their own.
-    pub fn root_program(&mut self, slot: u32) -> Result<BorrowedFd<'_>> {
-        self.load_root(slot)?;
-        self.slot(slot)?.root()
-    }
-
-    /// Runs the root program of an interface slot on a frame. The slot needs an interface
-    /// ([`Gateway::set_iface`]) but no attachment.
-    pub fn test_run(&mut self, slot: u32, frame: Frame<'_>) -> Result<TestRun> {
-        run(self.root_program(slot)?, frame)
-    }
-
-    /// A map by its name in bpf, for tests that look inside or age what is in it.
-    pub fn map(&self, name: &str) -> Option<BorrowedFd<'_>> {
-        self.maps().all().find(|(known, _)| *known == name).map(|(_, map)| map.as_fd())
-    }
-}
-
 /// Runs a program on a frame.
 pub(crate) fn run(program: BorrowedFd<'_>, frame: Frame<'_>) -> Result<TestRun> {
+    let (returned, data, duration) = run_any(program, frame)?;
+    let verdict = Verdict::try_from(returned).map_err(|unknown| Error::Content {
+        map: "test run".to_owned(),
+        detail: unknown.to_string(),
+    })?;
+    Ok(TestRun { verdict, data, duration })
+}
+
+/// The same, whatever it returns: that, the frame as it left it, and its time.
+pub(crate) fn run_any(
+    program: BorrowedFd<'_>,
+    frame: Frame<'_>,
+) -> Result<(u32, Vec<u8>, Duration)> {
     let mut data = vec![0; frame.data.len() + GROWTH];
     let (ifindex, queue) = frame.from.unwrap_or_default();
     let context = sys::xdp_md {
@@ -93,9 +85,5 @@ pub(crate) fn run(program: BorrowedFd<'_>, frame: Frame<'_>) -> Result<TestRun> 
         return Err(Error::TestRun { source: io::Error::from_raw_os_error(-ret) });
     }
     data.truncate(opts.data_size_out as usize);
-    let verdict = Verdict::try_from(opts.retval).map_err(|unknown| Error::Content {
-        map: "test run".to_owned(),
-        detail: unknown.to_string(),
-    })?;
-    Ok(TestRun { verdict, data, duration: Duration::from_nanos(opts.duration.into()) })
+    Ok((opts.retval, data, Duration::from_nanos(opts.duration.into())))
 }

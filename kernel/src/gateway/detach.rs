@@ -40,28 +40,20 @@ impl Detached {
     }
 
     fn left_now(&self) -> Vec<String> {
-        let programs = self.programs.iter().filter(|id| program_exists(**id));
-        let maps = self.maps.iter().filter(|id| map_exists(**id));
+        let programs = self.programs.iter().filter(|id| exists(**id, sys::bpf_prog_get_next_id));
+        let maps = self.maps.iter().filter(|id| exists(**id, sys::bpf_map_get_next_id));
         let programs = programs.map(|id| format!("program {id}"));
         programs.chain(maps.map(|id| format!("map {id}"))).collect()
     }
 }
 
-// By asking for the id after the one before. Opening would be simpler, but a program array that is
-// opened while the kernel is about to empty it (kernel/bpf/arraymap.c, prog_array_map_clear: takes
-// a reference for work that is queued already) is never freed.
-
-fn program_exists(id: u32) -> bool {
+/// Asks for the id after the one before. Opening would be simpler, but a program array that is
+/// opened while the kernel is about to empty it (kernel/bpf/arraymap.c, prog_array_map_clear: takes
+/// a reference for work that is queued already) is never freed.
+fn exists(id: u32, next_id: unsafe extern "C" fn(u32, *mut u32) -> i32) -> bool {
     let mut next = 0;
-    // SAFETY: writes one integer, which outlives the call.
-    let ret = unsafe { sys::bpf_prog_get_next_id(id.saturating_sub(1), &mut next) };
-    ret == 0 && next == id
-}
-
-fn map_exists(id: u32) -> bool {
-    let mut next = 0;
-    // SAFETY: writes one integer, which outlives the call.
-    let ret = unsafe { sys::bpf_map_get_next_id(id.saturating_sub(1), &mut next) };
+    // SAFETY: one of libbpf's, which write one integer; it outlives the call.
+    let ret = unsafe { next_id(id.saturating_sub(1), &mut next) };
     ret == 0 && next == id
 }
 

@@ -25,6 +25,7 @@ use crate::pins::Pins;
 use crate::programs::redirect_errors;
 use crate::tables::rings::Retiring;
 use crate::tables::rows::{Existing, Rows};
+use crate::testrun::{self, Frame, TestRun};
 use crate::{Error, Result, View, requirements};
 
 use open::Opened;
@@ -324,6 +325,24 @@ impl Gateway {
             }
         }
         Ok(())
+    }
+
+    /// The root program of an interface slot, for those who run it themselves (many frames from
+    /// several threads) or put it into a program array of their own.
+    pub fn root_program(&mut self, slot: u32) -> Result<BorrowedFd<'_>> {
+        self.load_root(slot)?;
+        self.slot(slot)?.root()
+    }
+
+    /// Runs the root program of an interface slot on a frame. The slot needs an interface
+    /// ([`Gateway::set_iface`]) but no attachment.
+    pub fn test_run(&mut self, slot: u32, frame: Frame<'_>) -> Result<TestRun> {
+        testrun::run(self.root_program(slot)?, frame)
+    }
+
+    /// A map by its name in bpf, for tests that look inside or age what is in it.
+    pub fn map(&self, name: &str) -> Option<BorrowedFd<'_>> {
+        self.maps.all().find(|(known, _)| *known == name).map(|(_, map)| map.as_fd())
     }
 
     /// Says that the daemon is alive: `status` tells how long ago this was. Once a second.

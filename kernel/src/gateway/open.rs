@@ -7,6 +7,7 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use ringway_abi::raw::{RW_HASH_NH, RW_LAYOUT, rw_daemon, rw_settings};
 use ringway_abi::{IntoBytes, Slot};
 use ringway_bpf_sys::LinkInfo;
+use ringway_host::netlink::links;
 
 use crate::link::{OnInterface, info_of, open_link};
 use crate::load::{FlowSizes, Programs, load_gateway};
@@ -160,14 +161,8 @@ pub(crate) fn find_orphan(pins: &Pins, iface: &str) -> Result<Option<OrphanCause
         let (node, iface) = (pins.node().to_owned(), iface.to_owned());
         return Err(Error::OtherNamespace { node, iface });
     }
-    Ok((index_of(iface) != Some(ifindex)).then_some(OrphanCause::Renamed))
-}
-
-fn index_of(iface: &str) -> Option<u32> {
-    use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
-    let flags = SocketFlags::CLOEXEC;
-    let socket = socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None).ok()?;
-    rustix::net::netdevice::name_to_index(socket, iface).ok()
+    let named = links::by_name(iface).is_ok_and(|link| link.ifindex == ifindex);
+    Ok((!named).then_some(OrphanCause::Renamed))
 }
 
 /// ICMP errors of our own, per CPU and kind: a thousand a second, of which fifty to one prefix, and

@@ -3,10 +3,9 @@
 //! [`compare`] decides, purely; [`crate::Gateway::open`] refuses what it calls lost.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsFd;
 
-use libbpf_rs::{MapHandle, MapType};
+use libbpf_rs::MapType;
 use ringway_abi::raw::RW_LAYOUT;
 
 use crate::gateway::open::{Orphan, find_orphan, layout_of};
@@ -14,7 +13,7 @@ use crate::gateway::options::Options;
 use crate::load::{self, log};
 use crate::maps::shape::{Shape, shape_of};
 use crate::maps::{self, Maps};
-use crate::pins::Pins;
+use crate::pins::{Pins, is_a};
 use crate::{Error, Result, requirements};
 
 /// What becomes of a table.
@@ -187,7 +186,8 @@ fn pinned(pins: &Pins) -> Result<BTreeMap<String, Pinned>> {
     let mut all = BTreeMap::new();
     for name in pins.map_names()? {
         let pin = match maps::open_pinned(&pins.map(&name)) {
-            Ok(Some(map)) if is_map(&map) => Pinned::Map(shape_of(&map)),
+            // libbpf believes that what is pinned there is a map.
+            Ok(Some(map)) if is_a("bpf-map", map.as_fd()) => Pinned::Map(shape_of(&map)),
             Ok(Some(_)) => Pinned::Foreign("the pin is no map: somebody else's".to_owned()),
             Ok(None) => continue,
             Err(error) => Pinned::Foreign(error.to_string()),
@@ -195,12 +195,6 @@ fn pinned(pins: &Pins) -> Result<BTreeMap<String, Pinned>> {
         all.insert(name, pin);
     }
     Ok(all)
-}
-
-/// libbpf believes that what is pinned there is a map.
-fn is_map(map: &MapHandle) -> bool {
-    let link = fs::read_link(format!("/proc/self/fd/{}", map.as_fd().as_raw_fd()));
-    link.is_ok_and(|to| to.to_string_lossy().contains("bpf-map"))
 }
 
 /// The first word of the settings; `None` where there is none.

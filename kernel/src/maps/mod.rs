@@ -10,7 +10,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::Path;
 use std::{fs, io};
 
-use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle, MapMut, OpenMapMut};
+use libbpf_rs::libbpf_sys::{BPF_F_RDONLY, bpf_map_create_opts};
+use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle, MapMut, MapType, OpenMapMut};
 use ringway_abi::raw::{
     rw_address, rw_backend, rw_daemon, rw_flow_bucket, rw_fragment_bucket, rw_iface,
     rw_index_bucket, rw_label, rw_ledger, rw_scratch, rw_service, rw_service_info, rw_service_key,
@@ -298,13 +299,10 @@ pub(crate) const PRIVATE: &[MapText] = &[
 /// Entries that go into one system call.
 const BATCH: usize = 4096;
 
-/// Read-only handle, linux/bpf.h BPF_F_RDONLY.
-const RDONLY: u32 = libbpf_rs::libbpf_sys::BPF_F_RDONLY;
-
 fn open_read_only(pins: &Pins, name: &str) -> Result<MapHandle> {
     // One that is read where it lies: mm/mmap.c makes a shared mapping of a file that is
     // open for reading only a private one, which BPF maps refuse.
-    let flags = if matches!(name, "tracked" | "flows") { 0 } else { RDONLY };
+    let flags = if matches!(name, "tracked" | "flows") { 0 } else { BPF_F_RDONLY };
     MapHandle::from_pinned_path_with_file_flags(pins.map(name), flags)
         .map_err(map_error("open", name))
 }
@@ -503,6 +501,23 @@ pub(crate) fn reuse(map: &mut OpenMapMut<'_>, existing: &MapHandle) -> Result<()
         return Err(Error::PinnedMap { map: name, detail });
     }
     map.reuse_fd(existing.as_fd()).map_err(map_error("reuse", &name))
+}
+
+/// Makes a map with keys and values of so many bytes.
+pub(crate) fn create(
+    kind: MapType,
+    name: &str,
+    (key, value): (u32, u32),
+    entries: u32,
+    map_flags: u32,
+) -> Result<MapHandle> {
+    let options = bpf_map_create_opts {
+        sz: size_of::<bpf_map_create_opts>() as _,
+        map_flags,
+        ..Default::default()
+    };
+    let map = MapHandle::create(kind, Some(name), key, value, entries, &options);
+    map.map_err(map_error("create", name))
 }
 
 /// Pins a map.

@@ -15,8 +15,8 @@ pub(crate) mod covered;
 
 use std::fs;
 use std::io::{self, ErrorKind};
-use std::os::fd::OwnedFd;
-use std::os::unix::fs::symlink;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, Mode, OFlags};
@@ -230,6 +230,19 @@ impl Pins {
         }
         Ok(!empty)
     }
+}
+
+/// Whether an open object of the kernel is of a kind: `bpf-map`, `bpf-prog`, `bpf_link`.
+pub(crate) fn is_a(kind: &str, object: BorrowedFd<'_>) -> bool {
+    let link = fs::read_link(format!("/proc/self/fd/{}", object.as_raw_fd()));
+    link.is_ok_and(|to| to.to_string_lossy().contains(kind))
+}
+
+/// The inode that stands for the calling thread's network namespace.
+pub(crate) fn netns() -> Result<u64> {
+    let found = fs::metadata("/proc/thread-self/ns/net");
+    let failed = |source| Error::System { action: "look at the network namespace", source };
+    found.map(|namespace| namespace.ino()).map_err(failed)
 }
 
 pub(crate) fn pin_error(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {

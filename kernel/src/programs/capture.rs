@@ -15,7 +15,7 @@ use std::os::fd::AsFd as _;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-use libbpf_rs::{MapHandle, MapType, RingBuffer, RingBufferBuilder, libbpf_sys as sys};
+use libbpf_rs::{MapHandle, MapType, RingBuffer, RingBufferBuilder};
 use ringway_abi::raw::{
     RW_ANY, RW_CAPTURE_BYTES, RW_CAPTURES, RW_NO_SERVICE, rw_capture, rw_capture_counts,
 };
@@ -24,7 +24,7 @@ use ringway_filter::{Instruction, Surroundings};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::load::log;
-use crate::maps::{Map, map_error};
+use crate::maps::{self, Map, map_error};
 use crate::pins::{Pins, remove_tree};
 use crate::{Error, Result, View};
 
@@ -378,12 +378,7 @@ fn row(view: &View, wanted: &Wanted<'_>) -> Result<rw_capture> {
 
 fn new_ring(bytes: u32) -> Result<MapHandle> {
     let bytes = bytes.clamp(LEAST_RING, MOST_RING).next_power_of_two();
-    let opts = sys::bpf_map_create_opts {
-        sz: size_of::<sys::bpf_map_create_opts>() as sys::size_t,
-        ..Default::default()
-    };
-    MapHandle::create(MapType::RingBuf, Some("rw_capture_ring"), 0, 0, bytes, &opts)
-        .map_err(map_error("create", "rw_capture_ring"))
+    maps::create(MapType::RingBuf, "rw_capture_ring", (0, 0), bytes, 0)
 }
 
 /// Reads a ring, as much at once as a batch has room for.

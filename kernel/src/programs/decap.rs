@@ -23,7 +23,7 @@ use crate::link::xdp_owner::DECAP;
 use crate::load::{self, log};
 use crate::maps::{self, Map, map, map_error};
 use crate::objects::decap::{self, DecapSkelBuilder, types};
-use crate::pins::{encode, pin_error};
+use crate::pins::{encode, netns, pin_error};
 use crate::{Error, Result, requirements};
 
 /// What an address of this host is good for.
@@ -148,10 +148,7 @@ pub struct DecapPin {
 impl DecapPin {
     /// For an interface of the calling thread's network namespace. Nothing is made yet.
     pub fn new(bpffs: &Path, iface: &str) -> Result<Self> {
-        let namespace = rustix::fs::stat("/proc/thread-self/ns/net").map_err(|errno| {
-            Error::System { action: "look at the namespace", source: errno.into() }
-        })?;
-        let file = encode(&format!("{iface}@{}", namespace.st_ino));
+        let file = encode(&format!("{iface}@{}", netns()?));
         let path = bpffs.join("ringway-decap").join(file);
         Ok(Self { iface: iface.to_owned(), bpffs: bpffs.to_owned(), path })
     }

@@ -5,7 +5,6 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::mem::MaybeUninit;
-use std::os::unix::fs::MetadataExt;
 
 use libbpf_rs::Link;
 use libbpf_rs::btf::{Btf, types};
@@ -18,6 +17,7 @@ use ringway_host::{Seen, SeenAt};
 use crate::load::{self, log};
 use crate::maps::{Map, map};
 use crate::objects::drop_reasons::{self, DropReasonsSkelBuilder};
+use crate::pins::netns;
 use crate::{Error, Result, requirements};
 
 const DROP_REASONS: &str = "ringway_seen_*";
@@ -44,7 +44,8 @@ impl DropReasons {
         requirements::probe()?.require()?;
         let mut storage = MaybeUninit::uninit();
         let mut open = load::open::<DropReasonsSkelBuilder>(DROP_REASONS, &mut storage)?;
-        load::constants(&mut open.maps.rodata_data)?.netns = netns()?;
+        // The kernel's own is 32 bits (linux/ns_common.h).
+        load::constants(&mut open.maps.rodata_data)?.netns = netns()? as u32;
         let loaded = load::load(DROP_REASONS, open)?;
         let programs = &loaded.progs;
         let programs = [
@@ -128,15 +129,6 @@ fn at(seen: u32) -> Option<SeenAt> {
         RW_SEEN_LOST_NEAR => SeenAt::LostNear,
         _ => return None,
     })
-}
-
-/// The inode that stands for the calling thread's network namespace.
-fn netns() -> Result<u32> {
-    let found = fs::metadata("/proc/thread-self/ns/net");
-    let found = found
-        .map_err(|source| Error::System { action: "look at the network namespace", source })?;
-    // The kernel's own is 32 bits (linux/ns_common.h).
-    Ok(found.ino() as u32)
 }
 
 /// Reasons by number, as this kernel has them: they have no fixed numbers.

@@ -1,15 +1,16 @@
 //! A user's own XDP program behind Ringway's, for what Ringway passes on (`[node] on_pass`).
 
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-use libbpf_rs::{MapHandle, MapType, libbpf_sys as sys};
+use libbpf_rs::MapType;
 use ringway_abi::Slot;
 use ringway_abi::raw::rw_settings;
 use ringway_bpf_sys::{self as bpf, PASS, Program};
 
 use crate::gateway::Gateway;
-use crate::maps::{Map, map_error};
+use crate::maps::{self, Map};
+use crate::pins::is_a;
 use crate::{Error, Result};
 
 /// Whether a pinned program can stand behind Ringway's; its name.
@@ -19,19 +20,7 @@ use crate::{Error, Result};
 pub fn check_on_pass(path: &Path) -> Result<String> {
     let (program, name) = open(path)?;
     // The kernel tells only by refusing to mix them in one array.
-    let array: Map<u32, u32> = MapHandle::create(
-        MapType::ProgArray,
-        Some("rw_on_pass"),
-        4,
-        4,
-        1,
-        &sys::bpf_map_create_opts {
-            sz: size_of::<sys::bpf_map_create_opts>() as sys::size_t,
-            ..Default::default()
-        },
-    )
-    .map_err(map_error("create", "rw_on_pass"))?
-    .into();
+    let array = Map::from(maps::create(MapType::ProgArray, "rw_on_pass", (4, 4), 1, 0)?);
     let ours = Program { name: "rw_frags", instructions: &PASS, frags: true }.load();
     let ours = ours.map_err(|e| refused(path, format!("not tried: {}", e.source)))?;
     array.put_fd(0, ours.as_fd())?;
@@ -94,9 +83,7 @@ fn open(path: &Path) -> Result<(OwnedFd, String)> {
     })?;
     let info = bpf::info(fd.as_fd()).ok();
     // What is pinned there may be a map or a link, which have other facts.
-    let target = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()));
-    let is_program = target.is_ok_and(|target| target.to_string_lossy().contains("bpf-prog"));
-    let xdp = info.filter(|info| is_program && info.is_xdp());
+    let xdp = info.filter(|info| is_a("bpf-prog", fd.as_fd()) && info.is_xdp());
     let Some(info) = xdp else {
         return Err(refused(path, "what is pinned there is no XDP program: pin one"));
     };

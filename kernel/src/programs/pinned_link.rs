@@ -22,7 +22,7 @@ use rustix::fs::{FlockOperation, Mode, OFlags, flock, fstat, open, stat};
 
 use crate::link::open_link;
 use crate::maps::Map;
-use crate::pins::pin_error;
+use crate::pins::{netns, pin_error};
 use crate::{Bpffs, DEFAULT_BPFFS, Error, Result, requirements};
 
 /// Several engines in PID namespaces of their own may have the same number.
@@ -169,9 +169,7 @@ fn directory() -> PathBuf {
 
 /// What names of pins of an interface begin with.
 fn of_interface(ifindex: u32) -> Result<String> {
-    let namespace = rustix::fs::stat("/proc/thread-self/ns/net")
-        .map_err(|e| Error::System { action: "look at the namespace", source: e.into() })?;
-    Ok(format!("{}-{ifindex}-", namespace.st_ino))
+    Ok(format!("{}-{ifindex}-", netns()?))
 }
 
 fn alive(name: &str) -> PathBuf {

@@ -3,14 +3,14 @@
 //! without it there are no checks, so nothing is pinned.
 
 use std::collections::BTreeMap;
-use std::io;
 use std::mem::MaybeUninit;
 use std::net::IpAddr;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use libbpf_rs::{TC_EGRESS, TcHookBuilder, libbpf_sys as sys};
+use libbpf_rs::{TC_EGRESS, TcHookBuilder};
 use ringway_abi::raw::{RW_PROBE_FAILED, RW_PROBE_SENT, RW_PROBE_UNMARKED, rw_probe};
 use ringway_abi::{Forward, addr_to_words};
+use ringway_bpf_sys::attach_egress;
 
 use crate::load::{self, log};
 use crate::maps::{Map, map};
@@ -62,7 +62,7 @@ impl ProbeProgram {
     /// Attaches the program to a device that the caller has made for it: by tcx, which Linux has
     /// since 6.6, else as a clsact filter. There are no ways yet: everything is dropped.
     pub fn attach(mut self, ifindex: u32) -> Result<Self> {
-        self._link = match tcx(self.program(), ifindex) {
+        self._link = match attach_egress(self.program(), ifindex) {
             Ok(link) => Some(link),
             Err(error) => {
                 tracing::debug!(%error, "no tcx; clsact instead");
@@ -130,23 +130,6 @@ fn row(target: &ProbeTarget) -> rw_probe {
         port_be: target.gue_port.to_be(),
         pad: 0,
     }
-}
-
-fn tcx(program: BorrowedFd<'_>, ifindex: u32) -> io::Result<OwnedFd> {
-    let target = i32::try_from(ifindex).map_err(|_| io::ErrorKind::InvalidInput)?;
-    let opts = sys::bpf_link_create_opts {
-        sz: size_of::<sys::bpf_link_create_opts>() as sys::size_t,
-        ..Default::default()
-    };
-    // SAFETY: `opts` is initialised, tells its own size and outlives the call; the program's
-    // descriptor is open while borrowed.
-    let ret =
-        unsafe { sys::bpf_link_create(program.as_raw_fd(), target, sys::BPF_TCX_EGRESS, &opts) };
-    if ret < 0 {
-        return Err(io::Error::from_raw_os_error(-ret));
-    }
-    // SAFETY: the kernel has just returned this descriptor to us; nobody else owns it.
-    Ok(unsafe { OwnedFd::from_raw_fd(ret) })
 }
 
 /// The filter belongs to the device and goes with it.

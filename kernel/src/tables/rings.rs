@@ -1,15 +1,14 @@
 //! Rings: an inner map each, and another one for the pairs of a ring that is changing. What an id
 //! stands for does not change while a service uses it.
 
-use std::io;
 use std::mem::MaybeUninit;
 use std::num::NonZero;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::thread::{self, Builder, JoinHandle};
 use std::time::Duration;
 
-use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType, libbpf_sys as sys};
+use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
 use ringway_abi::raw::{RW_MAX_MEMBERS, RW_NO_MEMBER, rw_pair, rw_ring};
 use ringway_abi::{FromBytes, FromZeros};
 use ringway_plan::tables::{Pair, RingRow};
@@ -18,6 +17,7 @@ use rustix::thread::{MembarrierCommand, membarrier};
 use crate::load;
 use crate::maps::{self, Map, Maps, map, map_error};
 use crate::objects::rings::{self, RingsSkelBuilder};
+use crate::testrun::{self, Frame};
 use crate::{Error, Result};
 
 const COPY_RING: &str = "ringway_copy_ring";
@@ -190,9 +190,9 @@ impl Reader {
 
     fn read(&self, id: u32) -> Result<Option<RingRow>> {
         self.wanted.put(&0, &id)?;
-        let Some(count) = result_of(self.program.as_fd())?.checked_sub(1) else {
-            return Ok(None);
-        };
+        // The program looks at no packet. The kernel wants one nevertheless.
+        let run = testrun::run_any(self.program.as_fd(), Frame::new(&[0; 14]))?;
+        let Some(count) = run.0.checked_sub(1) else { return Ok(None) };
         let bytes = self.slots.lookup(&[0; 4], MapFlags::ANY);
         let bytes = bytes.map_err(map_error("read", "ring_copy"))?.unwrap_or_default();
         let damaged = |detail: String| Error::Content { map: "rw_ring".to_owned(), detail };
@@ -269,30 +269,6 @@ fn new_pairs(pairs: &[Pair]) -> Result<MapHandle> {
 }
 
 fn new_map<V>(name: &str, entries: u32, map_flags: u32) -> Result<Map<u32, V>> {
-    let options = libbpf_rs::libbpf_sys::bpf_map_create_opts {
-        sz: size_of::<libbpf_rs::libbpf_sys::bpf_map_create_opts>() as _,
-        map_flags,
-        ..Default::default()
-    };
-    let value_size = size_of::<V>() as u32;
-    MapHandle::create(MapType::Array, Some(name), 4, value_size, entries, &options)
-        .map(Map::from)
-        .map_err(map_error("create", name))
-}
-
-/// What a program returns that looks at no packet. The kernel wants one nevertheless.
-fn result_of(program: BorrowedFd<'_>) -> Result<u32> {
-    let ethernet = [0u8; 14];
-    let mut opts = sys::bpf_test_run_opts {
-        sz: size_of::<sys::bpf_test_run_opts>() as sys::size_t,
-        data_in: ethernet.as_ptr().cast(),
-        data_size_in: ethernet.len() as u32,
-        ..Default::default()
-    };
-    // SAFETY: the frame outlives the call; the kernel writes to `opts` alone.
-    let ret = unsafe { sys::bpf_prog_test_run_opts(program.as_raw_fd(), &mut opts) };
-    match ret {
-        0.. => Ok(opts.retval),
-        _ => Err(Error::TestRun { source: io::Error::from_raw_os_error(-ret) }),
-    }
+    let sizes = (4, size_of::<V>() as u32);
+    maps::create(MapType::Array, name, sizes, entries, map_flags).map(Map::from)
 }
