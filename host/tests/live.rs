@@ -274,7 +274,7 @@ fn the_whole_network_can_be_stored() {
         assert_eq!(eth0.driver.as_ref().unwrap().name, "veth");
         assert_eq!(network.peer(eth0), None);
         assert_eq!(network.holder(ip("10.0.0.1")).unwrap().ifindex, link.ifindex);
-        assert_eq!(Host::live().local_ports().unwrap().to_string(), "40000-41000");
+        assert_eq!(Host::live().local_ports().unwrap(), 40000..=41000);
         assert!(!Host::live().first_network_namespace());
         let json = serde_json::to_string(&network).unwrap();
         assert_eq!(serde_json::from_str::<Network>(&json).unwrap(), network);

@@ -46,7 +46,6 @@ impl Host {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::machine::sysctl::PortRange;
 
     #[test]
     fn a_captured_machine_answers_as_it_did() {
@@ -78,7 +77,7 @@ mod tests {
         write("proc/sys/net/ipv4/ip_local_port_range", "32768\t60999\n");
         write("proc/sys/net/ipv4/conf/all/rp_filter", "1\n");
         let host = write("proc/sys/net/ipv4/conf/eth0.5/rp_filter", "2\n");
-        assert_eq!(host.local_ports().unwrap(), PortRange { first: 32768, last: 60999 });
+        assert_eq!(host.local_ports().unwrap(), 32768..=60999);
         assert_eq!(host.rp_filter("eth0.5").unwrap(), 2);
         assert_eq!(host.bpf_jit().unwrap(), None);
         assert!(!host.has_btf() && !host.first_network_namespace());

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::ops::RangeInclusive;
 
 use netlink_sys::protocols::NETLINK_SOCK_DIAG;
 use serde::{Deserialize, Serialize};
@@ -72,7 +73,7 @@ pub struct Sockets {
 }
 
 /// Counts them; `local` is the range of ports that connections of this host get.
-pub fn tcp(local: crate::machine::sysctl::PortRange) -> Result<Sockets> {
+pub fn tcp(local: RangeInclusive<u16>) -> Result<Sockets> {
     let mut sockets = Sockets::default();
     let mut roads: BTreeMap<(IpAddr, IpAddr, u16), u64> = BTreeMap::new();
     let mut rtts = Vec::new();
@@ -92,7 +93,7 @@ pub fn tcp(local: crate::machine::sysctl::PortRange) -> Result<Sockets> {
             if socket.state == ESTABLISHED && socket.source != socket.destination {
                 rtts.extend(socket.rtt_us);
             }
-            if local.range().contains(&socket.source_port) {
+            if local.contains(&socket.source_port) {
                 let road = (socket.source, socket.destination, socket.destination_port);
                 *roads.entry(road).or_default() += 1;
             }
@@ -167,14 +168,13 @@ fn read(message: Message) -> Option<Socket> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::machine::sysctl::PortRange;
 
     #[test]
     fn a_listener_and_who_connects_to_it() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         let _client = std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
-        let sockets = tcp(PortRange { first: 1, last: 65535 }).unwrap();
+        let sockets = tcp(1..=65535).unwrap();
         let found = sockets.listeners.iter().find(|one| one.port == port).unwrap();
         // std asks for a backlog of 128 or more.
         assert!(found.waiting == 1 && found.limit >= 16, "{found:?}");

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
+use std::ops::RangeInclusive;
 use std::path::Path;
 use std::thread::{self, Builder};
 use std::time::Duration;
@@ -156,7 +157,7 @@ impl Facts {
         }
         facts.neighbours = noted(neighbours::all(), errors);
         facts.blind |= errors.len() > known;
-        facts.local_ports = local_ports();
+        facts.local_ports = Host::live().local_ports().ok().map(RangeInclusive::into_inner);
         facts.receiving = receiving(&facts.links);
         facts.own_links = own_links(&config.node.name);
         facts.bpffs_hidden = bpffs_is_hidden(Path::new(DEFAULT_BPFFS));
@@ -299,12 +300,6 @@ pub fn compiler(files: &mut Sample) {
     {
         files.put(path, if compiles { "1" } else { "0" });
     }
-}
-
-fn local_ports() -> Option<(u16, u16)> {
-    let text = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").ok()?;
-    let mut numbers = text.split_whitespace().map(str::parse);
-    Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
 }
 
 fn receiving(links: &[Link]) -> HashMap<String, Receiving> {
