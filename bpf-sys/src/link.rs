@@ -37,7 +37,8 @@ impl From<OwnedFd> for XdpLink {
     }
 }
 
-/// Attaches a program to the egress of an interface of the calling thread's network namespace (tcx).
+/// Attaches a program to the egress of an interface of the calling thread's network namespace
+/// (tcx).
 ///
 /// # Errors
 /// What the kernel answers: EINVAL before Linux 6.6.

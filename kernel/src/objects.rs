@@ -1,5 +1,5 @@
-//! The objects of the packet path: the skeletons that the build made of them, in which maps, programs
-//! and constants are fields.
+//! The objects of the packet path: the skeletons that the build made of them, in which maps,
+//! programs and constants are fields.
 
 use ringway_abi::raw::{rw_pair, rw_ring, rw_trace};
 

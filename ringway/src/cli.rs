@@ -446,7 +446,8 @@ pub struct DecapArgs {
     /// How to attach: in the driver, in the kernel's receive path, or the best there is.
     #[arg(long, value_name = "MODE", default_value = "auto", value_parser = xdp_mode())]
     pub mode: std::option::Option<XdpMode>,
-    /// Leave tunnels open when this ends: it runs in the foreground all the same, and ends by Ctrl-C or SIGTERM. --detach closes them.
+    /// Leave tunnels open when this ends: it runs in the foreground all the same, and ends by
+    /// Ctrl-C or SIGTERM. --detach closes them.
     #[arg(long)]
     pub pin: bool,
     /// Attach even to an interface that carries the default route.

@@ -12,7 +12,8 @@ impl Host {
         self.source.read_if_there(&format!("/proc/sys/{key}"))
     }
 
-    /// Ports that the kernel gives to connections of its own (`net.ipv4.ip_local_port_range`; IPv6 uses it too).
+    /// Ports that the kernel gives to connections of its own (`net.ipv4.ip_local_port_range`; IPv6
+    /// uses it too).
     pub fn local_ports(&self) -> Result<RangeInclusive<u16>> {
         const PATH: &str = "/proc/sys/net/ipv4/ip_local_port_range";
         let text = self.source.read(PATH)?;

@@ -139,7 +139,8 @@ pub(crate) fn check_layout(node: &str, settings: &MapHandle) -> Result<()> {
     }
 }
 
-/// The layout is the first word of the settings, whatever else a version keeps there; 0: there is none.
+/// The layout is the first word of the settings, whatever else a version keeps there; 0: there is
+/// none.
 pub(crate) fn layout_of(settings: &MapHandle) -> Result<u32> {
     let bytes = settings.lookup(&[0; 4], MapFlags::ANY).map_err(map_error("read", "settings"))?;
     let word = bytes.as_deref().and_then(|bytes| bytes.first_chunk());

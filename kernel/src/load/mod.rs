@@ -51,8 +51,8 @@ pub(crate) fn load_gateway(sizes: FlowSizes, pins: Option<&Pins>) -> Result<(Pro
 }
 
 /// Loads the balancer once more, upon the same maps, to find and decide as the first one does and
-/// to write nothing (bpf/gateway/dry.bpf.h). It does not share its own way from program to program, and
-/// counters that nothing depends on. The last map is where it says what it found.
+/// to write nothing (bpf/gateway/dry.bpf.h). It does not share its own way from program to program,
+/// and counters that nothing depends on. The last map is where it says what it found.
 pub(crate) fn load_dry(live: &Maps) -> Result<(OwnedFd, Maps, Map<u32, rw_trace>)> {
     let mut storage = MaybeUninit::uninit();
     let mut open = open_dry(live, &mut storage)?;
@@ -163,8 +163,8 @@ pub(crate) fn program(program: &ProgramMut<'_>) -> Result<OwnedFd> {
     fd.map_err(|source| Error::System { action: "duplicate a program's descriptor", source })
 }
 
-/// Has an object note its answers where the live programs do. Where that cannot be found, it has a limit
-/// of its own: a dry one never reaches it.
+/// Has an object note its answers where the live programs do. Where that cannot be found, it has a
+/// limit of its own: a dry one never reaches it.
 pub(crate) fn share_budget(budget: &mut OpenMapMut<'_>, live: &Maps) -> Result<()> {
     let icmp = live.slots.find(&(Slot::Icmp as u32)).ok().flatten();
     let map = icmp.and_then(|id| Map::<u32, u64>::of_program(id, "answer_budget").ok().flatten());

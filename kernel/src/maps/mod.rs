@@ -48,15 +48,17 @@ impl WhenFull {
 /// A map's name, what it is for, and what happens when it is full.
 pub(crate) type MapText = (&'static str, &'static str, WhenFull);
 
-/// A map with the types of its keys and values. [`map!`] checks them where the map is one of an object's.
+/// A map with the types of its keys and values. [`map!`] checks them where the map is one of an
+/// object's.
 #[derive(Debug)]
 pub(crate) struct Map<K, V> {
     handle: MapHandle,
     types: PhantomData<fn() -> (K, V)>,
 }
 
-/// The [`Map`] of a loaded skeleton's field. Its keys and values have the types that the object gives them,
-/// or this does not compile; an array of maps or of programs takes descriptors and gives ids.
+/// The [`Map`] of a loaded skeleton's field. Its keys and values have the types that the object
+/// gives them, or this does not compile; an array of maps or of programs takes descriptors and
+/// gives ids.
 macro_rules! map {
     ($object:ident, $maps:expr, $name:ident) => {
         $crate::maps::Map::of(&$maps.$name, |of: &$object::types::maps| {
@@ -424,7 +426,8 @@ impl<K: IntoBytes + Immutable, V> Map<K, V> {
         self.keys().map(|bytes| self.parse(&bytes)).collect()
     }
 
-    /// Reads one entry of a per-CPU map, one value per possible CPU; none when the key is not there.
+    /// Reads one entry of a per-CPU map, one value per possible CPU; none when the key is not
+    /// there.
     pub(crate) fn percpu(&self, key: &K) -> Result<Vec<V>>
     where
         V: FromBytes,

@@ -126,8 +126,8 @@ impl Child {
         String::from_utf8_lossy(&fs::read(&self.log).unwrap_or_default()).into_owned()
     }
 
-    /// Waits until something accepts TCP connections at `address` in the child's namespace; fails at once, with
-    /// the program's last words, when it ends before.
+    /// Waits until something accepts TCP connections at `address` in the child's namespace; fails
+    /// at once, with the program's last words, when it ends before.
     pub fn wait_for_port(&mut self, address: SocketAddr, timeout: Duration) -> Result<()> {
         let namespace = self.namespace.clone();
         let what = format!("{} accepting at {address}", self.program);

@@ -355,8 +355,8 @@ impl Umem {
     /// Claims memory that was offered. Whether it is ours now. It is not where somebody else was
     /// first, or where the offer is another one than that of the pools which were taken over.
     ///
-    /// Safe: an offer has one claimer, and what the others must not do meanwhile is in the contracts of
-    /// [`Umem::offer`] and [`Umem::from_file`].
+    /// Safe: an offer has one claimer, and what the others must not do meanwhile is in the
+    /// contracts of [`Umem::offer`] and [`Umem::from_file`].
     pub fn claim(&self) -> bool {
         let header = self.header();
         let offered = match self.0.offer.load(Relaxed) {
