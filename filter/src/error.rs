@@ -22,8 +22,8 @@ pub enum Error {
     },
     /// No packet can match it.
     #[error(
-        "no packet can ever match the filter {expression:?}: what it asks for excludes each other, or no packet is so long or so \
-         short, and no field so large"
+        "no packet can ever match the filter {expression:?}: its conditions contradict each other, or a \
+         length or value is out of range; correct the expression"
     )]
     NeverMatches {
         /// The filter expression.
@@ -31,8 +31,8 @@ pub enum Error {
     },
     /// It asks for what is in no packet, such as its direction.
     #[error(
-        "the filter {expression:?} asks for what only a capturing kernel knows of a packet (`inbound`, `outbound`, `ifindex`): \
-         use what is in the packet, such as its addresses"
+        "the filter {expression:?} uses `inbound`, `outbound` or `ifindex`, which are not part of a \
+         packet: filter by what is in the packet, such as its addresses"
     )]
     NotInPackets {
         /// The filter expression.
@@ -40,7 +40,8 @@ pub enum Error {
     },
     /// The expression is longer than libpcap can be trusted with.
     #[error(
-        "the filter is {bytes} bytes long, at most {limit} are possible: use several, or networks and ranges instead of hosts and ports"
+        "the filter is {bytes} bytes long, and the limit is {limit}: split it into several filters, or \
+         use networks and ranges instead of hosts and ports"
     )]
     TooMuchText {
         /// How long it is.
@@ -50,8 +51,8 @@ pub enum Error {
     },
     /// Compiled, it is longer than can be translated.
     #[error(
-        "the filter has {instructions} instructions when compiled, at most {limit} are possible: \
-         use several, or networks and ranges instead of hosts and ports"
+        "the filter compiles to {instructions} instructions, and the limit is {limit}: split it into \
+         several filters, or use networks and ranges instead of hosts and ports"
     )]
     TooLong {
         /// How many it has.
