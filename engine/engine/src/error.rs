@@ -10,25 +10,25 @@ use crate::takeover::TakeoverError;
 #[non_exhaustive]
 pub enum EngineError {
     /// No worker, or one without a port.
-    #[error("{0} has no port, so nothing would ever happen; give it one")]
+    #[error("{0} has no port to receive or send packets; give it one")]
     NoPort(String),
     /// More workers than a UMEM has pools for.
-    #[error("{0} workers are more than the 255 that share one memory; start several engines")]
+    #[error("{0} workers are too many: at most 255 can share one memory; start several engines")]
     TooMany(usize),
     /// A cable has one end only.
-    #[error("memory:{0} is named once, so nothing is at its other end; name it twice")]
+    #[error("memory:{0} is named once, so its other end is missing; name it twice")]
     Loose(String),
     #[error(transparent)]
     Umem(#[from] UmemError),
     /// The machine has no memory for so many frames.
     #[error(
-        "{frames} frames of {chunk} bytes need {needed_mib} MiB, and {available_mib} MiB are available{under}: ask for fewer, up to \
-         `--frames {possible}` for each worker"
+        "{frames} frames of {chunk} bytes need {needed_mib} MiB, and {available_mib} MiB are available{under}: ask for \
+         fewer, at most `--frames {possible}` for each worker"
     )]
     NoMemory {
         frames: u32,
         chunk: u32,
-        /// MiB for all of them, and the books about them.
+        /// MiB for all of them, and their bookkeeping.
         needed_mib: u64,
         /// MiB that the machine could give.
         available_mib: u64,
@@ -37,9 +37,9 @@ pub enum EngineError {
         /// Frames that each worker could have.
         possible: u64,
     },
-    /// A capture file would be written over.
+    /// A capture file would be overwritten.
     #[error(
-        "pcap: {written} is the same file as {other}, and would be written over; give each port files of its own"
+        "pcap: {written} is the same file as {other} and would be overwritten; give each port its own files"
     )]
     SameFile {
         /// To be written to, as it was named.
@@ -53,14 +53,18 @@ pub enum EngineError {
     #[error("worker {worker} cannot run on CPU {cpu}; this process may use {allowed}")]
     Cpu { worker: usize, cpu: usize, allowed: String },
     /// There is no thread for it.
-    #[error("no thread for worker {worker}: {source}; raise the limit of processes (`ulimit -u`)")]
+    #[error(
+        "cannot start a thread for worker {worker}: {source}; raise the limit of processes (`ulimit -u`)"
+    )]
     Thread { worker: usize, source: std::io::Error },
     #[error(transparent)]
     Succession(#[from] TakeoverError),
     /// The successor went away.
-    #[error("the successor has not taken it: {0}; this engine goes on")]
+    #[error("the successor did not take over: {0}; this engine continues")]
     Offer(std::io::Error),
-    #[error("worker {0} has panicked, which is a bug of its app or of Ringway; start anew")]
+    #[error(
+        "worker {0} panicked: this is a bug in its app or in Ringway; restart the engine and report it"
+    )]
     Panicked(usize),
 }
 

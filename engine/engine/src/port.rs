@@ -213,14 +213,14 @@ pub enum PortError {
     },
     /// Somebody has taken its XDP program off the interface, or put another one in its place.
     #[error(
-        "{port}: its XDP program was detached by somebody else, so that nothing arrives; `bpftool link` shows what is attached: \
-         start anew when that is settled, or have it opened again (`--on-loss reopen`)"
+        "{port}: its XDP program was detached by somebody else, so no packets arrive; `bpftool link` shows what is \
+         attached: resolve that and restart, or use `--on-loss reopen`"
     )]
     Detached { port: String },
     /// A capture ends in the middle of a packet.
     #[error(
-        "{port}: truncated in packet {packet} of {file}, and all packets before it were taken; capture it again, or cut it there: \
-         `editcap -F pcap {file} WHOLE.pcap`"
+        "{port}: truncated in packet {packet} of {file}; all packets before it were read; capture it \
+         again, or cut it there: `editcap -F pcap {file} WHOLE.pcap`"
     )]
     Truncated {
         port: String,

@@ -275,7 +275,7 @@ impl fmt::Display for Report {
             received.fmt(f)?;
         }
         let balance = if self.balanced { "balance" } else { "do not balance" };
-        writeln!(f, "the books {balance}")
+        writeln!(f, "the counters {balance}")
     }
 }
 

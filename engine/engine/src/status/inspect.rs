@@ -23,7 +23,7 @@ pub enum InspectError {
     #[error("there is no process {0}; `pgrep -af 'ringway engine'` lists engines")]
     NoProcess(u32),
     /// It is somebody else's.
-    #[error("process {0} may not be looked at: run this as root, or as the user that it runs as")]
+    #[error("permission denied for process {0}: run this as root, or as the user that it runs as")]
     NotPermitted(u32),
     /// It has no memory of an engine.
     #[error(

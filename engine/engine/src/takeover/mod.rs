@@ -70,21 +70,24 @@ pub enum TakeoverError {
     Socket { path: PathBuf, source: io::Error, remedy: &'static str },
     /// Whoever made the memory can write to it afterwards.
     #[error(
-        "{path}: the running engine is user {user}'s, who could change packets and counters while this one uses them; start this one \
-         as that user (`setpriv --reuid {user} --clear-groups ringway engine ...`), or end that one and start anew"
+        "{path}: the running engine belongs to user {user}, who could change this engine's packets and \
+         counters; start this one as that user (`setpriv --reuid {user} --clear-groups ringway \
+         engine ...`), or stop that one and start again"
     )]
     OtherUser { path: PathBuf, user: u32 },
     /// The predecessor goes on itself.
-    #[error("the running engine refuses: {0}")]
+    #[error("the running engine refused the takeover: {0}")]
     Refused(String),
     /// What it said was not understood.
     #[error(
-        "what the running engine says is not understood ({0}); it may be of another version: end it, and start anew"
+        "the reply of the running engine is invalid ({0}); it may be another version: stop it and start \
+         again"
     )]
     Odd(String),
     /// More or fewer workers than the predecessor's.
     #[error(
-        "the number of workers is {ours} here, and {theirs} in the running engine, which has {}; start with the same af_xdp ports and queues",
+        "the number of workers is {ours} here, and {theirs} in the running engine, which has {}; \
+         start with the same af_xdp ports and queues",
         named(ports)
     )]
     Workers { ours: usize, theirs: usize, ports: Vec<String> },
@@ -117,7 +120,7 @@ pub enum TakeoverError {
     #[error(transparent)]
     Umem(#[from] UmemError),
     /// The predecessor went on before this one was ready.
-    #[error("the running engine has not waited, and goes on; try again")]
+    #[error("the running engine timed out and continues without a takeover; try again")]
     TooLate,
 }
 
@@ -544,7 +547,10 @@ mod tests {
         };
         let control = std::thread::scope(|scope| scope.spawn(listen).join().unwrap());
         let error = Predecessor::ask(&path).err().unwrap().to_string();
-        assert!(error.contains("is user 62114's") && error.contains("--reuid 62114"), "{error}");
+        assert!(
+            error.contains("belongs to user 62114") && error.contains("--reuid 62114"),
+            "{error}"
+        );
         drop(control);
     }
 }

@@ -76,7 +76,7 @@ pub enum RecipeError {
     Families { from: Addresses, to: Addresses },
     /// The headers and the stamp are longer.
     #[error(
-        "frames of {size} bytes have no room for headers and what is counted by; ask for {least} bytes or more"
+        "frames of {size} bytes have no room for the headers and the stamp; ask for {least} bytes or more"
     )]
     TooShort { size: u16, least: u16 },
     /// No frame of the pool has so much room.
