@@ -429,7 +429,9 @@ fn there_is_room_for_all() {
     let mut world = world();
     pair(&mut world, 1, 0);
     let opened = (0..4_096).filter(|n| go(&world, &stranger(*n), SYN) == 1).count();
-    assert!(opened >= 4_096 * 999 / 1000, "{opened}");
+    // Two on average find both of their buckets full, more than 20 in no world; of one bucket it
+    // would be 240.
+    assert!(opened >= 4_096 - 20, "{opened}");
     let evicted = counts(&world).evicted;
     let counts = world.gateway.view().tracked_counts().unwrap();
     assert!((4_096..4_100).contains(&counts.capacity));
