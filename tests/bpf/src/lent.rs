@@ -1,6 +1,5 @@
 //! Gateways that are used again: the verifier takes longer over one than most tests last. A world
-//! of the usual size gives its own back, emptied; the next world writes its tables over what is
-//! left.
+//! gives its own back, emptied; the next world of that size writes its tables over what is left.
 
 use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -17,7 +16,7 @@ use crate::dry::Dry;
 use crate::whole::clear;
 
 /// What packets write, and tables do not.
-const WRITTEN: [&str; 13] = [
+const WRITTEN: [&str; 12] = [
     "flows",
     "flow_index",
     "tracked",
@@ -26,7 +25,6 @@ const WRITTEN: [&str; 13] = [
     "tracking",
     "fragments",
     "traffic",
-    "port_hands",
     "kept_flows",
     "vain_searches",
     "ledger",
@@ -35,7 +33,11 @@ const WRITTEN: [&str; 13] = [
 /// Of the balancer's programs alone: what they may still send, and who else sent.
 const OWN: [&str; 2] = ["answer_budget", "other_senders"];
 
-static SPARE: Mutex<Vec<(Gateway, Option<Dry>)>> = Mutex::new(Vec::new());
+/// Larger ones are not kept.
+const MOST_FLOWS: u32 = 60_000;
+
+/// By their flows.
+static SPARE: Mutex<Vec<(u32, Gateway, Option<Dry>)>> = Mutex::new(Vec::new());
 
 /// A gateway, and the dry instance that is asked before each frame once it is loaded.
 #[derive(Debug)]
@@ -43,19 +45,24 @@ pub struct Lent {
     /// `None` only while it is dropped.
     gateway: Option<Gateway>,
     pub(crate) dry: Mutex<Option<Dry>>,
+    flows: u32,
     spoilt: AtomicBool,
 }
 
 impl Lent {
-    /// One that was used before, if there is any.
-    pub(crate) fn spare() -> Option<Self> {
-        let (gateway, dry) = SPARE.lock().unwrap_or_else(PoisonError::into_inner).pop()?;
-        Some(Self { gateway: Some(gateway), dry: Mutex::new(dry), spoilt: AtomicBool::default() })
+    /// One for so many flows that was used before, if there is any.
+    pub(crate) fn spare(flows: u32) -> Option<Self> {
+        let mut spare = SPARE.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = spare.iter().position(|(of, ..)| *of == flows)?;
+        let (_, gateway, dry) = spare.swap_remove(at);
+        let (gateway, dry, spoilt) = (Some(gateway), Mutex::new(dry), AtomicBool::default());
+        Some(Self { gateway, dry, flows, spoilt })
     }
 
-    /// One that is not used again if it is `spoilt`, say of another size than the others.
-    pub(crate) fn own(gateway: Gateway, spoilt: bool) -> Self {
-        Self { gateway: Some(gateway), dry: Mutex::default(), spoilt: AtomicBool::new(spoilt) }
+    /// One of its own, which is not used again if it is `spoilt`, say pinned.
+    pub(crate) fn own(gateway: Gateway, flows: u32, spoilt: bool) -> Self {
+        let spoilt = AtomicBool::new(spoilt || flows > MOST_FLOWS);
+        Self { gateway: Some(gateway), dry: Mutex::default(), flows, spoilt }
     }
 
     /// Something was changed that tables do not change back.
@@ -86,7 +93,7 @@ impl Drop for Lent {
         }
         empty(&gateway);
         let dry = self.dry.get_mut().unwrap_or_else(PoisonError::into_inner).take();
-        SPARE.lock().unwrap_or_else(PoisonError::into_inner).push((gateway, dry));
+        SPARE.lock().unwrap_or_else(PoisonError::into_inner).push((self.flows, gateway, dry));
     }
 }
 

@@ -147,17 +147,16 @@ pub struct World {
     node: Option<Node>,
 }
 
-/// Of most worlds: they use one another's gateways.
+/// Of most worlds: those of one size use one another's gateways.
 const USUAL_FLOWS: u32 = 8_192;
 
 fn lent(flows: u32, node: Option<&Node>) -> Lent {
-    let usual = flows == USUAL_FLOWS && node.is_none();
-    let spare = if usual { Lent::spare() } else { None };
+    let pin = node.is_some();
+    let spare = if pin { None } else { Lent::spare(flows) };
     spare.unwrap_or_else(|| {
         let name = node.map_or_else(String::new, |node| node.name.clone());
-        let (tracked, pin) = (4_096, node.is_some());
-        let options = Options { node: name, flows, tracked, pin, ..Default::default() };
-        Lent::own(Gateway::open(&options).unwrap().0, !usual)
+        let options = Options { node: name, flows, tracked: 4_096, pin, ..Default::default() };
+        Lent::own(Gateway::open(&options).unwrap().0, flows, pin)
     })
 }
 

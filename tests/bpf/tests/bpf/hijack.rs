@@ -6,6 +6,7 @@ use ringway_bpf_tests::cast::*;
 use ringway_bpf_tests::clock::now;
 use ringway_bpf_tests::frame::flags::*;
 use ringway_bpf_tests::frame::{Frame, TCP, UDP};
+use ringway_bpf_tests::run::pin;
 use ringway_bpf_tests::{Flow, World, audit, capture, ports, serve_by, wire};
 use ringway_plan::tables::BackendRow;
 
@@ -256,6 +257,7 @@ fn port_is_taken(world: &mut World, flow: &Flow, idle: u32, tries: u16) -> bool 
 fn a_port_of_udp_rests() {
     needs_root!("a_port_of_udp_rests");
     const PORTS: u16 = 64;
+    pin(0);
     let mut world = World::with(2_000, |tables| tables.nat_ports = (20_000, PORTS));
     let timeout = world.tables.timeouts.udp;
     let flow = world.open(Family::V4, UDP, ports::ACROSS);

@@ -34,7 +34,7 @@ fn closing_flows_give_way_when_they_are_silent() {
     const PORTS: u16 = 64;
     pin(0);
     for how in ["a RST of the client's", "its FIN", "the backend's FIN"] {
-        let mut world = World::with(2_000, |tables| tables.nat_ports = (20_000, PORTS));
+        let mut world = World::with(8_000, |tables| tables.nat_ports = (20_000, PORTS));
         let connect = |n: u16| {
             let (_, dst) = world.ends(Family::V4, ports::ACROSS);
             let flow = world.open_with(

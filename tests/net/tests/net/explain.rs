@@ -127,19 +127,24 @@ fn one_client_has_one_backend() -> Result<()> {
     gateway.wait_healthy()?;
     for end in ends {
         let mut used = BTreeSet::new();
-        for n in 1..=12u16 {
+        for n in 1.. {
+            ensure!(n <= 60, "60 clients have only {used:?}");
             let host = if end.is_ipv4() { format!("10.77.0.{n}") } else { format!("[fd77::{n}]") };
             let backend = |protocol: &str, port: u16| -> Result<String> {
                 let words = format!("{protocol} {host}:{port} > {end}");
                 Ok(explain(&gateway, &[&words])?["backend"]["address"].to_string())
             };
             let first = backend("tcp", 1000 + n)?;
-            for (protocol, port) in [("udp", 1000 + n), ("udp", 7), ("tcp", 50_000)] {
-                ensure!(backend(protocol, port)? == first, "{protocol} {host}:{port}");
+            // Each backend's first client; the others would only load the programs some more.
+            if used.insert(first.clone()) {
+                for (protocol, port) in [("udp", 1000 + n), ("udp", 7), ("tcp", 50_000)] {
+                    ensure!(backend(protocol, port)? == first, "{protocol} {host}:{port}");
+                }
             }
-            used.insert(first);
+            if used.len() == 3 {
+                break;
+            }
         }
-        ensure!(used.len() == 3, "{used:?}");
     }
     Ok(())
 }
