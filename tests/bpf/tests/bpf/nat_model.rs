@@ -177,8 +177,9 @@ impl Model {
         self.flow(|record| record.key.nat_port == port)
     }
 
-    /// Notes which flows live, and when those that do not any more have ended.
-    fn observe(&mut self) {
+    /// Notes which flows live, and when those that do not any more have ended: by their time, or
+    /// in a step that may take seconds, at the soonest when it began.
+    fn observe(&mut self, began: i64) {
         let (now, moved) = (self.now(), self.moved);
         let before = std::mem::take(&mut self.alive);
         for record in audit::records(&self.world) {
@@ -190,15 +191,16 @@ impl Model {
         }
         for (whose, end) in before {
             if !self.alive.contains_key(&whose) {
-                self.ended.insert(whose, now.min(end));
+                self.ended.insert(whose, if end < now { end } else { began });
             }
         }
     }
 
     fn run(&mut self) {
         for _ in 0..STEPS {
+            let began = self.now();
             self.step();
-            self.observe();
+            self.observe(began);
         }
     }
 
