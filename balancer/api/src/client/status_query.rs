@@ -233,7 +233,8 @@ fn problems(
         None => "start the daemon: it attaches again by itself".to_owned(),
     };
     for interface in status.interfaces.iter().filter(|interface| !interface.attached) {
-        problems.push(ProblemKind::NotAttached.problem(
+        problems.push(ProblemKind::NotAttached.of_interface(
+            &interface.name,
             format!(
                 "{}: our program is not attached, or not visible from this network namespace",
                 interface.name

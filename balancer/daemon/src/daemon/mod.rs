@@ -287,8 +287,8 @@ impl Daemon {
             view: self.datapath.view.clone(),
         };
         let reload = &self.state.reload;
-        let (file, known, recalled) =
-            (reload.file.clone(), reload.overrides.clone(), reload.recalled);
+        let (file, known) = (reload.file.clone(), reload.overrides.clone());
+        let kept = reload.to_keep().cloned();
         let (state_dir, status_store) = (self.state_dir.clone(), self.status_store.clone());
         Box::new(move || match judge {
             Judge::File(meant) => {
@@ -298,8 +298,7 @@ impl Daemon {
                 loaded
             }
             Judge::Overridden(change) => {
-                let known = recalled.then_some(known);
-                load::overridden(&now, &file, known, &change, &state_dir).map_err(Refusal::Wrong)
+                load::overridden(&now, &file, kept, &change, &state_dir).map_err(Refusal::Wrong)
             }
             Judge::Recalled => load::recalled(&now, &file, &state_dir).map_err(Refusal::Wrong),
         })

@@ -19,6 +19,8 @@ use crate::snapshot::Snapshot;
 impl Daemon {
     /// Puts up what is known now.
     pub(super) fn post(&mut self) {
+        // Who asks for it has just been answered, perhaps because of what this finds.
+        self.state.monitor.survey = self.survey();
         let (problems, findings) = (self.state.problems(), self.state.findings());
         if self.state.attachment.is_done() {
             self.log(problems.iter().chain(&findings));

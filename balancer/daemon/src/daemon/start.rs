@@ -293,6 +293,8 @@ impl Parts {
         let solicitations = Solicitations::inherit(&datapath.view);
         let (interfaces, patience) = (self.interfaces, commit_confirm::patience_now());
         let recalled = !state_dir.trouble(overrides::DOCUMENT);
+        // From here on backends have their time for a first check, however slow the disk was.
+        let at = Moment::now();
         let reload = Reload::new(config, file, overrides, recalled, at.wall);
         let daemon = Daemon {
             state: State::new(reload, interfaces, backend_set, patience, at),

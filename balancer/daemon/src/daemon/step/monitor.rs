@@ -134,10 +134,10 @@ impl State {
         let attached = self.attachment.is_done();
         if self.takes_commands() && ticks.is_multiple_of(LOOK_AT_STATE) && survey.overrides_unknown
         {
-            match self.reload.recalled {
+            match self.reload.to_keep() {
                 // The disk may have what was refused meanwhile.
-                true => self.effects.push(Effect::Keep(NONE, self.reload.overrides.clone())),
-                false => self.begin(Command::Recall),
+                Some(kept) => self.effects.push(Effect::Keep(NONE, kept.clone())),
+                None => self.begin(Command::Recall),
             }
         }
         if attached && ticks.is_multiple_of(every(no_reply_watch::PERIOD)) {

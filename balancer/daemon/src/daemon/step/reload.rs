@@ -42,6 +42,8 @@ pub struct Reload {
     pub overrides: Overrides,
     /// What is kept has been read: from then on it is `overrides` that must be kept.
     pub recalled: bool,
+    /// Until then: what was kept before a change that was refused, which the disk may have.
+    unkept: Option<Overrides>,
     /// When the file in force was read.
     read_at: SystemTime,
     /// The change that is on its way.
@@ -62,12 +64,13 @@ impl Reload {
         read_at: SystemTime,
     ) -> Reload {
         let (last, counts) = (None, status::Reloads::default());
-        let (change, changes, hung_up) = (None, 0, false);
+        let (unkept, change, changes, hung_up) = (None, None, 0, false);
         Reload {
             config,
             file,
             overrides,
             recalled,
+            unkept,
             read_at,
             change,
             changes,
@@ -75,6 +78,11 @@ impl Reload {
             last,
             counts,
         }
+    }
+
+    /// What must be kept; `None`: only the state directory knows.
+    pub fn to_keep(&self) -> Option<&Overrides> {
+        if self.recalled { Some(&self.overrides) } else { self.unkept.as_ref() }
     }
 
     /// What may follow, and its backends; once it has been judged.
@@ -140,15 +148,6 @@ impl Change {
     fn is_overdue(&self, now: Instant) -> bool {
         let waits = self.next.as_ref().is_some_and(|next| next.stage == Stage::Waiting);
         !waits && self.until().is_some_and(|until| now >= until)
-    }
-
-    /// Lets go of it; what was kept before it is written again. Returns whether it had been judged.
-    fn give_up(&mut self, effects: &mut Effects) -> bool {
-        let Some(next) = self.next.take() else { return false };
-        if self.kind == Kind::Override {
-            effects.push(Effect::Keep(NONE, next.loaded.kept));
-        }
-        true
     }
 
     /// What is known of the backends that will be.
@@ -223,14 +222,17 @@ impl State {
 
     /// Its overrides were written, or not; those of one that was given up meanwhile count no more.
     pub(super) fn written(&mut self, (number, outcome): Written) {
+        if number == NONE && outcome.is_ok() {
+            self.reload.unkept = None;
+        }
         let change = self.reload.change.as_mut().filter(|change| change.number == number);
         let Some(change) = change else { return };
         let Some(next) = change.next.as_mut().filter(|next| next.stage == Stage::Keeping) else {
             return;
         };
         if let Err(error) = outcome {
-            // What is in force is written again as soon as that can be.
-            change.next = None;
+            // What was kept before is written again as soon as that can be.
+            self.reload.unkept = change.next.take().map(|next| next.loaded.kept);
             return self.refuse(error);
         }
         next.stage = Stage::Leading;
@@ -330,7 +332,11 @@ impl State {
             let error = ringway_config::in_one_line(&error.to_string());
             self.effects.error("not reloaded: the configuration in force stays", error);
         }
-        if change.give_up(&mut self.effects) {
+        if let Some(next) = change.next.take() {
+            if change.kind == Kind::Override {
+                self.reload.unkept = Some(next.loaded.kept.clone());
+                self.effects.push(Effect::Keep(NONE, next.loaded.kept));
+            }
             self.effects.push(Effect::Checks);
         }
         self.end(Err(error));

@@ -160,6 +160,10 @@ impl State {
     pub(super) fn applied(&mut self, number: Option<u64>, outcome: Result<(), Error>) {
         self.tables.take_orders(number, outcome.is_ok());
         let error = outcome.err();
+        if number.is_none() && error.is_none() && self.tables.error.is_some() {
+            // The thread has written by itself what an order could not: `written` does not say so.
+            self.apply_soon();
+        }
         // It is tried again every second; once is enough to tell.
         if let Some(error) = error.as_ref().filter(|e| Some(*e) != self.tables.error.as_ref()) {
             self.effects.error("tables not written", error);

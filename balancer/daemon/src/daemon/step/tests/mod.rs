@@ -211,3 +211,37 @@ fn status_shows_what_was_written() {
     world.settle();
     assert_eq!(world.state.tables.written.serving(), (1, 2));
 }
+
+#[test]
+fn status_shows_what_the_thread_wrote_by_itself() {
+    let mut world = running();
+    world.check(0, false);
+    world.wait(Duration::from_millis(10));
+    world.work(false);
+    world.event(Event::Datapath(DatapathEvent::Applied(None, Ok(()))));
+    world.settle();
+    assert_eq!(world.state.tables.written.serving(), (1, 2));
+}
+
+#[test]
+fn what_was_refused_before_the_disk_was_read_does_not_come_back() {
+    let mut world = running();
+    world.unreadable = true;
+    world.restart();
+    world.wait(Duration::from_secs(3));
+    world.work(true);
+    world.ask(Some(drain(1)), false);
+    world.read(true);
+    world.wait(Duration::from_secs(30));
+    // What hung is written after all; what was kept before cannot be.
+    world.write(true);
+    world.write(false);
+    assert_eq!(world.disk.overrides.len(), 1);
+    // Nor does it with another.
+    world.ask(Some(drain(2)), false);
+    world.read(true);
+    world.write(true);
+    world.settle();
+    world.audit();
+    assert_eq!(world.disk.overrides.len(), 1);
+}

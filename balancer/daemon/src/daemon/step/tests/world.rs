@@ -77,7 +77,7 @@ struct Reading {
     judge: Judge,
     file: Arc<Config>,
     known: Overrides,
-    recalled: bool,
+    kept: Option<Overrides>,
 }
 
 pub(super) struct World {
@@ -219,12 +219,12 @@ impl World {
                 assert!(number > self.numbers.0, "each change has a number of its own");
                 self.numbers.0 = number;
                 let reload = &self.state.reload;
-                let (file, known, recalled) =
-                    (reload.file.clone(), reload.overrides.clone(), reload.recalled);
+                let (file, known) = (reload.file.clone(), reload.overrides.clone());
+                let kept = reload.to_keep().cloned();
                 if self.readings.len() >= 4 {
                     return Some(Event::Judged(Box::new((number, Err(refused().into())))));
                 }
-                self.readings.push_back(Reading { number, judge, file, known, recalled });
+                self.readings.push_back(Reading { number, judge, file, known, kept });
             }
             Effect::Keep(number, overrides) => {
                 // What is being written is the first; of those that wait the newest alone is written.
@@ -358,13 +358,13 @@ impl World {
     /// A change was read and judged.
     pub(super) fn read(&mut self, good: bool) {
         let Some(reading) = self.readings.pop_front() else { return };
-        let Reading { number, judge, file: in_force, known, recalled } = reading;
+        let Reading { number, judge, file: in_force, known, kept } = reading;
         let readable = good && self.file > 0;
         let loaded = match judge {
             Judge::File(_) if readable => Ok((file(self.file), known.clone(), known)),
             Judge::File(_) => Err(refused()),
             Judge::Overridden(change) => {
-                let known = if recalled { known } else { self.disk.clone() };
+                let known = kept.unwrap_or_else(|| self.disk.clone());
                 let with = known.with(&change, &in_force, String::new());
                 with.map(|overrides| (in_force, overrides, known))
             }
