@@ -18,7 +18,7 @@ use ringway_api::problem_kind::ProblemKind;
 use ringway_api::text::counted;
 use ringway_config::Config;
 
-use super::effect::{Effect, Effects, Judge};
+use super::effect::{Effect, Judge};
 use super::{FIRST_RESULTS, State};
 use crate::backends::BackendSet;
 use crate::daemon::announce;
