@@ -398,7 +398,7 @@ fn whoever_claims_it_goes_on() {
     thread::scope(|scope| {
         scope.spawn(|| drop(ask()));
         let error = offer().unwrap_err().to_string();
-        assert!(error.contains("this engine goes on"), "{error}");
+        assert!(error.contains("this engine continues"), "{error}");
     });
     goes_on();
 

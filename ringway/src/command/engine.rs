@@ -235,7 +235,7 @@ fn watch(engine: &Engine, mut signals: Signals, control: Option<&Control>) {
         if let Some(successor) = control.and_then(Control::asked) {
             match engine.offer(&successor) {
                 Ok(true) => return eprintln!("a successor has taken over"),
-                Ok(false) => eprintln!("a successor has not taken over; this engine goes on"),
+                Ok(false) => eprintln!("a successor has not taken over; this engine continues"),
                 Err(error) => eprintln!("{error}"),
             }
         }

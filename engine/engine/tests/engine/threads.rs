@@ -130,7 +130,7 @@ fn what_cannot_start_says_why() {
     let sink = |ports: &[&str]| worker(ports, Sink::default);
     for (workers, why) in [
         (vec![], "the engine has no port"),
-        (vec![sink(&["memory:a"]); 256], "256 workers are more than the 255"),
+        (vec![sink(&["memory:a"]); 256], "256 workers are too many: at most 255"),
         (vec![sink(&["memory:a", "memory:a"]), sink(&[])], "worker 1 has no port"),
         (vec![sink(&["memory:a"])], "memory:a is named once"),
         (

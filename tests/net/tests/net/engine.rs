@@ -285,7 +285,7 @@ fn one_engine_takes_over_from_another() -> Result<()> {
         let other = [&["engine"], &icmp[..], &[word, "--take-over", &control]].concat();
         let ran = ringway(&ours, &other)?;
         ensure!(ran.code == 1 && ran.err.contains("start with the same"), "{ran:?}");
-        running.wait_for_log("this engine goes on", SOON)?;
+        running.wait_for_log("this engine continues", SOON)?;
     }
     for (word, only, said) in [
         ("af_xdp:eth0:0,generic", None, "the running engine has it as `native`"),

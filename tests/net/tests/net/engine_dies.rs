@@ -288,7 +288,7 @@ fn a_successor_is_killed_halfway() -> Result<()> {
     let mut flood = client.spawn(flood)?;
     let goes_on = |times: usize| {
         wait_until(format!("the engine going on, {times} times"), SOON, || {
-            engine.log().matches("this engine goes on").count() >= times
+            engine.log().matches("this engine continues").count() >= times
         })
     };
     // The last one does not even go, and is waited for no longer than workers may stand still.
