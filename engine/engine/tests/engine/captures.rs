@@ -103,7 +103,7 @@ fn no_capture_is_written_over_by_whatever_name() {
     ] {
         let error = start(directory.path(), ports, Sink::default).err();
         let error = error.unwrap_or_else(|| panic!("{ports:?} were taken")).to_string();
-        assert!(error.contains("the same file") && error.contains("of its own"), "{error}");
+        assert!(error.contains("the same file") && error.contains("its own files"), "{error}");
         assert!(holds(&at("a.pcap"), &[60]) && !at("new.pcap").exists(), "{ports:?}");
     }
     // It may be read twice, and what is no file can be written to by many.
