@@ -70,11 +70,12 @@ impl Tables {
         self.error = None;
     }
 
-    /// Orders up to this number are carried out; `good`: the tables have them now.
-    fn take_orders(&mut self, number: Option<u64>, good: bool) {
+    /// Orders up to this number are carried out, or could not be: who asks is told of the dead
+    /// backend, too, that the tables still have.
+    fn take_orders(&mut self, number: Option<u64>) {
         let done = |(ordered, _): &&(u64, BackendSet)| number >= Some(*ordered);
         let count = self.ordered.iter().take_while(done).count();
-        if let Some((_, backend_set)) = self.ordered.drain(..count).next_back().filter(|_| good) {
+        if let Some((_, backend_set)) = self.ordered.drain(..count).next_back() {
             self.written = backend_set;
         }
     }
@@ -158,12 +159,8 @@ impl State {
 
     /// The tables were written, or not; with the number of the newest order, if there was one.
     pub(super) fn applied(&mut self, number: Option<u64>, outcome: Result<(), Error>) {
-        self.tables.take_orders(number, outcome.is_ok());
+        self.tables.take_orders(number);
         let error = outcome.err();
-        if number.is_none() && error.is_none() && self.tables.error.is_some() {
-            // The thread has written by itself what an order could not: `written` does not say so.
-            self.apply_soon();
-        }
         // It is tried again every second; once is enough to tell.
         if let Some(error) = error.as_ref().filter(|e| Some(*e) != self.tables.error.as_ref()) {
             self.effects.error("tables not written", error);
