@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
-use std::{fs, thread};
+use std::{fs, io, thread};
 
 use libbpf_rs::Program;
 use libbpf_rs::libbpf_sys::{bpf_prog_test_run_opts, bpf_test_run_opts};
@@ -102,7 +102,7 @@ impl Round {
     }
 }
 
-fn socket_failed(source: std::io::Error) -> Error {
+fn socket_failed(source: io::Error) -> Error {
     Error::Socket { what: "datagrams", source }
 }
 
@@ -134,7 +134,7 @@ pub(super) fn round(progress: Progress<'_>) -> Result<Round> {
 
 fn by_sockets(guard: BorrowedFd<'_>, pass: BorrowedFd<'_>) -> Result<Round> {
     let dropped_by_xdp = more(guard, HERE, MANY)?;
-    let socket = UdpSocket::bind((HERE, PORT)).map_err(socket_failed)?;
+    let socket = receiver()?;
     // The least there is: full after a few.
     sockopt::set_socket_recv_buffer_size(&socket, 1).map_err(|e| socket_failed(e.into()))?;
     let dropped_by_kernel = counted("RcvbufErrors", || more(pass, HERE, MANY))?;
@@ -196,9 +196,24 @@ fn value(snmp: &str, name: &str) -> Option<u64> {
     columns.find(|(column, _)| *column == name)?.1.parse().ok()
 }
 
+/// A child that another thread has just forked has the last socket until it runs its program.
+fn receiver() -> Result<UdpSocket> {
+    let mut bound = UdpSocket::bind((HERE, PORT));
+    let in_use = |bound: &io::Result<_>| {
+        bound.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::AddrInUse)
+    };
+    wait_until("a port to be free", SOON, || {
+        if in_use(&bound) {
+            bound = UdpSocket::bind((HERE, PORT));
+        }
+        !in_use(&bound)
+    })?;
+    bound.map_err(socket_failed)
+}
+
 /// Nanoseconds of a packet into a socket's queue, and out of it.
 fn queued(style: Style, pass: BorrowedFd<'_>) -> Result<(f64, f64)> {
-    let socket = UdpSocket::bind((HERE, PORT)).map_err(socket_failed)?;
+    let socket = receiver()?;
     prepare(style, &socket).map_err(socket_failed)?;
     let (mut most, mut least) = (Duration::ZERO, Duration::ZERO);
     let (mut out, mut packets) = (Duration::ZERO, 0);
