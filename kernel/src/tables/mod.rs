@@ -7,7 +7,7 @@ pub(crate) mod rings;
 pub(crate) mod rows;
 pub(crate) mod switch;
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
 use libbpf_rs::MapCore;
@@ -91,9 +91,9 @@ fn remove_stale(maps: &Maps, have: &Rows, want: &Rows) -> Result<usize> {
         // Packets under way may have chosen them.
         rings::grace();
     }
+    let vacant = take_down(maps, &leaving)?;
     for (index, row) in &leaving {
-        maps.backends.put(index, &without_flags(row))?;
-        give_address(maps, *index, Some(row), &vacated(row))?;
+        vacant.give_address(maps, *index, &vacated(row))?;
         maps.backends.put(index, &vacated(row))?;
         removed += 1;
     }
@@ -136,10 +136,15 @@ where
 fn write_backends(maps: &Maps, have: &Rows, want: &Rows) -> Result<usize> {
     let key = maps.settings.get(0)?.keys[0];
     let (mut indexes, mut rows) = (Vec::new(), Vec::new());
-    take_down(maps, have, want)?;
+    let leaving: Vec<(u32, &rw_backend)> = both(&have.backends, &want.backends)
+        .filter_map(|(index, old, new)| Some((index, old?, new?)))
+        .filter(|(_, old, new)| other_owner(old, new))
+        .map(|(index, old, _)| (index, old))
+        .collect();
+    let vacant = take_down(maps, &leaving)?;
     for (index, old, new) in both(&have.backends, &want.backends) {
         let Some(row) = new.filter(|new| old != Some(*new)) else { continue };
-        give_address(maps, index, old, row)?;
+        vacant.give_address(maps, index, row)?;
         if old.is_none() {
             scatter_ports(maps, index, key)?;
         }
@@ -171,33 +176,32 @@ const PLACES_TOGETHER: u32 = 32;
 /// An odd number of them: a pool of any size has indexes begin all over it.
 const PLACES_APART: u32 = 4_093 * PLACES_TOGETHER;
 
+/// Indexes without an owner, which no packet under way has chosen: only `take_down` makes it, and
+/// has waited for these packets.
+struct Vacant(BTreeSet<u32>);
+
+impl Vacant {
+    /// The owner's address, without the flags that let packets go to it.
+    fn give_address(&self, maps: &Maps, index: u32, new: &rw_backend) -> Result<()> {
+        if self.0.contains(&index) {
+            maps.backends.put(&index, &without_flags(new))?;
+        }
+        Ok(())
+    }
+}
+
 /// An element is not written at once, but word by word. An index that changes its owner is
 /// therefore taken down first, and gets its flags last: no packet goes to a mixture. Between the
 /// two leave the packets that have chosen the former owner already.
-fn take_down(maps: &Maps, have: &Rows, want: &Rows) -> Result<()> {
-    let leaving: Vec<(u32, &rw_backend)> = both(&have.backends, &want.backends)
-        .filter_map(|(index, old, new)| Some((index, leaves(old, new?)?)))
-        .collect();
-    for (index, old) in &leaving {
-        maps.backends.put(index, &without_flags(old))?;
+fn take_down(maps: &Maps, leaving: &[(u32, &rw_backend)]) -> Result<Vacant> {
+    let known = || leaving.iter().filter(|(_, row)| row.flags != 0);
+    for (index, row) in known() {
+        maps.backends.put(index, &without_flags(row))?;
     }
-    if !leaving.is_empty() {
+    if known().next().is_some() {
         rings::grace();
     }
-    Ok(())
-}
-
-/// The second step for an index that was taken down.
-fn give_address(maps: &Maps, index: u32, old: Option<&rw_backend>, new: &rw_backend) -> Result<()> {
-    match leaves(old, new) {
-        Some(_) => maps.backends.put(&index, &without_flags(new)),
-        None => Ok(()),
-    }
-}
-
-/// The owner of an index, if packets may know it and it is to be another.
-fn leaves<'a>(old: Option<&'a rw_backend>, new: &rw_backend) -> Option<&'a rw_backend> {
-    old.filter(|old| old.flags != 0 && other_owner(old, new))
+    Ok(Vacant(known().map(|(index, _)| *index).collect()))
 }
 
 fn without_flags(row: &rw_backend) -> rw_backend {
