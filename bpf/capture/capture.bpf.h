@@ -45,13 +45,13 @@ static __always_inline bool was_rewritten(__u32 end)
 static __always_inline int capture_on_pass(struct xdp_md *ctx, __u32 otherwise)
 {
 	struct rw_scratch *s = RW_ONLY(scratch);
-	struct rw_ledger *books;
+	struct rw_ledger *counters;
 
 	bpf_tail_call(ctx, &slots, RW_SLOT_ON_PASS);
-	books = s ? bpf_map_lookup_elem(&ledger, &s->device) : NULL;
-	if (books && otherwise < RW_REASON_SPACE) {
-		books->counts[RW_PASS][RW_REASON_ON_PASS]--;
-		books->counts[RW_PASS][otherwise]++;
+	counters = s ? bpf_map_lookup_elem(&ledger, &s->device) : NULL;
+	if (counters && otherwise < RW_REASON_SPACE) {
+		counters->counts[RW_PASS][RW_REASON_ON_PASS]--;
+		counters->counts[RW_PASS][otherwise]++;
 	}
 	return RW_PASS;
 }

@@ -6,10 +6,10 @@
 #include "common.bpf.h"
 
 /* Ends a packet. The only exit, so that the counts add up to `seen`. */
-static __always_inline int leave(struct rw_ledger *books, enum rw_verdict verdict,
+static __always_inline int leave(struct rw_ledger *counters, enum rw_verdict verdict,
 				 enum rw_reason reason)
 {
-	books->counts[verdict][reason]++;
+	counters->counts[verdict][reason]++;
 	/* capture_out() tells them apart again. */
 	return capturing ? (int)(verdict | reason << 8) : (int)verdict;
 }

@@ -38,7 +38,7 @@ RW_MAP(scratch, BPF_MAP_TYPE_PERCPU_ARRAY, 1, __u32, struct rw_scratch, 0);
  * Passes a packet to the stages after `from`, in order, then to the kernel.
  * A tail call returns only if its slot was emptied meanwhile.
  */
-static __always_inline int next_stage(struct xdp_md *ctx, struct rw_ledger *books, __u32 stages,
+static __always_inline int next_stage(struct xdp_md *ctx, struct rw_ledger *counters, __u32 stages,
 				      enum rw_slot from, enum rw_reason reason)
 {
 	if (stages & ~((2u << from) - 1)) {
@@ -47,13 +47,14 @@ static __always_inline int next_stage(struct xdp_md *ctx, struct rw_ledger *book
 		if (stages & (1u << RW_SLOT_ON_PASS)) {
 			/* A user's program does not count, so this one does, before. */
 			if (capturing)
-				return leave(books, RW_PASS, RW_REASON_ON_PASS) | (int)reason << 16;
-			books->counts[RW_PASS][RW_REASON_ON_PASS]++;
+				return (int)reason << 16 |
+				       leave(counters, RW_PASS, RW_REASON_ON_PASS);
+			counters->counts[RW_PASS][RW_REASON_ON_PASS]++;
 			bpf_tail_call(ctx, &slots, RW_SLOT_ON_PASS);
-			books->counts[RW_PASS][RW_REASON_ON_PASS]--;
+			counters->counts[RW_PASS][RW_REASON_ON_PASS]--;
 		}
 	}
-	return leave(books, RW_PASS, reason);
+	return leave(counters, RW_PASS, reason);
 }
 
 #endif

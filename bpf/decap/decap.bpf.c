@@ -125,21 +125,21 @@ static __always_inline bool is_damage(enum rw_reason why)
 SEC("xdp.frags")
 int ringway_decap(struct xdp_md *ctx)
 {
-	struct rw_ledger *books = RW_ONLY(ledger);
+	struct rw_ledger *counters = RW_ONLY(ledger);
 	struct tunnel t = {};
 	enum rw_reason why;
 
-	if (!books)
+	if (!counters)
 		return XDP_PASS; /* array elements exist: for the verifier */
-	books->seen++;
+	counters->seen++;
 	why = open_outer(ctx, &t);
 	if (!why)
 		why = open_inner(ctx, &t);
 	if (why)
-		return leave(books, is_damage(why) ? RW_DROP : RW_PASS, why);
+		return leave(counters, is_damage(why) ? RW_DROP : RW_PASS, why);
 	if (!strip(ctx, &t))
-		return leave(books, RW_DROP, RW_REASON_NO_STATE);
-	return leave(books, RW_PASS, t.gue ? RW_REASON_DECAP_GUE : RW_REASON_DECAP_IPIP);
+		return leave(counters, RW_DROP, RW_REASON_NO_STATE);
+	return leave(counters, RW_PASS, t.gue ? RW_REASON_DECAP_GUE : RW_REASON_DECAP_IPIP);
 }
 
 char LICENSE[] SEC("license") = "GPL";

@@ -198,9 +198,9 @@ __noinline bool encapsulate(struct xdp_md *ctx, const struct rw_tuple *t, __u32 
 }
 
 /* Sends to the chosen backend, of this reference; all checks were made before. */
-static __always_inline int dsr_send(struct xdp_md *ctx, struct env *env, struct packet *p,
-				    __u32 forward, const struct rw_backend *backend,
-				    __u32 reference)
+static __always_inline int dsr_send(struct xdp_md *ctx, struct packet_context *pkt,
+				    struct packet *p, __u32 forward,
+				    const struct rw_backend *backend, __u32 reference)
 {
 	__u32 l3_at = p->l3 - (void *)(long)ctx->data, index = RW_BACKEND_INDEX(reference);
 	bool gue = forward == RW_FORWARD_DSR_GUE;
@@ -210,16 +210,16 @@ static __always_inline int dsr_send(struct xdp_md *ctx, struct env *env, struct 
 			((struct ipv6hdr *)p->l3)->hop_limit--;
 		else
 			hop4(p->l3);
-		return send_by(env, p, backend->iface, backend->dmac, RW_REASON_DSR_L2);
+		return send_by(pkt, p, backend->iface, backend->dmac, RW_REASON_DSR_L2);
 	}
 	if (!encapsulate(ctx, p->t, l3_at, index, gue))
-		return leave(env->books, RW_DROP, RW_REASON_NO_HEADROOM);
+		return leave(pkt->counters, RW_DROP, RW_REASON_NO_HEADROOM);
 	p->eth = (void *)(long)ctx->data;
 	p->l3 = p->eth + 1;
 	p->v6 = !mapped_v4(backend->addr);
 	if (p->l3 + sizeof(struct ipv6hdr) > (void *)(long)ctx->data_end)
-		return leave(env->books, RW_DROP, RW_REASON_NO_HEADROOM);
-	return send_by(env, p, backend->iface, backend->dmac,
+		return leave(pkt->counters, RW_DROP, RW_REASON_NO_HEADROOM);
+	return send_by(pkt, p, backend->iface, backend->dmac,
 		       gue ? RW_REASON_DSR_GUE : RW_REASON_DSR_IPIP);
 }
 

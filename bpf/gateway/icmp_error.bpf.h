@@ -13,7 +13,7 @@
 
 #include "checksum_bytes.bpf.h"
 #include "dry.bpf.h"
-#include "env.bpf.h"
+#include "packet_context.bpf.h"
 #include "limit.bpf.h"
 #include "source.bpf.h"
 

@@ -14,28 +14,28 @@ int ringway_root(struct xdp_md *ctx)
 	__u32 slot = iface.slot;
 	struct rw_settings *set = RW_ONLY(settings);
 	struct rw_scratch *scratched = RW_ONLY(scratch);
-	struct rw_ledger *books = bpf_map_lookup_elem(&ledger, &slot);
+	struct rw_ledger *counters = bpf_map_lookup_elem(&ledger, &slot);
 	enum rw_reason why;
 
-	if (!set || !scratched || !books)
+	if (!set || !scratched || !counters)
 		return XDP_PASS; /* array elements exist: for the verifier */
 
-	books->seen++;
+	counters->seen++;
 	scratched->iface = slot;
 	scratched->device = slot;
 	scratched->tags[0] = 0;
 	if (iface.layer3) {
 		why = layer3_enter(ctx, scratched);
 		if (why == RW_REASON_NOT_IP)
-			return next_stage(ctx, books, set->stages, RW_SLOT_BALANCE, why);
+			return next_stage(ctx, counters, set->stages, RW_SLOT_BALANCE, why);
 		if (why)
-			return leave(books, RW_DROP, why);
+			return leave(counters, RW_DROP, why);
 	}
 	bpf_tail_call(ctx, &slots, RW_SLOT_SHIELD);
 	bpf_tail_call(ctx, &slots, RW_SLOT_BALANCE);
 	if (iface.layer3 && !layer3_leave(ctx))
-		return leave(books, RW_DROP, RW_REASON_NO_HEADROOM);
-	return next_stage(ctx, books, set->stages, RW_SLOT_BALANCE, RW_REASON_NO_STAGE);
+		return leave(counters, RW_DROP, RW_REASON_NO_HEADROOM);
+	return next_stage(ctx, counters, set->stages, RW_SLOT_BALANCE, RW_REASON_NO_STAGE);
 }
 
 char LICENSE[] SEC("license") = "GPL";

@@ -44,7 +44,7 @@ struct net_device {
 #define XDP_MODE_DRV 1
 
 /* The ledger of the interface to which this program is attached, if it is ours. */
-static __always_inline struct rw_ledger *books_of(const struct bpf_prog *program)
+static __always_inline struct rw_ledger *counters_of(const struct bpf_prog *program)
 {
 	__u32 id = program->aux->id;
 	__u32 *slot = bpf_map_lookup_elem(&roots, &id);
@@ -53,17 +53,17 @@ static __always_inline struct rw_ledger *books_of(const struct bpf_prog *program
 }
 
 /* Ours are attached by links alone, see kernel/src/link/mod.rs. */
-static __always_inline struct rw_ledger *books_on(const struct net_device *device)
+static __always_inline struct rw_ledger *counters_on(const struct net_device *device)
 {
 	const struct bpf_xdp_link *link = device->xdp_state[XDP_MODE_DRV].link;
 
-	return link ? books_of(link->link.prog) : NULL;
+	return link ? counters_of(link->link.prog) : NULL;
 }
 
-static __always_inline void lose(struct rw_ledger *books, enum rw_loss loss, __u32 packets)
+static __always_inline void lose(struct rw_ledger *counters, enum rw_loss loss, __u32 packets)
 {
-	if (books)
-		books->lost[loss] += packets;
+	if (counters)
+		counters->lost[loss] += packets;
 }
 
 static __always_inline enum rw_loss loss_of(int error)
@@ -94,7 +94,7 @@ static __always_inline enum rw_loss loss_of(int error)
 SEC("tp_btf/xdp_redirect_err")
 int ringway_lost_redirect(__u64 *args)
 {
-	lose(books_of((const struct bpf_prog *)args[1]), loss_of((int)args[3]), 1);
+	lose(counters_of((const struct bpf_prog *)args[1]), loss_of((int)args[3]), 1);
 	return 0;
 }
 
@@ -106,7 +106,7 @@ int ringway_lost_batch(__u64 *args)
 	int drops = (int)args[3];
 
 	if (drops > 0)
-		lose(books_on((const struct net_device *)args[0]), loss_of((int)args[4]), drops);
+		lose(counters_on((const struct net_device *)args[0]), loss_of((int)args[4]), drops);
 	return 0;
 }
 
@@ -118,7 +118,7 @@ int ringway_lost_back(__u64 *args)
 	int drops = (int)args[2];
 
 	if (drops > 0)
-		lose(books_on((const struct net_device *)args[0]), loss_of((int)args[3]), drops);
+		lose(counters_on((const struct net_device *)args[0]), loss_of((int)args[3]), drops);
 	return 0;
 }
 
@@ -129,7 +129,7 @@ SEC("tp_btf/xdp_exception")
 int ringway_lost_tx(__u64 *args)
 {
 	if ((__u32)args[2] == XDP_TX)
-		lose(books_of((const struct bpf_prog *)args[1]), RW_LOSS_TX_REFUSED, 1);
+		lose(counters_of((const struct bpf_prog *)args[1]), RW_LOSS_TX_REFUSED, 1);
 	return 0;
 }
 

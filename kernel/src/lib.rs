@@ -1,5 +1,5 @@
 //! The packet path, from user space: loads it, attaches it, pins it, fills its tables and reads
-//! its books. Nothing else in Ringway calls libbpf.
+//! its ledger. Nothing else in Ringway calls libbpf.
 //!
 //! [`Gateway`] is for the one process that looks after a node; [`View`] reads the same pins from
 //! any process, with or without a daemon. [`detach`] takes everything away again. Dropping a

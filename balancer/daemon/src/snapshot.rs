@@ -71,7 +71,7 @@ struct Counters {
     flow_table: FlowTable,
     tracked: Tracked,
     /// Of each interface of the snapshot.
-    books: Vec<rw_ledger>,
+    ledgers: Vec<rw_ledger>,
     services: Vec<ServiceState>,
 }
 
@@ -132,14 +132,14 @@ impl Counters {
         flow_table: FlowTable,
         tracked: Tracked,
     ) -> ringway_kernel::Result<Counters> {
-        let books = interfaces.iter().map(|interface| view.ledger(interface.slot));
-        let books = books.collect::<ringway_kernel::Result<_>>()?;
-        Ok(Counters { flow_table, tracked, books, services: view.services()? })
+        let ledgers = interfaces.iter().map(|interface| view.ledger(interface.slot));
+        let ledgers = ledgers.collect::<ringway_kernel::Result<_>>()?;
+        Ok(Counters { flow_table, tracked, ledgers, services: view.services()? })
     }
 
     fn enter(self, status: &mut Status) {
-        for (place, books) in self.books.iter().enumerate() {
-            tables::count(status, place, books);
+        for (place, ledger) in self.ledgers.iter().enumerate() {
+            tables::count(status, place, ledger);
         }
         let states: HashMap<_, _> = self.services.iter().map(|state| (state.key, state)).collect();
         for service in &mut status.services {
@@ -277,9 +277,9 @@ impl StatusStore {
         let Some(view) = &self.view else { return Ok(()) };
         let posted = self.posted();
         let slots = posted.interfaces.iter().map(|interface| interface.slot);
-        let books = slots.map(|slot| Ok((slot, view.ledger(slot)?)));
-        let books = books.collect::<ringway_kernel::Result<Vec<_>>>()?;
-        let sample = Sample::of_tables(Instant::now(), services, &books);
+        let ledgers = slots.map(|slot| Ok((slot, view.ledger(slot)?)));
+        let ledgers = ledgers.collect::<ringway_kernel::Result<Vec<_>>>()?;
+        let sample = Sample::of_tables(Instant::now(), services, &ledgers);
         self.meter.lock().unwrap_or_else(PoisonError::into_inner).note(sample);
         Ok(())
     }
@@ -411,12 +411,12 @@ mod tests {
         };
         let services = vec![state("dns", 53, 5), state("web", 80, 9)];
         let by_backend = [(services[0].backends[0].reference(), 4)].into();
-        let mut books = rw_ledger { seen: 3, ..Default::default() };
-        books.counts[Verdict::Drop as usize][Reason::Malformed as usize] = 2;
+        let mut ledger = rw_ledger { seen: 3, ..Default::default() };
+        ledger.counts[Verdict::Drop as usize][Reason::Malformed as usize] = 2;
         let counters = Counters {
             flow_table: FlowTable { by_backend, ..FlowTable::default() },
             tracked: Tracked::default(),
-            books: vec![books],
+            ledgers: vec![ledger],
             services,
         };
         let status = snapshot().status(Process::default(), Some(counters));

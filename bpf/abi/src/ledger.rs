@@ -1,9 +1,9 @@
-//! One interface's books: adding them up.
+//! Sums of ledgers, and what they count.
 
 use crate::raw::{Loss, Reason, Verdict, rw_ledger, rw_tracking, rw_traffic};
 
 impl rw_ledger {
-    /// Adds another CPU's or interface's books to these.
+    /// Adds another CPU's or interface's ledger to this one.
     pub fn add(&mut self, other: &Self) {
         self.seen += other.seen;
         let own = self.counts.as_flattened_mut().iter_mut();

@@ -6,10 +6,10 @@
 //! device ─> ring ─> XDP ─> (GRO) ─> stack ─> IP ─> protocol ─> socket
 //! ```
 //! With a [`Trace`] what is lost is known by interface, reason and function. Without, the network
-//! namespace's own counters tell, which hold all of its interfaces together. Either way [`Books`]
+//! namespace's own counters tell, which hold all of its interfaces together. Either way [`PacketBalance`]
 //! says what does not add up.
 
-mod books;
+mod balance;
 mod counters;
 mod queues;
 mod steps;
@@ -25,7 +25,7 @@ use serde::Serialize;
 
 use crate::{Facts, Unknown};
 
-pub use books::Books;
+pub use balance::PacketBalance;
 pub use queues::{Processor, Queue};
 pub use steps::{RECEIVE, SEND, Shown, Step};
 pub use trace::{TRACE, Trace};
@@ -110,7 +110,8 @@ pub struct Path {
     pub processors: Vec<Processor>,
     /// In their order.
     pub steps: Vec<Reached>,
-    pub books: Books,
+    #[serde(rename = "books")]
+    pub balance: PacketBalance,
     pub sent: Sent,
     pub notes: Vec<String>,
 }
@@ -165,10 +166,10 @@ fn one(facts: &Facts, name: &str, within: bool) -> Result<Path, Error> {
         Err(why) => (None, Some(why.0)),
     };
     let check = Look { facts, interface, before, after, trace };
-    let steps = books::steps(&check);
-    let books = books::books(&check, &steps);
+    let steps = balance::steps(&check);
+    let balance = balance::balance(&check, &steps);
     let mut notes: Vec<String> = why_not.into_iter().map(|why| without_trace(&why)).collect();
-    notes.extend(books::notes(&check, &books));
+    notes.extend(balance::notes(&check, &balance));
     let lower = upon::below(facts.network()?, interface).map(|lower| lower.link.name.as_str());
     Ok(Path {
         interface: name.into(),
@@ -184,7 +185,7 @@ fn one(facts: &Facts, name: &str, within: bool) -> Result<Path, Error> {
         processors: queues::processors(&check),
         sent: sent(&check),
         steps,
-        books,
+        balance,
         notes,
     })
 }
@@ -226,7 +227,7 @@ fn sent(check: &Look) -> Sent {
     losses.push(Loss::new("tx_dropped", of_device, Scope::Interface));
     let of_device = after.tx_errors.saturating_sub(before.tx_errors);
     losses.push(Loss::new("tx_errors", of_device, Scope::Interface));
-    losses.extend(books::lost_out(check));
+    losses.extend(balance::lost_out(check));
     losses.retain(|loss| loss.packets > 0);
     Sent {
         packets: after.tx_packets - before.tx_packets,

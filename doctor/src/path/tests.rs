@@ -64,7 +64,8 @@ fn lost_at(path: &Path, step: Step) -> u64 {
 #[test]
 fn everything_is_accounted_for() {
     let path = picture(&traced(traffic(), 750));
-    let Books { received, lost, taken_by_xdp, joined, passed_on, delivered, rest, .. } = path.books;
+    let PacketBalance { received, lost, taken_by_xdp, joined, passed_on, delivered, rest, .. } =
+        path.balance;
     assert_eq!((received, lost, taken_by_xdp, joined), (1010, 190, 0, 15), "{path:#?}");
     assert_eq!((passed_on, delivered, rest), (Some(200), Some(605), Some(0)), "{path:#?}");
     let by_step = [Step::Ring, Step::Ip, Step::Protocol, Step::Socket].map(|s| lost_at(&path, s));
@@ -78,7 +79,7 @@ fn everything_is_accounted_for() {
 fn what_is_missing_is_told() {
     // A hundred packets that no step knows of.
     let path = picture(&traced(traffic(), 650));
-    assert_eq!(path.books.rest, Some(100));
+    assert_eq!(path.balance.rest, Some(100));
     assert!(path.notes.iter().any(|note| note.starts_with("not accounted for")));
 }
 
@@ -89,7 +90,7 @@ fn other_interfaces_are_told_apart() {
     all.push(lost(LO, V4, 4, "NETFILTER_DROP", "nft_do_chain"));
     all.push(lost(LO, V4, 6, "NO_SOCKET", "__udp4_lib_rcv"));
     let path = picture(&traced(all, 750 + 36));
-    assert_eq!((path.books.lost, path.books.rest), (190, Some(0)), "{path:#?}");
+    assert_eq!((path.balance.lost, path.balance.rest), (190, Some(0)), "{path:#?}");
 }
 
 #[test]
@@ -100,7 +101,7 @@ fn lost_on_the_way_on() {
     all.push(lost(ETH0, V4, 20, "QDISC_DROP", "__dev_queue_xmit"));
     all.push(lost(ETH0, V4, 5, "NEIGH_FAILED", "neigh_invalidate"));
     let path = picture(&traced(all, 745));
-    assert_eq!((path.books.passed_on, path.books.rest), (Some(180), Some(0)), "{path:#?}");
+    assert_eq!((path.balance.passed_on, path.balance.rest), (Some(180), Some(0)), "{path:#?}");
     assert_eq!(lost_at(&path, Step::Ip), 55);
 }
 
@@ -115,7 +116,7 @@ fn early_losses_and_own_packets() {
     all.push(near("QDISC_DROP", "__dev_queue_xmit"));
     let path = picture(&traced(all, 750));
     // Of those that seemed joined three were lost.
-    assert_eq!((path.books.lost, path.books.joined, path.books.rest), (193, 12, Some(0)));
+    assert_eq!((path.balance.lost, path.balance.joined, path.balance.rest), (193, 12, Some(0)));
     assert_eq!(lost_at(&path, Step::Stack), 3);
     assert_eq!(path.sent.losses.iter().find(|l| l.what == "QDISC_DROP").unwrap().packets, 3);
 }
@@ -130,11 +131,11 @@ fn verdicts_of_xdp() {
     let path = "/ethtool/eth0/statistics.json";
     let machine = traced(Vec::new(), 0).put(path, &counters(0)).then(path, &counters(250));
     let found = picture(&machine);
-    assert_eq!((found.books.taken_by_xdp, found.books.lost), (500, 10));
+    assert_eq!((found.balance.taken_by_xdp, found.balance.lost), (500, 10));
     // mlx5 counts them once more, of all queues.
     let both = r#"{"rx_xdp_drop": 500, "rx0_xdp_drop": 250, "rx1_xdp_drop": 250}"#;
     let machine = machine.put(path, r#"{"rx_xdp_drop": 0, "rx0_xdp_drop": 0, "rx1_xdp_drop": 0}"#);
-    assert_eq!(picture(&machine.then(path, both)).books.taken_by_xdp, 500);
+    assert_eq!(picture(&machine.then(path, both)).balance.taken_by_xdp, 500);
     let silent = traced(Vec::new(), 0).network(|network| {
         network.interfaces[1].link.xdp = vec![Xdp { program: 5, mode: XdpMode::Native }];
     });
@@ -153,7 +154,7 @@ fn counters_alone() {
         .counts("Ip", "InHdrErrors", 10);
     let found = picture(&machine);
     assert!(!found.traced && found.notes[0].contains("losses by reason are not known"));
-    let Books { received, others, lost, passed_on, delivered, rest, .. } = found.books;
+    let PacketBalance { received, others, lost, passed_on, delivered, rest, .. } = found.balance;
     assert_eq!((received, others, lost), (1000, Some(60), 160));
     assert_eq!((passed_on, delivered, rest), (Some(200), Some(650), Some(50)));
     let protocol = found.steps.iter().find(|one| one.step == Step::Protocol).unwrap();
@@ -165,7 +166,7 @@ fn counters_alone() {
 fn what_cannot_be_known_is_not_reckoned() {
     for machine in [quiet(), traced(traffic(), 750)] {
         let found = picture(&machine.remove("/proc/net/snmp"));
-        assert_eq!((found.books.rest, found.books.delivered), (None, None));
+        assert_eq!((found.balance.rest, found.balance.delivered), (None, None));
     }
 }
 
@@ -175,8 +176,8 @@ fn a_port_hands_up() {
         network.interfaces[1].link.master = Some(3);
     });
     let found = picture(&machine);
-    assert_eq!((found.books.handed_up, found.books.delivered), (Some(605), None));
-    assert_eq!(found.books.rest, Some(0));
+    assert_eq!((found.balance.handed_up, found.balance.delivered), (Some(605), None));
+    assert_eq!(found.balance.rest, Some(0));
     assert!(found.notes[0].contains("port of veth0"));
 }
 
@@ -206,7 +207,7 @@ fn packets_go_on_to_a_vlan_device() {
         let found = picture(&with_vlan(tagged));
         let upper = &found.uppers[0];
         assert_eq!((upper.interface.as_str(), upper.vlan, upper.packets), ("eth0.7", Some(7), 40));
-        let Books { handed_up, delivered, rest, .. } = found.books;
+        let PacketBalance { handed_up, delivered, rest, .. } = found.balance;
         assert_eq!((handed_up, delivered, rest), (Some(40), Some(565), Some(0)), "{found:#?}");
         let at_ip = found.steps.iter().find(|one| one.step == Step::Ip).unwrap();
         assert_eq!(at_ip.packets, Some(940), "{tagged}");
@@ -219,7 +220,7 @@ fn a_vlan_device_has_its_packets_from_below() {
     assert_eq!(found.below.as_ref().unwrap().interface, "eth0");
     let first = &found.steps[0];
     assert_eq!((first.step, first.packets), (Step::Upon, Some(40)));
-    let Books { received, lost, delivered, rest, .. } = found.books;
+    let PacketBalance { received, lost, delivered, rest, .. } = found.balance;
     assert_eq!((received, lost, delivered, rest), (40, 5, Some(35), Some(0)), "{found:#?}");
     // In another namespace nobody sees it.
     let elsewhere = with_vlan(false).network(|network| {
@@ -233,7 +234,7 @@ fn a_vlan_device_has_its_packets_from_below() {
 #[test]
 fn a_vlan_device_without_a_trace() {
     let machine = with_vlan(false).remove(TRACE).counts("Ip", "InReceives", 1000);
-    let of = |name| path(&machine.facts(), name).unwrap().books;
+    let of = |name| path(&machine.facts(), name).unwrap().balance;
     assert_eq!((of("eth0").received, of("eth0").others), (1010, Some(0)));
     assert_eq!((of("eth0.7").received, of("eth0.7").others), (40, Some(960)));
 }
@@ -254,7 +255,7 @@ fn a_bond_has_the_packets_of_its_members() {
     let stack = found.steps.iter().find(|one| one.step == Step::Stack).unwrap();
     assert!(stack.packets > Some(500), "{found:#?}");
     assert!(found.notes.iter().any(|note| note.contains("its ports") && note.contains("eth0")));
-    assert_eq!(picture(&machine).books.delivered, None);
+    assert_eq!(picture(&machine).balance.delivered, None);
 }
 
 #[test]

@@ -21,5 +21,5 @@ fn memory_macswap(bencher: Bencher<'_, '_>, burst: usize) {
     let options = Options { burst, ..Options::default() };
     let mut worker = Worker::new(pool, vec![Box::new(port)], L2fwd::new(Macs::Swap), options);
     bencher.counter(ItemsCount::new(burst)).bench_local(|| worker.round().is_ok());
-    assert!(worker.books().balanced());
+    assert!(worker.audit().balanced());
 }

@@ -27,7 +27,7 @@ impl App for Hello {
     }
 }
 
-/// Sends one, and looks at the books.
+/// Sends one, and checks the audit.
 pub fn main() -> Result<(), Box<dyn Error>> {
     let pool = Umem::new(&UmemConfig::default())?.pool().ok_or("all pools are in use")?;
     let (mut outside, inside) = Memory::pair("a", &pool, 64)?;
@@ -41,6 +41,6 @@ pub fn main() -> Result<(), Box<dyn Error>> {
     worker.round()?;
     outside.rx_burst(&mut batch)?;
     println!("{}\n{}", String::from_utf8_lossy(&batch[0].data()[14..]), worker.status());
-    assert!(worker.books().frames.balanced() && batch[0].data().ends_with(b"world"));
+    assert!(worker.audit().frames.balanced() && batch[0].data().ends_with(b"world"));
     Ok(())
 }

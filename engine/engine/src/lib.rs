@@ -1,5 +1,5 @@
-//! Packet programs in user space: bursts from ports, through an app, to ports; and books that
-//! balance.
+//! Packet programs in user space: bursts from ports, through an app, to ports; and a
+//! ledger that balances.
 //!
 //! ```text
 //!             rx_burst                on_burst                    tx_burst
@@ -16,8 +16,8 @@
 //! - A [`Worker`] asks each port for a burst, hands it to the app, and carries the verdicts out;
 //!   round after round, until the end. It allocates nothing meanwhile. One thread has it to itself.
 //! - An [`Engine`] runs workers on threads of their own, bound to CPUs, over one UMEM.
-//! - [`Books`]: every packet that came or was made was sent, waits, or was dropped for a
-//!   [`Reason`]; and every frame is where the ledger of [`ringway_xsk`] says. [`Worker::books`]
+//! - [`WorkerAudit`]: every packet that came or was made was sent, waits, or was dropped for a
+//!   [`Reason`]; and every frame is where the ledger of [`ringway_xsk`] says. [`Worker::audit`]
 //!   looks.
 //!
 //! ```
@@ -71,7 +71,7 @@ pub use app::{App, own_stage};
 pub use arch::Cycles;
 pub use burst::{Burst, Verdict};
 pub use engine::spread;
-pub use engine::worker::{Books, Ended, Idle, Options, Worker};
+pub use engine::worker::{Ended, Idle, Options, Worker, WorkerAudit};
 pub use engine::{AppFactory, Engine, EngineConfig, Report, WorkerConfig, allowed_cpus};
 pub use error::EngineError;
 pub use port::{LeftPort, Obtained, Port, PortError, PortStatistics};

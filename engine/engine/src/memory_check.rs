@@ -22,7 +22,7 @@ pub(crate) fn fits(host: &Host, config: &UmemConfig) -> Result<(), EngineError> 
         return Ok(());
     }
     let frames = config.frames;
-    // As many bytes for each as these take, the books about them included.
+    // As many bytes for each as these take, their ledger included.
     let possible = u128::from(most) * u128::from(frames) / u128::from(needed.max(1));
     let per_worker = possible as u64 / u64::from(config.pools.max(1));
     Err(EngineError::NoMemory {

@@ -58,7 +58,7 @@ impl PortContext {
     /// had.
     ///
     /// # Errors
-    /// Where the predecessor's books cannot be.
+    /// The predecessor's ledger is damaged.
     pub(crate) fn pool(&self, worker: usize) -> Result<Pool, UmemError> {
         let Some(predecessor) = &self.predecessor else {
             let pool = self.umem.pool_at(Cycles::now().milliseconds(Cycles::per_millisecond()));

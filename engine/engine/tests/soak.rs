@@ -1,5 +1,5 @@
 //! All at once for as long as is wanted: a source at full rate, links that flap, workers that begin
-//! anew and a consumer that is too slow. At the end the books balance, and nothing has grown. As
+//! anew and a consumer that is too slow. At the end the ledger balances, and nothing has grown. As
 //! root; skipped aloud otherwise.
 //!
 //! `RINGWAY_SOAK=1800` is half an hour of it; without, it is ten seconds, and with `CI=true` two
@@ -171,7 +171,7 @@ fn soak() {
     let Soak { sends, receives, .. } = soak;
     for report in [receives.stop(), sends.stop()].into_iter().flatten().map(Result::unwrap) {
         assert!(report.error.is_none(), "{:?}", report.error);
-        assert!(report.books.balanced(), "{}\n{}", report.books, report.status);
+        assert!(report.audit.balanced(), "{}\n{}", report.audit, report.status);
     }
     assert!(slow.unwrap_or(true), "the consumer was not too slow");
 }

@@ -64,9 +64,9 @@ fn engine<A: App + 'static>(
 fn ends(engine: Engine) -> Report {
     let report = engine.stop().pop().unwrap().unwrap();
     assert!(
-        report.error.is_none() && report.books.balanced(),
+        report.error.is_none() && report.audit.balanced(),
         "{}\n{}",
-        report.books,
+        report.audit,
         report.status
     );
     report
@@ -355,7 +355,7 @@ fn an_interface_that_goes_down() {
         ours.ip("link set eth0 down").unwrap();
         wait_until("the end of the worker", SOON, || engine.is_over()).unwrap();
         let report = engine.stop().pop().unwrap().unwrap();
-        assert!(report.books.balanced(), "{}", report.books);
+        assert!(report.audit.balanced(), "{}", report.audit);
         let error = report.error.unwrap().to_string();
         assert!(error.contains("eth0") && error.contains("ip link set"), "{error}");
     }

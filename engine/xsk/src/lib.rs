@@ -77,7 +77,7 @@
 //!
 //! # What is trusted
 //!
-//! - Every process that has the file can write the books. So the books are written for others to
+//! - Every process that has the file can write the ledger. So it is written for others to
 //!   read: watches, inspectors, and once a successor. Nothing that is read there decides who owns a
 //!   frame. Free lists, the chains of packets, and which frames the kernel has, are in memory of
 //!   this process alone.

@@ -1,7 +1,7 @@
 //! Packets on their way from one worker to another: one by one ([`Transfer`]), or through a ring of
 //! what transfers are made of. Nothing is copied.
 //!
-//! In the books a packet is away while it is in the ring: handed over by the giver's pool, adopted
+//! In the ledger a packet is away while it is in the ring: handed over by the giver's pool, adopted
 //! by the taker's. Whichever end goes first, no frame is lost: what is in the ring is taken, or
 //! finds back to the pool that it came from.
 

@@ -20,7 +20,7 @@ fn umem() -> Umem {
 
 /// What whoever was ever given the file can write to, whatever it was told.
 fn file(umem: &Umem) -> File {
-    // SAFETY: tests write to books, which is what must be harmless, and to no frame that is in use.
+    // SAFETY: tests write to the ledger, which must be harmless, and to no frame in use.
     File::from(unsafe { umem.file() }.try_clone_to_owned().unwrap())
 }
 
@@ -36,23 +36,23 @@ fn again(umem: &Umem) -> Umem {
 
 /// Everything of it.
 fn bytes(umem: &Umem) -> Vec<u8> {
-    let (_, frames, books) = umem.place();
-    let mut bytes = vec![0; frames + books];
+    let (_, frames, ledger) = umem.place();
+    let mut bytes = vec![0; frames + ledger];
     file(umem).read_exact_at(&mut bytes, 0).unwrap();
     bytes
 }
 
-/// Overwrites all books behind the header with one word.
+/// Overwrites all of the ledger behind the header with one word.
 fn overwrite(umem: &Umem, word: u32) {
-    let (_, frames, books) = umem.place();
-    let books = word.to_ne_bytes().repeat((books - 128) / 4);
-    file(umem).write_all_at(&books, frames as u64 + 128).unwrap();
+    let (_, frames, ledger) = umem.place();
+    let ledger = word.to_ne_bytes().repeat((ledger - 128) / 4);
+    file(umem).write_all_at(&ledger, frames as u64 + 128).unwrap();
 }
 
-/// Overwrites what is written down about a frame. Records are the last of the books.
+/// Overwrites what is written down about a frame. Records are the end of the ledger.
 fn overwrite_record(umem: &Umem, frame: u32, record: u64) {
-    let (_, frames, books) = umem.place();
-    let records = (frames + books - 8 * FRAMES.next_multiple_of(16) as usize) as u64;
+    let (_, frames, ledger) = umem.place();
+    let records = (frames + ledger - 8 * FRAMES.next_multiple_of(16) as usize) as u64;
     file(umem).write_all_at(&record.to_ne_bytes(), records + 8 * u64::from(frame)).unwrap();
 }
 
@@ -120,7 +120,7 @@ fn a_late_successor_claims_nothing() {
 type Broken = (&'static str, fn(&Umem));
 
 #[test]
-fn books_that_cannot_be_are_refused() {
+fn a_damaged_ledger_is_refused() {
     /// A [`ringway_xsk::Record`] in a word.
     const fn record(place: u64, pool: u64, stage: u64) -> u64 {
         pool << 16 | stage << 8 | place

@@ -71,8 +71,8 @@ fn number(packet: &Packet) -> Option<u64> {
         .then(|| u64::from_be_bytes(data[14..22].try_into().unwrap()))
 }
 
-/// Every packet comes back, in order, in the frame in which it arrived over there; and the books
-/// balance.
+/// Every packet comes back, in order, in the frame in which it arrived over there; and
+/// the ledger balances.
 fn reflect(name: &str, mode: XdpMode, config: SocketConfig) {
     const ALL: u64 = 20_000;
     on_a_pair(name, &VethOptions::default(), |pair| {

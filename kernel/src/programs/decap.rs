@@ -1,5 +1,5 @@
 //! `ringway decap`: the program that a backend opens tunnel packets with. It has an object, maps
-//! and books of its own and nothing to do with a gateway's.
+//! and a ledger of its own, and shares nothing with a gateway.
 
 use std::collections::BTreeMap;
 use std::mem::{MaybeUninit, offset_of};
@@ -125,7 +125,7 @@ impl Decap {
         pin.remove()
     }
 
-    /// The books, all CPUs together.
+    /// The sum of all CPUs.
     pub fn ledger(&self) -> Result<rw_ledger> {
         self.ledger.sum(&0, rw_ledger::add)
     }
@@ -153,7 +153,7 @@ impl DecapPin {
         Ok(Self { iface: iface.to_owned(), bpffs: bpffs.to_owned(), path })
     }
 
-    /// The program that is pinned, loaded anew for this port and with the books it has; a new one
+    /// The program that is pinned, loaded anew for this port and with the ledger that it has; a new one
     /// when none is.
     pub fn load(&self, ifindex: u32, gue_port: u16) -> Result<Decap> {
         let ledger = match self.open(ifindex)? {
@@ -231,7 +231,7 @@ pub struct DecapState {
     pub gue_port: u16,
     /// The host's addresses as it knows them.
     pub addresses: BTreeMap<IpAddr, Uses>,
-    /// Its books, all CPUs together.
+    /// The sum of all CPUs.
     pub ledger: rw_ledger,
 }
 

@@ -177,13 +177,13 @@ impl Explainer {
 
     /// Runs it on the programs that are loaded, and tells what was left behind.
     fn once(&mut self, slot: u32, frame: &[u8]) -> Result<(TestRun, Reason, rw_scratch)> {
-        self.forget()?;
+        self.clear_last_frame()?;
         self.fill_slots()?;
-        let before = self.books(slot)?;
+        let before = self.ledgers(slot)?;
         let iface = self.maps.ifaces.get(slot)?;
         let root = self.root(slot, &iface)?;
         let run = testrun::run(root, Frame::new(frame))?;
-        let (cpu, reason) = counted(&before, &self.books(slot)?)?;
+        let (cpu, reason) = counted(&before, &self.ledgers(slot)?)?;
         let all = self.maps.scratch.percpu(&0)?;
         Ok((run, reason, all.get(cpu).copied().unwrap_or_default()))
     }
@@ -216,13 +216,12 @@ impl Explainer {
         Ok(())
     }
 
-    /// What the last frame left behind.
-    fn forget(&self) -> Result<()> {
+    fn clear_last_frame(&self) -> Result<()> {
         self.trace.put(&0, &rw_trace::default())?;
         self.maps.scratch.put_percpu(&0, &rw_scratch::default())
     }
 
-    fn books(&self, slot: u32) -> Result<Vec<rw_ledger>> {
+    fn ledgers(&self, slot: u32) -> Result<Vec<rw_ledger>> {
         self.maps.ledger.percpu(&slot)
     }
 

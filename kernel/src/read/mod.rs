@@ -61,7 +61,7 @@ pub struct InterfaceState {
     pub tags: Vec<(u16, u16)>,
     /// How our program is on it; `None` when it is not, or in another network namespace.
     pub mode: Option<XdpMode>,
-    /// Its books, all CPUs added up.
+    /// The sum of all CPUs.
     pub ledger: rw_ledger,
 }
 
@@ -144,7 +144,7 @@ impl View {
         self.maps.settings.get(0)
     }
 
-    /// One interface slot's books, all CPUs added up.
+    /// The ledger of one interface slot, the sum of all CPUs.
     pub fn ledger(&self, slot: u32) -> Result<rw_ledger> {
         self.maps.ledger.sum(&slot, rw_ledger::add)
     }
@@ -166,7 +166,7 @@ impl View {
         }))
     }
 
-    /// Interface slots in use, with their books, by ascending slot.
+    /// Interface slots in use, with their ledgers, by ascending slot.
     pub fn interfaces(&self) -> Result<Vec<InterfaceState>> {
         let pinned = self.pinned_ifaces()?;
         let mut states = Vec::new();

@@ -119,7 +119,7 @@ impl Report {
             Sent::new(port, stream, args.count, made, taken, dropped)
         });
         let from = sent.as_ref().map(|sent| sent.sent_packets);
-        let of_engine = ended.iter().all(|report| report.books.balanced());
+        let of_engine = ended.iter().all(|report| report.audit.balanced());
         let checker = ended.iter().find(|report| report.status.app == "checker");
         let port_counters = checker.map(|report| report.status.ports.clone()).unwrap_or_default();
         let received = (!args.sink.is_empty())

@@ -282,11 +282,11 @@ fn finish(
     output: Output,
 ) -> anyhow::Result<Exit> {
     let reports: Vec<Report> = ended.into_iter().collect::<Result<_, _>>()?;
-    let unbalanced: Vec<_> = reports.iter().filter(|report| !report.books.balanced()).collect();
+    let unbalanced: Vec<_> = reports.iter().filter(|report| !report.audit.balanced()).collect();
     let balanced = unbalanced.is_empty();
     for report in unbalanced {
-        let (worker, books) = (report.worker, &report.books);
-        eprintln!("worker {worker}: the ledger does not balance, a bug of Ringway: {books}");
+        let (worker, audit) = (report.worker, &report.audit);
+        eprintln!("worker {worker}: the ledger does not balance, a bug of Ringway: {audit}");
     }
     let (mut workers, mut leaks, mut error) = (Vec::new(), Vec::new(), None);
     for report in reports {

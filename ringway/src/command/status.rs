@@ -99,7 +99,7 @@ fn render(status: &Status, ledger: bool, extent: Extent, colour: bool) -> String
     text += &part("lost after our verdict", losses(&status.losses), extent, colour);
     text += &part("captures under way", captures(&status.captures), extent, colour);
     if ledger {
-        text += &section("ledger", &books(status), colour);
+        text += &section("ledger", &ledgers(status), colour);
         let (sent, lost) = status.sent_and_lost();
         text +=
             &format!("\nof {sent} packets sent on, {lost} were dropped by the kernel afterwards\n");
@@ -442,7 +442,7 @@ fn losses(losses: &[Loss]) -> Table {
     table
 }
 
-fn books(status: &Status) -> Table {
+fn ledgers(status: &Status) -> Table {
     let mut table = Table::new(&["interface", "seen", "sum of verdicts", "difference"]);
     let each = status.interfaces.iter().map(|each| (each.name.as_str(), each.ledger));
     for (name, ledger) in each.chain([("all", status.ledger)]) {

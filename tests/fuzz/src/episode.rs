@@ -141,7 +141,7 @@ fn segment(client: u32, port: u16, flags: u8) -> Vec<u8> {
 
 struct Run {
     scene: usize,
-    books: [rw_ledger; 2],
+    ledgers: [rw_ledger; 2],
     opening: [rw_ledger; 2],
     runs: u64,
     seen: HashSet<Outcome>,
@@ -149,16 +149,16 @@ struct Run {
     tally: Tally,
 }
 
-fn books(path: &Path) -> [rw_ledger; 2] {
+fn ledgers(path: &Path) -> [rw_ledger; 2] {
     [FRONT, BACK].map(|slot| path.ledger(slot))
 }
 
 impl Run {
     fn new(path: &Path, scene: usize) -> Self {
-        let opening = books(path);
+        let opening = ledgers(path);
         Self {
             scene,
-            books: opening,
+            ledgers: opening,
             opening,
             runs: path.run_count(),
             seen: HashSet::new(),
@@ -197,7 +197,7 @@ impl Run {
     /// The one reason that was counted since, with the verdict that was given.
     fn counted(&mut self, path: &Path, slot: u32, verdict: Verdict) -> Result<Reason, String> {
         let after = path.ledger(slot);
-        let before = std::mem::replace(&mut self.books[slot as usize], after);
+        let before = std::mem::replace(&mut self.ledgers[slot as usize], after);
         if after.seen.wrapping_sub(before.seen) != 1 || after.difference() != 0 {
             return Err(format!("{verdict}: seen {} times", after.seen.wrapping_sub(before.seen)));
         }
@@ -212,21 +212,21 @@ impl Run {
 
     /// Ours against the kernel's own count.
     fn finish(mut self, path: &Path) -> Result<Tally, Failure> {
-        let books = books(path);
+        let ledgers = ledgers(path);
         let seen: u64 =
-            books.iter().zip(&self.opening).map(|(now, then)| now.seen - then.seen).sum();
+            ledgers.iter().zip(&self.opening).map(|(now, then)| now.seen - then.seen).sum();
         let kernel = path.run_count() - self.runs;
         let fed = self.tally.frames;
-        if (kernel, seen) != (fed, fed) || books.iter().any(|book| book.difference() != 0) {
+        if (kernel, seen) != (fed, fed) || ledgers.iter().any(|ledger| ledger.difference() != 0) {
             let why = format!("{fed} frames fed, {kernel} run by the kernel's count, {seen} seen");
             return Err(Failure { why, came: (0, Vec::new()), left: Vec::new(), after: fed });
         }
         for verdict in Verdict::all() {
             for reason in Reason::all() {
-                let count = |books: &[rw_ledger; 2]| -> u64 {
-                    books.iter().map(|book| book.count(verdict, reason)).sum()
+                let count = |ledgers: &[rw_ledger; 2]| -> u64 {
+                    ledgers.iter().map(|ledger| ledger.count(verdict, reason)).sum()
                 };
-                let n = count(&books) - count(&self.opening);
+                let n = count(&ledgers) - count(&self.opening);
                 if n > 0 {
                     self.tally.counts.push((verdict, reason, n));
                 }

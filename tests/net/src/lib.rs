@@ -4,7 +4,6 @@
 //! goes when it is dropped, and what a killed run left goes when the next one begins.
 
 mod binary;
-mod books;
 mod cable;
 mod cgroup;
 mod client;
@@ -12,6 +11,7 @@ mod flows;
 mod frozen;
 mod gateway;
 mod held_file;
+mod kernel_counts;
 mod lan;
 mod load;
 mod rtnl;
@@ -20,7 +20,6 @@ mod site;
 mod tunnel;
 
 pub use binary::{Ran, lab_path as lab_binary, path as binary, previous, ringway, ringway_lab};
-pub use books::{Device, RunCounts, detach_as_somebody_else, detach_link, swap_link};
 pub use cable::{Cable, Checksums};
 pub use cgroup::Cgroup;
 pub use client::{Line, ask_udp, bulk, get, http, http_raw, no_checksum};
@@ -28,6 +27,7 @@ pub use flows::Flows;
 pub use frozen::Frozen;
 pub use gateway::{Gateway, remove_stale_pins};
 pub use held_file::HeldFile;
+pub use kernel_counts::{Device, RunCounts, detach_as_somebody_else, detach_link, swap_link};
 pub use lan::Lan;
 pub use load::{Load, Outcome};
 pub use rtnl::RtnlHeld;

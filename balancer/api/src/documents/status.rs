@@ -70,7 +70,7 @@ pub struct Status {
     /// Packets by verdict and reason, per interface; only those that occurred.
     #[serde(deserialize_with = "named::known")]
     pub counters: Vec<Counter>,
-    /// The books of all interfaces together.
+    /// The sum of all interfaces' ledgers.
     pub ledger: Ledger,
     /// Of the packets sent on, those that the kernel dropped afterwards; only what occurred.
     #[serde(default, deserialize_with = "named::known")]
@@ -298,7 +298,7 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// Books with this many entries and verdicts.
+    /// `seen` packets against the verdicts given to them.
     pub fn new(seen: u64, sum: u64) -> Ledger {
         let difference = seen.wrapping_sub(sum).cast_signed();
         Ledger { seen_packets: seen, sum_packets: sum, difference_packets: difference }

@@ -79,20 +79,20 @@ pub fn flows_now(
 }
 
 /// Enters one interface's counters.
-pub fn count(status: &mut Status, place: usize, books: &rw_ledger) {
+pub fn count(status: &mut Status, place: usize, ledger: &rw_ledger) {
     let Some(interface) = status.interfaces.get_mut(place) else { return };
-    interface.ledger = Ledger::new(books.seen, books.sum());
-    interface.sent_packets = books.sent();
+    interface.ledger = Ledger::new(ledger.seen, ledger.sum());
+    interface.sent_packets = ledger.sent();
     let name = interface.name.clone();
     status.ledger.add(interface.ledger);
-    status.counters.extend(books.entries().map(|(verdict, reason, packets)| Counter {
+    status.counters.extend(ledger.entries().map(|(verdict, reason, packets)| Counter {
         interface: name.clone(),
         verdict,
         reason,
         packets,
         rate_pps: None,
     }));
-    status.losses.extend(books.losses().map(|(loss, packets)| Loss {
+    status.losses.extend(ledger.losses().map(|(loss, packets)| Loss {
         interface: name.clone(),
         reason: loss,
         packets,

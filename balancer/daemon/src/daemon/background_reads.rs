@@ -1,4 +1,4 @@
-//! Looks that take a while, on threads that may wait: at the traffic counters and at the machine.
+//! Slow reads, on threads that may block: the traffic counters, the tables, and the machine.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use ringway_api::documents::status::{FlowTable, Problem, Tracked};
 use ringway_api::problem_kind::ProblemKind;
 use ringway_config::Config;
 use ringway_doctor::{Outcome, Severity};
-use ringway_host::netlink::counters;
+use ringway_host::netlink::counters as device_counters;
 use ringway_kernel::View;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -21,14 +21,14 @@ use crate::snapshot::StatusStore;
 pub enum Seen {
     /// Every TCP service's counters, and what has come from each backend.
     Traffic(no_reply_watch::Sample, Replies),
-    Books(Sample),
+    Counters(Sample),
     /// How full the tables are.
     Tables(FlowTable, Tracked),
     /// The machine, as `ringway check --host` sees it.
     Machine(Report),
 }
 
-/// Begins looks and has their results.
+/// Starts the reads, and receives what they found.
 pub struct BackgroundReads {
     status_store: Arc<StatusStore>,
     view: View,
@@ -36,7 +36,7 @@ pub struct BackgroundReads {
     send: mpsc::UnboundedSender<Seen>,
     receive: mpsc::UnboundedReceiver<Seen>,
     traffic: OneAtATime,
-    books: OneAtATime,
+    counters: OneAtATime,
     tables: OneAtATime,
     machine: OneAtATime,
 }
@@ -58,7 +58,7 @@ impl OneAtATime {
 impl BackgroundReads {
     pub fn new(status_store: Arc<StatusStore>, view: View, config: Arc<Config>) -> BackgroundReads {
         let (send, receive) = mpsc::unbounded_channel();
-        let (traffic, books) = (OneAtATime::default(), OneAtATime::default());
+        let (traffic, counters) = (OneAtATime::default(), OneAtATime::default());
         let (tables, machine) = (OneAtATime::default(), OneAtATime::default());
         BackgroundReads {
             status_store,
@@ -67,7 +67,7 @@ impl BackgroundReads {
             send,
             receive,
             traffic,
-            books,
+            counters,
             tables,
             machine,
         }
@@ -78,7 +78,7 @@ impl BackgroundReads {
         self.config = config;
     }
 
-    pub fn at_traffic(&mut self) {
+    pub fn read_traffic(&mut self) {
         let (status_store, view, send) =
             (self.status_store.clone(), self.view.clone(), self.send.clone());
         self.traffic.run(move || {
@@ -95,25 +95,25 @@ impl BackgroundReads {
         });
     }
 
-    /// Reads these interfaces' books, and what their devices count.
-    pub fn at_books(&mut self, interfaces: Vec<(String, u32, u32)>) {
+    /// Reads these interfaces' ledgers and their devices' drop counters.
+    pub fn read_counters(&mut self, interfaces: Vec<(String, u32, u32)>) {
         let (view, send) = (self.view.clone(), self.send.clone());
-        self.books.run(move || {
+        self.counters.run(move || {
             let mut sample = Sample::new();
             for (name, slot, ifindex) in interfaces {
                 // One that has just vanished is told elsewhere.
-                let drops = counters::drops(ifindex).ok();
+                let drops = device_counters::drops(ifindex).ok();
                 match view.ledger(slot) {
-                    Ok(books) => drop(sample.insert(name, Counts { books, drops })),
-                    Err(error) => tracing::debug!(%error, "books not read"),
+                    Ok(ledger) => drop(sample.insert(name, Counts { ledger, drops })),
+                    Err(error) => tracing::debug!(%error, "counters not read"),
                 }
             }
-            let _ = send.send(Seen::Books(sample));
+            let _ = send.send(Seen::Counters(sample));
         });
     }
 
     /// Counts flows, unless somebody has just asked how many there are.
-    pub fn at_tables(&mut self) {
+    pub fn read_tables(&mut self) {
         let (status_store, send) = (self.status_store.clone(), self.send.clone());
         self.tables.run(move || match status_store.flow_tables() {
             Ok(Some((flows, tracked))) => drop(send.send(Seen::Tables(flows, tracked))),
@@ -123,7 +123,7 @@ impl BackgroundReads {
     }
 
     /// Looks at the machine.
-    pub fn at_machine(&mut self) {
+    pub fn read_machine(&mut self) {
         let (config, send) = (self.config.clone(), self.send.clone());
         self.machine.run(move || {
             let _ = send.send(Seen::Machine(preflight::run(&config)));

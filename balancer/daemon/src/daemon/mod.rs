@@ -140,7 +140,7 @@ struct Daemon {
     state_dir: Arc<state_dir::State>,
     keeper: health::Keeper,
     notifier: Notifier,
-    looks: BackgroundReads,
+    reads: BackgroundReads,
     /// What the log knows of problems.
     told: LogTransitions,
     /// What it was told lately of backends and services.
@@ -179,7 +179,7 @@ impl Daemon {
                     NetlinkEvent::Unknown => continue,
                 },
                 Some(report) = self.from_path.recv() => Event::Datapath(report),
-                Some(seen) = self.looks.next() => Event::Seen(seen),
+                Some(seen) = self.reads.next() => Event::Seen(seen),
                 () = sleep_until(until.unwrap_or_else(Instant::now)), if until.is_some() => {
                     Event::Time
                 }
@@ -244,12 +244,12 @@ impl Daemon {
             Effect::ReceiveSolicitations => {
                 self.solicitations.follow(&announce::ours(&reload.config), &attachment.interfaces);
             }
-            Effect::ReadTraffic => self.looks.at_traffic(),
-            Effect::ReadBooks(interfaces) => self.looks.at_books(interfaces),
-            Effect::ReadTables => self.looks.at_tables(),
+            Effect::ReadTraffic => self.reads.read_traffic(),
+            Effect::ReadCounters(interfaces) => self.reads.read_counters(interfaces),
+            Effect::ReadTables => self.reads.read_tables(),
             Effect::ReadMachine(config) => {
-                self.looks.reconfigure(config);
-                self.looks.at_machine();
+                self.reads.reconfigure(config);
+                self.reads.read_machine();
             }
             Effect::Survey => {
                 self.keeper.tick(|| tables.backend_set.saved());

@@ -286,7 +286,7 @@ impl Parts {
             backend_set.restore(saved, at.now, at.wall);
         }
         let (send, results) = mpsc::channel(1024);
-        let looks =
+        let reads =
             BackgroundReads::new(self.status_store.clone(), datapath.view.clone(), config.clone());
         let routes = self.probe_tunnel.as_ref().map(ProbeTunnel::routes).unwrap_or_default();
         let checks = Checks::start(backend_set.targets(&routes), &send);
@@ -312,7 +312,7 @@ impl Parts {
             status_store: self.status_store,
             keeper,
             notifier: Notifier::from_env(),
-            looks,
+            reads,
             told: LogTransitions::default(),
             log_limiter: LogLimiter::default(),
         };

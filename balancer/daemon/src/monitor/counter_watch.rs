@@ -37,7 +37,7 @@ const NEARLY_FULL_PERCENT: u64 = 90;
 #[derive(Clone, Debug, Default)]
 pub struct Counts {
     /// Our counters.
-    pub books: rw_ledger,
+    pub ledger: rw_ledger,
     /// The device's own; absent when it does not tell.
     pub drops: Option<Drops>,
 }
@@ -166,7 +166,7 @@ impl Memory {
             self.noted.pop_front();
         }
         if let Some((at, last)) = self.noted.back() {
-            self.pace.note(*at, now, counts.books.seen - last.books.seen);
+            self.pace.note(*at, now, counts.ledger.seen - last.ledger.seen);
         }
         self.told.retain(|_, (at, _)| now < *at + HOLD);
         if let Some((_, first)) = self.noted.front() {
@@ -180,7 +180,7 @@ impl Memory {
 
 impl Counts {
     fn is_after(&self, other: &Counts) -> bool {
-        self.books.seen > other.books.seen
+        self.ledger.seen > other.ledger.seen
     }
 }
 
@@ -251,9 +251,9 @@ fn stopped(name: &str, Stopped { since, usual_pps }: Stopped) -> Problem {
 
 /// What has moved between two notes that should not have.
 fn jumps(name: &str, first: &Counts, now: &Counts) -> Vec<(&'static str, Problem)> {
-    let (old, new) = (&first.books, &now.books);
+    let (old, new) = (&first.ledger, &now.ledger);
     let dropped = |reason: Reason| {
-        let of = |books: &rw_ledger| books.count(Verdict::Drop, reason);
+        let of = |ledger: &rw_ledger| ledger.count(Verdict::Drop, reason);
         of(new).saturating_sub(of(old))
     };
     let mut found = Vec::new();
@@ -295,7 +295,7 @@ fn device(
     (before, after): (Drops, Drops),
     (old, new): (&rw_ledger, &rw_ledger),
 ) -> Vec<(&'static str, Problem)> {
-    let ours = |books: &rw_ledger| books.counts[Verdict::Drop as usize].iter().sum::<u64>();
+    let ours = |ledger: &rw_ledger| ledger.counts[Verdict::Drop as usize].iter().sum::<u64>();
     let own = ours(new).saturating_sub(ours(old));
     let seen = new.seen.saturating_sub(old.seen);
     // Drivers that count our own drops are not to be believed about as many.

@@ -47,8 +47,12 @@ impl Sample {
         Sample { at, backends, seen, packets }
     }
 
-    /// From the packet path's own tables; `books` by interface slot.
-    pub fn of_tables(at: Instant, services: &[ServiceState], books: &[(u32, rw_ledger)]) -> Sample {
+    /// From the packet path's own tables; `ledgers` by interface slot.
+    pub fn of_tables(
+        at: Instant,
+        services: &[ServiceState],
+        ledgers: &[(u32, rw_ledger)],
+    ) -> Sample {
         let mut sample = Sample::new(at);
         for (service, backend) in
             services.iter().flat_map(|s| s.backends.iter().map(move |b| (s, b)))
@@ -65,12 +69,12 @@ impl Sample {
                 },
             );
         }
-        for (slot, books) in books {
-            sample.seen.insert(*slot, books.seen);
-            for (verdict, reason, packets) in books.entries() {
+        for (slot, ledger) in ledgers {
+            sample.seen.insert(*slot, ledger.seen);
+            for (verdict, reason, packets) in ledger.entries() {
                 sample.packets.insert((*slot, Fate::Verdict(verdict, reason)), packets);
             }
-            for (loss, packets) in books.losses() {
+            for (loss, packets) in ledger.losses() {
                 sample.packets.insert((*slot, Fate::Lost(loss)), packets);
             }
         }

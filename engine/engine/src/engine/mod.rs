@@ -27,7 +27,7 @@ use crate::status::leak::{self, Detector, Leak};
 use crate::status::{Status, WorkerStatus};
 use crate::takeover::{LeftWorker, Predecessor, Successor, now_ns};
 
-use worker::{Books, Ended, Options, Worker};
+use worker::{Ended, Options, Worker, WorkerAudit};
 
 /// Makes a worker's app, on its thread; anew when it is restarted.
 pub type AppFactory = Arc<dyn Fn() -> Box<dyn App> + Send + Sync>;
@@ -64,7 +64,7 @@ pub struct WorkerConfig {
 pub struct Report {
     pub worker: usize,
     pub status: WorkerStatus,
-    pub books: Books,
+    pub audit: WorkerAudit,
     /// Frames that somebody had when it ended, and should not.
     pub leaks: Vec<Leak>,
     /// Why it ended, unless it was told to or was done.
@@ -395,10 +395,10 @@ impl WorkerThread {
             });
             let error = ran.err().map(|source| EngineError::Port { worker: self.n, source });
             let again = shared.restart.swap(false, AcqRel) && !stop.load(Relaxed);
-            let Ended { app, mut ports, pool, mut status, books } = worker.finish();
+            let Ended { app, mut ports, pool, mut status, audit } = worker.finish();
             let pause = shared.paused.lock().unwrap_or_else(|e| e.into_inner()).take();
             let mut taken = false;
-            if let Some(pause) = pause.filter(|_| error.is_none() && books.balanced()) {
+            if let Some(pause) = pause.filter(|_| error.is_none() && audit.balanced()) {
                 shared.pause.store(0, Relaxed);
                 taken = self.leave(pause, &mut ports, &pool);
                 if !taken && !stop.load(Relaxed) {
@@ -406,12 +406,12 @@ impl WorkerThread {
                     continue;
                 }
             }
-            if error.is_some() || taken || !again || !books.balanced() {
+            if error.is_some() || taken || !again || !audit.balanced() {
                 (status.worker, status.cpu) = (self.n, config.cpu);
-                let lost = books.lost_frames > 0;
+                let lost = audit.lost_frames > 0;
                 let leaks =
                     if lost { leak::left_behind(self.umem.watch(), &pool) } else { Vec::new() };
-                return Some(Report { worker: self.n, status, books, leaks, error });
+                return Some(Report { worker: self.n, status, audit, leaks, error });
             }
             worker = Worker::new(pool, ports, (config.app)(), self.options);
         }

@@ -82,12 +82,12 @@ pub struct Ended<A> {
     pub ports: Vec<Box<dyn Port>>,
     pub pool: Pool,
     pub status: WorkerStatus,
-    pub books: Books,
+    pub audit: WorkerAudit,
 }
 
-/// Two books of a worker: where each frame is, and what became of each packet.
+/// An audit of a worker: where each frame is, and what became of each packet.
 #[derive(Clone, Debug)]
-pub struct Books {
+pub struct WorkerAudit {
     pub frames: Audit,
     /// Frames that are held by nobody the worker knows: leaked, if there are any.
     pub lost_frames: i64,
@@ -95,14 +95,14 @@ pub struct Books {
     pub difference_packets: i64,
 }
 
-impl Books {
+impl WorkerAudit {
     /// Whether every frame and every packet is accounted for.
     pub fn balanced(&self) -> bool {
         self.frames.balanced() && self.lost_frames == 0 && self.difference_packets == 0
     }
 }
 
-impl std::fmt::Display for Books {
+impl std::fmt::Display for WorkerAudit {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (lost, difference) = (self.lost_frames, self.difference_packets);
         write!(
@@ -252,14 +252,14 @@ impl<A: App> Worker<A> {
         status::of(&mut self.tx_queues, &self.app)
     }
 
-    /// Its books, with each frame looked for: not for every round.
-    pub fn books(&self) -> Books {
+    /// Audits this worker. It looks at every frame, so do not call it in each round.
+    pub fn audit(&self) -> WorkerAudit {
         let queues = self.tx_queues.queues.iter();
         let rings: Vec<&Rings> = queues.filter_map(|queue| queue.port.rings()).collect();
         let frames = self.tx_queues.pool.audit(&rings);
         let known = self.tx_queues.known_held();
         let lost_frames = frames.found.held as i64 - known as i64;
-        Books { lost_frames, difference_packets: status::difference(&self.tx_queues), frames }
+        WorkerAudit { lost_frames, difference_packets: status::difference(&self.tx_queues), frames }
     }
 
     pub fn pool(&self) -> &Pool {
@@ -276,9 +276,9 @@ impl<A: App> Worker<A> {
             self.tx_queues.transmit(to);
         }
         self.tx_queues.stop();
-        let (books, status) = (self.books(), self.status());
+        let (audit, status) = (self.audit(), self.status());
         let TxQueues { pool, queues, .. } = self.tx_queues;
         let ports = queues.into_iter().map(|queue| queue.port).collect();
-        Ended { app: self.app, ports, pool, status, books }
+        Ended { app: self.app, ports, pool, status, audit }
     }
 }

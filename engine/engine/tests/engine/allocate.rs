@@ -96,7 +96,7 @@ fn none_for_a_packet() {
         };
         round();
         assert_eq!(allocations(|| (0..100).for_each(|_| round())), 0, "{name}");
-        assert!(worker.books().balanced());
+        assert!(worker.audit().balanced());
     }
 }
 
@@ -124,6 +124,6 @@ fn none_between_null_ports() {
         // What is not dropped goes back: the packets are such as the app likes.
         let transmitted = worker.status().packets.transmitted_packets;
         assert!(transmitted >= 1001 * 32 || ends_here, "{name}: {transmitted}");
-        assert!(worker.books().balanced(), "{name}");
+        assert!(worker.audit().balanced(), "{name}");
     }
 }

@@ -69,15 +69,15 @@ impl<A: App> Bench<A> {
     #[track_caller]
     pub fn balanced(&mut self) {
         // Nothing is in the cable or outside of it, so all that is held the worker holds.
-        let books = self.worker.books();
-        assert!(books.balanced(), "{books}");
+        let audit = self.worker.audit();
+        assert!(audit.balanced(), "{audit}");
     }
 
     #[track_caller]
     pub fn end(mut self) -> A {
         self.balanced();
         let ended = self.worker.finish();
-        assert!(ended.books.balanced(), "{}", ended.books);
+        assert!(ended.audit.balanced(), "{}", ended.audit);
         drop((ended.ports, self.outside, self.batch));
         let audit = self.pool.audit(&[]);
         assert!(audit.balanced() && audit.found.held == 0, "{audit}");

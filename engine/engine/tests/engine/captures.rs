@@ -66,7 +66,7 @@ fn a_truncated_capture_loses_what_is_cut_off_and_nothing_else() {
         let report = ends(start(directory.path(), &["pcap:@/in.pcap:@/out.pcap"], l2fwd).unwrap());
         let error = report.error.expect("it is truncated").to_string();
         assert!(error.contains("truncated in packet 5 of"), "{error}");
-        assert!(report.books.balanced(), "{}", report.books);
+        assert!(report.audit.balanced(), "{}", report.audit);
         let packets = &report.status.packets;
         assert_eq!((packets.received_packets, packets.transmitted_packets), (4, 4));
         assert_eq!(report.status.ports[0].statistics.received_packets, 4);
@@ -79,7 +79,7 @@ fn what_is_longer_than_the_frames_of_a_packet_is_counted() {
     let directory = tempfile::tempdir().unwrap();
     fs::write(directory.path().join("in.pcap"), capture(&[60, 40_000, 30_000, 60])).unwrap();
     let report = ends(start(directory.path(), &["pcap:@/in.pcap:@/out.pcap"], l2fwd).unwrap());
-    assert!(report.error.is_none() && report.books.balanced(), "{}", report.status);
+    assert!(report.error.is_none() && report.audit.balanced(), "{}", report.status);
     let port = &report.status.ports[0].statistics;
     assert_eq!((port.received_packets, port.too_long_packets), (3, 1), "{}", report.status);
     assert!(holds(&directory.path().join("out.pcap"), &[60, 30_000, 60]));

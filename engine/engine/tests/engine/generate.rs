@@ -129,12 +129,12 @@ fn what_is_lost_late_or_twice_is_counted_exactly() {
     let latency = checked.latency().unwrap();
     assert_eq!((latency.packets, latency.clock_behind_packets), (checked.received_packets(), 0));
     assert!(latency.min_us <= latency.p50_us && latency.p999_us <= latency.max_us, "{latency:?}");
-    for (books, status) in [
-        (generator.books(), generator.status()),
-        (bad.books(), bad.status()),
-        (checker.books(), checker.status()),
+    for (audit, status) in [
+        (generator.audit(), generator.status()),
+        (bad.audit(), bad.status()),
+        (checker.audit(), checker.status()),
     ] {
-        assert_eq!(books.difference_packets, 0, "{status}");
+        assert_eq!(audit.difference_packets, 0, "{status}");
     }
 }
 

@@ -73,10 +73,10 @@ fn lost_frames_are_named() {
     let said = engine.status().0.to_string();
     assert!(said.contains("worker 0 has lost") && said.contains("are nobody's"), "{said}");
     let report = engine.stop().pop().unwrap().unwrap();
-    assert!(!report.books.balanced());
+    assert!(!report.audit.balanced());
     let [leak] = &*report.leaks else { panic!("{:?}", report.leaks) };
     assert_eq!(
         (&*leak.stage, i64::from(leak.frames)),
-        ("leaky: answered", report.books.lost_frames)
+        ("leaky: answered", report.audit.lost_frames)
     );
 }

@@ -4,8 +4,8 @@
 
 mod allocate;
 mod answers;
+mod audit;
 mod bench_of;
-mod books;
 mod captures;
 mod damaged;
 mod frames;

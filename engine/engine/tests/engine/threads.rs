@@ -40,7 +40,7 @@ fn balanced(reports: &[Result<Report, EngineError>]) {
     for report in reports {
         let report = report.as_ref().unwrap();
         assert!(report.error.is_none(), "{:?}", report.error);
-        assert!(report.books.balanced(), "{}\n{}", report.books, report.status);
+        assert!(report.audit.balanced(), "{}\n{}", report.audit, report.status);
     }
 }
 

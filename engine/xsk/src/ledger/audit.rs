@@ -107,7 +107,7 @@ pub struct Audit {
     pub counts: Counts,
     /// Frames found by the walk.
     pub found: Found,
-    /// Everything that is wrong; nothing, if the books balance.
+    /// Everything that is wrong; nothing if the ledger balances.
     pub faults: Vec<Fault>,
 }
 

@@ -1,4 +1,4 @@
-//! The books: where each frame is, since when, and how many went from where to where.
+//! The ledger: where each frame is, since when, and how many went from where to where.
 //!
 //! Two accounts that do not know of each other. A [`Record`] for each frame says where it is. A
 //! [`Counts`] for each pool has counted every transition where it happens: nothing in it is

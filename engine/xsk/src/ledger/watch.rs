@@ -1,4 +1,4 @@
-//! The books, read beside the workers: by any thread of this process ([`Watch`]), and by another
+//! The ledger, read beside the workers: by any thread of this process ([`Watch`]), and by another
 //! process, which maps the memory so that nothing can be written ([`Inspector`]).
 
 use std::os::fd::OwnedFd;
@@ -23,7 +23,7 @@ pub struct Aged {
     pub frame: u32,
 }
 
-/// The books, read beside the workers. What it sees of different frames may be of different
+/// The ledger, read beside the workers. What it sees of different frames may be of different
 /// moments.
 #[derive(Clone, Debug)]
 pub struct Watch {
@@ -123,7 +123,7 @@ fn add(found: &mut Vec<Aged>, record: Record, age: u32, frame: u32) {
 }
 
 impl Umem {
-    /// The books, to be read by any thread while workers go on.
+    /// The ledger, to be read by any thread while workers go on.
     pub fn watch(&self) -> Watch {
         Watch { umem: self.clone(), cursor: 0 }
     }
@@ -150,10 +150,10 @@ impl Inspector {
         self.umem.watch()
     }
 
-    /// Bytes of the frames, and of the books behind them.
+    /// Bytes of the frames, and of the ledger behind them.
     pub fn sizes(&self) -> (usize, usize) {
-        let (_, frames, books) = self.umem.place();
-        (frames, books)
+        let (_, frames, ledger) = self.umem.place();
+        (frames, ledger)
     }
 
     /// A frame's bytes from where received packets begin, to its end; empty where there is no such

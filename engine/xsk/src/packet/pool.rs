@@ -97,7 +97,7 @@ impl Umem {
     ///
     /// # Errors
     /// [`UmemError::Foreign`] where this memory was made here, there is no such pool or it was
-    /// taken, or its books cannot be.
+    /// taken, or its ledger is damaged.
     pub fn take_over_pool(&self, number: u8, free: u32) -> Result<Pool, UmemError> {
         let foreign = |why: String| UmemError::Foreign { why: format!("pool {number}: {why}") };
         if number >= self.layout().pools || !self.is_handed_over() || !self.open_once(number) {

@@ -37,7 +37,7 @@ impl Inheritance {
     /// What belongs to a pool that had so many frames on its list, as the predecessor says.
     ///
     /// # Errors
-    /// Why its books cannot be.
+    /// Why its ledger is damaged.
     pub(crate) fn of_pool(&self, pool: u8, free: u32, counts: &Counts) -> Result<Share, String> {
         let mut share = Share::none(self.0.len());
         let records = (0..).zip(self.0.iter().map(|word| Record::unpack(*word)));

@@ -43,11 +43,11 @@ pub struct Mapping {
 impl Umem {
     /// The parts of this mapping.
     pub fn parts(&self) -> Vec<Part> {
-        let (begin, frames, books) = self.place();
+        let (begin, frames, ledger) = self.place();
         let part = |name: &str, range| Part { name: name.into(), range };
         vec![
             part("UMEM: frames", begin..begin + frames),
-            part("UMEM: books", begin + frames..begin + frames + books),
+            part("UMEM: ledger", begin + frames..begin + frames + ledger),
         ]
     }
 }
@@ -106,11 +106,11 @@ fn recognised(mapping: &Mapping, guard_end: Option<usize>, umem: Option<&Inspect
     let whole = |name: &str| vec![Part { name: name.into(), range: range.clone() }];
     match (&*mapping.name, umem) {
         (name, Some(umem)) if name.starts_with("/memfd:ringway-umem") => {
-            let (frames, books) = umem.sizes();
+            let (frames, ledger) = umem.sizes();
             let end = range.start + frames;
             vec![
                 Part { name: "UMEM: frames".into(), range: range.start..end },
-                Part { name: "UMEM: books".into(), range: end..end + books },
+                Part { name: "UMEM: ledger".into(), range: end..end + ledger },
             ]
         }
         (name, _) if name.starts_with("socket:[") => {
@@ -259,6 +259,6 @@ Rss:                  12 kB
         assert_eq!(mapping.parts, umem.parts());
         assert_eq!(mapping.parts[0].range.len(), 64 * 2048);
         assert!(map.iter().any(|m| m.name == "[stack]"));
-        assert!(mapping.to_string().contains("UMEM: books"), "{mapping}");
+        assert!(mapping.to_string().contains("UMEM: ledger"), "{mapping}");
     }
 }

@@ -1,4 +1,4 @@
-//! The memory that packets lie in, shared with the kernel: frames first, then the books about them.
+//! The memory that packets lie in, shared with the kernel: frames first, then the ledger about them.
 //!
 //! ```text
 //! +-----------------------+--------+---------+---------+
@@ -6,8 +6,8 @@
 //! +-----------------------+--------+---------+---------+
 //!   registered as UMEM               a pool    a frame
 //! ```
-//! The books lie in the same mapping, so they share its large pages, and a successor that receives
-//! the file has them too. The crate's documentation says what is trusted there.
+//! The ledger lies in the same mapping, so they share its large pages, and a successor that receives
+//! the file has it too. The crate's documentation says what is trusted there.
 
 pub(crate) mod inheritance;
 pub(crate) mod kernel_frames;
@@ -91,7 +91,7 @@ impl Default for UmemConfig {
 }
 
 impl UmemConfig {
-    /// Bytes that such memory takes: frames, and the books about them.
+    /// Bytes that such memory takes: frames, and the ledger about them.
     ///
     /// # Errors
     /// [`UmemError::Frames`], [`UmemError::Headroom`].
@@ -278,7 +278,7 @@ impl Umem {
     }
 
     /// Memory that another process made and handed over: its [`Umem::file`]. [`Umem::claim`] goes
-    /// on with it. To look at its books, take an [`Inspector`](crate::Inspector).
+    /// on with it. To read its ledger, use an [`Inspector`](crate::Inspector).
     ///
     /// # Safety
     /// From the claim until this process offers the memory itself, nobody else writes to its
@@ -286,7 +286,7 @@ impl Umem {
     /// another mapping. This cannot be checked. So take memory over only from a process that is
     /// trusted with all that this one may do.
     ///
-    /// Books are checked: they may say anything, and change at any time.
+    /// The ledger is checked: it may say anything, and may change at any time.
     ///
     /// # Errors
     /// [`UmemError::Foreign`], [`UmemError::Memory`].
@@ -452,10 +452,10 @@ impl Umem {
         chunk.bytes() - headroom - KERNEL_HEADROOM
     }
 
-    /// Where it lies in this process: frames, then books. (begin, bytes of frames, bytes of books)
+    /// Where it lies in this process: frames, then the ledger. (begin, bytes of frames, bytes of the ledger)
     pub fn place(&self) -> (usize, usize, usize) {
-        let (begin, books) = (self.base().as_ptr() as usize, self.layout().header);
-        (begin, books, self.layout().end - books)
+        let (begin, ledger) = (self.base().as_ptr() as usize, self.layout().header);
+        (begin, ledger, self.layout().end - ledger)
     }
 
     /// Tells the kernel of this memory, by a socket that is new.
@@ -541,7 +541,7 @@ impl Umem {
 // SAFETY: made of atomics.
 unsafe impl Shared for Header {}
 
-/// Part of the books, within the mapping.
+/// Part of the ledger, within the mapping.
 struct Table<'a, T> {
     first: NonNull<u8>,
     place: usize,

@@ -84,8 +84,8 @@ fn macswap(time: Duration) -> Result<Figure> {
     let app = L2fwd::new(Macs::Swap);
     let mut worker = Worker::new(pool, vec![Box::new(port)], app, options);
     let figure = repeat(time, || drop(worker.round()));
-    let books = worker.books();
-    if books.balanced() { Ok(figure) } else { Err(failed(books.to_string())) }
+    let audit = worker.audit();
+    if audit.balanced() { Ok(figure) } else { Err(failed(audit.to_string())) }
 }
 
 fn frames(time: Duration) -> Result<Figure> {

@@ -285,7 +285,7 @@ impl Server {
         }
     }
 
-    /// Ends it; what was measured does not count unless its books balance. What a program of others
+    /// Ends it; what was measured does not count unless its ledger balances. What a program of others
     /// said.
     pub(super) fn stop(self) -> Result<Option<String>> {
         match self {
@@ -295,8 +295,8 @@ impl Server {
                     if let Some(error) = report.error {
                         return Err(error.into());
                     }
-                    if !report.books.balanced() {
-                        let what = report.books.to_string();
+                    if !report.audit.balanced() {
+                        let what = report.audit.to_string();
                         return Err(Error::NoFigure { who: "ringway".into(), what });
                     }
                 }

@@ -107,7 +107,7 @@ impl Site {
         frame::segment(to, tcp_flags)
     }
 
-    /// Feeds packets, and compares the gateway's own books: a packet that took another way would be
+    /// Feeds packets, and compares the gateway's own ledger: a packet that took another way would be
     /// another figure.
     fn feed(&mut self, feeder: &mut Feeder<'_>, meal: &Meal<'_>) -> Result<u64> {
         let before = (self.view.ledger(SLOT)?, self.flows_begun()?);
@@ -136,7 +136,7 @@ fn least(packets: u64) -> u64 {
     packets - packets * STRAYS_PER_MILLE / 1000
 }
 
-/// What the books say, unless all but a few packets ended as they should and every one was counted.
+/// What the ledger says, unless all but a few packets ended as they should and every one was counted.
 fn ended_otherwise(
     before: &rw_ledger,
     after: &rw_ledger,
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn the_books_tell_another_way() {
+    fn the_ledger_shows_another_way() {
         let (mut after, nat) = (rw_ledger::default(), (Verdict::Tx, Reason::NatForward));
         after.seen = 10_000;
         after.counts[Verdict::Tx as usize][Reason::NatForward as usize] = 9_990;

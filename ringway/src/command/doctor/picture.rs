@@ -21,7 +21,7 @@ pub fn draw(path: &Path, colour: bool) -> String {
         if path.traced { "; losses by the kernel's reasons" } else { "" },
     );
     let tables =
-        [queues(path), processors(path), road(path), uppers(path), books(path), sent(path)];
+        [queues(path), processors(path), road(path), uppers(path), balance(path), sent(path)];
     // The processors of what lies upon another device are those of that.
     let skipped = if path.below.is_some() { 2 } else { 0 };
     for table in tables.iter().skip(skipped).filter(|table| !table.is_empty()) {
@@ -169,10 +169,10 @@ fn uppers(path: &Path) -> Table {
     table
 }
 
-fn books(path: &Path) -> Table {
-    let books = &path.books;
+fn balance(path: &Path) -> Table {
+    let balance = &path.balance;
     let mut table = Table::new(&["the sum", "packets", ""]);
-    let came = (books.received + books.others.unwrap_or(0)).max(1);
+    let came = (balance.received + balance.others.unwrap_or(0)).max(1);
     let mut row = |what: &str, n: Option<i64>, tone: Tone| {
         let part = n.map(|n| format!("{:.1} %", n as f64 * 100.0 / came as f64));
         let number = n.map_or_else(|| "-".to_owned(), |n| n.to_string());
@@ -181,22 +181,22 @@ fn books(path: &Path) -> Table {
     };
     let some = |n: u64| Some(n as i64);
     let all = |n: Option<u64>| n.map(|n| n as i64);
-    row("received", some(books.received), Tone::Plain);
-    if books.others.is_some() {
-        row("and by other interfaces *", all(books.others), Tone::Plain);
+    row("received", some(balance.received), Tone::Plain);
+    if balance.others.is_some() {
+        row("and by other interfaces *", all(balance.others), Tone::Plain);
     }
-    row("- lost", some(books.lost), if books.lost > 0 { Tone::Bad } else { Tone::Plain });
-    row("- taken by XDP", some(books.taken_by_xdp), Tone::Plain);
-    row("- joined by GRO", some(books.joined), Tone::Plain);
-    row("- passed on", all(books.passed_on), Tone::Plain);
-    if books.handed_up.is_some() {
-        row("- handed up", all(books.handed_up), Tone::Plain);
+    row("- lost", some(balance.lost), if balance.lost > 0 { Tone::Bad } else { Tone::Plain });
+    row("- taken by XDP", some(balance.taken_by_xdp), Tone::Plain);
+    row("- joined by GRO", some(balance.joined), Tone::Plain);
+    row("- passed on", all(balance.passed_on), Tone::Plain);
+    if balance.handed_up.is_some() {
+        row("- handed up", all(balance.handed_up), Tone::Plain);
     }
     // Of a port all goes up.
-    if books.handed_up.is_none() || books.delivered.is_some() {
-        row("- delivered", all(books.delivered), Tone::Good);
+    if balance.handed_up.is_none() || balance.delivered.is_some() {
+        row("- delivered", all(balance.delivered), Tone::Good);
     }
-    row("= not accounted for", books.rest, Tone::Plain);
+    row("= not accounted for", balance.rest, Tone::Plain);
     table
 }
 

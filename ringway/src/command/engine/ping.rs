@@ -150,7 +150,7 @@ impl Report {
                 max_ms,
                 mdev_ms,
             }),
-            balanced: ended.iter().all(|report| report.books.balanced()),
+            balanced: ended.iter().all(|report| report.audit.balanced()),
             error: ended.iter().find_map(|report| report.error.as_ref()).map(ToString::to_string),
         }
     }

@@ -59,8 +59,8 @@ fn a_million_mutated_frames() {
     let seeds = seeds::of_nat(&mut world);
     // Before anything is changed the seeds must do what they are for: all verdicts but ABORTED.
     let runs = |world: &World| [FRONT, BACK].map(|slot| world.root(slot).run_count());
-    let books = |world: &World| [FRONT, BACK].map(|slot| world.ledger(slot));
-    let (runs_before, books_before) = (runs(&world), books(&world));
+    let ledgers = |world: &World| [FRONT, BACK].map(|slot| world.ledger(slot));
+    let (runs_before, ledgers_before) = (runs(&world), ledgers(&world));
 
     let shared = &world;
     let seeds = &seeds;
@@ -75,31 +75,31 @@ fn a_million_mutated_frames() {
 
     let fed: u64 = tallies.iter().map(|tally| tally.frames).sum();
     assert_eq!(fed, MILLION);
-    let (runs_after, books_after) = (runs(&world), books(&world));
+    let (runs_after, ledgers_after) = (runs(&world), ledgers(&world));
     let kernel: u64 = runs_after.iter().sum::<u64>() - runs_before.iter().sum::<u64>();
-    let seen: u64 = books_after.iter().map(|b| b.seen).sum::<u64>()
-        - books_before.iter().map(|b| b.seen).sum::<u64>();
+    let seen: u64 = ledgers_after.iter().map(|b| b.seen).sum::<u64>()
+        - ledgers_before.iter().map(|b| b.seen).sum::<u64>();
     assert_eq!((kernel, seen), (MILLION, MILLION), "runs by the kernel's count, and by ours");
-    for book in &books_after {
-        assert_eq!(book.difference(), 0);
+    for ledger in &ledgers_after {
+        assert_eq!(ledger.difference(), 0);
     }
     for verdict in Verdict::all() {
         let given: u64 = tallies.iter().filter_map(|tally| tally.verdicts.get(&verdict)).sum();
-        let total = |books: &[ringway_abi::raw::rw_ledger; 2]| -> u64 {
-            books.iter().flat_map(|book| Reason::all().map(|r| book.count(verdict, r))).sum()
+        let total = |ledgers: &[ringway_abi::raw::rw_ledger; 2]| -> u64 {
+            ledgers.iter().flat_map(|ledger| Reason::all().map(|r| ledger.count(verdict, r))).sum()
         };
-        assert_eq!(given, total(&books_after) - total(&books_before), "{verdict}");
+        assert_eq!(given, total(&ledgers_after) - total(&ledgers_before), "{verdict}");
     }
-    assert_eq!(books_after.iter().map(|b| b.counts[0].iter().sum::<u64>()).sum::<u64>(), 0);
+    assert_eq!(ledgers_after.iter().map(|b| b.counts[0].iter().sum::<u64>()).sum::<u64>(), 0);
     // It must have got somewhere: reasons that a frame alone can bring about.
     let good: u64 = tallies.iter().map(|tally| tally.good_and_sent).sum();
     println!("{good} came in order and were sent on");
     assert!(good > MILLION / 10, "only {good} frames in order were sent on");
     let reached = |reason: Reason| {
         Verdict::all().any(|v| {
-            books_after
+            ledgers_after
                 .iter()
-                .zip(&books_before)
+                .zip(&ledgers_before)
                 .any(|(a, b)| a.count(v, reason) > b.count(v, reason))
         })
     };
@@ -129,7 +129,7 @@ fn a_million_mutated_frames() {
     assert!(!reached(Reason::NoState) && !reached(Reason::None));
 }
 
-/// The books agree with the kernel's count while two CPUs write them and a third reads.
+/// The ledgers agree with the kernel's count while two CPUs write them and a third reads.
 #[test]
 fn the_kernel_counts_the_same() {
     needs_root!("the_kernel_counts_the_same");
@@ -153,17 +153,17 @@ fn the_kernel_counts_the_same() {
             for slot in [FRONT, BACK] {
                 // Seen is written first, and read first of all: at most one packet per CPU is
                 // under way, but a slow reader sees later counts.
-                let book = world.ledger(slot);
-                assert!(book.difference() <= 2, "{}", book.difference());
+                let ledger = world.ledger(slot);
+                assert!(ledger.difference() <= 2, "{}", ledger.difference());
             }
         }
     });
     let mut fed = 0;
-    for (slot, (runs, book)) in [FRONT, BACK].into_iter().zip(&before) {
+    for (slot, (runs, ledger)) in [FRONT, BACK].into_iter().zip(&before) {
         let after = world.ledger(slot);
         assert_eq!(after.difference(), 0);
-        assert_eq!(after.seen - book.seen, world.root(slot).run_count() - runs, "slot {slot}");
-        fed += after.seen - book.seen;
+        assert_eq!(after.seen - ledger.seen, world.root(slot).run_count() - runs, "slot {slot}");
+        fed += after.seen - ledger.seen;
     }
     assert_eq!(fed, 2 * EACH);
 }

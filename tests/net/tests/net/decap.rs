@@ -219,7 +219,7 @@ fn what_is_pinned_stays() -> Result<()> {
     pair.serves()?;
     let status = pair.status()?;
     ensure!(status["pinned"] == true && status["gue_port"] == 7000, "{status}");
-    ensure!(counted(&status, "decap-ipip") > before, "the books begin anew: {status}");
+    ensure!(counted(&status, "decap-ipip") > before, "the ledger begins anew: {status}");
     // Only what stays as well may take its place: a foreground one would take it away at its end.
     let third = ringway(&pair.backend, &["decap", "-i", "eth0"])?;
     ensure!(third.code == 1 && third.err.contains("pinned since 2"), "{third:?}");

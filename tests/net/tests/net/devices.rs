@@ -98,7 +98,7 @@ impl Site {
     }
 }
 
-/// Every packet is in the books, and none was lost behind them.
+/// Every packet is in the ledger, and none was lost after it was counted.
 fn balanced(status: &Value) -> Result<()> {
     ensure!(status["ledger"]["difference_packets"] == 0, "{}", status["ledger"]);
     ensure!(status["losses"] == Value::Array(vec![]), "{}", status["losses"]);

@@ -178,14 +178,14 @@ fn every_packet_ends_at_a_step() -> Result<()> {
     ] {
         ensure!(lost(&picture, step, what) == wanted as u64, "{what} {wanted}: {picture:#}");
     }
-    let books = &picture["books"];
+    let balance = &picture["books"];
     let all = (FULL + CLOSED + WRONG + RULED_OUT + GOOD) as u64;
-    let received = books["received"].as_u64().context("no sum")?;
+    let received = balance["received"].as_u64().context("no sum")?;
     // Beside them there are ARP and neighbour discovery.
     ensure!((all..all + 30).contains(&received), "{received}: {picture:#}");
-    let rest = books["rest"].as_i64().context("no rest")?;
+    let rest = balance["rest"].as_i64().context("no rest")?;
     ensure!(rest.abs() <= 3, "{picture:#}");
-    let delivered = books["delivered"].as_u64().context("not delivered")?;
+    let delivered = balance["delivered"].as_u64().context("not delivered")?;
     ensure!(
         delivered >= (GOOD + fitted) as u64 && delivered < (GOOD + fitted + 30) as u64,
         "{picture:#}"

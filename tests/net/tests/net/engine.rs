@@ -30,7 +30,7 @@ pub fn start(ours: &Namespace, arguments: &[&str]) -> Result<Child> {
     Ok(child)
 }
 
-/// Ends it; its result, whose books balance.
+/// Ends it; its result, whose ledger balances.
 pub fn end(mut child: Child) -> Result<Value> {
     child.signal(Signal::TERM)?;
     let end = child.wait(SOON)?;
@@ -227,7 +227,7 @@ fn an_engine_is_inspected() -> Result<()> {
     let map = inspect(&[&pid, "--memory-map"])?;
     for part in [
         "UMEM: frames",
-        "UMEM: books",
+        "UMEM: ledger",
         "ring: RX",
         "ring: TX",
         "ring: FILL",

@@ -3,7 +3,6 @@
 mod alarms;
 mod announce;
 mod bench;
-mod books;
 mod broken;
 mod bundle;
 mod capture;
@@ -40,6 +39,7 @@ mod icmp;
 mod interface;
 mod lab_killed;
 mod layer3;
+mod ledger;
 mod list_flows;
 mod losses;
 mod many_services;

@@ -1,4 +1,4 @@
-//! Endpoints, books, and who serves.
+//! Endpoints, the ledger, and who serves.
 
 use std::time::{Duration, UNIX_EPOCH};
 

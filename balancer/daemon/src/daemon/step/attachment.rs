@@ -181,8 +181,8 @@ impl Attachment {
         self.existing.is_cut_off(name) || self.interfaces.iter().any(gone)
     }
 
-    /// Interfaces with books of their own: name, slot and index.
-    pub(super) fn with_books(&self) -> Vec<(String, u32, u32)> {
+    /// Interfaces with a ledger of their own: name, slot and index.
+    pub(super) fn with_counters(&self) -> Vec<(String, u32, u32)> {
         let here = self.interfaces.iter().filter(|i| !self.gone.contains(&i.slot));
         here.map(|i| (i.name.clone(), i.slot, i.ifindex)).collect()
     }

@@ -42,8 +42,8 @@ pub enum Effect {
     /// Has the interfaces receive what asks for announced addresses.
     ReceiveSolicitations,
     ReadTraffic,
-    /// Reads these interfaces' books: name, slot and index.
-    ReadBooks(Vec<(String, u32, u32)>),
+    /// Reads these interfaces' ledgers: name, slot and index.
+    ReadCounters(Vec<(String, u32, u32)>),
     ReadTables,
     /// Looks at the machine as this configuration needs it.
     ReadMachine(Arc<Config>),

@@ -114,7 +114,7 @@ impl State {
             self.effects.order(DatapathCommand::Beat);
         }
         if self.attachment.is_done() {
-            self.effects.push(Effect::ReadBooks(self.attachment.with_books()));
+            self.effects.push(Effect::ReadCounters(self.attachment.with_counters()));
         }
         if monitor.ticks.is_multiple_of(A_SECOND) {
             self.effects.push(Effect::Survey);
@@ -202,7 +202,7 @@ impl State {
                 self.monitor.machine = report;
                 self.effects.post();
             }
-            Seen::Books(sample) => {
+            Seen::Counters(sample) => {
                 self.monitor.counter_watch.note(self.at.now, sample);
                 self.alarmed(&before);
             }

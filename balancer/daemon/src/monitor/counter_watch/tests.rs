@@ -27,7 +27,7 @@ impl Player {
     }
 
     fn packets(&mut self, times: u32, each: u64) -> Vec<Problem> {
-        self.play(times, |counts| counts.books.seen += each)
+        self.play(times, |counts| counts.ledger.seen += each)
     }
 }
 
@@ -100,9 +100,9 @@ fn silence_becomes_usual() {
 fn what_the_kernel_drops_is_told_while_it_matters() {
     let lose = |packets: u64| {
         move |counts: &mut Counts| {
-            counts.books.seen += 20_000;
-            counts.books.counts[Verdict::Tx as usize][Reason::NatForward as usize] += 20_000;
-            counts.books.lost[Loss::NoReceiver as usize] += packets;
+            counts.ledger.seen += 20_000;
+            counts.ledger.counts[Verdict::Tx as usize][Reason::NatForward as usize] += 20_000;
+            counts.ledger.lost[Loss::NoReceiver as usize] += packets;
         }
     };
     assert!(Player::new().play(100, lose(1)).is_empty(), "one in twenty thousand");
@@ -121,8 +121,8 @@ fn what_the_kernel_drops_is_told_while_it_matters() {
 fn a_device_that_drops_is_told_but_not_of_our_own_drops() {
     let drop = |ours: u64| {
         move |counts: &mut Counts| {
-            counts.books.seen += 1000;
-            counts.books.counts[Verdict::Drop as usize][Reason::Malformed as usize] += ours;
+            counts.ledger.seen += 1000;
+            counts.ledger.counts[Verdict::Drop as usize][Reason::Malformed as usize] += ours;
             counts.drops.as_mut().expect("drops").rx_dropped += 100;
         }
     };
@@ -136,7 +136,7 @@ fn a_full_table_names_the_key_to_raise() {
         let mut player = Player::new();
         player.packets(3, 10);
         let told = player.play(1, |counts| {
-            counts.books.counts[Verdict::Drop as usize][full.reason as usize] += 1;
+            counts.ledger.counts[Verdict::Drop as usize][full.reason as usize] += 1;
         });
         assert_eq!(kinds(&told), [ProblemKind::TableFull]);
         assert!(told[0].error.contains(full.reason.name()), "{told:?}");

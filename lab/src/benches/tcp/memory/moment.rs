@@ -1,4 +1,4 @@
-//! The kernel's memory at one moment, by three books: its caches, what TCP accounts for, and a
+//! The kernel's memory at one moment, from three sources: its caches, what TCP accounts for, and a
 //! cgroup's.
 
 use std::collections::BTreeMap;

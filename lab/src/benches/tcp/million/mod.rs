@@ -165,7 +165,7 @@ impl Million {
         let before = namespace.run(Counters::read)??;
         let start = Sample::now(&namespace, Duration::ZERO)?;
         let mut crew = Crew::start(!self.no_pace, plan, scheme, &namespace)?;
-        let books = Books::open()?;
+        let baseline = SlabBaseline::read()?;
         let cpus = thread::available_parallelism().map_or(1, |n| n.get() as u64);
         let rate = (!self.no_pace).then(|| self.rate.unwrap_or(RATE_PER_CPU * cpus));
         let began = Instant::now();
@@ -180,7 +180,7 @@ impl Million {
         let connect_s = began.elapsed().as_secs_f64();
         let accepted = crew.accepted(plan.connections)?;
         samples.push(Sample::now(&namespace, began.elapsed())?);
-        let (bytes_per_connection, disturbed) = books.bytes_per_connection(accepted)?;
+        let (bytes_per_connection, disturbed) = baseline.bytes_per_connection(accepted)?;
         let diag = count_by_diag(&namespace)?;
         let (sampled, echoed) = crew.sample(plan.connections)?;
         let counters = namespace.run(Counters::read)??.since(&before);
@@ -191,7 +191,7 @@ impl Million {
         crew.end();
         drop(namespace);
         let teardown_s = ending.elapsed().as_secs_f64();
-        Slabs::wait_until_as(&books.before, 2 * accepted);
+        Slabs::wait_until_as(&baseline.before, 2 * accepted);
         Ok(Round {
             scheme,
             groups: plan.groups,
@@ -213,13 +213,13 @@ impl Million {
 }
 
 /// The kernel's caches before the first connection, when helpers are there already.
-struct Books {
+struct SlabBaseline {
     names: Names,
     before: Slabs,
 }
 
-impl Books {
-    fn open() -> Result<Self> {
+impl SlabBaseline {
+    fn read() -> Result<Self> {
         let names = Names::read();
         Ok(Self { before: Slabs::settled(&names)?, names })
     }

@@ -1,4 +1,4 @@
-//! The books balance, and say so where they do not.
+//! The ledger balances, and the audit says so where it does not.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -72,10 +72,10 @@ fn what_waits_at_the_end() {
         send(&mut outside, &worker, 60);
         worker.round().unwrap();
     }
-    let books = worker.books();
-    assert!(books.balanced(), "{books}");
+    let audit = worker.audit();
+    assert!(audit.balanced(), "{audit}");
     let ended = worker.finish();
-    assert!(ended.books.balanced(), "{}", ended.books);
+    assert!(ended.audit.balanced(), "{}", ended.audit);
     let packets = ended.status.packets;
     let named: Vec<_> = packets.dropped.iter().map(|d| (d.reason, d.packets)).collect();
     // 64 are in the cable, 70 waited.
@@ -153,10 +153,10 @@ fn a_leak_is_seen() {
     let strange = Strange { kept: Rc::clone(&kept), keeps: true, ..Strange::default() };
     let (_outside, mut worker) = with_strange(strange);
     worker.round().unwrap();
-    let books = worker.books();
-    assert!(!books.balanced() && books.lost_frames == 10, "{books}");
+    let audit = worker.audit();
+    assert!(!audit.balanced() && audit.lost_frames == 10, "{audit}");
     drop(kept.take());
-    assert!(worker.books().balanced());
+    assert!(worker.audit().balanced());
 }
 
 /// Whatever a port does: what it put into the batch came in.
@@ -176,7 +176,7 @@ fn what_came_before_a_port_failed_is_no_leak() {
     let packets = worker.status().packets;
     assert_eq!((packets.received_packets, packets.transmitted_packets), (10, 10));
     batch.clear();
-    assert!(worker.books().balanced(), "{}", worker.books());
+    assert!(worker.audit().balanced(), "{}", worker.audit());
 }
 
 #[test]
@@ -185,14 +185,14 @@ fn what_a_port_frees_or_loses() {
     worker.round().unwrap();
     let packets = worker.status().packets;
     assert_eq!((packets.dropped[0].reason, packets.dropped[0].packets), ("unsendable", 10));
-    assert!(worker.books().balanced());
+    assert!(worker.audit().balanced());
 
     let (_outside, mut worker) = with_strange(Strange { fails: true, ..Strange::default() });
     let error = worker.round().unwrap_err().to_string();
     assert_eq!(error, "strange: it was told to fail; do not tell it");
     let packets = worker.status().packets;
     assert_eq!((packets.dropped[0].reason, packets.dropped[0].packets), ("port-failed", 10));
-    assert!(worker.books().balanced());
+    assert!(worker.audit().balanced());
 }
 
 #[test]

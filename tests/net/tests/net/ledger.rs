@@ -13,7 +13,7 @@ use serde_json::Value;
 
 const INTERFACES: [&str; 2] = ["eth0", "eth1"];
 
-/// One interface by three witnesses: our books, the device, and the kernel's count of our program's
+/// One interface in three counts: our ledger, the device, and the kernel's count of our program's
 /// runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Count {
@@ -82,7 +82,7 @@ fn traffic(site: &Site) -> Result<()> {
 }
 
 #[test]
-fn the_books_agree_with_themselves_the_device_and_the_kernel() -> Result<()> {
+fn the_ledger_agrees_with_itself_the_device_and_the_kernel() -> Result<()> {
     needs_root!();
     let site = Site::new(2)?;
     let _echo = site.echo(SERVICE_V4, 7)?;

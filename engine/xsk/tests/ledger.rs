@@ -1,4 +1,4 @@
-//! The books balance whatever program and kernel do, against a kernel that is played: no frame is
+//! The ledger balances whatever the program and the kernel do, against a simulated kernel: no frame is
 //! lost, none is in two places, and packets arrive and leave as they are, through the overflow of
 //! the rings' indices.
 #![allow(clippy::unwrap_used)]
@@ -191,10 +191,10 @@ impl World {
             Lie::Complete(address) => drop(self.kernel.complete_address(address)),
             Lie::Deliver(descriptor) => drop(self.kernel.deliver_descriptor(descriptor)),
             Lie::Write(at, word) => {
-                let (_, frames, books) = self.pool.umem().place();
-                // SAFETY: it is written to books, and to no frame.
+                let (_, frames, ledger) = self.pool.umem().place();
+                // SAFETY: only the ledger is written, no frame.
                 let file = unsafe { self.pool.umem().file() }.try_clone_to_owned().unwrap();
-                let at = frames + at % (books - 8);
+                let at = frames + at % (ledger - 8);
                 File::from(file).write_all_at(&word.to_ne_bytes(), at as u64).unwrap();
             }
         }
@@ -228,7 +228,7 @@ impl World {
 enum Lie {
     Complete(u64),
     Deliver(Descriptor),
-    /// Into the books.
+    /// Into the ledger.
     Write(usize, u64),
 }
 
@@ -289,9 +289,9 @@ proptest! {
         prop_assert!(audit.balanced(), "{}", audit);
     }
 
-    /// Somebody who has the file overwrites books at any time, and the kernel lies, too.
+    /// Somebody who has the file overwrites the ledger at any time, and the kernel lies, too.
     #[test]
-    fn books_that_others_write(before in 0..40_u32, steps in vec(prop_oneof![
+    fn a_ledger_that_others_write(before in 0..40_u32, steps in vec(prop_oneof![
         2 => step().prop_map(Ok), 1 => lie().prop_map(Err), 2 => forgery().prop_map(Err),
     ], 1..150)) {
         let mut world = World::new(before);

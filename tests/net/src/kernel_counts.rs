@@ -1,4 +1,4 @@
-//! What the kernel counts, to hold Ringway's books against.
+//! What the kernel counts, to compare Ringway's ledger with.
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::Path;

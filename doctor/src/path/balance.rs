@@ -1,4 +1,4 @@
-//! What came in, what became of it, and what does not add up.
+//! Received packets, what became of them, and what is not accounted for.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ const IP: [u16; 2] = [0x0800, 0x86dd];
 /// Received packets, and what became of them: what came in is the sum of all but `others`, which
 /// came in by other interfaces and is in these sums.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Books {
+pub struct PacketBalance {
     /// Came in, lost in the ring or not.
     pub received: u64,
     /// Received by other interfaces, and counted below; absent where they were told apart.
@@ -207,14 +207,14 @@ fn offered(check: &Look) -> u64 {
     check.after.rx_packets - check.before.rx_packets + ring + backlog
 }
 
-pub(super) fn books(check: &Look, steps: &[Reached]) -> Books {
+pub(super) fn balance(check: &Look, steps: &[Reached]) -> PacketBalance {
     let received = offered(check);
     let sum = |wanted: &dyn Fn(Step) -> bool| {
         steps.iter().filter(|one| wanted(one.step)).map(|one| one.lost).sum::<u64>()
     };
     let taken_by_xdp = sum(&|step| step == Step::Xdp);
     let lost = sum(&|step| step != Step::Xdp);
-    let mut books = Books {
+    let mut balance = PacketBalance {
         received,
         others: None,
         lost,
@@ -227,22 +227,24 @@ pub(super) fn books(check: &Look, steps: &[Reached]) -> Books {
         rest_percent: None,
     };
     let filled = match &check.trace {
-        Some(_) => of_trace(check, steps, &mut books),
-        None => of_counters(check, steps, &mut books),
+        Some(_) => of_trace(check, steps, &mut balance),
+        None => of_counters(check, steps, &mut balance),
     };
     if filled.is_ok() {
-        close(&mut books);
+        close(&mut balance);
     }
-    books
+    balance
 }
 
-fn close(books: &mut Books) {
-    let came = books.received + books.others.unwrap_or(0);
-    let became = [Some(books.lost), Some(books.taken_by_xdp), Some(books.joined), books.passed_on];
-    let became: u64 = became.into_iter().chain([books.handed_up, books.delivered]).flatten().sum();
+fn close(balance: &mut PacketBalance) {
+    let came = balance.received + balance.others.unwrap_or(0);
+    let became =
+        [Some(balance.lost), Some(balance.taken_by_xdp), Some(balance.joined), balance.passed_on];
+    let became: u64 =
+        became.into_iter().chain([balance.handed_up, balance.delivered]).flatten().sum();
     let rest = came as i64 - became as i64;
-    books.rest = Some(rest);
-    books.rest_percent = Some(rest as f64 * 100.0 / came.max(1) as f64);
+    balance.rest = Some(rest);
+    balance.rest_percent = Some(rest as f64 * 100.0 / came.max(1) as f64);
 }
 
 /// Of one interface of a trace, by skb: what the stack got.
@@ -316,22 +318,23 @@ fn came_up(check: &Look, ifindex: u32) -> Own {
     own
 }
 
-fn of_trace(check: &Look, steps: &[Reached], books: &mut Books) -> Result<(), Unknown> {
+fn of_trace(check: &Look, steps: &[Reached], balance: &mut PacketBalance) -> Result<(), Unknown> {
     let link = &check.interface.link;
     let mine = own(check, link.ifindex);
     let before: u64 = steps.iter().filter(|one| one.step == Step::Ring).map(|one| one.lost).sum();
     let near: u64 = traced_near(check);
     // GRO joined at most what the segments show, and no more than what is missing.
-    let missing = books.received.saturating_sub(before + near + books.taken_by_xdp + mine.packets);
-    books.joined = missing.min(mine.segments.saturating_sub(mine.packets));
-    books.passed_on = Some(mine.passed_on);
+    let missing =
+        balance.received.saturating_sub(before + near + balance.taken_by_xdp + mine.packets);
+    balance.joined = missing.min(mine.segments.saturating_sub(mine.packets));
+    balance.passed_on = Some(mine.passed_on);
     if link.master.is_some() {
-        books.handed_up =
+        balance.handed_up =
             Some(mine.packets.saturating_sub(mine.early + mine.late + mine.passed_on));
         return Ok(());
     }
     if mine.handed_up > 0 {
-        books.handed_up = Some(mine.handed_up);
+        balance.handed_up = Some(mine.handed_up);
     }
     let ip = counters::ip(check.facts)?;
     let network = check.facts.network()?;
@@ -343,7 +346,7 @@ fn of_trace(check: &Look, steps: &[Reached], books: &mut Books) -> Result<(), Un
         stayed.saturating_sub(one.early + one.passed_on)
     });
     let to_protocols = ip.delivered.saturating_sub(others.sum());
-    books.delivered = Some((to_protocols + mine.not_ip).saturating_sub(mine.late));
+    balance.delivered = Some((to_protocols + mine.not_ip).saturating_sub(mine.late));
     Ok(())
 }
 
@@ -355,7 +358,11 @@ fn traced_near(check: &Look) -> u64 {
     near.filter(early).map(super::Seen::all).sum()
 }
 
-fn of_counters(check: &Look, steps: &[Reached], books: &mut Books) -> Result<(), Unknown> {
+fn of_counters(
+    check: &Look,
+    steps: &[Reached],
+    balance: &mut PacketBalance,
+) -> Result<(), Unknown> {
     let name = &check.interface.link.name;
     let network = check.facts.network()?;
     let (before, after): (BTreeMap<String, Stats>, BTreeMap<String, Stats>) =
@@ -371,23 +378,23 @@ fn of_counters(check: &Look, steps: &[Reached], books: &mut Books) -> Result<(),
     };
     let others: u64 = after.keys().map(of_other).sum();
     let counted_below = upon::below(network, check.interface).is_some();
-    let own = if counted_below { books.received } else { 0 };
-    books.others = Some(others.saturating_sub(own));
+    let own = if counted_below { balance.received } else { 0 };
+    balance.others = Some(others.saturating_sub(own));
     let ip = counters::ip(check.facts)?;
     let late = steps.iter().filter(|one| matches!(one.step, Step::Protocol | Step::Socket));
     let late: u64 = late.map(|one| one.lost).sum();
-    books.joined = ip.segments.saturating_sub(ip.received);
-    books.passed_on = Some(ip.forwarded);
-    books.delivered = Some(ip.delivered.saturating_sub(late));
-    let became = books.lost + books.taken_by_xdp + ip.forwarded + ip.delivered - late;
-    let came = books.received + books.others.unwrap_or(0);
+    balance.joined = ip.segments.saturating_sub(ip.received);
+    balance.passed_on = Some(ip.forwarded);
+    balance.delivered = Some(ip.delivered.saturating_sub(late));
+    let became = balance.lost + balance.taken_by_xdp + ip.forwarded + ip.delivered - late;
+    let came = balance.received + balance.others.unwrap_or(0);
     // A sender's own large packets look joined, too.
-    books.joined = books.joined.min(came.saturating_sub(became));
+    balance.joined = balance.joined.min(came.saturating_sub(became));
     Ok(())
 }
 
 /// What to mind about the sums.
-pub(super) fn notes(check: &Look, books: &Books) -> Vec<String> {
+pub(super) fn notes(check: &Look, balance: &PacketBalance) -> Vec<String> {
     let link = &check.interface.link;
     let mut notes = Vec::new();
     let mut note = |text: String| notes.push(text);
@@ -411,10 +418,10 @@ pub(super) fn notes(check: &Look, books: &Books) -> Vec<String> {
             "{uncounted} packets were of more kinds than there is room to count, and are not accounted for"
         ));
     }
-    if books.others.is_some_and(|others| others > 0) {
+    if balance.others.is_some_and(|others| others > 0) {
         note("packets of other interfaces are in counters marked *, and so in the sum".into());
     }
-    if books.rest.is_some_and(|rest| rest != 0) {
+    if balance.rest.is_some_and(|rest| rest != 0) {
         let unnamed = if check.trace.is_none() {
             "rules of nftables and tc drop without a counter; ARP is none of IP's; "
         } else {
