@@ -132,8 +132,8 @@ pub fn complete(mut sample: Sample) -> Sample {
     origin::add(&mut sample);
     let local = host.local_ports();
     sample.put_json("/netlink/sockets.json", local.and_then(sockets::tcp));
-    told(&mut sample, "/netlink/xdp_features.json", xdp_features::all());
-    told(&mut sample, QUEUES, queues::all());
+    put_known(&mut sample, "/netlink/xdp_features.json", xdp_features::all());
+    put_known(&mut sample, QUEUES, queues::all());
     sample.put_json(ringway_host::NETWORK, network);
     sample
 }
@@ -144,7 +144,7 @@ fn counted(sample: &mut Sample) {
     devices::statistics(sample);
     sample.put_json("/netlink/qdiscs.json", qdiscs::all());
     sample.put_json("/netlink/xdp_sockets.json", xdp_sockets());
-    told(sample, QUEUE_COUNTS, queues::counts());
+    put_known(sample, QUEUE_COUNTS, queues::counts());
     // Takes longest: the others are to be close together.
     tools::rules(sample);
 }
@@ -176,8 +176,8 @@ fn sockets_of_xdp(protocols: &str) -> Option<u64> {
     Some(words.nth(1).and_then(|count| count.parse().ok()).unwrap_or(u64::MAX))
 }
 
-/// What some kernels do not tell.
-fn told<T: serde::Serialize, E: ToString>(
+/// Some kernels do not have this; then the sample says so.
+fn put_known<T: serde::Serialize, E: ToString>(
     sample: &mut Sample,
     path: &str,
     answer: Result<Option<T>, E>,

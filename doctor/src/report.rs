@@ -220,7 +220,7 @@ mod tests {
     /// A range of ports that is nearly used up is far below the default, too: one finding, one fix.
     #[test]
     fn two_that_set_the_same_set_it_alike() {
-        let road = ringway_host::netlink::sockets::PeerTuple {
+        let pair = ringway_host::netlink::sockets::PeerTuple {
             source: [10, 0, 0, 1].into(),
             destination: [10, 0, 0, 2].into(),
             port: 80,
@@ -229,7 +229,7 @@ mod tests {
         let ports = Machine::healthy()
             .put("/proc/sys/net/ipv4/ip_local_port_range", "40000\t40099")
             .edit("/netlink/sockets.json", |all: &mut ringway_host::netlink::sockets::Sockets| {
-                all.roads = vec![road];
+                all.roads = vec![pair];
             });
         let report = ports.report(crate::rules::ALL);
         let symptoms: Vec<_> = report.symptoms().collect();

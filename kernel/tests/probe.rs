@@ -1,4 +1,4 @@
-//! The road of health checks: attached to a device, it sees what leaves by it.
+//! The probe program: attached to a device, it sees what leaves by it.
 
 #![allow(clippy::unwrap_used)]
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * The two ends of a road for `ringway-lab size --calibrate`: run on frames that the kernel itself makes (BPF_F_TEST_XDP_LIVE_FRAMES), `guard` drops them as
+ * The two ends of an I/O path for `ringway-lab size --calibrate`: run on frames that the kernel itself makes (BPF_F_TEST_XDP_LIVE_FRAMES), `guard` drops them as
  * one would that guards a host, `pass` gives them to the kernel's stack.
  */
 #include <linux/bpf.h>

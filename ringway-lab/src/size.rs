@@ -1,4 +1,4 @@
-//! `ringway-lab size`: which road, and how much of everything.
+//! `ringway-lab size`: which I/O path, and how much of everything.
 
 use std::fmt::Write as _;
 use std::fs::{self, File};
@@ -118,7 +118,7 @@ fn text(answer: &Answer, colour: bool) -> String {
     );
     out += &figures(answer).take(colour);
     out += "\n";
-    out += &roads(answer).take(colour);
+    out += &io_paths(answer).take(colour);
     for (heading, lines) in [("", &answer.notes), ("what would change it", &changes(answer))] {
         if !lines.is_empty() {
             out += &format!("\n{heading}{}", if heading.is_empty() { "" } else { "\n" });
@@ -171,7 +171,7 @@ fn bits(value: f64) -> String {
     if number.contains(' ') { format!("{number}bit/s") } else { format!("{number} bit/s") }
 }
 
-fn roads(answer: &Answer) -> Table {
+fn io_paths(answer: &Answer) -> Table {
     let mut table = Table::new(&[
         "road",
         "ns each",

@@ -73,7 +73,7 @@ impl Override {
 
 /// A backend after something was said about it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Told {
+pub struct OverriddenBackend {
     pub service: String,
     pub address: IpAddr,
     /// Its own port; 0: the one that the client asked for.
@@ -193,7 +193,7 @@ impl Overrides {
     }
 
     /// The backend that a change was about, as it is with them; `None`: a change about several.
-    pub fn told(&self, change: &Change, file: &Config) -> Option<Told> {
+    pub fn backend_after(&self, change: &Change, file: &Config) -> Option<OverriddenBackend> {
         let (service, backend) = match change {
             Change::Drain { service, backend }
             | Change::Undrain { service, backend }
@@ -202,7 +202,7 @@ impl Overrides {
         };
         let (service, backend) = find(file, service, backend).ok()?;
         let said = self.of(&service.name, backend.endpoint());
-        Some(Told {
+        Some(OverriddenBackend {
             service: service.name.to_string(),
             address: backend.endpoint().ip(),
             port: backend.endpoint().port(),

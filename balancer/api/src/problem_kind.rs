@@ -71,7 +71,7 @@ troubles! {
     /// The pinned tables could not be read or written, or the tables do not fit.
     TablesNotWritten => "tables-not-written",
     /// Checks of dsr backends have no way.
-    CheckRoad => "check-road",
+    ProbeTunnel => "check-road",
     /// The state directory cannot be used.
     State => "state",
     /// Nobody answers for an address that packets are sent to.

@@ -37,7 +37,7 @@ fn duplicate_names(report: &Report, services: &[Service]) {
         let message = format!(
             "name = {0:?} is the name of an earlier service{1}: write another, such as \"{0}-2\"",
             service.name,
-            report.elsewhere(&span, &earlier.name.span())
+            report.other_place(&span, &earlier.name.span())
         );
         report.error(span, message);
     }
@@ -54,7 +54,7 @@ fn duplicate_keys(report: &Report, services: &[Service]) {
                  {protocol}): change one of them, or move the backends into one service",
                 service.name,
                 other,
-                report.elsewhere(&service.address.span(), &other.span()),
+                report.other_place(&service.address.span(), &other.span()),
                 key.0,
                 key.1
             );
@@ -86,7 +86,7 @@ fn overlaps(report: &Report, services: &[Service]) {
                 service.name,
                 other.ports(),
                 other.name,
-                report.elsewhere(&service.port.span(), &other.port.span())
+                report.other_place(&service.port.span(), &other.port.span())
             );
             report.error(service.port.span(), message);
         }

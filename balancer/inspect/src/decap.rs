@@ -74,7 +74,7 @@ pub struct Counter {
 /// It cannot begin, or the program was taken off its interface.
 pub fn run(options: &Options, tell: impl Fn(&str)) -> Result<Status, Error> {
     let link = find(&options.interface)?;
-    guard(options, &link)?;
+    refuse_default_route(options, &link)?;
     let pin = DecapPin::new(Path::new(DEFAULT_BPFFS), &link.name).map_err(kernel)?;
     alone(options, &link, &pin)?;
     let mut decap = pin.load(link.ifindex, options.gue_port).map_err(kernel)?;
@@ -98,7 +98,7 @@ pub fn run(options: &Options, tell: impl Fn(&str)) -> Result<Status, Error> {
     if options.pin {
         decap.pin(&pin).map_err(kernel)?;
     }
-    tell(&begun(options, &attached, &told));
+    tell(&start_line(options, &attached, &told));
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -227,7 +227,7 @@ fn find(interface: &str) -> Result<Link, Error> {
 }
 
 /// Attaching to the interface by which an administrator came in can lock them out.
-fn guard(options: &Options, link: &Link) -> Result<(), Error> {
+fn refuse_default_route(options: &Options, link: &Link) -> Result<(), Error> {
     if options.allow_default_route || !Host::live().first_network_namespace() {
         return Ok(());
     }
@@ -271,7 +271,7 @@ fn uses(all: &[Address], options: &Options, link: &Link) -> BTreeMap<IpAddr, Use
     wanted
 }
 
-fn begun(options: &Options, attached: &Attached, told: &BTreeMap<IpAddr, Uses>) -> String {
+fn start_line(options: &Options, attached: &Attached, told: &BTreeMap<IpAddr, Uses>) -> String {
     let over = if attached.taken_over { ", in place of the one before" } else { "" };
     let mut text = format!(
         "attached to {} ({}{over}): opens IP in IP, and GUE on UDP port {}, sent to {}",

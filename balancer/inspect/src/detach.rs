@@ -115,7 +115,7 @@ fn refuse_blindly(selector: &NodeSelector<'_>, verify: bool) -> Result<(), Error
     }
 }
 
-/// What a killed daemon has left of the road of its health checks; the rest went with it.
+/// What a killed daemon has left of its probe tunnel; the rest went with it.
 fn remove_rules(outcome: &mut Outcome) {
     match leftovers::remove_stale() {
         Ok(0) => {}

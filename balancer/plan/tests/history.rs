@@ -33,7 +33,7 @@ enum Event {
     /// Every nth flow sends a packet.
     Send(usize),
     /// The records are looked through.
-    Look,
+    Observe,
     /// Another daemon takes over.
     Restart,
 }
@@ -48,7 +48,7 @@ fn event() -> impl Strategy<Value = Event> {
             .prop_map(Event::Wait),
         4 => (10..40usize, prop::bool::weighted(0.2)).prop_map(|(n, full)| Event::Begin(n, full)),
         6 => (1..4usize).prop_map(Event::Send),
-        3 => Just(Event::Look),
+        3 => Just(Event::Observe),
         1 => Just(Event::Restart),
     ]
 }
@@ -257,7 +257,7 @@ impl World {
                 ids.into_iter().for_each(|id| self.send(id));
                 return;
             }
-            Event::Look => return self.observe(),
+            Event::Observe => return self.observe(),
             Event::Restart => return self.restart(),
         }
         self.plan();
@@ -313,7 +313,7 @@ fn three_changes_in_ten_seconds() {
         // By now every flow has a record: the former owners are forgotten, the flows are not.
         for _ in 0..5 {
             world.happen(&Event::Wait(60));
-            world.happen(&Event::Look);
+            world.happen(&Event::Observe);
             world.happen(&Event::Send(1));
         }
         assert_eq!(world.flows.len(), 700);

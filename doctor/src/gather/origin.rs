@@ -95,7 +95,7 @@ impl fmt::Display for Origin {
 }
 
 #[derive(Serialize, Deserialize)]
-struct Told {
+struct OriginFile {
     collected: String,
     namespace: Option<Namespace>,
 }
@@ -104,7 +104,8 @@ struct Told {
 pub fn add(sample: &mut Sample) {
     let now = OffsetDateTime::now_utc();
     let now = now.replace_nanosecond(0).unwrap_or(now);
-    let told = now.format(&Rfc3339).map(|collected| Told { collected, namespace: namespace() });
+    let told =
+        now.format(&Rfc3339).map(|collected| OriginFile { collected, namespace: namespace() });
     sample.put_json(ORIGIN, told);
 }
 
@@ -125,7 +126,7 @@ impl Origin {
     /// Where and when a sample was taken.
     pub fn of(sample: &Sample) -> Self {
         let word = |path: &str| sample.files().get(path).map(|text| text.trim_end().to_owned());
-        let told = word(ORIGIN).and_then(|text| serde_json::from_str::<Told>(&text).ok());
+        let told = word(ORIGIN).and_then(|text| serde_json::from_str::<OriginFile>(&text).ok());
         let (collected, namespace) =
             told.map_or((None, None), |told| (Some(told.collected), told.namespace));
         Self {

@@ -8,7 +8,7 @@ use ringway_host::netlink::links::XdpMode;
 use serde::Serialize;
 
 use super::steps::after_queue;
-use super::{Look, Loss, Reached, Scope, SeenAt, Step, counters, upon};
+use super::{Loss, Reached, Samples, Scope, SeenAt, Step, counters, upon};
 use crate::Unknown;
 
 /// EtherTypes of tags.
@@ -44,35 +44,35 @@ pub struct PacketBalance {
 }
 
 /// Steps with what reached them and what was lost.
-pub(super) fn steps(check: &Look) -> Vec<Reached> {
-    let (before, after) = (&check.before, &check.after);
+pub(super) fn steps(samples: &Samples) -> Vec<Reached> {
+    let (before, after) = (&samples.before, &samples.after);
     let mut lost: BTreeMap<Step, Vec<Loss>> = BTreeMap::new();
     lost.insert(Step::Ring, counters::of_ring(before, after));
-    match &check.trace {
+    match &samples.trace {
         Some(_) => {
-            for (step, loss) in traced(check, check.interface.link.ifindex) {
+            for (step, loss) in traced(samples, samples.interface.link.ifindex) {
                 lost.entry(step).or_default().push(loss);
             }
         }
-        None => untraced(check, &mut lost),
+        None => untraced(samples, &mut lost),
     }
-    let taken = driver_xdp(check).unwrap_or_default();
+    let taken = driver_xdp(samples).unwrap_or_default();
     if !taken.is_empty() {
         // What the driver counts, the trace may have seen as well.
         let seen = lost.remove(&Step::Xdp).unwrap_or_default().into_iter().map(Loss::uncounted);
         lost.insert(Step::Xdp, taken.into_iter().chain(seen).collect());
     }
-    let sockets = counters::sockets(check.facts).into_iter().map(Loss::uncounted);
+    let sockets = counters::sockets(samples.facts).into_iter().map(Loss::uncounted);
     lost.entry(Step::Socket).or_default().extend(sockets);
     // What lies upon another device has no ring of its own.
-    let first = if upon::is_carried(check.interface) { Step::Upon } else { Step::Ring };
+    let first = if upon::is_carried(samples.interface) { Step::Upon } else { Step::Ring };
     let order = [first, Step::Xdp, Step::Stack, Step::Ip, Step::Protocol, Step::Socket, Step::Copy];
     let one = |step: Step| {
         let mut losses = lost.remove(&step).unwrap_or_default();
         losses.retain(|loss| loss.packets > 0);
         losses.sort_by_key(|loss| (!loss.counted, std::cmp::Reverse(loss.packets)));
         let counted = losses.iter().filter(|loss| loss.counted).map(|loss| loss.packets);
-        let (packets, scope) = reached(check, step);
+        let (packets, scope) = reached(samples, step);
         Reached { step, packets, scope, lost: counted.sum(), losses }
     };
     let steps = order.into_iter().map(one);
@@ -81,9 +81,9 @@ pub(super) fn steps(check: &Look) -> Vec<Reached> {
     steps.filter(|one| !beside(one.step) || !one.losses.is_empty()).collect()
 }
 
-/// Losses on the receive road that were seen at tracepoints.
-fn traced(check: &Look, ifindex: u32) -> Vec<(Step, Loss)> {
-    let Some(trace) = &check.trace else { return Vec::new() };
+/// Losses on the receive path that were seen at tracepoints.
+fn traced(samples: &Samples, ifindex: u32) -> Vec<(Step, Loss)> {
+    let Some(trace) = &samples.trace else { return Vec::new() };
     let mut found = Vec::new();
     for at in [SeenAt::Lost, SeenAt::LostNear] {
         for seen in trace.at(at, ifindex) {
@@ -108,9 +108,9 @@ fn traced(check: &Look, ifindex: u32) -> Vec<(Step, Loss)> {
 }
 
 /// This host's own packets that were lost on their way out of the interface.
-pub(super) fn lost_out(check: &Look) -> Vec<Loss> {
-    let Some(trace) = &check.trace else { return Vec::new() };
-    let near = trace.at(SeenAt::LostNear, check.interface.link.ifindex);
+pub(super) fn lost_out(samples: &Samples) -> Vec<Loss> {
+    let Some(trace) = &samples.trace else { return Vec::new() };
+    let near = trace.at(SeenAt::LostNear, samples.interface.link.ifindex);
     let out = near.filter(|seen| Step::of_near(&seen.reason, &seen.function) == Step::Out);
     let loss = |seen: &super::Seen| Loss {
         function: Some(seen.function.clone()),
@@ -119,12 +119,12 @@ pub(super) fn lost_out(check: &Look) -> Vec<Loss> {
     out.map(loss).collect()
 }
 
-fn untraced(check: &Look, lost: &mut BTreeMap<Step, Vec<Loss>>) {
-    let dropped = check.after.rx_dropped.saturating_sub(check.before.rx_dropped);
+fn untraced(samples: &Samples, lost: &mut BTreeMap<Step, Vec<Loss>>) {
+    let dropped = samples.after.rx_dropped.saturating_sub(samples.before.rx_dropped);
     // A full backlog is in here, and so are protocols that nobody speaks; some drivers count what
     // XDP dropped.
     lost.entry(Step::Stack).or_default().push(Loss::new("rx_dropped", dropped, Scope::Interface));
-    if let Ok(all) = check.facts.softnet() {
+    if let Ok(all) = samples.facts.softnet() {
         let sum = |of: fn(&crate::facts::Softnet) -> u64| all.iter().map(of).sum::<u64>();
         let rows = [
             ("backlog full (softnet_stat)", sum(|one| one.dropped.delta)),
@@ -133,14 +133,14 @@ fn untraced(check: &Look, lost: &mut BTreeMap<Step, Vec<Loss>>) {
         let rows = rows.map(|(what, n)| Loss::new(what, n, Scope::Machine).uncounted());
         lost.entry(Step::Stack).or_default().extend(rows);
     }
-    for (step, loss) in counters::losses(check.facts) {
+    for (step, loss) in counters::losses(samples.facts) {
         lost.entry(step).or_default().push(loss);
     }
 }
 
 /// What the driver counts of an XDP program's verdicts, but for those that let packets pass;
 /// `None`: it counts none.
-fn driver_xdp(check: &Look) -> Option<Vec<Loss>> {
+fn driver_xdp(samples: &Samples) -> Option<Vec<Loss>> {
     const TAKEN: [&str; 7] = [
         "xdp_drop",
         "xdp_drops",
@@ -150,8 +150,8 @@ fn driver_xdp(check: &Look) -> Option<Vec<Loss>> {
         "xdp_tx_xmit",
         "xdp_aborted",
     ];
-    let path = format!("/ethtool/{}/statistics.json", check.interface.link.name);
-    let (before, after) = check.facts.pair::<BTreeMap<String, u64>>(&path).ok()?;
+    let path = format!("/ethtool/{}/statistics.json", samples.interface.link.name);
+    let (before, after) = samples.facts.pair::<BTreeMap<String, u64>>(&path).ok()?;
     let mut sums: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
     // What a queue for sending counts has been counted when it was received.
     for (name, now) in after.iter().filter(|(name, _)| !name.starts_with("tx")) {
@@ -169,17 +169,17 @@ fn driver_xdp(check: &Look) -> Option<Vec<Loss>> {
     counts.then(|| sums.into_iter().map(loss).filter(|loss| loss.packets > 0).collect())
 }
 
-fn reached(check: &Look, step: Step) -> (Option<u64>, Scope) {
-    let ip = counters::ip(check.facts).ok();
-    let ifindex = check.interface.link.ifindex;
-    let received = check.after.rx_packets - check.before.rx_packets;
-    let trace = check.trace.as_ref();
+fn reached(samples: &Samples, step: Step) -> (Option<u64>, Scope) {
+    let ip = counters::ip(samples.facts).ok();
+    let ifindex = samples.interface.link.ifindex;
+    let received = samples.after.rx_packets - samples.before.rx_packets;
+    let trace = samples.trace.as_ref();
     match step {
-        Step::Ring => (Some(offered(check)), Scope::Interface),
+        Step::Ring => (Some(offered(samples)), Scope::Interface),
         Step::Xdp | Step::Upon => (Some(received), Scope::Interface),
-        Step::Stack => (trace.map(|_| own(check, ifindex).packets), Scope::Interface),
+        Step::Stack => (trace.map(|_| own(samples, ifindex).packets), Scope::Interface),
         Step::Ip if trace.is_some() => {
-            let mine = own(check, ifindex);
+            let mine = own(samples, ifindex);
             (
                 Some(mine.packets.saturating_sub(mine.not_ip_at_first + mine.handed_up)),
                 Scope::Interface,
@@ -192,23 +192,24 @@ fn reached(check: &Look, step: Step) -> (Option<u64>, Scope) {
 }
 
 /// What came in, with what the device lost.
-fn offered(check: &Look) -> u64 {
-    let ring: u64 = counters::of_ring(&check.before, &check.after).iter().map(|l| l.packets).sum();
+fn offered(samples: &Samples) -> u64 {
+    let ring: u64 =
+        counters::of_ring(&samples.before, &samples.after).iter().map(|l| l.packets).sum();
     // A veth counts as received what the other end has sent, and that is not what its backlog had
     // no room for (drivers/net/veth.c, veth_xmit).
-    let backlog: u64 = match check.interface.link.kind.as_deref() {
-        Some("veth") => traced(check, check.interface.link.ifindex)
+    let backlog: u64 = match samples.interface.link.kind.as_deref() {
+        Some("veth") => traced(samples, samples.interface.link.ifindex)
             .iter()
             .filter(|(_, loss)| loss.what == "CPU_BACKLOG")
             .map(|(_, loss)| loss.packets)
             .sum(),
         _ => 0,
     };
-    check.after.rx_packets - check.before.rx_packets + ring + backlog
+    samples.after.rx_packets - samples.before.rx_packets + ring + backlog
 }
 
-pub(super) fn balance(check: &Look, steps: &[Reached]) -> PacketBalance {
-    let received = offered(check);
+pub(super) fn balance(samples: &Samples, steps: &[Reached]) -> PacketBalance {
+    let received = offered(samples);
     let sum = |wanted: &dyn Fn(Step) -> bool| {
         steps.iter().filter(|one| wanted(one.step)).map(|one| one.lost).sum::<u64>()
     };
@@ -226,9 +227,9 @@ pub(super) fn balance(check: &Look, steps: &[Reached]) -> PacketBalance {
         rest: None,
         rest_percent: None,
     };
-    let filled = match &check.trace {
-        Some(_) => of_trace(check, steps, &mut balance),
-        None => of_counters(check, steps, &mut balance),
+    let filled = match &samples.trace {
+        Some(_) => of_trace(samples, steps, &mut balance),
+        None => of_counters(samples, steps, &mut balance),
     };
     if filled.is_ok() {
         close(&mut balance);
@@ -264,10 +265,10 @@ struct Own {
     passed_on: u64,
 }
 
-fn own(check: &Look, ifindex: u32) -> Own {
-    let mut own = came_up(check, ifindex);
-    let Some(trace) = &check.trace else { return own };
-    own.handed_up = upon::uppers(check, ifindex).iter().map(|upper| upper.packets).sum();
+fn own(samples: &Samples, ifindex: u32) -> Own {
+    let mut own = came_up(samples, ifindex);
+    let Some(trace) = &samples.trace else { return own };
+    own.handed_up = upon::uppers(samples, ifindex).iter().map(|upper| upper.packets).sum();
     for seen in trace.at(SeenAt::Received, ifindex) {
         own.packets += seen.all();
         own.segments += seen.segments;
@@ -297,18 +298,18 @@ fn own(check: &Look, ifindex: u32) -> Own {
 }
 
 /// What came from the device below, or from ports that are bundled: of these no tracepoint tells.
-fn came_up(check: &Look, ifindex: u32) -> Own {
+fn came_up(samples: &Samples, ifindex: u32) -> Own {
     let mut own = Own::default();
-    let Ok(network) = check.facts.network() else { return own };
+    let Ok(network) = samples.facts.network() else { return own };
     let Some(one) = network.interface_by_index(ifindex) else { return own };
     if upon::is_carried(one) {
         (own.packets, own.segments) =
-            (upon::received(check.facts, one), upon::received(check.facts, one));
+            (upon::received(samples.facts, one), upon::received(samples.facts, one));
     }
     if upon::bundles(one) {
         // Bundles of bundles no kernel makes.
         for port in upon::ports(network, one).into_iter().filter(|port| !upon::bundles(port)) {
-            let port = self::own(check, port.link.ifindex);
+            let port = self::own(samples, port.link.ifindex);
             own.packets +=
                 port.packets.saturating_sub(port.early + port.passed_on + port.handed_up);
             own.segments += port.segments;
@@ -318,11 +319,15 @@ fn came_up(check: &Look, ifindex: u32) -> Own {
     own
 }
 
-fn of_trace(check: &Look, steps: &[Reached], balance: &mut PacketBalance) -> Result<(), Unknown> {
-    let link = &check.interface.link;
-    let mine = own(check, link.ifindex);
+fn of_trace(
+    samples: &Samples,
+    steps: &[Reached],
+    balance: &mut PacketBalance,
+) -> Result<(), Unknown> {
+    let link = &samples.interface.link;
+    let mine = own(samples, link.ifindex);
     let before: u64 = steps.iter().filter(|one| one.step == Step::Ring).map(|one| one.lost).sum();
-    let near: u64 = traced_near(check);
+    let near: u64 = traced_near(samples);
     // GRO joined at most what the segments show, and no more than what is missing.
     let missing =
         balance.received.saturating_sub(before + near + balance.taken_by_xdp + mine.packets);
@@ -336,12 +341,12 @@ fn of_trace(check: &Look, steps: &[Reached], balance: &mut PacketBalance) -> Res
     if mine.handed_up > 0 {
         balance.handed_up = Some(mine.handed_up);
     }
-    let ip = counters::ip(check.facts)?;
-    let network = check.facts.network()?;
+    let ip = counters::ip(samples.facts)?;
+    let network = samples.facts.network()?;
     // Each packet that IP delivered came in by one of these.
     let others = network.interfaces.iter().filter(|one| one.link.ifindex != link.ifindex);
     let others = others.filter(|one| one.link.master.is_none()).map(|one| {
-        let one = own(check, one.link.ifindex);
+        let one = own(samples, one.link.ifindex);
         let stayed = one.packets.saturating_sub(one.not_ip + one.handed_up);
         stayed.saturating_sub(one.early + one.passed_on)
     });
@@ -351,22 +356,22 @@ fn of_trace(check: &Look, steps: &[Reached], balance: &mut PacketBalance) -> Res
 }
 
 /// Lost before the stack knew of them, XDP's apart.
-fn traced_near(check: &Look) -> u64 {
-    let Some(trace) = &check.trace else { return 0 };
-    let near = trace.at(SeenAt::LostNear, check.interface.link.ifindex);
+fn traced_near(samples: &Samples) -> u64 {
+    let Some(trace) = &samples.trace else { return 0 };
+    let near = trace.at(SeenAt::LostNear, samples.interface.link.ifindex);
     let early = |seen: &&super::Seen| Step::of_near(&seen.reason, &seen.function) == Step::Stack;
     near.filter(early).map(super::Seen::all).sum()
 }
 
 fn of_counters(
-    check: &Look,
+    samples: &Samples,
     steps: &[Reached],
     balance: &mut PacketBalance,
 ) -> Result<(), Unknown> {
-    let name = &check.interface.link.name;
-    let network = check.facts.network()?;
+    let name = &samples.interface.link.name;
+    let network = samples.facts.network()?;
     let (before, after): (BTreeMap<String, Stats>, BTreeMap<String, Stats>) =
-        check.facts.pair("/netlink/stats.json")?;
+        samples.facts.pair("/netlink/stats.json")?;
     let of_other = |other: &String| {
         let received =
             |stats: &BTreeMap<String, Stats>| stats.get(other).map_or(0, |s| s.rx_packets);
@@ -377,10 +382,10 @@ fn of_counters(
         if other == name || twice { 0 } else { received(&after).saturating_sub(received(&before)) }
     };
     let others: u64 = after.keys().map(of_other).sum();
-    let counted_below = upon::below(network, check.interface).is_some();
+    let counted_below = upon::below(network, samples.interface).is_some();
     let own = if counted_below { balance.received } else { 0 };
     balance.others = Some(others.saturating_sub(own));
-    let ip = counters::ip(check.facts)?;
+    let ip = counters::ip(samples.facts)?;
     let late = steps.iter().filter(|one| matches!(one.step, Step::Protocol | Step::Socket));
     let late: u64 = late.map(|one| one.lost).sum();
     balance.joined = ip.segments.saturating_sub(ip.received);
@@ -394,12 +399,12 @@ fn of_counters(
 }
 
 /// What to mind about the sums.
-pub(super) fn notes(check: &Look, balance: &PacketBalance) -> Vec<String> {
-    let link = &check.interface.link;
+pub(super) fn notes(samples: &Samples, balance: &PacketBalance) -> Vec<String> {
+    let link = &samples.interface.link;
     let mut notes = Vec::new();
     let mut note = |text: String| notes.push(text);
     let native = link.xdp.first().filter(|xdp| xdp.mode != XdpMode::Generic);
-    if let Some(xdp) = native.filter(|_| driver_xdp(check).is_none()) {
+    if let Some(xdp) = native.filter(|_| driver_xdp(samples).is_none()) {
         note(format!(
             "XDP program {} is attached, and the driver counts none of its verdicts: what it took is not accounted \
              for here; of Ringway's: `ringway status --ledger`",
@@ -407,13 +412,14 @@ pub(super) fn notes(check: &Look, balance: &PacketBalance) -> Vec<String> {
         ));
     }
     if let Some(master) =
-        link.master.and_then(|index| check.facts.network().ok()?.interface_by_index(index))
+        link.master.and_then(|index| samples.facts.network().ok()?.interface_by_index(index))
     {
         note(format!("it is a port of {}: what is handed up goes on there", master.link.name));
     }
-    notes.extend(upon::notes(check));
+    notes.extend(upon::notes(samples));
     let mut note = |text: String| notes.push(text);
-    if let Some(uncounted) = check.trace.as_ref().map(|trace| trace.uncounted).filter(|n| *n > 0) {
+    if let Some(uncounted) = samples.trace.as_ref().map(|trace| trace.uncounted).filter(|n| *n > 0)
+    {
         note(format!(
             "{uncounted} packets were of more kinds than there is room to count, and are not accounted for"
         ));
@@ -422,7 +428,7 @@ pub(super) fn notes(check: &Look, balance: &PacketBalance) -> Vec<String> {
         note("packets of other interfaces are in counters marked *, and so in the sum".into());
     }
     if balance.rest.is_some_and(|rest| rest != 0) {
-        let unnamed = if check.trace.is_none() {
+        let unnamed = if samples.trace.is_none() {
             "rules of nftables and tc drop without a counter; ARP is none of IP's; "
         } else {
             ""

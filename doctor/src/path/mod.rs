@@ -1,4 +1,4 @@
-//! The road of received packets, for one interface: by which queues and processors they come, how
+//! The path of received packets, for one interface: by which queues and processors they come, how
 //! many reach each step, and where they are lost. All of it from two samples, and so of an archive
 //! as of this machine.
 //!
@@ -66,7 +66,7 @@ impl Loss {
     }
 }
 
-/// A step of the road.
+/// A step of the path.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Reached {
     pub step: Step,
@@ -96,7 +96,7 @@ pub struct Sent {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Path {
     pub interface: String,
-    /// The road of the device that it lies upon, which its packets took before: of a VLAN device, a
+    /// The path of the device that it lies upon, which its packets took before: of a VLAN device, a
     /// macvlan.
     pub below: Option<Box<Path>>,
     /// Devices that lie upon it, to which its packets go on.
@@ -136,8 +136,8 @@ impl From<Unknown> for Error {
     }
 }
 
-/// What the pieces are made from.
-struct Look<'a> {
+/// The two samples of an interface, and what lies between them.
+struct Samples<'a> {
     facts: &'a Facts,
     interface: &'a Interface,
     before: Stats,
@@ -165,11 +165,11 @@ fn one(facts: &Facts, name: &str, within: bool) -> Result<Path, Error> {
         Ok(trace) => (Some(trace), None),
         Err(why) => (None, Some(why.0)),
     };
-    let check = Look { facts, interface, before, after, trace };
-    let steps = balance::steps(&check);
-    let balance = balance::balance(&check, &steps);
+    let samples = Samples { facts, interface, before, after, trace };
+    let steps = balance::steps(&samples);
+    let balance = balance::balance(&samples, &steps);
     let mut notes: Vec<String> = why_not.into_iter().map(|why| without_trace(&why)).collect();
-    notes.extend(balance::notes(&check, &balance));
+    notes.extend(balance::notes(&samples, &balance));
     let lower = upon::below(facts.network()?, interface).map(|lower| lower.link.name.as_str());
     Ok(Path {
         interface: name.into(),
@@ -178,12 +178,12 @@ fn one(facts: &Facts, name: &str, within: bool) -> Result<Path, Error> {
             .filter(|_| !within)
             .map(|lower| one(facts, lower, true).map(Box::new))
             .transpose()?,
-        uppers: upon::uppers(&check, interface.link.ifindex),
+        uppers: upon::uppers(&samples, interface.link.ifindex),
         interval_seconds: facts.seconds,
-        traced: check.trace.is_some(),
-        queues: queues::queues(&check),
-        processors: queues::processors(&check),
-        sent: sent(&check),
+        traced: samples.trace.is_some(),
+        queues: queues::queues(&samples),
+        processors: queues::processors(&samples),
+        sent: sent(&samples),
         steps,
         balance,
         notes,
@@ -212,11 +212,12 @@ fn gone(facts: &Facts, name: &str, why: Unknown) -> Error {
     }
 }
 
-fn sent(check: &Look) -> Sent {
-    let (before, after, ifindex) = (&check.before, &check.after, check.interface.link.ifindex);
-    let mut losses = counters::losses_out(check.facts);
+fn sent(samples: &Samples) -> Sent {
+    let (before, after, ifindex) =
+        (&samples.before, &samples.after, samples.interface.link.ifindex);
+    let mut losses = counters::losses_out(samples.facts);
     let root = |qdiscs: &[Qdisc]| qdiscs.iter().find(|one| one.ifindex == ifindex).cloned();
-    let qdiscs = check.facts.pair::<Vec<Qdisc>>("/netlink/qdiscs.json").ok();
+    let qdiscs = samples.facts.pair::<Vec<Qdisc>>("/netlink/qdiscs.json").ok();
     // The first of an interface is its root, which sums up those below.
     let (was, now) = qdiscs.map_or((None, None), |(was, now)| (root(&was), root(&now)));
     if let (Some(was), Some(now)) = (&was, &now) {
@@ -227,11 +228,11 @@ fn sent(check: &Look) -> Sent {
     losses.push(Loss::new("tx_dropped", of_device, Scope::Interface));
     let of_device = after.tx_errors.saturating_sub(before.tx_errors);
     losses.push(Loss::new("tx_errors", of_device, Scope::Interface));
-    losses.extend(balance::lost_out(check));
+    losses.extend(balance::lost_out(samples));
     losses.retain(|loss| loss.packets > 0);
     Sent {
         packets: after.tx_packets - before.tx_packets,
-        queued: check.trace.as_ref().map(|trace| trace.sum(SeenAt::Queued, ifindex)),
+        queued: samples.trace.as_ref().map(|trace| trace.sum(SeenAt::Queued, ifindex)),
         waiting: now.as_ref().map_or(0, |now| now.queued),
         qdisc: now.map(|now| now.kind),
         losses,

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use ringway_host::netlink::queues::{Counts, Queue as Told};
 use serde::Serialize;
 
-use super::{Look, SeenAt};
+use super::{Samples, SeenAt};
 use crate::gather::{QUEUE_COUNTS, QUEUES};
 use crate::rules::counts_a_queue;
 
@@ -49,16 +49,16 @@ pub struct Processor {
     pub softirq_percent: Option<f64>,
 }
 
-pub(super) fn queues(check: &Look) -> Vec<Queue> {
-    let link = &check.interface.link;
+pub(super) fn queues(samples: &Samples) -> Vec<Queue> {
+    let link = &samples.interface.link;
     let mine = |ifindex: u32| ifindex == link.ifindex;
-    let told: Vec<Told> = check.facts.json(QUEUES).unwrap_or_default();
-    let counted = check.facts.pair::<Vec<Counts>>(QUEUE_COUNTS).unwrap_or_default();
-    let by_name = by_name(check);
-    let irqs = check.facts.irqs(&link.name).unwrap_or_default();
-    let lines = interrupts(check);
-    let used = check.interface.channels.map_or(link.rx_queues, |channels| channels.rx);
-    let received = check.after.rx_packets - check.before.rx_packets;
+    let told: Vec<Told> = samples.facts.json(QUEUES).unwrap_or_default();
+    let counted = samples.facts.pair::<Vec<Counts>>(QUEUE_COUNTS).unwrap_or_default();
+    let by_name = by_name(samples);
+    let irqs = samples.facts.irqs(&link.name).unwrap_or_default();
+    let lines = interrupts(samples);
+    let used = samples.interface.channels.map_or(link.rx_queues, |channels| channels.rx);
+    let received = samples.after.rx_packets - samples.before.rx_packets;
     let alone = (used == 1).then_some(received);
     let one = |queue: u32| {
         let told = told.iter().find(|one| mine(one.ifindex) && one.queue == queue);
@@ -81,16 +81,16 @@ pub(super) fn queues(check: &Look) -> Vec<Queue> {
             napi: told.and_then(|told| told.napi),
             interrupts: irq.and_then(|irq| lines.get(&irq).cloned()).unwrap_or_default(),
             irq,
-            rps_cpus: check.facts.text(&rps).ok().map(str::to_owned),
+            rps_cpus: samples.facts.text(&rps).ok().map(str::to_owned),
         }
     };
     (0..used).map(one).collect()
 }
 
 /// Packets by queue, of a driver that counts under names of its own.
-fn by_name(check: &Look) -> BTreeMap<u32, u64> {
-    let path = format!("/ethtool/{}/statistics.json", check.interface.link.name);
-    let both = check.facts.pair::<BTreeMap<String, u64>>(&path);
+fn by_name(samples: &Samples) -> BTreeMap<u32, u64> {
+    let path = format!("/ethtool/{}/statistics.json", samples.interface.link.name);
+    let both = samples.facts.pair::<BTreeMap<String, u64>>(&path);
     let (before, after) = both.unwrap_or_default();
     let mut found: BTreeMap<u32, u64> = BTreeMap::new();
     for (name, now) in after.iter().filter(|(name, _)| counts_a_queue(name)) {
@@ -103,8 +103,10 @@ fn by_name(check: &Look) -> BTreeMap<u32, u64> {
 }
 
 /// How often each interrupt came between the samples, by processor.
-fn interrupts(check: &Look) -> BTreeMap<u32, BTreeMap<u32, u64>> {
-    let Ok((before, after)) = check.facts.texts("/proc/interrupts") else { return BTreeMap::new() };
+fn interrupts(samples: &Samples) -> BTreeMap<u32, BTreeMap<u32, u64>> {
+    let Ok((before, after)) = samples.facts.texts("/proc/interrupts") else {
+        return BTreeMap::new();
+    };
     let before = lines(before);
     let mut found = BTreeMap::new();
     for (irq, now) in lines(after) {
@@ -144,15 +146,15 @@ fn net_rx(text: &str) -> BTreeMap<u32, u64> {
 }
 
 /// Processors that had anything to do with received packets.
-pub(super) fn processors(check: &Look) -> Vec<Processor> {
-    let Ok(softnet) = check.facts.softnet() else { return Vec::new() };
-    let irqs = queues(check);
-    let busy = check.facts.busy().unwrap_or_default();
-    let (was, now) = check.facts.texts("/proc/softirqs").unwrap_or_default();
+pub(super) fn processors(samples: &Samples) -> Vec<Processor> {
+    let Ok(softnet) = samples.facts.softnet() else { return Vec::new() };
+    let irqs = queues(samples);
+    let busy = samples.facts.busy().unwrap_or_default();
+    let (was, now) = samples.facts.texts("/proc/softirqs").unwrap_or_default();
     let (was, now) = (net_rx(was), net_rx(now));
-    let ifindex = check.interface.link.ifindex;
+    let ifindex = samples.interface.link.ifindex;
     let received = |cpu: u32| {
-        let all = check.trace.as_ref()?.at(SeenAt::Received, ifindex);
+        let all = samples.trace.as_ref()?.at(SeenAt::Received, ifindex);
         Some(all.filter_map(|seen| seen.packets.get(cpu as usize)).sum())
     };
     let one = |one: &crate::facts::Softnet| {

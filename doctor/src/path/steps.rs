@@ -1,8 +1,8 @@
-//! The steps of the receive road, what shows each, and which of them a packet was lost at.
+//! The steps of the receive path, what shows each, and which of them a packet was lost at.
 
 use serde::Serialize;
 
-/// Where on the receive road of docs/kernel-path.md.
+/// Where on the receive path of docs/kernel-path.md.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Step {

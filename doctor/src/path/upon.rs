@@ -5,7 +5,7 @@
 use ringway_host::{Interface, Network};
 use serde::Serialize;
 
-use super::Look;
+use super::Samples;
 use crate::Facts;
 
 /// Kinds that lie upon one device.
@@ -61,22 +61,22 @@ pub(super) fn received(facts: &Facts, one: &Interface) -> u64 {
 }
 
 /// Devices upon one.
-pub(super) fn uppers(check: &Look, ifindex: u32) -> Vec<Upper> {
-    let Ok(network) = check.facts.network() else { return Vec::new() };
+pub(super) fn uppers(samples: &Samples, ifindex: u32) -> Vec<Upper> {
+    let Ok(network) = samples.facts.network() else { return Vec::new() };
     let upon = |one: &&Interface| below(network, one).is_some_and(|it| it.link.ifindex == ifindex);
     let upper = |one: &Interface| Upper {
         interface: one.link.name.clone(),
         kind: one.link.kind.clone().unwrap_or_default(),
         vlan: one.link.vlan.map(|tag| tag.id),
-        packets: received(check.facts, one),
+        packets: received(samples.facts, one),
     };
     network.interfaces.iter().filter(upon).map(upper).collect()
 }
 
 /// What to mind about devices above and below.
-pub(super) fn notes(check: &Look) -> Vec<String> {
-    let Ok(network) = check.facts.network() else { return Vec::new() };
-    let one = check.interface;
+pub(super) fn notes(samples: &Samples) -> Vec<String> {
+    let Ok(network) = samples.facts.network() else { return Vec::new() };
+    let one = samples.interface;
     let mut notes = Vec::new();
     if is_carried(one) && below(network, one).is_none() {
         notes.push(

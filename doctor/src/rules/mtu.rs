@@ -89,7 +89,7 @@ fn mismatch(small: &Interface, large: &Interface, what: &str) -> Outcome {
         .fix(set(most), set(mtu))
 }
 
-/// Probing that had to be done tells of roads where ICMP errors do not come through.
+/// Probing that had to be done means that some paths lose ICMP errors.
 fn black_holes(facts: &Facts) -> Result<Outcome, Unknown> {
     let probing = facts.sysctl(PROBING)?;
     let failed = facts.counter("TcpExt", "TCPMTUPFail")?;

@@ -24,25 +24,25 @@ fn local_ports(facts: &Facts) -> Looked {
     let sockets: Sockets = facts.json("/netlink/sockets.json")?;
     let [first, last] = facts.sysctls(PORT_RANGE)?;
     let ports = last - first + 1;
-    let crowded = |road: &&PeerTuple| road.connections as f64 > ports as f64 * 0.8;
+    let crowded = |pair: &&PeerTuple| pair.connections as f64 > ports as f64 * 0.8;
     let crowded: Vec<&PeerTuple> = sockets.roads.iter().filter(crowded).collect();
     if crowded.is_empty() {
-        let most = sockets.roads.first().map_or(0, |road| road.connections);
+        let most = sockets.roads.first().map_or(0, |pair| pair.connections);
         return Outcome::ok(MACHINE, format!("at most {most} of {ports} ports lead to one place"))
             .into();
     }
-    Ok(each(crowded, |road| subject(road), |road| crowded_pair(facts, road, ports)))
+    Ok(each(crowded, |pair| subject(pair), |pair| crowded_pair(facts, pair, ports)))
 }
 
-fn subject(road: &PeerTuple) -> String {
-    format!("{} to {} port {}", road.source, road.destination, road.port)
+fn subject(pair: &PeerTuple) -> String {
+    format!("{} to {} port {}", pair.source, pair.destination, pair.port)
 }
 
-fn crowded_pair(facts: &Facts, road: &PeerTuple, ports: i64) -> Result<Outcome, Unknown> {
-    let said = format!("{} of {ports} local ports are taken", road.connections);
-    let severity = if road.connections as i64 >= ports { Outcome::crit } else { Outcome::warn };
-    let outcome = severity(subject(road), said)
-        .saw("ss -tan, connections of this pair", road.connections)
+fn crowded_pair(facts: &Facts, pair: &PeerTuple, ports: i64) -> Result<Outcome, Unknown> {
+    let said = format!("{} of {ports} local ports are taken", pair.connections);
+    let severity = if pair.connections as i64 >= ports { Outcome::crit } else { Outcome::warn };
+    let outcome = severity(subject(pair), said)
+        .saw("ss -tan, connections of this pair", pair.connections)
         .saw(format!("/proc/sys/{PORT_RANGE}"), facts.text(&format!("/proc/sys/{PORT_RANGE}"))?)
         .advice("add source or destination addresses, use IP_BIND_ADDRESS_NO_PORT where the program binds, keep \
                  connections open; with TCP timestamps tcp_tw_reuse = 1 takes ports back from TIME_WAIT. A wider range may have ports that \
@@ -171,7 +171,7 @@ mod tests {
     #[test]
     fn roads_that_fill_up() {
         let taken = |connections| {
-            let road = PeerTuple {
+            let pair = PeerTuple {
                 source: [10, 0, 0, 1].into(),
                 destination: [10, 0, 0, 2].into(),
                 port: 80,
@@ -179,7 +179,7 @@ mod tests {
             };
             let machine =
                 Machine::healthy().put(&format!("/proc/sys/{PORT_RANGE}"), "40000\t40099");
-            machine.edit("/netlink/sockets.json", |all: &mut Sockets| all.roads = vec![road])
+            machine.edit("/netlink/sockets.json", |all: &mut Sockets| all.roads = vec![pair])
         };
         let undo = ["sysctl -w net.ipv4.ip_local_port_range=\"40000 40099\""];
         assert_eq!(taken(81).undos(&LOCAL_PORTS), undo);

@@ -151,7 +151,7 @@ fn retransmissions(facts: &Facts) -> Looked {
     }
     seen(said)
         .advice("`ss -ti` names the connections (retrans); if all of one interface, look at its counters, else at the \
-                 road: `mtr -T ADDRESS`")
+                 rtt: `mtr -T ADDRESS`")
         .into()
 }
 
@@ -224,21 +224,21 @@ fn tcp_window(facts: &Facts) -> Looked {
     let rtt_us = sockets.rtt_us.unwrap_or(GUESS_US);
     // Mbit/s times microseconds are bits.
     let wanted = i64::from(mbit).saturating_mul(i64::from(rtt_us)) / 8;
-    let road = match sockets.rtt_us {
+    let rtt = match sockets.rtt_us {
         Some(rtt) => format!("{mbit} Mbit/s over {rtt} us, the median of connections"),
         None => format!("{mbit} Mbit/s over 10 ms, a guess"),
     };
     let keys = ["net/ipv4/tcp_rmem", "net/ipv4/tcp_wmem"];
-    found.extend(each(keys, |key| (*key).to_owned(), |key| window(facts, key, wanted, &road)));
+    found.extend(each(keys, |key| (*key).to_owned(), |key| window(facts, key, wanted, &rtt)));
     Ok(found)
 }
 
-fn window(facts: &Facts, key: &str, wanted: i64, road: &str) -> Result<Outcome, Unknown> {
+fn window(facts: &Facts, key: &str, wanted: i64, rtt: &str) -> Result<Outcome, Unknown> {
     let [least, first, most] = facts.sysctls(key)?;
     if most >= wanted {
-        return Ok(Outcome::ok(key, format!("{most} bytes, enough for {road}")));
+        return Ok(Outcome::ok(key, format!("{most} bytes, enough for {rtt}")));
     }
-    let outcome = Outcome::info(key, format!("{most} bytes at most, and {road}, are {wanted}"))
+    let outcome = Outcome::info(key, format!("{most} bytes at most, and {rtt}, are {wanted}"))
         .saw(format!("/proc/sys/{key}"), format!("{least} {first} {most}"));
     Ok(outcome.change(facts.set(key, format!("{least} {first} {}", wanted * 2))?))
 }

@@ -20,10 +20,10 @@ pub type Queue = crate::queue::Queue<Wakes>;
 
 /// What is told to the kernel, which nobody hears but who looks.
 #[derive(Clone, Debug, Default)]
-pub struct Wakes(Rc<Told>);
+pub struct Wakes(Rc<WakeCounts>);
 
 #[derive(Debug, Default)]
-struct Told {
+struct WakeCounts {
     rx: Cell<u64>,
     tx: Cell<u64>,
     fail: Cell<Option<i32>>,

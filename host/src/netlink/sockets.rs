@@ -32,8 +32,8 @@ const LISTEN: u8 = 10;
 /// INET_DIAG_INFO: struct tcp_info, with tcpi_rtt at this offset (linux/tcp.h).
 const INFO: u16 = 2;
 const RTT: usize = 68;
-/// Roads that are told of: those with most connections.
-const ROADS: usize = 50;
+/// Pairs that are listed: those with most connections.
+const MOST_PAIRS: usize = 50;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Listener {
@@ -94,20 +94,20 @@ pub fn tcp(local: RangeInclusive<u16>) -> Result<Sockets> {
                 rtts.extend(socket.rtt_us);
             }
             if local.contains(&socket.source_port) {
-                let road = (socket.source, socket.destination, socket.destination_port);
-                *roads.entry(road).or_default() += 1;
+                let pair = (socket.source, socket.destination, socket.destination_port);
+                *roads.entry(pair).or_default() += 1;
             }
         }
     }
-    let road = |((source, destination, port), connections)| PeerTuple {
+    let pair = |((source, destination, port), connections)| PeerTuple {
         source,
         destination,
         port,
         connections,
     };
-    sockets.roads = roads.into_iter().map(road).collect();
+    sockets.roads = roads.into_iter().map(pair).collect();
     sockets.roads.sort_by_key(|road| std::cmp::Reverse(road.connections));
-    sockets.roads.truncate(ROADS);
+    sockets.roads.truncate(MOST_PAIRS);
     let middle = rtts.len() / 2;
     sockets.rtt_us = (!rtts.is_empty()).then(|| *rtts.select_nth_unstable(middle).1);
     Ok(sockets)

@@ -50,10 +50,10 @@ pub struct AttachStateQuery {
 impl AttachStateQuery {
     /// Reads it from the kernel, which waits for RTNL: others may hold that for seconds.
     pub fn ask(&self) -> Result<(u32, AttachState)> {
-        Ok((self.slot, self.standing()?))
+        Ok((self.slot, self.read()?))
     }
 
-    fn standing(&self) -> Result<AttachState> {
+    fn read(&self) -> Result<AttachState> {
         let on = match OnInterface::query(self.ifindex) {
             Ok(on) => on,
             Err(ringway_host::Error::NoInterface { .. }) => return Ok(AttachState::Gone),

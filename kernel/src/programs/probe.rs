@@ -1,4 +1,4 @@
-//! The road that health checks of dsr backends take (bpf/probe/probe.bpf.c): a program at the
+//! The tunnel that health checks of dsr backends take (bpf/probe/probe.bpf.c): a program at the
 //! egress of a device of the daemon's own. Device, attachment and maps all end with the process:
 //! without it there are no checks, so nothing is pinned.
 
@@ -36,7 +36,7 @@ pub struct ProbeTarget {
     pub gue_port: u16,
 }
 
-/// Packets of health checks since the road was opened.
+/// Packets of health checks since the tunnel was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProbeCounts {
     /// Packets that were sent on.

@@ -120,7 +120,7 @@ impl View {
                 max_entries: map.max_entries().into(),
                 used_entries: None,
                 bytes: memlock(&map).map(|bytes| bytes + capture_rings_inside(&name, map)),
-                name: told(&name),
+                name: section_name(&name),
             }
         });
         Ok(shown.collect())
@@ -214,7 +214,7 @@ fn capture_rings_inside(name: &str, map: MapHandle) -> u64 {
 }
 
 /// libbpf puts a part of the object's name, or its address, before that of a section.
-fn told(name: &str) -> String {
+fn section_name(name: &str) -> String {
     match name.split_once('.') {
         Some((_, section)) => format!(".{section}"),
         None => name.to_owned(),
@@ -252,7 +252,7 @@ mod tests {
         assert_eq!(Maps::TEXTS.len(), Maps::NAMES.len());
         assert_eq!(private_text("sockets"), None);
         assert_eq!(
-            (told("292b68_2.rodata"), told("icmp_rooms")),
+            (section_name("292b68_2.rodata"), section_name("icmp_rooms")),
             (".rodata".into(), "icmp_rooms".into())
         );
     }

@@ -68,7 +68,7 @@ pub struct NsCost {
     /// none: it is no figure of rounds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spread: Option<f64>,
-    /// Whether that was another machine: such a road is taken only where no measured one is enough.
+    /// Whether that was another machine: such a path is taken only where no measured one is enough.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub elsewhere: bool,
     /// What measured it.
@@ -154,7 +154,7 @@ impl Costs {
         }
     }
 
-    /// Every cost in time: of which work, on which road.
+    /// Every cost in time: of which work, on which I/O path.
     pub fn times(&self) -> impl Iterator<Item = (&'static str, IoPath, &NsCost)> {
         let works = [
             ("connections", &self.connections),
@@ -204,7 +204,7 @@ impl Costs {
         Ok(format!("{HEADER}{text}"))
     }
 
-    /// What one packet or message of such work costs on a road; none where it cannot go there or
+    /// What one packet or message of such work costs on an I/O path; none where it cannot go there or
     /// nobody measured it.
     pub fn of(&self, work: Work, road: IoPath) -> Option<&NsCost> {
         match work {

@@ -1,4 +1,4 @@
-//! What a workload asks of machines on one road.
+//! What a workload asks of machines on one I/O path.
 
 use serde::Serialize;
 
@@ -40,7 +40,7 @@ impl Limit {
     }
 }
 
-/// What a workload asks for on one road, all machines together.
+/// What a workload asks for on one I/O path, all machines together.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Demand {
     /// Processors at the allowed business, for the workload's packets.
@@ -75,7 +75,7 @@ pub struct Asked {
     pub ports: f64,
 }
 
-/// Packets or messages a second that cost what the road says.
+/// Packets or messages a second that cost what the path says.
 pub(crate) fn units(workload: &Workload) -> f64 {
     match workload.work {
         // A packet beyond messages costs its receiver about as much as a message: counted so, to be
@@ -107,7 +107,7 @@ pub(crate) fn shield<'a>(
     [IoPath::Xdp, IoPath::Kernel].into_iter().find_map(|road| Some((road, costs.drop.get(&road)?)))
 }
 
-/// None where the road does not lead there.
+/// None where the path does not lead there.
 pub(crate) fn demand(workload: &Workload, costs: &Costs, road: IoPath) -> Option<Demand> {
     let cost = costs.of(workload.work, road)?;
     let cores = |ns: f64, rate: f64| rate * ns / 1e9 / workload.busy;

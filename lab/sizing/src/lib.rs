@@ -1,8 +1,8 @@
-//! From a workload and measured costs to a road through the machine, and what it takes.
+//! From a workload and measured costs to an I/O path through the machine, and what it takes.
 //!
 //! ```text
 //! Workload (what comes)  --\
-//!                           >-- size() --> Answer: a row for each road, the one chosen and why,
+//!                           >-- size() --> Answer: a row for each I/O path, the one chosen and why,
 //! Costs (what was measured) /               cores, memory, bandwidth, queues, machines, what would change it
 //! ```
 //!
@@ -21,7 +21,7 @@ mod tests;
 mod workload;
 
 pub use answer::changes::Change;
-pub use answer::{Answer, Line, RoadSize, Unit, size};
+pub use answer::{Answer, IoPathSize, Line, Unit, size};
 pub use costs::{BytesCost, Costs, IoPath, NsCost, SPREAD};
 pub use demand::{Asked, DEFAULT_PORTS, Demand, Limit};
 pub use workload::{Machine, Work, Workload};

@@ -65,7 +65,7 @@ fn the_road_follows_the_rate() {
         (1.6e6, IoPath::TunedKernel, 2),
         (1.61e6, IoPath::AfXdp, 2),
         (2.9e6, IoPath::Dpdk, 2),
-        // Too much for one machine on any road: the one that takes the fewest.
+        // Too much for one machine on any path: the one that takes the fewest.
         (9.0e6, IoPath::Dpdk, 4),
     ] {
         let workload = Workload { packets_pps: Some(pps), ..workload(Work::Answer) };
@@ -211,7 +211,7 @@ fn doubtful_costs_are_told() {
     assert_eq!(size(&workload, &costs).unwrap().doubts, doubts);
 }
 
-/// Every figure has one unit and a source; roads carry what they were calculated from.
+/// Every figure has one unit and a source; paths carry what they were calculated from.
 #[test]
 fn every_number_has_its_source() {
     let workload = Workload {
@@ -404,7 +404,7 @@ fn machines_that_there_are_anyway_have_cores() {
     let answer = size(&workload, &costs()).unwrap();
     assert_eq!((answer.road, answer.demand.limit), (IoPath::Kernel, Limit::Bandwidth));
     assert!(answer.why.contains("anyway"), "{}", answer.why);
-    // A road that takes more is not said to be enough.
+    // A path that takes more is not said to be enough.
     workload = Workload {
         packets_pps: Some(60e6),
         machine: Machine { cores: 2, ..workload.machine },

@@ -50,7 +50,7 @@ pub struct DoctorArgs {
     /// Print what changed since an earlier run; the file is its JSON.
     #[arg(long, value_name = "FILE.json")]
     pub since: Option<PathBuf>,
-    /// Draw the road of packets that an interface receives instead: queues, processors, steps, and
+    /// Draw the path of packets that an interface receives instead: queues, processors, steps, and
     /// where how many are lost. As root the kernel's reasons are counted meanwhile.
     #[arg(long, value_name = "INTERFACE",
         conflicts_with_all = ["only", "profile", "all", "explain", "collect", "fix_script", "since"])]

@@ -248,7 +248,7 @@ fn programs(subject: &Subject<'_>) -> anyhow::Result<Vec<u8>> {
 
 fn check(subject: &Subject<'_>) -> anyhow::Result<Vec<u8>> {
     subject.knows_secrets()?;
-    pretty(&super::check::looked_at(subject.file()?))
+    pretty(&super::check::host_document(subject.file()?))
 }
 
 fn configuration(subject: &Subject<'_>) -> anyhow::Result<Vec<u8>> {

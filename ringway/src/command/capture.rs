@@ -17,7 +17,7 @@ pub fn main(args: &CaptureArgs) -> anyhow::Result<Exit> {
     let options = options(args)?;
     let outcome =
         capture::run(&selector, &options, |line| exit::say(format_args!("ringway: {line}")))?;
-    exit::say(told(&outcome.summary));
+    exit::say(summary_line(&outcome.summary));
     if args.output.output == Output::Json && options.target != Some(Target::Stdout) {
         // One line, as the packets before it.
         let line = serde_json::to_string(&outcome.summary)?;
@@ -71,7 +71,7 @@ fn options(args: &CaptureArgs) -> Result<Options, Error> {
     })
 }
 
-fn told(summary: &Summary) -> String {
+fn summary_line(summary: &Summary) -> String {
     let Summary { captured_packets, lost_packets, matched_packets, sample, .. } = summary;
     let captured = counted(*captured_packets, "packet");
     let mut text = format!(
@@ -116,7 +116,7 @@ mod tests {
                  came after the last one, before the capture had ended",
             ),
         ] {
-            assert_eq!(told(&summary), words);
+            assert_eq!(summary_line(&summary), words);
         }
     }
 }

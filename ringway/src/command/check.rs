@@ -60,7 +60,7 @@ pub fn main(args: &CheckArgs) -> anyhow::Result<Exit> {
         return super::upgrade::main(config, args.output.output);
     }
     let subject = match args.host {
-        true => look(path, config, rules::balancer(), INTERVAL),
+        true => examine(path, config, rules::balancer(), INTERVAL),
         false => Subject { path, config, report: None, host: None },
     };
     let exit = subject.verdict();
@@ -78,7 +78,7 @@ fn load(path: &Path) -> Result<Config, Errors> {
 }
 
 /// Looks at the machine for the configuration, or for none; not for one that is wrong.
-fn look<'a>(
+fn examine<'a>(
     path: &'a Path,
     config: Option<Result<Config, Errors>>,
     checks: impl IntoIterator<Item = &'static Rule>,
@@ -94,8 +94,8 @@ fn look<'a>(
 }
 
 /// What `ringway check --host -o json` says of a file, but for findings that name clients.
-pub fn looked_at(path: &Path) -> impl Serialize {
-    let subject = look(path, Some(load(path)), rules::AT_START, Duration::ZERO);
+pub fn host_document(path: &Path) -> impl Serialize {
+    let subject = examine(path, Some(load(path)), rules::AT_START, Duration::ZERO);
     serde_json::to_value(subject.document()).unwrap_or_default()
 }
 

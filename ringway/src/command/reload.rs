@@ -7,7 +7,7 @@ use ringway_api::documents::changes::{
     BackendChange, Changes, FlowChange, NewBackend, RingChange, What,
 };
 use ringway_api::error::Error;
-use ringway_api::overrides::Told;
+use ringway_api::overrides::OverriddenBackend;
 use ringway_api::text::counted;
 use ringway_config::endpoint_text;
 
@@ -136,7 +136,7 @@ fn idle(backends: &[NewBackend], colour: bool) -> String {
 
 fn heading(changes: &Changes) -> String {
     let Changes { node, file, took_ms, .. } = changes;
-    let told = changes.backend.as_ref().map(told_of);
+    let told = changes.backend.as_ref().map(backend_line);
     if let Some(cleared) = changes.cleared_overrides {
         let what = if cleared == 1 { "override is" } else { "overrides are" };
         let told = told.unwrap_or_default();
@@ -152,15 +152,15 @@ fn heading(changes: &Changes) -> String {
     }
 }
 
-/// What was said about one backend, and what comes of it.
-fn told_of(told: &Told) -> String {
-    let Told { service, weight, flows, .. } = told;
-    let backend = endpoint_text((told.address, told.port).into());
+/// The backend after the change.
+fn backend_line(change: &OverriddenBackend) -> String {
+    let OverriddenBackend { service, weight, flows, .. } = change;
+    let backend = endpoint_text((change.address, change.port).into());
     let goes = if *flows == 1 { "goes" } else { "go" };
     let flows = counted(*flows, "flow");
     let more =
-        if told.some_are_not_counted { " (dsr flows without a record not counted)" } else { "" };
-    let what = match (told.drained, weight) {
+        if change.some_are_not_counted { " (dsr flows without a record not counted)" } else { "" };
+    let what = match (change.drained, weight) {
         (true, _) => {
             return format!(
                 "{service}: {backend} is drained: no new flows; {flows} {goes} on{more}; weight \
@@ -324,7 +324,7 @@ mod tests {
     fn what_was_said_of_a_backend_is_answered() {
         let told = |drained, weight, flows| Changes {
             changed: true,
-            backend: Some(Told {
+            backend: Some(OverriddenBackend {
                 service: "web".into(),
                 address: [10, 2, 0, 11].into(),
                 port: 80,

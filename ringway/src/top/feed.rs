@@ -18,7 +18,7 @@ const FLOWS: usize = 500;
 
 /// One look at a node.
 #[derive(Clone, Debug, Default)]
-pub struct Look {
+pub struct Reading {
     /// The node, with rates since the look before.
     pub status: Status,
     /// Flows, where they were asked for.
@@ -57,16 +57,16 @@ impl Feed {
     ///
     /// # Errors
     /// The node cannot be asked, or the filter makes no sense.
-    pub fn sample(&mut self, with_flows: bool, filter: &str) -> Result<Look, Error> {
+    pub fn sample(&mut self, with_flows: bool, filter: &str) -> Result<Reading, Error> {
         let mut status = status_query::status(&self.selector())?;
         let now = Instant::now();
         self.meter.note(Sample::of_status(now, &status));
         self.meter.fill(&mut status, now);
         let flows = match with_flows {
-            true => Some(look_at_flows(&status.node, filter)?),
+            true => Some(read_flows(&status.node, filter)?),
             false => None,
         };
-        Ok(Look { status, flows })
+        Ok(Reading { status, flows })
     }
 
     fn selector(&self) -> NodeSelector<'_> {
@@ -74,7 +74,7 @@ impl Feed {
     }
 }
 
-fn look_at_flows(node: &str, filter: &str) -> Result<Flows, Error> {
+fn read_flows(node: &str, filter: &str) -> Result<Flows, Error> {
     let view = node_selector::view(node)?;
     let names = Names::read(&view)?;
     let filter = Filter::parse(filter, &names)?;

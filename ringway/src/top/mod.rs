@@ -19,7 +19,7 @@ use crate::cli::{Output, TopArgs, TopView};
 use crate::exit::Exit;
 use crate::table::{self, Cell, Table};
 
-use feed::{Feed, Look};
+use feed::{Feed, Reading};
 use model::Model;
 pub use sheet::verdict_tone;
 
@@ -58,7 +58,7 @@ fn once(args: &TopArgs) -> anyhow::Result<Exit> {
     let begun = Instant::now();
     sample(&mut feed)?;
     std::thread::sleep(args.delay);
-    let Look { status, flows } = sample(&mut feed)?;
+    let Reading { status, flows } = sample(&mut feed)?;
     let exit = if status.healthy { Exit::Done } else { Exit::Unhealthy };
     if args.output.output == Output::Json {
         let interval_s = (begun.elapsed().as_secs_f64() * 10.0).round() / 10.0;
@@ -74,7 +74,7 @@ fn once(args: &TopArgs) -> anyhow::Result<Exit> {
         return Ok(exit);
     }
     let mut model = Model::new(args.view, args.delay);
-    model.take(Ok(Look { status, flows }));
+    model.take(Ok(Reading { status, flows }));
     // A pipe is as wide as one likes.
     let terminal = io::stdout().is_terminal().then(ratatui::crossterm::terminal::size);
     let width = terminal.and_then(Result::ok).map_or(u16::MAX, |(width, _)| width);

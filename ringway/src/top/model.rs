@@ -9,7 +9,7 @@ use ringway_api::documents::status::{Problem, Status};
 use ringway_api::error::Error;
 use ringway_api::problem_kind::ProblemKind;
 
-use super::feed::Look;
+use super::feed::Reading;
 use super::sheet::{self, Column, Rank, Row};
 use crate::cli::TopView;
 use crate::units;
@@ -19,7 +19,7 @@ use crate::units;
 pub enum Asked {
     Nothing,
     /// Reads again at once.
-    Look,
+    Sample,
     End,
 }
 
@@ -38,12 +38,12 @@ pub struct Model {
     pub writing: Option<String>,
     /// Rows above the first one on the screen.
     pub scroll: usize,
-    /// Looks are not shown.
+    /// Readings are not shown.
     pub paused: bool,
     /// Keys are explained.
     pub help: bool,
     pub trouble: Option<String>,
-    sample: Look,
+    sample: Reading,
 }
 
 /// What each view is ordered by at first: what happens most.
@@ -65,12 +65,12 @@ impl Model {
             paused: false,
             help: false,
             trouble: None,
-            sample: Look::default(),
+            sample: Reading::default(),
         }
     }
 
     /// Takes a look; what went wrong is shown beside the one before.
-    pub fn take(&mut self, sample: Result<Look, Error>) {
+    pub fn take(&mut self, sample: Result<Reading, Error>) {
         if self.paused {
             return;
         }
@@ -181,11 +181,11 @@ impl Model {
             KeyCode::Char('I') => self.reverse = !self.reverse,
             KeyCode::Char(' ') => {
                 self.paused = !self.paused;
-                return if self.paused { Asked::Nothing } else { Asked::Look };
+                return if self.paused { Asked::Nothing } else { Asked::Sample };
             }
             KeyCode::Esc => {
                 self.filter.clear();
-                return Asked::Look;
+                return Asked::Sample;
             }
             code => self.scroll_by(code, page),
         }
@@ -204,7 +204,7 @@ impl Model {
             KeyCode::Enter => {
                 self.filter = self.writing.take().unwrap_or_default();
                 (self.scroll, self.trouble) = (0, None);
-                return Asked::Look;
+                return Asked::Sample;
             }
             _ => {}
         }
@@ -216,7 +216,7 @@ impl Model {
         self.filter.clear();
         (self.view, self.scroll, self.reverse) = (view, 0, false);
         (self.sort, self.trouble) = (first_sort(view), None);
-        Asked::Look
+        Asked::Sample
     }
 
     fn sort_by(&mut self, steps: usize) {

@@ -13,7 +13,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use super::draw;
-use super::feed::{Feed, Look};
+use super::feed::{Feed, Reading};
 use super::model::{Asked, Model};
 use crate::cli::TopArgs;
 use crate::table;
@@ -41,7 +41,7 @@ pub fn run(args: &TopArgs) -> anyhow::Result<()> {
         outcome = terminal.draw(|frame| draw::draw(&model, frame, table::colour())).map(drop);
         match outcome.is_ok().then(|| keys(&mut model)).transpose() {
             Ok(Some(Asked::End)) => break,
-            Ok(Some(Asked::Look)) => wanted.set(&model, true),
+            Ok(Some(Asked::Sample)) => wanted.set(&model, true),
             Ok(_) => wanted.set(&model, false),
             Err(error) => outcome = Err(error),
         }
@@ -122,18 +122,23 @@ impl Wanted {
     }
 }
 
-type Looks = Receiver<Result<Look, Error>>;
+type Readings = Receiver<Result<Reading, Error>>;
 
-/// Looks on a thread of its own: the screen does not wait for a node that is slow.
-fn start(args: &TopArgs) -> (Wanted, Looks) {
+/// Readings on a thread of its own: the screen does not wait for a node that is slow.
+fn start(args: &TopArgs) -> (Wanted, Readings) {
     let wanted = Wanted::default();
     let (send, looks) = channel();
     let (wish, mut feed, delay) = (wanted.clone(), Feed::new(&args.node), args.delay);
-    thread::spawn(move || look_on(&wish, &mut feed, delay, &send));
+    thread::spawn(move || sample_until_closed(&wish, &mut feed, delay, &send));
     (wanted, looks)
 }
 
-fn look_on(wanted: &Wanted, feed: &mut Feed, delay: Duration, send: &Sender<Result<Look, Error>>) {
+fn sample_until_closed(
+    wanted: &Wanted,
+    feed: &mut Feed,
+    delay: Duration,
+    send: &Sender<Result<Reading, Error>>,
+) {
     loop {
         let wish = wanted.get();
         if !wish.paused {

@@ -31,7 +31,7 @@ pub struct Target {
     pub guessed: bool,
     /// It is of another network namespace, see [`crate::node::netns_hint::enter`]; looked at only
     /// where nobody named it.
-    pub elsewhere: Option<String>,
+    pub enter_netns: Option<String>,
 }
 
 impl NodeSelector<'_> {
@@ -93,7 +93,7 @@ impl Target {
                 sockets.push(socket);
             }
         }
-        Target { node: node.to_owned(), sockets, file: None, guessed: false, elsewhere: None }
+        Target { node: node.to_owned(), sockets, file: None, guessed: false, enter_netns: None }
     }
 
     /// The socket where this node's daemon answers.
@@ -123,7 +123,7 @@ impl Target {
 
     /// An order that names no node is hardly for one of another network namespace.
     fn is_meant(&self) -> Result<(), Error> {
-        let Some(enter) = &self.elsewhere else { return Ok(()) };
+        let Some(enter) = &self.enter_netns else { return Ok(()) };
         let Problem { error, .. } = stranger(&self.node, enter);
         Err(Error::configuration(
             format!("{error}: nothing was done"),
@@ -223,7 +223,7 @@ fn only_one() -> Result<Target, Error> {
     let known = known.map_err(|error| Error::failed(error.to_string(), ""))?;
     match known.as_slice() {
         [node] => {
-            Ok(Target { guessed: true, elsewhere: enter_node(node), ..Target::new(node, None) })
+            Ok(Target { guessed: true, enter_netns: enter_node(node), ..Target::new(node, None) })
         }
         [] => Err(Error::unhealthy(
             "daemon not running, and nothing of Ringway is loaded on this machine",

@@ -35,7 +35,7 @@ pub fn status(selector: &NodeSelector<'_>) -> Result<Status, Error> {
     for capture in status.captures.iter_mut().filter(|capture| capture.command.is_empty()) {
         capture.command = tables::command(capture.pid);
     }
-    if let Some(enter) = &target.elsewhere {
+    if let Some(enter) = &target.enter_netns {
         status.findings.insert(0, stranger(&target.node, enter));
     }
     Ok(status)

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use serde::{Deserialize, Serialize};
 
 use crate::documents::status::Problem;
-use crate::overrides::Told;
+use crate::overrides::OverriddenBackend;
 
 /// Name and version of the schema.
 pub const SCHEMA: &str = "ringway.reload/1";
@@ -46,7 +46,7 @@ pub struct Changes {
     pub ended_services: Vec<String>,
     /// The backend that an override is about, as it is now; absent after a reload.
     #[serde(default)]
-    pub backend: Option<Told>,
+    pub backend: Option<OverriddenBackend>,
     /// Overrides that were cleared; absent where nobody asked for that.
     #[serde(default)]
     pub cleared_overrides: Option<u64>,

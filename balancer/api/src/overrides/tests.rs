@@ -100,9 +100,9 @@ fn they_win_over_the_file_until_they_are_cleared() {
     }
     // One backend's is answered as any other word about it.
     let (file, one) = (config(), clear(Some("web"), Some("10.0.0.2")));
-    let told = Overrides::default().told(&one, &file).expect("a backend");
+    let told = Overrides::default().backend_after(&one, &file).expect("a backend");
     assert_eq!((told.drained, told.weight, told.port), (false, 1, 80));
-    assert_eq!(Overrides::default().told(&clear(Some("web"), None), &file), None);
+    assert_eq!(Overrides::default().backend_after(&clear(Some("web"), None), &file), None);
 }
 
 #[test]

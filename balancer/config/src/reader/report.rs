@@ -247,7 +247,7 @@ impl Report {
     }
 
     /// " (FILE:LINE:COL)" of a place in another file than `here`, else nothing.
-    pub(crate) fn elsewhere(&self, here: &Range<usize>, there: &Range<usize>) -> String {
+    pub(crate) fn other_place(&self, here: &Range<usize>, there: &Range<usize>) -> String {
         let source = self.source.borrow();
         match source.number(here.start) == source.number(there.start) {
             true => String::new(),

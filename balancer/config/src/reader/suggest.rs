@@ -12,11 +12,11 @@ pub fn nearest<'k>(word: &str, known: &[&'k str]) -> Option<&'k str> {
         .filter(|(distance, _)| *distance <= allowed)
         .min_by_key(|(distance, _)| *distance)
         .map(|(_, candidate)| candidate)
-        .or_else(|| begun(&text, known))
+        .or_else(|| by_prefix(&text, known))
 }
 
 /// The only one that begins with these three letters or more.
-fn begun<'k>(text: &str, known: &[&'k str]) -> Option<&'k str> {
+fn by_prefix<'k>(text: &str, known: &[&'k str]) -> Option<&'k str> {
     let mut longer = known.iter().filter(|known| text.len() >= 3 && known.starts_with(text));
     longer.next().copied().filter(|_| longer.next().is_none())
 }

@@ -40,7 +40,7 @@ impl Asked {
 type Known<'r> = (Forward, &'r Member);
 
 impl BackendSet {
-    /// The roster of another configuration. Backends that are here already keep what is known of
+    /// The backend set of another configuration. Backends that are here already keep what is known of
     /// them, and their number if they are asked as before.
     pub fn reconfigure(&self, config: &Config, now: Instant) -> BackendSet {
         let (mut named, mut placed) = (HashMap::new(), HashMap::new());

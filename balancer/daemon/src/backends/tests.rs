@@ -1,4 +1,4 @@
-//! What a roster makes of results and ways.
+//! What a backend set makes of results and ways.
 
 use ringway_host::Mac;
 

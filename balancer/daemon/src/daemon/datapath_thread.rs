@@ -58,7 +58,7 @@ pub enum DatapathEvent {
     Adopted(Result<(), Error>),
     Beat(Result<(), Error>),
     /// How our program stands on each interface slot.
-    Standings(Result<Vec<(u32, AttachState)>, Error>),
+    AttachStates(Result<Vec<(u32, AttachState)>, Error>),
     /// What was provisional is pinned: names of interfaces, or why it is not.
     Confirmed(Result<Vec<String>, Error>),
     /// Attached to these interfaces; or the tables do not fit, or the first interface that refused.
@@ -81,8 +81,8 @@ pub struct DatapathThread {
     /// What was found when it was opened.
     pub opened: Opened,
     pub view: View,
-    /// The program of the road of checks, until there is a road; a reload may open one, when
-    /// nothing can be loaded any more. `None` where the kernel refuses it: who needs the road hears
+    /// The program of the probe tunnel, until there is a tunnel; a reload may open one, when
+    /// nothing can be loaded any more. `None` where the kernel refuses it: who needs the tunnel hears
     /// why.
     pub probe: Option<ProbeProgram>,
     commands: mpsc::UnboundedSender<DatapathCommand>,
@@ -110,7 +110,7 @@ impl DatapathThread {
         let planner = existing.planner();
         let (commands, receiver) = mpsc::unbounded_channel();
         let (config, observed) = (config.clone(), Observed::default());
-        let attach_states = Standings::start(reports.clone())?;
+        let attach_states = AttachStateReader::start(reports.clone())?;
         let worker = Worker {
             config,
             gateway,
@@ -162,7 +162,7 @@ struct Worker {
     reserve: DescriptorReserve,
     /// Why it was not cleaned up after captures that were killed, as last told.
     unswept: Option<String>,
-    attach_states: Standings,
+    attach_states: AttachStateReader,
     reports: mpsc::UnboundedSender<DatapathEvent>,
 }
 
@@ -432,14 +432,14 @@ impl Worker {
 
 /// Asks how programs stand, on a thread of its own: the kernel answers under RTNL, for which tables
 /// must not wait.
-struct Standings {
+struct AttachStateReader {
     ask: SyncSender<(u64, Vec<AttachStateQuery>)>,
     /// How often programs were attached.
     turn: Arc<Mutex<u64>>,
 }
 
-impl Standings {
-    fn start(reports: mpsc::UnboundedSender<DatapathEvent>) -> Result<Standings, Error> {
+impl AttachStateReader {
+    fn start(reports: mpsc::UnboundedSender<DatapathEvent>) -> Result<AttachStateReader, Error> {
         let (ask, asked) = sync_channel(0);
         let turn = Arc::<Mutex<u64>>::default();
         let current = Arc::clone(&turn);
@@ -457,13 +457,13 @@ impl Standings {
                 let current = current.lock().unwrap_or_else(PoisonError::into_inner);
                 // Not where programs were attached meanwhile.
                 if *current == turn {
-                    let _ = reports.send(DatapathEvent::Standings(found.map_err(kernel)));
+                    let _ = reports.send(DatapathEvent::AttachStates(found.map_err(kernel)));
                 }
             }
         };
-        let thread = thread::Builder::new().name("standings".into()).spawn(answer);
+        let thread = thread::Builder::new().name("attach-states".into()).spawn(answer);
         thread.map_err(|error| Error::failed(format!("no thread to ask with: {error}"), ""))?;
-        Ok(Standings { ask, turn })
+        Ok(AttachStateReader { ask, turn })
     }
 
     /// Nothing, while the last answer is waited for.

@@ -118,7 +118,7 @@ pub fn overridden(
     let config = overrides.apply(file);
     let before = known.overrides.len();
     let mut loaded = judge(now, file.clone(), config, overrides, known)?;
-    loaded.changes.backend = loaded.overrides.told(change, file);
+    loaded.changes.backend = loaded.overrides.backend_after(change, file);
     if let overrides::Change::Clear { .. } = change {
         loaded.changes.cleared_overrides = Some((before - loaded.overrides.overrides.len()) as u64);
     }

@@ -64,10 +64,10 @@ pub fn run(config: Config, commit: Option<&'static str>) -> Result<(), Error> {
     }
     start::await_interfaces(&config);
     let machine = start::preflight(&config)?;
-    let begun = start::Begun::new(config, commit);
+    let start_config = start::StartConfig::new(config, commit);
     let (reports, from_path) = mpsc::unbounded_channel();
     // Gives privileges up when the programs are loaded, so there must be no other thread yet.
-    let datapath = DatapathThread::open(&begun.config, reports)?;
+    let datapath = DatapathThread::open(&start_config.config, reports)?;
     // Not before: a start that another daemon refuses has its reason as its only words.
     start::tell_of_machine(&machine);
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -75,21 +75,21 @@ pub fn run(config: Config, commit: Option<&'static str>) -> Result<(), Error> {
         .enable_all()
         .build()
         .map_err(|error| Error::failed(format!("no runtime: {error}"), ""))?;
-    let outcome = runtime.block_on(look_after(begun, datapath, from_path));
+    let outcome = runtime.block_on(look_after(start_config, datapath, from_path));
     runtime.shutdown_timeout(Duration::from_secs(1));
     outcome
 }
 
 async fn look_after(
-    begun: start::Begun,
+    start_config: start::StartConfig,
     datapath: DatapathThread,
     from_path: mpsc::UnboundedReceiver<DatapathEvent>,
 ) -> Result<(), Error> {
     let fresh = datapath.opened.taken_over.is_none();
     start::tell(&datapath.opened);
-    let config = &begun.config;
+    let config = &start_config.config;
     let (socket, node) = (config.api.socket.clone().into_inner(), config.node.name.to_string());
-    let (mut daemon, found) = match start::prepare(begun, datapath, from_path).await {
+    let (mut daemon, found) = match start::prepare(start_config, datapath, from_path).await {
         Ok(prepared) => prepared,
         Err((error, datapath)) => {
             datapath.close();
@@ -101,7 +101,8 @@ async fn look_after(
     daemon.notifier.stopping();
     // A disk that hangs keeps nobody from stopping.
     let _ =
-        timeout(LAST_WRITE, daemon.keeper.finish(|| daemon.state.tables.backend_set.saved())).await;
+        timeout(LAST_WRITE, daemon.health_file.finish(|| daemon.state.tables.backend_set.saved()))
+            .await;
     daemon.writer.finish().await;
     if let Some(pins) = daemon.datapath.view.pins() {
         let _ = pins.forget_socket();
@@ -138,7 +139,7 @@ struct Daemon {
     probe_routes: ProbeRoutes,
     status_store: Arc<StatusStore>,
     state_dir: Arc<state_dir::State>,
-    keeper: health::Keeper,
+    health_file: health::HealthFile,
     notifier: Notifier,
     reads: BackgroundReads,
     /// What the log knows of problems.
@@ -162,7 +163,7 @@ impl Daemon {
             let until = self.state.until().map(Instant::from_std);
             let event = tokio::select! {
                 Some(event) = self.results.recv() => {
-                    self.keeper.changed();
+                    self.health_file.changed();
                     Event::Checked(event)
                 }
                 Some(command) = self.commands.recv(), if self.state.takes_commands() => {
@@ -252,7 +253,7 @@ impl Daemon {
                 self.reads.read_machine();
             }
             Effect::Survey => {
-                self.keeper.tick(|| tables.backend_set.saved());
+                self.health_file.tick(|| tables.backend_set.saved());
                 return Ok(Some(Event::Surveyed(self.survey())));
             }
             Effect::Reloading => self.notifier.reloading(),

@@ -89,7 +89,7 @@ impl Daemon {
     fn log<'p>(&mut self, now: impl Iterator<Item = &'p Problem>) {
         let (begun, over) = self.told.note(now);
         for problem in begun {
-            self.log_limiter.write(&LogLine::begun(&problem, may_be_many(problem.kind)));
+            self.log_limiter.write(&LogLine::new_problem(&problem, may_be_many(problem.kind)));
         }
         for problem in over {
             let line = LogLine::new(Level::INFO, format!("over: {}", problem.error));
@@ -101,7 +101,7 @@ impl Daemon {
 
 fn shown(attachment: &Attachment, interface: &Interface) -> status::Interface {
     let mode = attachment.modes.get(&interface.slot);
-    let (link_id, program_id) = match attachment.standing(interface) {
+    let (link_id, program_id) = match attachment.attach_state(interface) {
         Some(AttachState::Attached { link, program, .. }) => (*link, *program),
         _ => (0, 0),
     };

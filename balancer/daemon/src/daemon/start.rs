@@ -28,7 +28,7 @@ use crate::daemon::config_loader::ConfigLoader;
 use crate::daemon::datapath_thread::{DatapathEvent, DatapathThread};
 use crate::daemon::netlink_watch::{self, Found, NetlinkWatch};
 use crate::health::dsr_probe::ProbeTunnel;
-use crate::health::{Checks, Keeper};
+use crate::health::{Checks, HealthFile};
 use crate::network::next_hop;
 use crate::network::solicitations::Solicitations;
 use crate::notify::Notifier;
@@ -174,7 +174,7 @@ pub fn tell(opened: &Opened) {
 }
 
 /// The configuration that the daemon begins with.
-pub struct Begun {
+pub struct StartConfig {
     /// With overrides.
     pub config: Arc<Config>,
     /// As it is written.
@@ -186,9 +186,9 @@ pub struct Begun {
     pub commit: Option<&'static str>,
 }
 
-impl Begun {
+impl StartConfig {
     /// Overrides that were kept go over what the file says.
-    pub fn new(file: Config, commit: Option<&'static str>) -> Begun {
+    pub fn new(file: Config, commit: Option<&'static str>) -> StartConfig {
         let state = Arc::new(state_dir::State::new(file.node.state.clone().into_inner()));
         let overrides = Overrides::load(&state).unwrap_or_else(|error| {
             tracing::error!(%error, "overrides not read: the file's weights are in force");
@@ -199,7 +199,7 @@ impl Begun {
             let _ = state.probe(overrides::DOCUMENT);
         }
         let config = Arc::new(overrides.apply(&file));
-        Begun { config, file: Arc::new(file), overrides, state, commit }
+        StartConfig { config, file: Arc::new(file), overrides, state, commit }
     }
 }
 
@@ -208,12 +208,12 @@ impl Begun {
 /// # Errors
 /// With the path, for the caller to close.
 pub async fn prepare(
-    begun: Begun,
+    start_config: StartConfig,
     mut datapath: DatapathThread,
     from_path: mpsc::UnboundedReceiver<DatapathEvent>,
 ) -> Result<(Daemon, Found), (Error, DatapathThread)> {
-    match assemble(&begun, &mut datapath).await {
-        Ok(parts) => Ok(parts.into_daemon(begun, datapath, from_path)),
+    match assemble(&start_config, &mut datapath).await {
+        Ok(parts) => Ok(parts.into_daemon(start_config, datapath, from_path)),
         Err(error) => Err((error, datapath)),
     }
 }
@@ -229,15 +229,18 @@ struct Parts {
     commands: mpsc::Receiver<Command>,
 }
 
-async fn assemble(begun: &Begun, datapath: &mut DatapathThread) -> Result<Parts, Error> {
-    let config = &begun.config;
+async fn assemble(
+    start_config: &StartConfig,
+    datapath: &mut DatapathThread,
+) -> Result<Parts, Error> {
+    let config = &start_config.config;
     let mut status_store = StatusStore::new(&config.node.name, Some(datapath.view.clone()));
-    status_store.commit = begun.commit;
+    status_store.commit = start_config.commit;
     let status_store = Arc::new(status_store);
     let held = datapath.view.interfaces().map_err(crate::daemon::datapath_thread::kernel)?;
     let (slots, interfaces) = next_hop::interfaces(&config.node, &held)?;
     let mut backend_set = BackendSet::new(config);
-    backend_set.mark(&begun.file, &begun.overrides);
+    backend_set.mark(&start_config.file, &start_config.overrides);
     if datapath.opened.taken_over.is_some() {
         inherit(&mut backend_set, datapath)?;
     }
@@ -273,16 +276,16 @@ async fn assemble(begun: &Begun, datapath: &mut DatapathThread) -> Result<Parts,
 impl Parts {
     fn into_daemon(
         self,
-        begun: Begun,
+        start_config: StartConfig,
         mut datapath: DatapathThread,
         from_path: mpsc::UnboundedReceiver<DatapathEvent>,
     ) -> (Daemon, Found) {
-        let Begun { config, file, overrides, state: state_dir, .. } = begun;
-        let (at, keeper) = (Moment::now(), Keeper::new(state_dir.clone()));
+        let StartConfig { config, file, overrides, state: state_dir, .. } = start_config;
+        let (at, health_file) = (Moment::now(), HealthFile::new(state_dir.clone()));
         let mut backend_set = self.backend_set;
         if datapath.opened.taken_over.is_some() {
             let before = datapath.view.daemon().ok().flatten();
-            let saved = keeper.read(before.map(|daemon| daemon.alive));
+            let saved = health_file.read(before.map(|daemon| daemon.alive));
             backend_set.restore(saved, at.now, at.wall);
         }
         let (send, results) = mpsc::channel(1024);
@@ -310,7 +313,7 @@ impl Parts {
             results,
             checks,
             status_store: self.status_store,
-            keeper,
+            health_file,
             notifier: Notifier::from_env(),
             reads,
             told: LogTransitions::default(),

@@ -1,4 +1,4 @@
-//! The road that health checks of dsr backends take: to the service address, which is not this
+//! The tunnel that health checks of dsr backends take: to the service address, which is not this
 //! node's, by the tunnel or frame that the traffic takes. Each backend has a mark of its own; a
 //! routing rule leads marked packets into a device of this process's, and a program there sends
 //! them on.
@@ -25,7 +25,7 @@ const MTU: u32 = 1280;
 /// Early: after the local addresses, before rules of the administrator's that look at the source.
 const PRIORITY: u32 = 50;
 
-/// The open road. Dropping it closes it.
+/// The open tunnel. Dropping it closes it.
 pub struct ProbeTunnel {
     device: Arc<Tap>,
     program: ProbeProgram,
@@ -37,7 +37,7 @@ pub struct ProbeTunnel {
     unrestored: Arc<Mutex<Option<Error>>>,
 }
 
-/// What there is on this machine that the road depends on.
+/// What there is on this machine that the tunnel depends on.
 #[derive(Debug, Default)]
 pub struct Surroundings {
     rules: Vec<MarkRule>,
@@ -60,7 +60,7 @@ impl Surroundings {
     }
 }
 
-/// One backend whose checks take the road.
+/// One backend whose checks take the tunnel.
 struct Checked {
     /// Number of the health check.
     id: usize,
@@ -226,7 +226,7 @@ impl ProbeTunnel {
     }
 }
 
-/// The families, true: IPv6, of services whose checks take the road.
+/// The families, true: IPv6, of services whose checks take the tunnel.
 fn families(config: &Config) -> impl Iterator<Item = bool> + '_ {
     let taken = |v6: &bool| {
         let same = config.services.iter().filter(|service| service.address.is_ipv6() == *v6);
@@ -333,7 +333,7 @@ fn pick(known: &[Address], ifindex: u32, service: IpAddr) -> Option<IpAddr> {
     best.min_by_key(|a| (a.deprecated, a.ifindex != ifindex)).map(|address| address.address)
 }
 
-/// Whether the checks of a backend take the road: those with an address of their own go straight
+/// Whether the checks of a backend take the tunnel: those with an address of their own go straight
 /// there.
 pub fn is_taken(service: &Service, backend: &Backend) -> bool {
     let straight = |check: &Check| check.address.is_some();

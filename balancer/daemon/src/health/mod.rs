@@ -45,7 +45,7 @@ pub use failure::Failure;
 pub use fit::unfit;
 pub use not_asked::{Lack, NotAsked};
 pub use peer::{Peer, ProbeRoute, Source};
-pub use saved::{Keeper, Saved};
+pub use saved::{HealthFile, Saved};
 pub use state::{Causes, HealthState};
 
 pub use ringway_api::documents::health::Health;

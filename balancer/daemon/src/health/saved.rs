@@ -51,7 +51,7 @@ struct Document {
 
 /// Writes the document when something has changed, away from the daemon's loop.
 #[derive(Debug)]
-pub struct Keeper {
+pub struct HealthFile {
     state: Arc<State>,
     /// Something is not written yet.
     changed: Arc<AtomicBool>,
@@ -61,10 +61,10 @@ pub struct Keeper {
     not_before: Arc<Mutex<Instant>>,
 }
 
-impl Keeper {
-    pub fn new(state: Arc<State>) -> Keeper {
+impl HealthFile {
+    pub fn new(state: Arc<State>) -> HealthFile {
         let not_before = Arc::new(Mutex::new(Instant::now()));
-        Keeper { state, changed: Arc::default(), writing: None, not_before }
+        HealthFile { state, changed: Arc::default(), writing: None, not_before }
     }
 
     /// What the daemon before, last alive then, has left; nothing if it is of no use now.
@@ -170,18 +170,18 @@ mod tests {
     async fn only_changes_are_written_and_the_end_waits_for_them() {
         let directory = tempfile::tempdir().expect("a directory");
         let place = directory.path().join("gw");
-        let mut keeper = Keeper::new(Arc::new(State::new(&place)));
+        let mut health_file = HealthFile::new(Arc::new(State::new(&place)));
         let now = || Some(SystemTime::now());
-        keeper.tick(|| unreachable!("nothing has changed"));
-        keeper.finish(|| unreachable!("nothing has changed")).await;
-        assert!(keeper.read(now()).is_empty() && !place.join("health.json").exists());
-        keeper.changed();
-        keeper.tick(|| saved(Health::Up));
-        keeper.changed();
+        health_file.tick(|| unreachable!("nothing has changed"));
+        health_file.finish(|| unreachable!("nothing has changed")).await;
+        assert!(health_file.read(now()).is_empty() && !place.join("health.json").exists());
+        health_file.changed();
+        health_file.tick(|| saved(Health::Up));
+        health_file.changed();
         // The first is hardly written, the next must wait.
-        keeper.tick(|| unreachable!("too soon"));
-        keeper.finish(|| saved(Health::Down)).await;
-        assert_eq!(keeper.read(now()), saved(Health::Down));
+        health_file.tick(|| unreachable!("too soon"));
+        health_file.finish(|| saved(Health::Down)).await;
+        assert_eq!(health_file.read(now()), saved(Health::Down));
     }
 
     #[tokio::test]
@@ -190,34 +190,34 @@ mod tests {
         let place = directory.path().join("gw");
         fs::write(&place, "in the way").expect("written");
         let state = Arc::new(State::new(&place));
-        let mut keeper = Keeper::new(state.clone());
-        keeper.changed();
-        keeper.finish(|| saved(Health::Up)).await;
+        let mut health_file = HealthFile::new(state.clone());
+        health_file.changed();
+        health_file.finish(|| saved(Health::Up)).await;
         assert!(!state.problems().is_empty());
         fs::remove_file(&place).expect("removed");
         // Nothing has changed since; it is due again.
-        *lock(&keeper.not_before) = Instant::now();
-        keeper.tick(|| saved(Health::Up));
-        keeper.wait().await;
+        *lock(&health_file.not_before) = Instant::now();
+        health_file.tick(|| saved(Health::Up));
+        health_file.wait().await;
         assert!(state.problems().is_empty(), "{:?}", state.problems());
-        assert_eq!(keeper.read(Some(SystemTime::now())), saved(Health::Up));
+        assert_eq!(health_file.read(Some(SystemTime::now())), saved(Health::Up));
     }
 
     #[tokio::test]
     async fn what_is_old_or_of_another_boot_is_not_believed() {
         let directory = tempfile::tempdir().expect("a directory");
         let state = Arc::new(State::new(directory.path().join("gw")));
-        let mut keeper = Keeper::new(state.clone());
-        keeper.changed();
-        keeper.finish(|| saved(Health::Up)).await;
+        let mut health_file = HealthFile::new(state.clone());
+        health_file.changed();
+        health_file.finish(|| saved(Health::Up)).await;
         let now = SystemTime::now();
-        assert_eq!(keeper.read(Some(now - FRESH / 2)).len(), 1);
-        assert_eq!(keeper.read(Some(now - 2 * FRESH)).len(), 0);
-        assert_eq!(keeper.read(None).len(), 0);
+        assert_eq!(health_file.read(Some(now - FRESH / 2)).len(), 1);
+        assert_eq!(health_file.read(Some(now - 2 * FRESH)).len(), 0);
+        assert_eq!(health_file.read(None).len(), 0);
         let other = Document { boot_id: "another".into(), ..Document::new(saved(Health::Up)) };
         state.write(NAME, &other).expect("written");
-        assert_eq!(keeper.read(Some(now)).len(), 0);
+        assert_eq!(health_file.read(Some(now)).len(), 0);
         fs::write(directory.path().join("gw/health.json"), "{").expect("written");
-        assert_eq!(keeper.read(Some(now)).len(), 0);
+        assert_eq!(health_file.read(Some(now)).len(), 0);
     }
 }

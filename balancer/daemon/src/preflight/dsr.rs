@@ -74,7 +74,7 @@ fn backend_at(config: &Config, facts: &Facts, mac: Mac) -> Option<IpAddr> {
     backends.map(|backend| *backend.address).find(is_at)
 }
 
-/// The running gateway's health checks go to the service address by the packets' own road.
+/// The running gateway's health checks go to the service address by the path of the packets.
 fn takes(facts: &Facts, service: &Service, backend: &Backend, report: &mut Report) {
     let subject = format!("{} {}", *service.name, backend.shown());
     let address = *service.address;

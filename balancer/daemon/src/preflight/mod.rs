@@ -144,7 +144,7 @@ impl std::fmt::Display for Finding {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Report {
-    /// In the order of the packet's road.
+    /// In the order of the packet path.
     pub findings: Vec<Finding>,
     /// Not all could be asked: what is said to be missing may be there.
     #[serde(skip)]

@@ -25,7 +25,7 @@ pub const SCHEMA: &str = "ringway.capture/1";
 /// How long packets may lie before they are shown.
 const POLL: Duration = Duration::from_millis(20);
 /// How often it is looked whether what is captured from is still there.
-const LOOK: Duration = Duration::from_millis(500);
+const CHECK_EVERY: Duration = Duration::from_millis(500);
 /// How many looks in a row an interface may be missing: the daemon may be mending it.
 const MISSING: u32 = 4;
 /// Bytes that are written at once while a poll goes on.
@@ -101,7 +101,7 @@ pub fn run(
     let session = start(&view, &filter, &selected, options, names::inner_bytes(&interfaces))?;
     let names = Names::new(&view, interfaces.clone(), &services, options.snaplen);
     let sinks = Sink::open(options, &interfaces, selected.slot)?;
-    tell(&begun(&node, options, &interfaces, selected.slot));
+    tell(&start_line(&node, options, &interfaces, selected.slot));
     let watched = interfaces.into_iter().filter(|one| selected.slot.is_none_or(|s| s == one.slot));
     let capture = Capture {
         session,
@@ -148,7 +148,12 @@ fn start(
     Session::start(view, &wanted).map_err(kernel)
 }
 
-fn begun(node: &str, options: &Options, interfaces: &[Interface], slot: Option<u32>) -> String {
+fn start_line(
+    node: &str,
+    options: &Options,
+    interfaces: &[Interface],
+    slot: Option<u32>,
+) -> String {
     let own = || interfaces.iter().filter(|one| slot.is_none_or(|slot| slot == one.slot));
     let list: Vec<&str> = own().map(|one| one.name.as_str()).collect();
     let mut text = format!("capturing from {} of node {node}", list.join(", "));
@@ -185,14 +190,14 @@ type End = (Ended, Option<Error>);
 
 impl Capture<'_> {
     fn until_the_end(mut self, node: String, tell: &impl Fn(&str)) -> Result<Outcome, Error> {
-        let mut next_look = Instant::now() + LOOK;
+        let mut next_check = Instant::now() + CHECK_EVERY;
         let (ended, failure) = loop {
             if let Some(end) = self.round(tell) {
                 break end;
             }
-            if Instant::now() >= next_look {
-                next_look = Instant::now() + LOOK;
-                if let Some(end) = self.look(tell) {
+            if Instant::now() >= next_check {
+                next_check = Instant::now() + CHECK_EVERY;
+                if let Some(end) = self.check_sources(tell) {
                     break end;
                 }
             }
@@ -271,8 +276,8 @@ impl Capture<'_> {
         end.or_else(|| polled.err().map(|error| (Ended::Detached, Some(kernel(error)))))
     }
 
-    /// Whether that which is captured from is still there.
-    fn look(&mut self, tell: &impl Fn(&str)) -> Option<End> {
+    /// Whether the node and its interfaces still exist.
+    fn check_sources(&mut self, tell: &impl Fn(&str)) -> Option<End> {
         let loaded = self.view.pins().is_some_and(|pins| pins.exist().unwrap_or(true));
         if !loaded {
             let what = "the node was detached, or is being loaded anew";

@@ -182,7 +182,7 @@ fn open(
         .map_err(|source| PortError::Host { port: port(), source })?;
     let refused = |(why, remedy)| PortError::Refused { port: port(), why, remedy };
     let first = || Host::live().first_network_namespace();
-    guard(interface.carries_default_route, config.force, first).map_err(refused)?;
+    refuse_default_route(interface.carries_default_route, config.force, first).map_err(refused)?;
     let (mode, busy_poll) = (config.mode, config.busy_poll);
     let tx_budget = Some(TX_BUDGET);
     let wanted = SocketConfig { mode, busy_poll, tx_budget, ..SocketConfig::default() };
@@ -247,7 +247,11 @@ fn remedy_of_down(on_loss: OnLoss) -> &'static str {
 type Refusal = (String, &'static str);
 
 /// Whoever has this machine at the far end of a connection should not lose it.
-fn guard(default_route: bool, force: bool, first: impl FnOnce() -> bool) -> Result<(), Refusal> {
+fn refuse_default_route(
+    default_route: bool,
+    force: bool,
+    first: impl FnOnce() -> bool,
+) -> Result<(), Refusal> {
     if !default_route || force || !first() {
         return Ok(());
     }
@@ -477,7 +481,7 @@ mod tests {
             // Of a container, say.
             (true, false, false, false),
         ] {
-            let said = guard(default_route, force, || first);
+            let said = refuse_default_route(default_route, force, || first);
             assert_eq!(said.is_err(), refused, "{default_route} {force} {first}");
             assert!(said.err().is_none_or(|(_, remedy)| remedy.contains("`,force`")));
         }

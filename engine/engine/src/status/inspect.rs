@@ -49,9 +49,9 @@ pub struct Inspection {
     inspector: Inspector,
 }
 
-/// What was seen of it.
+/// What an inspection found.
 #[derive(Clone, Debug, Serialize)]
-pub struct Look {
+pub struct InspectionSample {
     /// "ringway.inspect/1".
     pub schema: &'static str,
     pub pid: u32,
@@ -122,11 +122,11 @@ impl Inspection {
     ///
     /// # Errors
     /// See [`InspectError`].
-    pub fn sample(&self, oldest: usize) -> Result<Look, InspectError> {
+    pub fn sample(&self, oldest: usize) -> Result<InspectionSample, InspectError> {
         let watch = self.inspector.watch();
         let seen: Vec<_> =
             self.inspector.records().filter(|(_, r)| r.pool < watch.pools()).collect();
-        let sample = Look {
+        let sample = InspectionSample {
             schema: "ringway.inspect/1",
             pid: self.pid,
             owners: owners(&watch, &seen),
@@ -250,7 +250,7 @@ fn seconds(ms: u32) -> String {
     format!("{:.1} s", f64::from(ms) / 1000.0)
 }
 
-impl fmt::Display for Look {
+impl fmt::Display for InspectionSample {
     /// With `{:#}` the bytes of its frames, too.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "process {}", self.pid)?;

@@ -7,7 +7,7 @@ use crate::costs::{Costs, IoPath};
 use crate::demand::demand;
 use crate::workload::Workload;
 
-/// An input that changes road or machines.
+/// An input that changes I/O path or machines.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Change {
     /// Which input, and how.

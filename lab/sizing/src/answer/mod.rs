@@ -1,4 +1,4 @@
-//! Which road, why, and what it takes.
+//! Which I/O path, why, and what it takes.
 
 pub(crate) mod changes;
 
@@ -10,9 +10,9 @@ use crate::demand::{self, Demand, Limit, demand};
 use crate::workload::{Work, Workload};
 use changes::{Change, changes};
 
-/// What one road would take.
+/// What one I/O path would take.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct RoadSize {
+pub struct IoPathSize {
     pub road: IoPath,
     /// What a packet or message costs on it, and who measured that; none where it does not lead
     /// there, or nobody measured it.
@@ -70,14 +70,14 @@ pub struct Answer {
     pub nic_queues: u64,
     /// Machines with one to spare.
     pub machines: u64,
-    pub roads: Vec<RoadSize>,
+    pub roads: Vec<IoPathSize>,
     /// Every figure with its source.
     pub lines: Vec<Line>,
     pub notes: Vec<String>,
     /// The rule of thumb, beside the calculation.
     pub rule_of_thumb: &'static str,
     pub rule_from: &'static str,
-    /// What would change road or machines.
+    /// What would change I/O path or machines.
     pub changes: Vec<Change>,
 }
 
@@ -85,7 +85,7 @@ pub struct Answer {
 ///
 /// # Errors
 ///
-/// Where the workload contradicts itself, or the costs know no road for it.
+/// Where the workload contradicts itself, or the costs know no I/O path for it.
 pub fn size(workload: &Workload, costs: &Costs) -> Result<Answer, Error> {
     workload.validate()?;
     let (road, why) = choose(workload, costs)?;
@@ -119,7 +119,7 @@ fn per_machine(demand: &Demand) -> f64 {
     (demand.cores + demand.attack_cores) / demand.machines as f64
 }
 
-/// The simplest road for which the share of cores of the machines is enough that there are anyway,
+/// The simplest I/O path for which the share of cores of the machines is enough that there are anyway,
 /// one at least; rather one that was measured here; if there is none, the one of fewest machines.
 pub(crate) fn choose(workload: &Workload, costs: &Costs) -> Result<(IoPath, String), Error> {
     let budget = f64::from(workload.machine.cores) * workload.share;
@@ -143,7 +143,7 @@ pub(crate) fn choose(workload: &Workload, costs: &Costs) -> Result<(IoPath, Stri
         );
         return Ok((*road, why));
     }
-    // min_by takes the first of equals: the simpler road.
+    // min_by takes the first of equals: the simpler path.
     let fewest = all.iter().min_by(|(_, a), (_, b)| a.machines.cmp(&b.machines));
     let (road, demand) =
         fewest.ok_or_else(|| Error::Costs(format!("no road for {}", workload.work.name())))?;
@@ -166,7 +166,7 @@ fn row(
     road: IoPath,
     (chosen, machines): (IoPath, u64),
     why: &str,
-) -> RoadSize {
+) -> IoPathSize {
     let demand = demand(workload, costs, road);
     let most = costs.of(workload.work, road).map(|cost| {
         f64::from(workload.machine.cores) * workload.share * workload.busy * 1e9 / cost.ns
@@ -183,7 +183,7 @@ fn row(
         (Some(_), Some(_)) => "takes more of a machine than packets may have".to_owned(),
         _ => leads_nowhere(workload.work, road).to_owned(),
     };
-    RoadSize {
+    IoPathSize {
         road,
         cost: costs.of(workload.work, road).cloned(),
         machines: demand.as_ref().map(|demand| demand.machines + 1),

@@ -1,9 +1,9 @@
-//! Frames that the kernel itself makes, from memory on: what a packet costs on each road between
+//! Frames that the kernel itself makes, from memory on: what a packet costs on each I/O path between
 //! the NIC's driver and a program.
 //!
 //! BPF_PROG_TEST_RUN with live frames (net/bpf/test_run.c, Linux 5.18) takes frames out of a page
 //! pool and treats each by the program's verdict, as a driver would, all on the calling thread: its
-//! processor time is the cost. All roads begin at the same place. A NIC's own work, descriptors and
+//! processor time is the cost. All paths begin at the same place. A NIC's own work, descriptors and
 //! interrupts, is in none of them; nor is what a veth adds, whose frames are skbs before XDP sees
 //! them.
 

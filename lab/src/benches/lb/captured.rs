@@ -7,7 +7,7 @@ use ringway_testnet::{Signal, tools};
 use serde_json::Value;
 
 use super::path::Path;
-use super::standing::Standing;
+use super::path_setup::PathSetup;
 use crate::harness::{Harness, wrk};
 use crate::{Error, Result};
 
@@ -31,9 +31,9 @@ pub(crate) fn measure(
     ringway: &FilePath,
     harness: &mut Harness<'_>,
 ) -> Result<Rates> {
-    let standing = Standing::set_up(Path::RingwayHost, ringway)?;
-    let site = Site { standing, ringway, duration };
-    wrk::run(&site.standing.net.client.ns, &site.standing.url(), 50, Duration::from_secs(1))?;
+    let setup = PathSetup::set_up(Path::RingwayHost, ringway)?;
+    let site = Site { setup, ringway, duration };
+    wrk::run(&site.setup.net.client.ns, &site.setup.url(), 50, Duration::from_secs(1))?;
     let mut rates = Rates::default();
     for round in 1..=rounds {
         let off = site.packets_per_second()?;
@@ -49,7 +49,7 @@ pub(crate) fn measure(
 }
 
 struct Site<'r> {
-    standing: Standing,
+    setup: PathSetup,
     ringway: &'r FilePath,
     duration: Duration,
 }
@@ -57,8 +57,8 @@ struct Site<'r> {
 impl Site<'_> {
     /// `ringway ARGUMENTS` among the balancer's pins.
     fn command(&self, arguments: &[&str]) -> Result<std::process::Command> {
-        let pid = self.standing.pid().unwrap_or_default().to_string();
-        let mut command = self.standing.net.host.command(tools::find("nsenter")?.path);
+        let pid = self.setup.pid().unwrap_or_default().to_string();
+        let mut command = self.setup.net.host.command(tools::find("nsenter")?.path);
         command.args(["--mount", "--target", &pid]).arg(self.ringway);
         command.args(arguments).args(["--node", "bench"]);
         Ok(command)
@@ -78,8 +78,8 @@ impl Site<'_> {
     /// Packets of a request by requests a second.
     fn packets_per_second(&self) -> Result<u64> {
         let before = self.seen()?;
-        let client = &self.standing.net.client.ns;
-        let figures = wrk::run(client, &self.standing.url(), CONNECTIONS, self.duration)?;
+        let client = &self.setup.net.client.ns;
+        let figures = wrk::run(client, &self.setup.url(), CONNECTIONS, self.duration)?;
         let packets = self.seen()?.saturating_sub(before) as f64;
         Ok((packets / figures.requests.max(1) as f64 * figures.requests_per_s) as u64)
     }
@@ -87,7 +87,7 @@ impl Site<'_> {
     /// The same while all packets are captured; to where they take no room.
     fn captured(&self) -> Result<(u64, Value)> {
         let command = self.command(&["capture", "-w", "/dev/null", "-o", "json"])?;
-        let mut capture = self.standing.net.host.spawn(command)?;
+        let mut capture = self.setup.net.host.spawn(command)?;
         capture.wait_for_log("capturing from", PATIENCE)?;
         let rate = self.packets_per_second()?;
         capture.signal(Signal::INT)?;

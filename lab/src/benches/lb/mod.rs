@@ -17,9 +17,9 @@ pub(crate) mod captured;
 mod gateway;
 mod kernel_nat;
 mod path;
+mod path_setup;
 mod proxies;
 mod report;
-mod standing;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -32,8 +32,8 @@ pub use path::Path;
 
 use crate::harness::{self, Case, Harness, Scenario, wrk};
 use crate::{Result, programs};
+use path_setup::PathSetup;
 use report::LbFigures;
-use standing::Standing;
 
 /// HTTP through Ringway, nginx, haproxy and nftables, in turns.
 #[derive(Debug, clap::Args)]
@@ -88,11 +88,11 @@ impl Scenario for Lb {
         let (mut found, mut configurations) = (Found::new(), BTreeMap::new());
         let mut paths = harness::chosen(&Path::ALL, &self.only);
         harness.rounds(self.rounds, &mut paths, |harness, _, &path| {
-            let standing = Standing::set_up(path, &self.ringway)?;
+            let setup = PathSetup::set_up(path, &self.ringway)?;
             if self.show_configs {
-                configurations.insert(path, standing.configuration().to_owned());
+                configurations.insert(path, setup.configuration().to_owned());
             }
-            let (client, url) = (&standing.net.client.ns, standing.url());
+            let (client, url) = (&setup.net.client.ns, setup.url());
             // Caches, neighbours and the processor's clock.
             wrk::run(client, &url, 50, Duration::from_secs(1))?;
             for &connections in &self.connections {

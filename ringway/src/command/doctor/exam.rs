@@ -57,7 +57,7 @@ pub fn main(output: Output) -> anyhow::Result<Exit> {
         return Err(Error::configuration("the exam makes network namespaces", fix).into());
     }
     ringway_testnet::private_run()?;
-    let healthy = Patient::new()?.look(&[])?;
+    let healthy = Patient::new()?.diagnose(&[])?;
     let faults: Vec<Row> = FAULTS.iter().map(|fault| examine(fault, &healthy)).collect();
     let own = |one: &&Finding| !OF_THE_MACHINE.contains(&one.check.as_str());
     let false_findings: Vec<Finding> = healthy.symptoms().filter(own).cloned().collect();
@@ -96,7 +96,7 @@ fn examine(fault: &Fault, healthy: &Report) -> Row {
 fn plant_and_look(fault: &Fault) -> anyhow::Result<Report> {
     let mut patient = Patient::new()?;
     patient.plant(fault.steps)?;
-    patient.look(fault.steps)
+    patient.diagnose(fault.steps)
 }
 
 fn render(document: &Document, colour: bool) -> String {

@@ -1,4 +1,4 @@
-//! `ringway doctor --path`: the road of packets that an interface receives.
+//! `ringway doctor --path`: the path of packets that an interface receives.
 
 use std::time::Instant;
 

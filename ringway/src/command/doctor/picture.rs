@@ -21,7 +21,7 @@ pub fn draw(path: &Path, colour: bool) -> String {
         if path.traced { "; losses by the kernel's reasons" } else { "" },
     );
     let tables =
-        [queues(path), processors(path), road(path), uppers(path), balance(path), sent(path)];
+        [queues(path), processors(path), steps(path), uppers(path), balance(path), sent(path)];
     // The processors of what lies upon another device are those of that.
     let skipped = if path.below.is_some() { 2 } else { 0 };
     for table in tables.iter().skip(skipped).filter(|table| !table.is_empty()) {
@@ -126,7 +126,7 @@ fn why(loss: &Loss) -> String {
     }
 }
 
-fn road(path: &Path) -> Table {
+fn steps(path: &Path) -> Table {
     let mut table = Table::new(&["step", "packets/s", "lost", "why"]);
     for one in &path.steps {
         let packets = one.packets.map_or_else(
@@ -162,9 +162,9 @@ fn uppers(path: &Path) -> Table {
             Some(id) => format!("{} {id}", upper.kind),
             None => upper.kind.clone(),
         };
-        let road = format!("ringway doctor --path {}", upper.interface);
+        let command = format!("ringway doctor --path {}", upper.interface);
         let rate = rate(path, upper.packets);
-        table.row(vec![Cell::new(&upper.interface), Cell::new(kind), rate, Cell::new(road)]);
+        table.row(vec![Cell::new(&upper.interface), Cell::new(kind), rate, Cell::new(command)]);
     }
     table
 }

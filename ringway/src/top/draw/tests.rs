@@ -19,7 +19,7 @@ use ringway_api::error::Error;
 use ringway_kernel::XdpMode;
 use ringway_plan::tables::{Protocol, ServiceKey};
 
-use super::super::feed::{FlowRow, Flows, Look};
+use super::super::feed::{FlowRow, Flows, Reading};
 use super::super::model::Asked;
 use super::*;
 
@@ -54,7 +54,7 @@ fn service(name: &str, backends: Vec<Backend>) -> Service {
     }
 }
 
-fn sample() -> Look {
+fn sample() -> Reading {
     let counter = |verdict, reason, packets, rate| Counter {
         interface: "eth0".into(),
         verdict,
@@ -102,7 +102,7 @@ fn sample() -> Look {
         ..Status::default()
     };
     let flows = Flows { rows: (1..=30).map(flow).collect(), matched: 10_000_000 };
-    Look { status, flows: Some(flows) }
+    Reading { status, flows: Some(flows) }
 }
 
 fn model(view: TopView) -> Model {
@@ -162,7 +162,7 @@ fn first(model: &Model) -> String {
 #[test]
 fn no_rows_are_explained() {
     let mut model = model(TopView::Flows);
-    model.take(Ok(Look { flows: Some(Flows::default()), ..sample() }));
+    model.take(Ok(Reading { flows: Some(Flows::default()), ..sample() }));
     assert!(screen(&model, 80, 24).contains("nothing yet"));
     model.filter = "port 1".into();
     assert!(screen(&model, 80, 24).contains("nothing matches \"port 1\""));
@@ -189,7 +189,7 @@ fn keys_sort_filter_scroll_and_pause() {
     press(&mut model, &[KeyCode::Char('/'), KeyCode::Char('D'), KeyCode::Char('o')]);
     assert!(screen(&model, 80, 24).contains("filter: Do_"));
     assert_eq!(model.rows().len(), 3, "not before Enter");
-    assert_eq!(press(&mut model, &[KeyCode::Enter]), Asked::Look);
+    assert_eq!(press(&mut model, &[KeyCode::Enter]), Asked::Sample);
     assert_eq!((model.rows().len(), first(&model)), (1, "10.0.0.3:80".to_owned()));
     press(&mut model, &[KeyCode::Esc]);
     assert_eq!(model.rows().len(), 3);
@@ -200,12 +200,12 @@ fn keys_sort_filter_scroll_and_pause() {
     assert_eq!(model.scroll, 0);
 
     press(&mut model, &[KeyCode::Char(' ')]);
-    model.take(Ok(Look::default()));
+    model.take(Ok(Reading::default()));
     assert_eq!(model.rows().len(), 3, "paused");
     assert!(model.heading()[0].contains("[paused]"));
-    assert_eq!(press(&mut model, &[KeyCode::Char(' ')]), Asked::Look);
+    assert_eq!(press(&mut model, &[KeyCode::Char(' ')]), Asked::Sample);
 
-    assert_eq!(press(&mut model, &[KeyCode::Tab]), Asked::Look);
+    assert_eq!(press(&mut model, &[KeyCode::Tab]), Asked::Sample);
     assert_eq!((model.view, model.flows_wanted()), (TopView::Interfaces, None));
     press(&mut model, &[KeyCode::Char('t'), KeyCode::Char('t')]);
     assert_eq!(model.flows_wanted(), Some(""));
@@ -217,7 +217,7 @@ fn keys_sort_filter_scroll_and_pause() {
 }
 
 #[test]
-fn a_look_that_failed_is_said_beside_the_one_before() {
+fn a_sample_that_failed_is_shown_beside_the_one_before() {
     let mut model = model(TopView::Services);
     model.take(Err(Error::failed("the daemon hangs\u{1b}[2J", "")));
     let shown = screen(&model, 160, 24);

@@ -117,7 +117,7 @@ fn clients_and_backends_behind_one() {
     }
 }
 
-/// Two of them: in by one, out by the other is the kernel's road.
+/// Two of them: in by one, out by the other is the kernel's path.
 #[test]
 fn from_one_to_another() {
     needs_root!("from_one_to_another");

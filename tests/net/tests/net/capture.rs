@@ -86,8 +86,8 @@ pub(crate) fn counted(gateway: &Gateway, reasons: &[&str]) -> Result<u64> {
 /// Packets of nat once there are more than `before`, and no more come: the last may be under way.
 pub(crate) fn settled(gateway: &Gateway, before: u64) -> Result<u64> {
     Ok(wait_for("an end of packets", SOON, || {
-        let look = || counted(gateway, &NAT).map_err(|error| format!("{error:#}"));
-        let (one, two) = (look()?, look()?);
+        let read = || counted(gateway, &NAT).map_err(|error| format!("{error:#}"));
+        let (one, two) = (read()?, read()?);
         if one > before && one == two { Ok(two) } else { Err(format!("{one}, {two}")) }
     })?)
 }

@@ -36,7 +36,7 @@ fn an_interface_that_came_meanwhile() -> Result<()> {
     needs_root!();
     let patient = Patient::new("came")?;
     let file = patient.ns.directory().join("host.tar").to_string_lossy().into_owned();
-    let look = ["doctor", "--collect", &file, "--interval", "1", "--overwrite"];
+    let command = ["doctor", "--collect", &file, "--interval", "1", "--overwrite"];
     let ran = meanwhile(
         || {
             // Once it is there this fails, and nothing changes any more.
@@ -44,7 +44,7 @@ fn an_interface_that_came_meanwhile() -> Result<()> {
                 .ns
                 .ip("link add va type veth peer name vb\nlink set va up\nlink set vb up\n");
         },
-        || patient.inside(binary()?, &look),
+        || patient.inside(binary()?, &command),
     )?;
     ensure!(ran.code == 0, "{ran:?}");
     let said = patient.doctor(&["--from", &file, "--only", "dropped,link-flaps"])?;
@@ -65,20 +65,20 @@ fn without_settings() -> Result<()> {
     needs_root!();
     let patient = Patient::new("blind")?;
     let binary = binary()?.display().to_string();
-    let look = |hide: &str, only: &str| -> Result<Value> {
+    let diagnose = |hide: &str, only: &str| -> Result<Value> {
         let script = format!("{hide}; exec {binary} doctor --interval 0.1 --only {only} -o json");
         let ran = patient.inside("sh", &["-ec", &script])?;
         ensure!(ran.code == 0, "{ran:?}");
         ran.json()
     };
     let only = "tcp-syncookies,slow-start-after-idle,far-below-default,tcp-window,local-ports";
-    ensure!(count(&look("true", only)?, "ok") > 4);
-    let said = look("mount -t tmpfs none /proc/sys", only)?;
+    ensure!(count(&diagnose("true", only)?, "ok") > 4);
+    let said = diagnose("mount -t tmpfs none /proc/sys", only)?;
     ensure!(count(&said, "ok") == 0 && symptoms(&said).is_empty(), "{said:#}");
     let only = "listen-overflows,syn-queue,retransmissions,softnet-backlog,softirq-load";
-    ensure!(count(&look("true", only)?, "ok") > 4);
+    ensure!(count(&diagnose("true", only)?, "ok") > 4);
     // Nothing of /proc at all: no counters either. The program needs none to run.
-    let said = look("mount -t tmpfs none /proc", only)?;
+    let said = diagnose("mount -t tmpfs none /proc", only)?;
     ensure!(count(&said, "ok") == 0 && symptoms(&said).is_empty(), "{said:#}");
     Ok(())
 }

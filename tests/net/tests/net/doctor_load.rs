@@ -33,7 +33,7 @@ fn ping(from: &Namespace, arguments: &[&str]) -> Result<Child> {
 }
 
 /// Looks while it goes wrong again and again.
-pub fn meanwhile<T>(wrong: impl Fn() + Sync, look: impl FnOnce() -> T) -> T {
+pub fn meanwhile<T>(wrong: impl Fn() + Sync, action: impl FnOnce() -> T) -> T {
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -41,9 +41,9 @@ pub fn meanwhile<T>(wrong: impl Fn() + Sync, look: impl FnOnce() -> T) -> T {
                 wrong();
             }
         });
-        let looked = look();
+        let done = action();
         stop.store(true, Ordering::Relaxed);
-        looked
+        done
     })
 }
 

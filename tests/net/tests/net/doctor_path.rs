@@ -27,7 +27,7 @@ fn pair(hint: &str) -> Result<(Patient, Namespace)> {
 }
 
 /// A look that is under way: it has read its first sample and sleeps until the second.
-fn look(patient: &Patient, before: &[&str], seconds: &str) -> Result<Child> {
+fn start_doctor(patient: &Patient, before: &[&str], seconds: &str) -> Result<Child> {
     let mut words = before.to_vec();
     let ringway = binary()?;
     words.push(ringway.to_str().context("a path")?);
@@ -48,7 +48,7 @@ fn asleep(child: &Child) -> bool {
 /// What is seen of what is sent: all of it between the two looks.
 fn seen<T>(patient: &Patient, before: &[&str], send: impl Fn() -> Result<T>) -> Result<(Value, T)> {
     for seconds in LOOKS {
-        let mut child = look(patient, before, seconds)?;
+        let mut child = start_doctor(patient, before, seconds)?;
         let sent = send()?;
         let in_time = asleep(&child);
         let end = child.wait(PATIENCE)?;
@@ -256,7 +256,7 @@ fn interfaces_that_are_not_there() -> Result<()> {
     let ran = ringway(&patient.ns, &["doctor", "--path", "nosuch0"])?;
     ensure!(ran.code == 2 && ran.err.contains("no interface nosuch0"), "{ran:?}");
     ensure!(ran.err.contains("lo, ") && ran.err.contains("va"), "{ran:?}");
-    let mut child = look(&patient, &["ip", "netns", "exec", patient.ns.name()], LOOKS[1])?;
+    let mut child = start_doctor(&patient, &["ip", "netns", "exec", patient.ns.name()], LOOKS[1])?;
     patient.ns.ip("link delete va\n")?;
     let end = child.wait(PATIENCE)?;
     ensure!(end.status.code() == Some(1) && end.log.contains("va went away"), "{}", end.log);

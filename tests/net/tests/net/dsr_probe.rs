@@ -1,4 +1,4 @@
-//! Health checks of dsr backends: at the service address, which is not the gateway's, by the road
+//! Health checks of dsr backends: at the service address, which is not the gateway's, by the probe tunnel
 //! of the traffic.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -81,7 +81,7 @@ fn reason_of(status: &Value, service: usize) -> String {
     status["services"][service]["backends"][0]["reason"].to_string()
 }
 
-/// Rules and devices of the road in the gateway's namespace.
+/// Rules and devices of the tunnel in the gateway's namespace.
 fn traces(namespace: &Namespace) -> Result<(usize, usize)> {
     let lines = |arguments: &[&str], word: &str| -> Result<usize> {
         let output = namespace.command("ip").args(arguments).output()?;

@@ -276,7 +276,7 @@ fn opened(packet: &[u8]) -> Vec<u8> {
     packet[inner..].to_vec()
 }
 
-/// Health checks go by the same road.
+/// Health checks go by the same path.
 #[test]
 fn tunnels_into_it() -> Result<()> {
     needs_root!();

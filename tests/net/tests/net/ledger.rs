@@ -38,7 +38,7 @@ fn seen(status: &Value, interface: usize) -> Result<u64> {
 
 /// Counts of both interfaces at a moment when nothing came in.
 fn count(site: &Site, gateway: &Gateway, runs: &RunCounts) -> Result<[Count; 2]> {
-    let look = || -> Result<[Count; 2]> {
+    let read = || -> Result<[Count; 2]> {
         let before = gateway.status()?;
         let mut counts = [Count { seen: 0, received: 0, runs: 0 }; 2];
         for (n, name) in INTERFACES.iter().enumerate() {
@@ -53,7 +53,7 @@ fn count(site: &Site, gateway: &Gateway, runs: &RunCounts) -> Result<[Count; 2]>
         }
         Ok(counts)
     };
-    Ok(wait_for("a quiet moment", SOON, || look().map_err(|error| format!("{error:#}")))?)
+    Ok(wait_for("a quiet moment", SOON, || read().map_err(|error| format!("{error:#}")))?)
 }
 
 /// Traffic of every sort.

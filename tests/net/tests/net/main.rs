@@ -1,6 +1,5 @@
 //! End to end, module by module what a user relies on.
 
-mod alarms;
 mod announce;
 mod bench;
 mod broken;
@@ -9,6 +8,8 @@ mod capture;
 mod capture_options;
 mod checks;
 mod clients;
+mod commit_confirm;
+mod counter_watch;
 mod decap;
 mod demo;
 mod devices;
@@ -30,7 +31,6 @@ mod flows;
 mod fragments;
 mod generate;
 mod group_limits;
-mod guard;
 mod guide;
 mod health;
 mod hijack;

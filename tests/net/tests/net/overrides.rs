@@ -369,7 +369,7 @@ fn overrides_of_what_is_not_there() -> Result<()> {
     Ok(())
 }
 
-/// Flows of dsr services have no record: the ring's memory keeps them. And a reload opens the road
+/// Flows of dsr services have no record: the ring's memory keeps them. And a reload opens the tunnel
 /// that their checks take.
 #[test]
 fn dsr_flows_outlive_a_drain_and_checks_can_come_later() -> Result<()> {
@@ -402,7 +402,7 @@ fn dsr_flows_outlive_a_drain_and_checks_can_come_later() -> Result<()> {
         ensure!(line.ask("still")? == *name, "{name}");
     }
     done(&gateway, &["overrides", "clear", "echo"])?;
-    // Without checks again: their road closes.
+    // Without checks again: their tunnel closes.
     gateway.rewrite(&text)?;
     done(&gateway, &["reload"])?;
     for (name, line) in &mut lines {

@@ -147,7 +147,7 @@ fn all_generic_nothing_is_passed() -> Result<()> {
     Ok(())
 }
 
-/// An Ethernet tunnel, as one that is put into WireGuard: both ways go by the kernel's own road.
+/// An Ethernet tunnel, as one that is put into WireGuard: both ways go by the kernel's own path.
 #[test]
 fn a_backend_behind_a_tunnel_device() -> Result<()> {
     needs_root!();
@@ -182,7 +182,7 @@ fn a_backend_behind_a_tunnel_device() -> Result<()> {
     Ok(())
 }
 
-/// The outer packet goes the kernel's road; answers go to the clients past our program.
+/// The outer packet takes the kernel's path; answers go to the clients past our program.
 #[test]
 fn tunnels_into_the_bridge() -> Result<()> {
     needs_root!();

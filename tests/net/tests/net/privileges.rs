@@ -424,7 +424,7 @@ fn planted_links_are_refused() -> Result<()> {
     untouched()
 }
 
-/// What loads programs at a start may come by a reload: the road of dsr checks, with a device and
+/// What loads programs at a start may come by a reload: the probe tunnel, with a device and
 /// rules of its own.
 #[test]
 fn a_reload_opens_the_road_of_checks() -> Result<()> {

@@ -321,7 +321,7 @@ fn has_exabgp(test: &str) -> bool {
 
 /// Waits until the router has these next hops.
 fn wait_routes(nodes: &Nodes, wanted: &[usize]) -> Result<()> {
-    let look = || -> Result<Vec<usize>> {
+    let read = || -> Result<Vec<usize>> {
         let address = NAT.ip().to_string();
         let output = nodes.lan.router.command("ip").args(["route", "show", &address]).output()?;
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -329,7 +329,7 @@ fn wait_routes(nodes: &Nodes, wanted: &[usize]) -> Result<()> {
             |n: &usize| text.split_whitespace().any(|word| word == format!("10.0.0.{}", n + 1));
         Ok((0..nodes.gateways.len()).filter(has).collect())
     };
-    wait_for(format!("routes by {wanted:?}"), CONVERGENCE, || match look() {
+    wait_for(format!("routes by {wanted:?}"), CONVERGENCE, || match read() {
         Ok(found) if found == wanted => Ok(()),
         other => Err(format!("{other:?}")),
     })?;

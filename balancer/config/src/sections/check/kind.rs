@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use toml::de::DeValue;
 
-use super::words;
+use super::text;
 use crate::model::Forward;
 use crate::model::check::{
     CheckKind, DnsCheck, DnsRecord, ExecCheck, HttpCheck, Rcode, Statuses, TlsCheck, UdpCheck,
@@ -99,9 +99,9 @@ fn others(section: &mut Section, kind: Option<Type>) {
 }
 
 fn http(section: &mut Section) -> HttpCheck {
-    let path = section.or("path", "/".to_owned(), words::path);
-    let host = section.optional("host", words::host);
-    let expect = section.or("expect", Statuses::default(), words::statuses);
+    let path = section.or("path", "/".to_owned(), text::path);
+    let host = section.optional("host", text::host);
+    let expect = section.or("expect", Statuses::default(), text::statuses);
     HttpCheck {
         path: path.into_inner(),
         host: host.map(Located::into_inner),
@@ -112,7 +112,7 @@ fn http(section: &mut Section) -> HttpCheck {
 fn tls(section: &mut Section) -> TlsCheck {
     let verify = *section.or("tls_verify", true, boolean);
     let ca_file = section.optional("ca_file", file);
-    let sni = section.optional("sni", words::server_name);
+    let sni = section.optional("sni", text::server_name);
     if let Some(ca_file) = ca_file.as_ref().filter(|_| !verify) {
         let message = format!(
             "ca_file in {} says nothing to tls_verify = false: remove one of the two",
@@ -138,13 +138,13 @@ fn absolute(path: &str) -> bool {
 }
 
 fn udp(section: &mut Section) -> Option<UdpCheck> {
-    let send = section.required("send", "send = \"ping\", or send = \"hex:01ff\"", words::bytes);
-    let expect = section.optional("expect", words::bytes);
+    let send = section.required("send", "send = \"ping\", or send = \"hex:01ff\"", text::bytes);
+    let expect = section.optional("expect", text::bytes);
     Some(UdpCheck { send: send?.into_inner(), expect: expect.map(Located::into_inner) })
 }
 
 fn dns(section: &mut Section) -> Option<DnsCheck> {
-    let query = section.required("query", "query = \"example.com\"", words::query);
+    let query = section.required("query", "query = \"example.com\"", text::query);
     let record = *section.or("record", DnsRecord::A, |v| choice(v, DnsRecord::ALL));
     let rcodes = section.or("rcode", vec![Rcode::NoError], rcodes).into_inner();
     Some(DnsCheck { query: query?.into_inner(), record, rcodes })

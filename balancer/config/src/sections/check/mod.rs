@@ -1,7 +1,7 @@
 //! `check`: how a service's backends are asked whether they are well.
 
 mod kind;
-mod words;
+mod text;
 
 use std::time::Duration;
 

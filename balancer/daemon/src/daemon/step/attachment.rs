@@ -137,14 +137,16 @@ impl Attachment {
     fn mend(&mut self, confirm: &Confirm, effects: &mut Effects) {
         let given_up = |interface: &Interface| confirm.reverted().contains(&interface.name);
         let lacking = |interface: &Interface| {
-            matches!(self.standing(interface), Some(AttachState::Detached)) && !given_up(interface)
+            matches!(self.attach_state(interface), Some(AttachState::Detached))
+                && !given_up(interface)
         };
         if self.mending || !self.interfaces.iter().any(lacking) {
             return;
         }
         // The others' modes count, too; of one that is given up the state may be that of before.
         let whole = |interface: &&Interface| {
-            let attached = matches!(self.standing(interface), Some(AttachState::Attached { .. }));
+            let attached =
+                matches!(self.attach_state(interface), Some(AttachState::Attached { .. }));
             attached && !given_up(interface) || lacking(interface)
         };
         let whole = self.interfaces.iter().filter(whole).cloned().collect();
@@ -194,14 +196,14 @@ impl Attachment {
     }
 
     /// How our program stands on the device that an interface's frames come by; `None`: not known yet.
-    pub fn standing(&self, interface: &Interface) -> Option<&AttachState> {
+    pub fn attach_state(&self, interface: &Interface) -> Option<&AttachState> {
         self.states.get(&datapath_thread::below(interface))
     }
 
     /// Whether packets of this interface come to our program.
     pub fn is_attached(&self, interface: &Interface) -> bool {
         let here = !self.gone.contains(&interface.slot);
-        here && matches!(self.standing(interface), None | Some(AttachState::Attached { .. }))
+        here && matches!(self.attach_state(interface), None | Some(AttachState::Attached { .. }))
     }
 
     /// What is wrong with each interface.
@@ -229,7 +231,7 @@ impl Attachment {
                     ),
                 ));
             }
-            match self.standing(interface).filter(|_| !reverted.contains(name))? {
+            match self.attach_state(interface).filter(|_| !reverted.contains(name))? {
                 AttachState::Attached { .. } => None,
                 AttachState::Gone => Some(gone(name)),
                 AttachState::Detached => Some(self.detached(name)),

@@ -101,7 +101,7 @@ impl LogLine {
     }
 
     /// That this has become wrong.
-    pub fn begun(problem: &Problem, crowds: bool) -> LogLine {
+    pub fn new_problem(problem: &Problem, crowds: bool) -> LogLine {
         let remedy = Some(problem.remedy.clone());
         LogLine { remedy, crowds, ..LogLine::new(Level::WARN, &problem.error) }
     }

@@ -149,8 +149,8 @@ impl State {
             DatapathEvent::Applied(number, outcome) => self.applied(number, outcome),
             // They post where there is something to tell.
             DatapathEvent::Adopted(outcome) => return self.adopted(outcome),
-            DatapathEvent::Standings(Ok(states)) => return self.verify(states),
-            DatapathEvent::Standings(Err(error)) => self.unread(error),
+            DatapathEvent::AttachStates(Ok(states)) => return self.verify(states),
+            DatapathEvent::AttachStates(Err(error)) => self.unread(error),
             DatapathEvent::Confirmed(answer) => self.confirmed(answer),
             DatapathEvent::Beat(outcome) => self.beaten(outcome),
             DatapathEvent::Attached(interfaces, outcome) => self.attached(&interfaces, outcome),

@@ -88,7 +88,7 @@ impl Monitor {
         let unwritten = self.beat_error.as_ref().into_iter().chain(tables).cloned();
         problems.extend(unwritten.map(|error| ProblemKind::TablesNotWritten.because(error)));
         let probes = self.probe_tunnel_error.clone();
-        problems.extend(probes.map(|error| ProblemKind::CheckRoad.because(error)));
+        problems.extend(probes.map(|error| ProblemKind::ProbeTunnel.because(error)));
         problems
     }
 }
@@ -192,7 +192,7 @@ impl State {
                 let before = watch.problems();
                 watch.note(self.at.now, sample);
                 for problem in beside(&watch.problems(), &before) {
-                    self.effects.log(LogLine::begun(problem, true));
+                    self.effects.log(LogLine::new_problem(problem, true));
                 }
                 self.effects.post();
             }
@@ -204,21 +204,21 @@ impl State {
             }
             Seen::Counters(sample) => {
                 self.monitor.counter_watch.note(self.at.now, sample);
-                self.alarmed(&before);
+                self.log_counter_problems(&before);
             }
             Seen::Tables(flows, tracked) => {
                 self.monitor.counter_watch.tables(&flows, &tracked);
-                self.alarmed(&before);
+                self.log_counter_problems(&before);
             }
         }
     }
 
-    /// Says aloud what was not there before. Figures that only grow are posted with the next traffic.
-    fn alarmed(&mut self, before: &[Problem]) {
+    /// Logs problems that are new, and those that are over. Higher figures alone are posted later.
+    fn log_counter_problems(&mut self, before: &[Problem]) {
         let now = self.monitor.counter_watch.findings(|_| false);
         let (begun, over) = (beside(&now, before), beside(before, &now));
         for finding in &begun {
-            self.effects.log(LogLine::begun(finding, false));
+            self.effects.log(LogLine::new_problem(finding, false));
         }
         let over: BTreeSet<_> = over.into_iter().map(Problem::identity).collect();
         for (kind, subject) in &over {

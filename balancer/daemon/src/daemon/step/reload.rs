@@ -127,7 +127,7 @@ struct Next {
 enum Stage {
     /// Its overrides are being written.
     Keeping,
-    /// The road of its checks is being made.
+    /// Its probe tunnel is being made.
     Leading,
     /// Its new backends are looked at.
     Waiting,

@@ -18,7 +18,7 @@ pub fn check(config: &Config, facts: &Facts, report: &mut Report) {
     on_pass(config, facts, report);
     for name in &config.node.interfaces {
         let Some(link) = present(config, facts, name, report) else { continue };
-        guard(config, facts, name, link, report);
+        default_route(config, facts, name, link, report);
         foreign(facts, link, report);
         virtual_routers(facts, link, report);
         mode(config, facts, link, report);
@@ -120,7 +120,13 @@ pub(super) fn carries_default(facts: &Facts, link: &Link) -> Option<String> {
 }
 
 /// Attaching to the interface by which an administrator came in can lock them out.
-fn guard(config: &Config, facts: &Facts, name: &Located<String>, link: &Link, report: &mut Report) {
+fn default_route(
+    config: &Config,
+    facts: &Facts,
+    name: &Located<String>,
+    link: &Link,
+    report: &mut Report,
+) {
     let Some(carries) = carries_default(facts, link) else { return };
     match facts.first_namespace {
         Some(false) => {

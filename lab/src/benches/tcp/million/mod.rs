@@ -267,13 +267,13 @@ impl Crew {
         Ok(Self { servers, clients: clients.collect::<Result<_>>()? })
     }
 
-    /// Lets clients connect, as many at a time as there are processors when paced, else all; `look`
+    /// Lets clients connect, as many at a time as there are processors when paced, else all; `watch`
     /// now and then.
     fn connect(
         &mut self,
         rate: Option<u64>,
         cpus: u64,
-        mut look: impl FnMut() -> Result<()>,
+        mut watch: impl FnMut() -> Result<()>,
     ) -> Result<Connected> {
         let all = self.clients.len().max(1);
         let at_once = rate.map_or(all, |_| all.min(cpus.max(1) as usize));
@@ -286,14 +286,14 @@ impl Crew {
                 let _ = done.send(());
                 all
             });
-            let mut looked = Ok(());
+            let mut watched = Ok(());
             while is_done.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
-                if looked.is_ok() {
-                    looked = look();
+                if watched.is_ok() {
+                    watched = watch();
                 }
             }
             let all = driver.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
-            looked.map(|()| all)
+            watched.map(|()| all)
         })
     }
 

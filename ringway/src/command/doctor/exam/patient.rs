@@ -100,7 +100,7 @@ impl Patient {
     }
 
     /// What the doctor finds, with the traffic of these steps meanwhile.
-    pub fn look(&self, steps: &[Step]) -> Result<Report> {
+    pub fn diagnose(&self, steps: &[Step]) -> Result<Report> {
         let traffic: Vec<Step> = steps.iter().copied().filter(|step| step.is_traffic()).collect();
         let (stop, interval) =
             (&AtomicBool::new(false), if traffic.is_empty() { GLANCE } else { LOOK });

@@ -33,7 +33,7 @@ enum Happening {
     Detach(u32),
     /// An interface goes, or comes back without a program.
     Exists(u32, bool),
-    Look,
+    ReadNetwork,
     /// The packet path's thread carries out an order, or cannot.
     Work(bool),
     /// A change was read, a document written, the tunnel made; or not.
@@ -64,7 +64,7 @@ fn happening() -> impl Strategy<Value = Happening> {
         1 => Just(Happening::Confirm),
         2 => slot().prop_map(Happening::Detach),
         2 => (slot(), any::<bool>()).prop_map(|(slot, there)| Happening::Exists(slot, there)),
-        1 => Just(Happening::Look),
+        1 => Just(Happening::ReadNetwork),
         8 => good().prop_map(Happening::Work),
         4 => good().prop_map(Happening::Read),
         4 => good().prop_map(Happening::Write),
@@ -99,7 +99,7 @@ fn happen(world: &mut World, happening: &Happening) {
             };
             world.network();
         }
-        Happening::Look => world.network(),
+        Happening::ReadNetwork => world.network(),
         Happening::Work(good) => world.work(*good),
         Happening::Read(good) => world.read(*good),
         Happening::Write(good) => world.write(*good),

@@ -323,7 +323,9 @@ impl World {
             DatapathCommand::Describe(_) => return,
             DatapathCommand::Beat => {
                 self.event(Event::Datapath(DatapathEvent::Beat(outcome)));
-                DatapathEvent::Standings(Ok(SLOTS.map(|slot| (slot, self.standing(slot))).into()))
+                DatapathEvent::AttachStates(Ok(SLOTS
+                    .map(|slot| (slot, self.attach_state(slot)))
+                    .into()))
             }
         };
         self.event(Event::Datapath(event));
@@ -343,7 +345,7 @@ impl World {
         Attachments { each: each.collect(), stacked: HashMap::new() }
     }
 
-    fn standing(&self, slot: u32) -> AttachState {
+    fn attach_state(&self, slot: u32) -> AttachState {
         match (self.there.contains(&slot), self.on.contains(&slot)) {
             (false, _) => AttachState::Gone,
             (true, true) => AttachState::Attached { mode: XdpMode::Native, link: 1, program: 1 },

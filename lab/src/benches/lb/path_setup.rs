@@ -19,15 +19,15 @@ const BACKENDS: usize = 2;
 /// them once in 2^47 times.
 const TRIAL_FETCHES: usize = 48;
 
-/// A path at work. Dropping it takes everything down.
-pub(super) struct Standing {
+/// A path with traffic. Dropping it takes everything down.
+pub(super) struct PathSetup {
     // Dropped in this order: programs before the namespaces they live in.
     balancer: Balancer,
     _backends: Vec<Nginx>,
     pub net: OneBridge,
 }
 
-impl Standing {
+impl PathSetup {
     /// Makes the topology, the backends and the balancer, and waits until both backends answer
     /// through it.
     pub fn set_up(path: Path, ringway: &FilePath) -> Result<Self> {
@@ -49,9 +49,9 @@ impl Standing {
             Path::RingwayNative => gateway::in_container(&net, ringway, "native")?,
             Path::RingwayHost => gateway::on_host(&net, ringway)?,
         };
-        let mut standing = Self { balancer, _backends: backends, net };
-        standing.try_out()?;
-        Ok(standing)
+        let mut setup = Self { balancer, _backends: backends, net };
+        setup.try_out()?;
+        Ok(setup)
     }
 
     pub fn url(&self) -> String {
