@@ -131,7 +131,6 @@ pub struct ProgramInfo {
     /// BPF_PROG_TYPE_*.
     pub kind: u32,
     pub id: u32,
-    /// Of its instructions.
     pub tag: [u8; 8],
     /// Bytes of machine code; 0: it is interpreted.
     pub jited_len: u32,

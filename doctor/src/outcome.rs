@@ -35,7 +35,6 @@ pub enum Severity {
     Ok,
     /// Could not be found out.
     Unknown,
-    /// Worth knowing.
     Info,
     /// Works, but worse than it could.
     Warn,
@@ -74,9 +73,7 @@ pub struct Outcome {
     pub severity: Severity,
     /// What was found, in one sentence.
     pub found: String,
-    /// From where.
     pub evidence: Vec<Evidence>,
-    /// What to change.
     pub changes: Vec<Change>,
     /// What to do that has no way back: advice, or a command.
     pub advice: Option<Fix>,
@@ -103,7 +100,6 @@ impl Outcome {
         Self::new(Severity::Ok, subject, found)
     }
 
-    /// Worth knowing.
     pub fn info(subject: impl Into<String>, found: impl Into<String>) -> Self {
         Self::new(Severity::Info, subject, found)
     }
@@ -118,7 +114,6 @@ impl Outcome {
         Self::new(Severity::Crit, subject, found)
     }
 
-    /// Not known.
     pub fn unknown(subject: impl Into<String>, why: impl Into<Unknown>) -> Self {
         Self::new(Severity::Unknown, subject, why.into().0)
     }

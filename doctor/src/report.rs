@@ -10,7 +10,6 @@ use crate::{Change, Facts, Outcome, Rule, Severity};
 /// One thing looked at, with all that is known about it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finding {
-    /// The check's name.
     pub check: String,
     pub number: u8,
     /// What was looked at.
@@ -21,11 +20,9 @@ pub struct Finding {
     pub found: String,
     /// Where, and the value.
     pub evidence: Vec<Evidence>,
-    /// What must hold.
     pub rule: String,
     /// Where the rule comes from.
     pub source: String,
-    /// Why it matters.
     pub why: String,
     /// What to change, each with what takes it back. Nobody reads it back from JSON.
     #[serde(skip_deserializing)]
@@ -60,7 +57,6 @@ impl Report {
     }
 }
 
-/// Asks these rules.
 pub fn judge<'a>(checks: impl IntoIterator<Item = &'a Rule>, facts: &Facts) -> Report {
     let mut findings: Vec<Finding> =
         checks.into_iter().flat_map(|check| ask(check, facts)).collect();

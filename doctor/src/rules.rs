@@ -33,7 +33,6 @@ pub struct Rule {
     pub number: u8,
     /// Its name, which stays.
     pub name: &'static str,
-    /// What must hold.
     pub rule: &'static str,
     /// Where the rule and its threshold come from.
     pub source: &'static str,

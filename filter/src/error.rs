@@ -65,7 +65,7 @@ pub enum Error {
     Invalid {
         /// Number of the instruction, from 0.
         number: usize,
-        /// The cause.
+        /// Why it cannot be translated.
         reason: &'static str,
     },
 }

@@ -8,7 +8,7 @@ use std::hash::Hash;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Instruction {
-    /// Operation.
+    /// Operation code (`BPF_CLASS | BPF_OP | BPF_SRC`).
     pub code: u8,
     /// Destination and source register, four bits each: where the machine is little-endian, the
     /// destination in the low ones.
@@ -20,7 +20,7 @@ pub struct Instruction {
 }
 
 impl Instruction {
-    /// From its parts.
+    /// An instruction in the byte order of this machine.
     pub const fn new(code: u8, dst: u8, src: u8, offset: i16, immediate: i32) -> Self {
         let registers =
             if cfg!(target_endian = "little") { src << 4 | dst } else { dst << 4 | src };
@@ -215,7 +215,6 @@ impl<Label: Copy + Eq + Hash> Assembler<Label> {
         self.operate(JMP | jump as u8, left, right, 0);
     }
 
-    /// To the label.
     pub(crate) fn jump(&mut self, to: Label) {
         self.jumps.push((self.code.len(), to));
         self.push(JMP, 0, 0, 0, 0);

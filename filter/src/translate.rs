@@ -42,7 +42,6 @@ pub(crate) enum Label {
     NoMatch,
 }
 
-/// Which copy.
 type Copy = fn(usize) -> Label;
 
 struct Translator<'a> {
@@ -220,7 +219,7 @@ impl Translator<'_> {
         self.read(Width::of(bytes), A, Reg::R1, at);
     }
 
-    /// By bpf_xdp_load_bytes.
+    /// Reads with bpf_xdp_load_bytes, which also reaches a packet's later buffers.
     fn fetch(&mut self, bytes: u8, into: Reg, at: u32, behind_x: bool) {
         let from = if behind_x { Source::Reg(X) } else { Source::Imm(at) };
         self.code.alu64(Alu::Mov, Reg::R2, from);

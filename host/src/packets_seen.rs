@@ -35,7 +35,6 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// Of all processors.
     pub fn all(&self) -> u64 {
         self.packets.iter().sum()
     }

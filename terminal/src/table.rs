@@ -12,7 +12,6 @@ pub enum Tone {
     Good,
     Warn,
     Bad,
-    /// Less important.
     Dim,
 }
 

@@ -28,7 +28,6 @@ pub enum Error {
         /// The failing line of the batch, or the whole batch.
         command: String,
         namespace: String,
-        /// What `ip` said.
         message: String,
     },
     /// Offloads of an interface could not be switched.

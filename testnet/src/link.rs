@@ -86,7 +86,6 @@ pub struct Link {
     pub namespace: Namespace,
     pub name: String,
     pub mac: Mac,
-    /// Its index there.
     pub ifindex: u32,
 }
 

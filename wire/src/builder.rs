@@ -40,14 +40,14 @@ pub enum BuildError {
     },
     /// Longer than the header's length field can say.
     TooLong {
-        /// The header.
+        /// The header that was to be written.
         layer: Layer,
         /// How long it would be, in bytes.
         len: usize,
     },
     /// Options of a length that the header cannot have.
     Options {
-        /// The header.
+        /// The header that was to be written.
         layer: Layer,
         /// How long they are, in bytes.
         len: usize,

@@ -77,11 +77,11 @@ pub trait Header:
 /// the next header is parsed from `payload` while this one is still at hand.
 #[derive(Debug)]
 pub struct View<B: ByteSlice, H: Header> {
-    /// The fixed part.
+    /// The fixed part of the header.
     pub header: Ref<B, H>,
     /// What the header has beyond its fixed part: options or optional fields.
     pub options: B,
-    /// What it carries.
+    /// The bytes behind the header.
     pub payload: B,
 }
 

@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-/// The header.
+/// The kind of header that is malformed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 #[allow(missing_docs)]
@@ -43,7 +43,7 @@ pub enum Fault {
 /// A packet that cannot be what its headers say it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Malformed {
-    /// The header.
+    /// The header that is malformed.
     pub layer: Layer,
     /// What is wrong with it.
     pub fault: Fault,

@@ -11,9 +11,9 @@ use crate::tables::NextHop;
 /// What a health check knows of a backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Health {
-    /// It answers.
+    /// Its checks pass.
     Up,
-    /// It does not.
+    /// Its checks fail.
     Down,
     /// It has not been asked yet, and gets nothing.
     Unknown,

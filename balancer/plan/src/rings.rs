@@ -16,7 +16,6 @@ use crate::tables::{Pair, RingRow, ServiceKey, ServiceRow, Slots};
 /// What one service wants of its ring.
 pub(crate) struct Wish {
     pub(crate) key: ServiceKey,
-    /// The service's id.
     pub(crate) service: u16,
     /// In the order of identity; weight 0 for those that get no new flows.
     pub(crate) members: Vec<Member>,
@@ -325,7 +324,7 @@ impl<'p> RecordWalk<'p> {
         }
     }
 
-    /// What was found.
+    /// The records that were read.
     pub fn end(self) -> Records {
         self.records
     }

@@ -17,7 +17,6 @@ const TIMEOUT: u32 = 100;
 const BACKENDS: usize = 5;
 const SLOTS: u32 = 65_537;
 
-/// What happens.
 #[derive(Clone, Debug)]
 enum Event {
     /// A backend is configured with this weight; 0 drains it.
@@ -72,7 +71,6 @@ struct World {
     planner: Planner,
     observed: Observed,
     tables: Tables,
-    /// Of the service.
     ring: Written,
     weights: [u8; BACKENDS],
     there: [bool; BACKENDS],

@@ -84,7 +84,7 @@ pub use zerocopy::{FromBytes, FromZeros, IntoBytes};
 pub struct UnknownValue {
     /// Which enumeration: "verdict", "reason", "flow state".
     pub what: &'static str,
-    /// The number found.
+    /// The number that has no name.
     pub value: u32,
 }
 

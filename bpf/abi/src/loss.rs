@@ -18,7 +18,7 @@ impl Loss {
         self.text()[1]
     }
 
-    /// Why that happens.
+    /// What usually causes it, for `ringway reasons`.
     pub const fn cause(self) -> &'static str {
         self.text()[2]
     }

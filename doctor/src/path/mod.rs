@@ -108,7 +108,6 @@ pub struct Path {
     /// Its queues for received packets.
     pub queues: Vec<Queue>,
     pub processors: Vec<Processor>,
-    /// In their order.
     pub steps: Vec<Reached>,
     #[serde(rename = "books")]
     pub balance: PacketBalance,

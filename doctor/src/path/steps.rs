@@ -6,7 +6,6 @@ use serde::Serialize;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Step {
-    /// The device's ring.
     Ring,
     /// XDP, in the driver or generic: what a program decides.
     Xdp,
@@ -18,7 +17,6 @@ pub enum Step {
     Ip,
     /// UDP, TCP, ICMP: finding the socket.
     Protocol,
-    /// The socket's queue.
     Socket,
     /// A copy for a tap or a raw socket; the packet itself went on.
     Copy,

@@ -9,7 +9,6 @@ pub const TRACE: &str = "/trace/packets.json";
 /// Everything that was seen in a network namespace.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Trace {
-    /// By kind.
     pub seen: Vec<Seen>,
     /// Packets that there was no room to count.
     pub uncounted: u64,

@@ -60,7 +60,6 @@ pub(super) fn received(facts: &Facts, one: &Interface) -> u64 {
     stats.map_or(0, |(before, after)| after.rx_packets.saturating_sub(before.rx_packets))
 }
 
-/// Devices upon one.
 pub(super) fn uppers(samples: &Samples, ifindex: u32) -> Vec<Upper> {
     let Ok(network) = samples.facts.network() else { return Vec::new() };
     let upon = |one: &&Interface| below(network, one).is_some_and(|it| it.link.ifindex == ifindex);

@@ -2,7 +2,6 @@
 
 use crate::{Facts, Looked, Outcome, Rule, Unknown, each_interface};
 
-/// A receive queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Queue {
     path: String,
@@ -19,7 +18,6 @@ impl Queue {
     }
 }
 
-/// Of an interface.
 fn receive_queues(facts: &Facts, name: &str) -> Result<Vec<Queue>, Unknown> {
     let directory = format!("/sys/class/net/{name}/queues");
     let names = facts.list(&directory)?.into_iter().filter(|queue| queue.starts_with("rx-"));

@@ -48,9 +48,9 @@ use crate::sync::{AtomicU32, Slot};
 pub struct Corrupt {
     /// Slots of the ring.
     pub size: u32,
-    /// What was found.
+    /// The producer index, as read.
     pub producer: u32,
-    /// What was found.
+    /// The consumer index, as read.
     pub consumer: u32,
 }
 
@@ -124,13 +124,13 @@ const NEEDS_WAKEUP: u32 = 1;
 #[cfg(not(loom))]
 #[derive(Clone, Copy, Debug)]
 pub struct Place<T> {
-    /// The producer's index.
+    /// Address of the producer's index.
     pub producer: NonNull<u32>,
-    /// The consumer's index.
+    /// Address of the consumer's index.
     pub consumer: NonNull<u32>,
     /// The flags, of which the consumer of FILL and TX sets "needs wake-up".
     pub flags: NonNull<u32>,
-    /// The first slot.
+    /// Address of the first slot.
     pub slots: NonNull<T>,
     /// How many there are: a power of two.
     pub size: u32,

@@ -74,7 +74,7 @@ fn failed(queue: u32, error: io::Error) -> SetupError {
 /// A program that redirects into a map of sockets, loaded.
 #[derive(Debug)]
 pub struct Program {
-    /// To be attached.
+    /// The loaded program, to be attached.
     pub program: OwnedFd,
     /// What it redirects into.
     pub map: SocketMap,
@@ -240,12 +240,12 @@ impl Redirect {
         Ok(self.link.info()? == self.attached)
     }
 
-    /// Where sockets go.
+    /// The map that holds the sockets, by queue.
     pub fn map(&self) -> &SocketMap {
         &self.map
     }
 
-    /// Where it runs.
+    /// The mode that the program is attached in.
     pub fn mode(&self) -> XdpMode {
         self.mode
     }

@@ -34,7 +34,6 @@ fn again(umem: &Umem) -> Umem {
     from_file(file(umem).into()).unwrap()
 }
 
-/// Everything of it.
 fn bytes(umem: &Umem) -> Vec<u8> {
     let (_, frames, ledger) = umem.place();
     let mut bytes = vec![0; frames + ledger];

@@ -60,9 +60,7 @@ struct World {
     held: Vec<Packet>,
     /// What each of them holds.
     contents: Vec<Vec<u8>>,
-    /// In RX.
     arriving: VecDeque<Vec<u8>>,
-    /// In TX.
     leaving: VecDeque<Vec<u8>>,
     number: u8,
 }
@@ -228,7 +226,6 @@ impl World {
 enum Lie {
     Complete(u64),
     Deliver(Descriptor),
-    /// Into the ledger.
     Write(usize, u64),
 }
 

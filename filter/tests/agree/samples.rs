@@ -97,7 +97,6 @@ fn comparison() -> impl Strategy<Value = &'static str> {
     select(vec!["=", "!=", "<", ">", "<=", ">="])
 }
 
-/// Conditions put together.
 pub fn expression() -> impl Strategy<Value = String> {
     primitive().prop_recursive(4, 16, 3, |inner| {
         prop_oneof![
@@ -235,7 +234,6 @@ fn ipv6() -> impl Strategy<Value = Vec<u8>> {
     )
 }
 
-/// Protocol and header.
 fn transport() -> impl Strategy<Value = (u8, Vec<u8>)> {
     let port = select(PORTS.to_vec());
     let words = prop_oneof![2 => Just(5u8), 1 => 5..16u8];

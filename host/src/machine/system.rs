@@ -57,7 +57,6 @@ pub struct HugePages {
     pub size_bytes: u64,
     /// Pages set aside.
     pub total: u64,
-    /// Of them unused.
     pub free: u64,
 }
 

@@ -33,12 +33,10 @@ use shape::{Shape, shape_of, wanted_shape};
 pub enum WhenFull {
     /// Nothing: it cannot be.
     Never(&'static str),
-    /// This.
     Then(&'static str),
 }
 
 impl WhenFull {
-    /// In words.
     pub fn text(self) -> &'static str {
         let (Never(text) | Then(text)) = self;
         text
@@ -379,7 +377,6 @@ impl<K: IntoBytes + Immutable, V> Map<K, V> {
         found.map(|bytes| self.parse(&bytes)).transpose()
     }
 
-    /// Writes one entry.
     pub(crate) fn put(&self, key: &K, value: &V) -> Result<()>
     where
         V: IntoBytes + Immutable,
@@ -523,7 +520,6 @@ pub(crate) fn create(
     map.map_err(map_error("create", name))
 }
 
-/// Pins a map.
 pub(crate) fn pin(map: &MapHandle, path: &Path) -> Result<()> {
     let pinned = ringway_bpf_sys::pin(map.as_fd(), path);
     pinned.map_err(|error| map_error("pin", &name_of(path))(error.into()))

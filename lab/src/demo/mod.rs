@@ -43,7 +43,6 @@ pub struct Options {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Command {
     pub what: String,
-    /// For a shell.
     pub line: String,
 }
 

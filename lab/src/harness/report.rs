@@ -48,10 +48,8 @@ pub struct Report<F> {
 /// A case without figures.
 #[derive(Debug, Serialize)]
 pub(crate) struct NotRun {
-    /// For people.
     #[serde(skip)]
     pub case: String,
-    /// For JSON.
     #[serde(flatten)]
     pub key: Value,
     /// Why, and what would change it.

@@ -262,7 +262,6 @@ fn take_over(
     Ok(engine)
 }
 
-/// Each once.
 fn say_leaks(leaks: &[Leak], known: &mut Vec<(usize, String)>) {
     for leak in leaks {
         let stage = (leak.worker, leak.stage.clone());

@@ -40,7 +40,6 @@ pub struct Model {
     pub scroll: usize,
     /// Readings are not shown.
     pub paused: bool,
-    /// Keys are explained.
     pub help: bool,
     pub trouble: Option<String>,
     sample: Reading,

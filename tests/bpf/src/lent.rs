@@ -36,7 +36,6 @@ const OWN: [&str; 2] = ["answer_budget", "other_senders"];
 /// Larger ones are not kept.
 const MOST_FLOWS: u32 = 60_000;
 
-/// By their flows.
 static SPARE: Mutex<Vec<(u32, Gateway, Option<Dry>)>> = Mutex::new(Vec::new());
 
 /// A gateway, and the dry instance that is asked before each frame once it is loaded.

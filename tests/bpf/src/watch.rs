@@ -21,7 +21,6 @@ const A_WHILE: Duration = Duration::from_secs(600);
 pub struct Seen {
     /// When: nanoseconds since 1970.
     pub unix_ns: u64,
-    /// Interface slot.
     pub iface: u32,
     pub pair: (Verdict, Reason),
     pub service: Option<u16>,

@@ -60,7 +60,6 @@ pub(crate) fn clear(map: BorrowedFd<'_>) {
     }
 }
 
-/// Of all CPUs.
 fn value_size(info: &sys::bpf_map_info) -> usize {
     let per_cpu = [sys::BPF_MAP_TYPE_PERCPU_ARRAY, sys::BPF_MAP_TYPE_PERCPU_HASH];
     match per_cpu.contains(&info.type_) {

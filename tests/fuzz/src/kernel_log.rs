@@ -18,7 +18,6 @@ pub struct KernelLog {
 }
 
 impl KernelLog {
-    /// From now on.
     pub fn open() -> Self {
         let file = OpenOptions::new().read(true).custom_flags(O_NONBLOCK).open("/dev/kmsg");
         let log = file.and_then(|mut file| file.seek(SeekFrom::End(0)).map(|_| file));

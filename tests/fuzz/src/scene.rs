@@ -13,7 +13,6 @@ use crate::path::Path;
 
 #[derive(Clone, Copy, Debug)]
 pub struct Scene {
-    /// For reports.
     pub name: &'static str,
     forward: Forward,
     /// Outer headers are of the other family than what is inside.

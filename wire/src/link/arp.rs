@@ -24,17 +24,17 @@ use crate::{Header, Layer, Mac, U16, ethertype};
 )]
 #[repr(C)]
 pub struct Arp {
-    /// 1: Ethernet.
+    /// Hardware type; 1: Ethernet.
     pub hardware: U16,
-    /// An EtherType: IPv4.
+    /// EtherType of the protocol; 0x0800: IPv4.
     pub protocol: U16,
-    /// 6.
+    /// Bytes of a hardware address: 6.
     pub hardware_len: u8,
-    /// 4.
+    /// Bytes of a protocol address: 4.
     pub protocol_len: u8,
     /// [`Arp::REQUEST`] or [`Arp::REPLY`].
     pub operation: U16,
-    /// Who sends.
+    /// The sender's MAC address.
     pub sender_mac: Mac,
     /// The sender's address; unspecified in a probe (RFC 5227).
     pub sender: [u8; 4],

@@ -53,7 +53,7 @@ impl Header for Ethernet {
 }
 
 impl Ethernet {
-    /// A header.
+    /// A header with these addresses; `ethertype` in the machine's byte order.
     #[inline]
     pub const fn new(destination: Mac, source: Mac, ethertype: u16) -> Self {
         Self { destination, source, ethertype: U16::new(ethertype) }

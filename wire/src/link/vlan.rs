@@ -24,7 +24,7 @@ use crate::{Header, Layer, U16};
 pub struct Vlan {
     /// Priority (3 bits), drop eligible (1 bit), VLAN id (12 bits).
     pub tci: U16,
-    /// What follows ([`crate::ethertype`]).
+    /// EtherType of what the tag precedes ([`crate::ethertype`]).
     pub ethertype: U16,
 }
 
@@ -69,7 +69,7 @@ impl Vlan {
         self.tci.get() & 0x1000 != 0
     }
 
-    /// Sets that bit.
+    /// Sets or clears the drop-eligible bit.
     #[inline]
     pub fn set_drop_eligible(&mut self, eligible: bool) {
         self.tci.set(self.tci.get() & 0xefff | u16::from(eligible) << 12);

@@ -10,9 +10,9 @@ use crate::{BuildError, Builder, U16, U32};
 /// An extension header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extension<'a> {
-    /// Which one ([`protocol`]).
+    /// Which extension header this is ([`protocol`]).
     pub kind: u8,
-    /// What follows it.
+    /// Protocol number of the header behind it.
     pub next_header: u8,
     /// All of it, beginning with `next_header`; at least eight bytes, a multiple of four.
     pub bytes: &'a [u8],
@@ -118,7 +118,7 @@ pub const fn is_extension(number: u8) -> bool {
 pub struct FragmentHeader {
     /// What the whole packet has behind this header.
     pub next_header: u8,
-    /// 0.
+    /// Sent as 0, ignored when received.
     pub reserved: u8,
     /// The offset in units of eight bytes (13 bits), two reserved bits, "more fragments".
     pub offset_more: U16,
@@ -139,7 +139,7 @@ impl FragmentHeader {
         }
     }
 
-    /// What it says.
+    /// The offset in bytes, the flag and the identification.
     #[inline]
     pub const fn fragment(&self) -> Fragment {
         Fragment {

@@ -39,7 +39,7 @@ impl Header for Icmp {
 impl Icmp {
     /// Answers an echo request.
     pub const ECHO_REPLY: u8 = 0;
-    /// Not delivered.
+    /// Destination unreachable.
     pub const UNREACHABLE: u8 = 3;
     /// Of [`Icmp::UNREACHABLE`]: no such port.
     pub const PORT_UNREACHABLE: u8 = 3;
@@ -50,7 +50,7 @@ impl Icmp {
     pub const REDIRECT: u8 = 5;
     /// Asks for an answer.
     pub const ECHO_REQUEST: u8 = 8;
-    /// TTL used up.
+    /// The time to live reached 0.
     pub const TIME_EXCEEDED: u8 = 11;
     /// A header makes no sense.
     pub const PARAMETER_PROBLEM: u8 = 12;

@@ -39,7 +39,7 @@ impl Header for Icmpv6 {
 }
 
 impl Icmpv6 {
-    /// Not delivered.
+    /// Destination unreachable.
     pub const UNREACHABLE: u8 = 1;
     /// Of [`Icmpv6::UNREACHABLE`]: no such port.
     pub const PORT_UNREACHABLE: u8 = 4;

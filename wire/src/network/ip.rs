@@ -29,7 +29,7 @@ pub struct Ip<B: ByteSlice> {
     /// What fragment it is, unless it is a whole packet. Only a first fragment's payload begins
     /// with a header.
     pub fragment: Option<Fragment>,
-    /// What it carries.
+    /// The bytes behind all headers of IP.
     pub payload: B,
 }
 

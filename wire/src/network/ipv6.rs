@@ -79,7 +79,7 @@ impl Ipv6 {
         self.version_class_label.set(others | u32::from(class) << 20);
     }
 
-    /// 20 bits.
+    /// The lower 20 bits of the first word.
     #[inline]
     pub const fn flow_label(&self) -> u32 {
         self.version_class_label.get() & 0xf_ffff
@@ -105,7 +105,7 @@ pub struct Fragment {
     pub identification: u32,
     /// Where it begins in its packet, in bytes: a multiple of eight.
     pub offset: usize,
-    /// Whether others follow.
+    /// Whether more fragments follow.
     pub more: bool,
 }
 

@@ -191,7 +191,7 @@ impl LinkLayer {
 )]
 #[repr(C)]
 pub struct Prefix {
-    /// 3.
+    /// Option type: 3.
     pub kind: u8,
     /// 4, in units of eight bytes.
     pub len: u8,
@@ -203,7 +203,7 @@ pub struct Prefix {
     pub valid: U32,
     /// Seconds; all ones: for ever.
     pub preferred: U32,
-    /// 0.
+    /// Sent as 0, ignored when received.
     pub reserved: U32,
     /// The prefix; what is beyond its bits does not count.
     pub prefix: [u8; 16],

@@ -24,9 +24,9 @@ use crate::{BuildError, Builder, Header, Layer, TcpOptions, U16, U32, View};
 )]
 #[repr(C)]
 pub struct Tcp {
-    /// From which port.
+    /// Source port.
     pub source: U16,
-    /// To which port.
+    /// Destination port.
     pub destination: U16,
     /// Of the first byte of the payload, or of SYN.
     pub sequence: U32,
@@ -39,7 +39,7 @@ pub struct Tcp {
     pub window: U16,
     /// Over the pseudo header, header, options and payload.
     pub checksum: U16,
-    /// With [`Tcp::URG`].
+    /// Offset of urgent data; valid with [`Tcp::URG`].
     pub urgent: U16,
 }
 
@@ -53,15 +53,15 @@ impl Header for Tcp {
 }
 
 impl Tcp {
-    /// No more data.
+    /// The sender has no more data.
     pub const FIN: u16 = 0x001;
-    /// A connection begins.
+    /// Opens a connection.
     pub const SYN: u16 = 0x002;
     /// A connection is broken off.
     pub const RST: u16 = 0x004;
-    /// Deliver at once.
+    /// The receiver should deliver the data at once.
     pub const PSH: u16 = 0x008;
-    /// The acknowledgment counts.
+    /// The acknowledgment number is valid.
     pub const ACK: u16 = 0x010;
     /// The urgent pointer counts.
     pub const URG: u16 = 0x020;

@@ -23,9 +23,9 @@ use crate::{BuildError, Builder, Header, Layer, U16, View};
 )]
 #[repr(C)]
 pub struct Udp {
-    /// From which port.
+    /// Source port.
     pub source: U16,
-    /// To which port.
+    /// Destination port.
     pub destination: U16,
     /// Bytes of header and payload.
     pub length: U16,
@@ -47,7 +47,7 @@ impl Header for Udp {
 pub enum UdpChecksum {
     /// The checksum is correct.
     Right,
-    /// It is not.
+    /// The checksum does not match.
     Wrong,
     /// There is none. Fine over IPv4; over IPv6 only where the receiver expects a tunnel there (RFC
     /// 6935, section 5).

@@ -24,7 +24,7 @@ use crate::{Header, Layer, U16, U32, View};
 pub struct Gre {
     /// Which fields there are, and version 0. Routing and version 1 (PPTP) are [`Fault::Kind`].
     pub flags: U16,
-    /// What follows ([`crate::ethertype`]).
+    /// EtherType of the payload ([`crate::ethertype`]).
     pub ethertype: U16,
 }
 

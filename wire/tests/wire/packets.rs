@@ -57,7 +57,6 @@ pub enum Carries {
 const HEADROOM: usize = 1024;
 
 impl Link {
-    /// The frame.
     pub fn build(&self) -> Vec<u8> {
         let mut buffer = vec![0xa5; HEADROOM + 2048];
         let mut packet = Builder::new(&mut buffer, HEADROOM).unwrap();

@@ -268,7 +268,6 @@ impl fmt::Display for Protocol {
     }
 }
 
-/// One `[[service]]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Service {
     /// Unique; shown in status and metrics.

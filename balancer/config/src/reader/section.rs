@@ -17,7 +17,6 @@ pub(crate) struct Section<'a> {
     pub(crate) report: &'a Report,
     /// How messages name it: `[node]`, `service "web"`.
     pub(crate) place: String,
-    /// Where it begins.
     pub(crate) span: Range<usize>,
     /// Where its file begins among all files; the parser counts from there.
     base: usize,

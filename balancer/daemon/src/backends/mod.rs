@@ -40,7 +40,6 @@ pub struct BackendSet {
     started: bool,
 }
 
-/// One `[[service]]`.
 #[derive(Clone, Debug)]
 pub struct Entry {
     pub name: String,

@@ -11,7 +11,6 @@ use super::not_asked::{Lack, NotAsked, lack_of};
 /// Why a check failed. The address is the backend's, so only the port is told.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    /// Nobody listens.
     #[error("connection refused on port {}", .0.port())]
     Refused(SocketAddr),
     /// Nobody listens, says ICMP.

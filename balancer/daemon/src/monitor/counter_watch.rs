@@ -36,7 +36,6 @@ const NEARLY_FULL_PERCENT: u64 = 90;
 
 #[derive(Clone, Debug, Default)]
 pub struct Counts {
-    /// Our counters.
     pub ledger: rw_ledger,
     /// The device's own; absent when it does not tell.
     pub drops: Option<Drops>,

@@ -12,7 +12,6 @@ use super::Report;
 use super::facts::{Answerer, Facts};
 use crate::health::{Health, dsr_probe};
 
-/// Every dsr service.
 pub fn check(config: &Config, facts: &Facts, report: &mut Report) {
     for service in config.services.iter().filter(|service| service.forward.is_dsr()) {
         quiet(config, facts, service, report);

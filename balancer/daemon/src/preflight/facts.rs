@@ -28,19 +28,16 @@ use ringway_kernel::{
 pub struct Facts {
     /// The kernel's release, and this process's capabilities.
     pub probe: Result<Probe, String>,
-    /// All interfaces.
     pub links: Vec<Link>,
     /// Offloads by interface name.
     pub offloads: HashMap<String, Offloads>,
     /// Drivers by interface name.
     pub drivers: HashMap<String, String>,
-    /// All addresses.
     pub addresses: Vec<Address>,
     /// Interfaces that carry a default route.
     pub default_route_links: BTreeSet<u32>,
     /// The way the kernel would send to each backend and service address.
     pub paths: HashMap<IpAddr, Result<routes::Path, String>>,
-    /// Known neighbours.
     pub neighbours: Vec<Neighbour>,
     /// Whether this is the machine's first network namespace.
     pub first_namespace: Option<bool>,
@@ -59,7 +56,6 @@ pub struct Facts {
     pub features: HashMap<String, XdpFeatures>,
     /// Queues, by interface name.
     pub channels: HashMap<String, Channels>,
-    /// Processors.
     pub cpus: u32,
     /// Files that the doctor's rules read.
     pub files: Sample,
@@ -92,7 +88,6 @@ pub struct Answerer {
 /// How the stack treats packets that come in by an interface.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Receiving {
-    /// Forwards IPv4.
     pub forwards_v4: bool,
     /// Forwards IPv6; of all interfaces alike.
     pub forwards_v6: bool,

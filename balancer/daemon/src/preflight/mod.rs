@@ -157,7 +157,6 @@ impl Report {
         self.push(check, Outcome::ok(subject, found));
     }
 
-    /// Adds one.
     pub fn push(&mut self, check: &'static str, outcome: Outcome) {
         self.findings.push(Finding { check, outcome, place: None });
     }

@@ -9,7 +9,6 @@ use ringway_host::netlink::routes::RouteKind;
 use super::facts::Facts;
 use super::{Report, names};
 
-/// Addresses, then ports.
 pub fn check(config: &Config, facts: &Facts, report: &mut Report) {
     for address in &config.nat.addresses {
         answers(config, facts, address, report);

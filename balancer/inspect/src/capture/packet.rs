@@ -31,7 +31,6 @@ pub struct Fate {
 /// A frame on an interface.
 #[derive(Clone, Debug)]
 pub struct Frame<'a> {
-    /// The interface's slot.
     pub slot: u32,
     pub interface: &'a str,
     /// It has no Ethernet header.

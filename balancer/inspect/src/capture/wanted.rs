@@ -27,7 +27,6 @@ pub struct Selection {
 /// The same in the packet path's numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Selected {
-    /// Interface slot.
     pub slot: Option<u32>,
     /// Verdicts; none for any.
     pub verdicts: Vec<Verdict>,

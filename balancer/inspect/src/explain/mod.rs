@@ -132,7 +132,6 @@ pub struct Ring {
 
 #[derive(Clone, Debug, Serialize)]
 pub struct Backend {
-    /// Address and port.
     pub address: String,
     /// Whether the packet path takes it for healthy.
     pub up: bool,

@@ -48,7 +48,7 @@ impl Found {
     }
 }
 
-/// What is wrong.
+/// A way in which the ledger does not balance.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Fault {
@@ -59,7 +59,7 @@ pub enum Fault {
         frame: u32,
         /// Where it was met first.
         first: &'static str,
-        /// And then.
+        /// Where it was met again.
         second: &'static str,
     },
     /// A frame is where its record does not say.
@@ -67,7 +67,7 @@ pub enum Fault {
     Record {
         /// The frame's number.
         frame: u32,
-        /// The frame's place.
+        /// Where the frame was found.
         found: &'static str,
         /// What is written down; none: nothing.
         recorded: Option<Record>,
@@ -75,7 +75,7 @@ pub enum Fault {
     /// An address is no frame's.
     #[error("{found} holds address {address:#x}, which is no frame")]
     NoFrame {
-        /// The ring's name.
+        /// Name of the ring that holds it.
         found: &'static str,
         /// In bytes from the UMEM's begin.
         address: u64,
@@ -83,9 +83,9 @@ pub enum Fault {
     /// The counters say otherwise.
     #[error("{place:?}: {counted} frames by the counters, {found} found")]
     Count {
-        /// The place.
+        /// The place whose frames were counted.
         place: Place,
-        /// Entered less left.
+        /// Frames that entered it less those that left it.
         counted: u64,
         /// Met on the walk.
         found: u64,
@@ -93,9 +93,9 @@ pub enum Fault {
     /// A ring cannot be walked.
     #[error("{ring}: {source}")]
     Ring {
-        /// The ring's name.
+        /// Name of the ring.
         ring: &'static str,
-        /// The cause.
+        /// Which indexes were found.
         source: Corrupt,
     },
 }

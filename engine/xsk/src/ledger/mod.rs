@@ -129,23 +129,23 @@ counters! {
     Counts {
         /// Came with the pool: to free.
         given,
-        /// Free to held.
+        /// From free to held.
         allocated,
-        /// Held to free.
+        /// From held to free.
         freed,
-        /// Free to fill.
+        /// From free to the FILL ring.
         filled,
-        /// Fill to held.
+        /// From the FILL ring to held.
         received,
-        /// Held to tx.
+        /// From held to the TX ring.
         sent,
-        /// Tx to free.
+        /// From the TX ring to free.
         completed,
         /// Fill to free, when a queue was closed.
         unfilled,
         /// Tx to free, when a queue was closed.
         unsent,
-        /// Held to away.
+        /// From held to away.
         handed,
         /// Away to held: of another pool before.
         adopted,
@@ -159,7 +159,7 @@ counters! {
 #[derive(Debug)]
 pub(crate) struct Account {
     pub(crate) ledger: Ledger,
-    /// Of former versions.
+    /// Used by former versions; keeps the layout.
     _unused: [AtomicU64; 16],
     pub(crate) legend: Legend,
 }
@@ -168,7 +168,7 @@ pub(crate) struct Account {
 #[repr(C, align(128))]
 #[derive(Debug)]
 pub(crate) struct Legend {
-    /// The pool's time.
+    /// The pool's clock, which records are stamped with.
     pub(crate) now: AtomicU32,
     /// What a stage is called; those above have no names.
     pub(crate) stages: [Label; 16],

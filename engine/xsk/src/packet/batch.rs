@@ -41,7 +41,7 @@ impl Batch {
         Ok(())
     }
 
-    /// Takes the last.
+    /// Removes the last packet and returns it.
     #[inline]
     pub fn pop(&mut self) -> Option<Packet> {
         self.packets.pop()
@@ -65,7 +65,7 @@ impl Batch {
         self.packets.retain(keep);
     }
 
-    /// Frees all.
+    /// Frees all packets.
     pub fn clear(&mut self) {
         free_all(&mut self.packets);
     }
@@ -86,7 +86,6 @@ impl Batch {
         self.packets.len() - before
     }
 
-    /// As [`forget_first`].
     #[inline]
     pub(crate) fn forget_first(&mut self, count: usize) {
         forget_first(&mut self.packets, count);

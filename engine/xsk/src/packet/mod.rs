@@ -69,7 +69,7 @@ const MANY: u32 = 1 << 31;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no room for {wanted} bytes, {room} are free here")]
 pub struct NoRoom {
-    /// Bytes asked for.
+    /// Bytes that were asked for.
     pub wanted: usize,
     /// Bytes that are free there.
     pub room: usize,

@@ -31,7 +31,7 @@ use queue_frames::{QueueFrames, Reassembly};
 pub struct Descriptor {
     /// Where it begins, in bytes from the UMEM's begin.
     pub address: u64,
-    /// Bytes.
+    /// Length of the packet in bytes.
     pub len: u32,
     /// [`Descriptor::CONTINUED`], or 0.
     pub options: u32,
@@ -51,7 +51,7 @@ pub struct Rings {
     pub fill: Producer<u64>,
     /// Addresses of frames that were sent.
     pub completion: Consumer<u64>,
-    /// What was received.
+    /// Descriptors of received packets.
     pub rx: Consumer<Descriptor>,
     /// What is to be sent.
     pub tx: Producer<Descriptor>,
@@ -106,12 +106,12 @@ pub struct Use {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// See [`Corrupt`].
+    /// The indexes of a ring cannot be; see [`Corrupt`].
     #[error("{ring}: {source}")]
     Ring {
-        /// The ring's name.
+        /// Name of the ring.
         ring: &'static str,
-        /// What was found.
+        /// Which indexes were found.
         source: Corrupt,
     },
     /// The kernel refused a wake-up.
@@ -377,7 +377,7 @@ impl<K: Kernel> Queue<K> {
         &self.rings
     }
 
-    /// The other side.
+    /// The kernel's side of the queue.
     pub fn kernel(&self) -> &K {
         &self.kernel
     }

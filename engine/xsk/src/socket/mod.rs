@@ -89,7 +89,7 @@ impl Default for SocketConfig {
     }
 }
 
-/// What was obtained.
+/// What the kernel granted; it may be less than was asked for.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Granted {
@@ -312,7 +312,7 @@ impl Socket {
             .map_err(|_| SetupError::of(Step::Ring, on, Cause::TooManyQueues))
     }
 
-    /// What was obtained.
+    /// What the kernel granted; it may be less than was asked for.
     pub fn granted(&self) -> &Granted {
         &self.kernel().granted
     }

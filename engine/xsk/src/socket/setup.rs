@@ -79,7 +79,7 @@ pub enum Cause {
     Bound,
     /// What was asked for was granted, but not as asked.
     NotGranted,
-    /// None of these.
+    /// Any other answer of the kernel.
     Other,
 }
 
@@ -127,7 +127,7 @@ pub struct SetupError {
     pub step: Step,
     /// "eth0", "eth0, queue 3".
     pub on: String,
-    /// The cause.
+    /// What the answer means, as far as it is known.
     pub cause: Cause,
     /// The kernel's answer.
     pub source: io::Error,

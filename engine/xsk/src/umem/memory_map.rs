@@ -14,14 +14,14 @@ use crate::umem::Umem;
 pub struct Part {
     /// "UMEM: frames", "eth0, queue 3: RX".
     pub name: String,
-    /// Addresses.
+    /// Addresses in the process.
     pub range: Range<usize>,
 }
 
 /// A mapping of this process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Mapping {
-    /// Addresses.
+    /// Addresses in the process.
     pub range: Range<usize>,
     /// Where in its file it begins; of a socket's rings, which one it is.
     pub offset: u64,

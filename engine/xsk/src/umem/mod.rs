@@ -38,7 +38,7 @@ pub enum Chunk {
 }
 
 impl Chunk {
-    /// Bytes.
+    /// Size of a frame in bytes.
     pub fn bytes(self) -> u32 {
         match self {
             Chunk::Bytes2048 => 2048,
@@ -64,7 +64,7 @@ pub const KERNEL_HEADROOM: u32 = 256;
 pub struct UmemConfig {
     /// Frames, of all pools together.
     pub frames: u32,
-    /// Bytes of each.
+    /// Size of each frame.
     pub chunk: Chunk,
     /// Bytes to be left free in front of received packets, beside the kernel's 256; packets of our
     /// own begin behind both.
@@ -109,9 +109,9 @@ pub enum UmemError {
         "{frames} frames for {pools} pools: give each pool at least one, better some thousands, and at most 2147483647 in all"
     )]
     Frames {
-        /// The requested value.
+        /// Frames that were asked for.
         frames: u32,
-        /// The requested value.
+        /// Pools that were asked for.
         pools: u8,
     },
     /// No room for a packet.
@@ -120,19 +120,19 @@ pub enum UmemError {
         chunk - KERNEL_HEADROOM
     )]
     Headroom {
-        /// The requested value.
+        /// Bytes of headroom that were asked for.
         headroom: u32,
         /// Bytes of a frame.
         chunk: u32,
     },
-    /// No memory.
+    /// The system has not enough memory.
     #[error(
         "{bytes} bytes for {frames} frames: {source}; free memory, raise the limit of this control group, or ask for fewer"
     )]
     Memory {
-        /// The requested value.
+        /// Frames that were asked for.
         frames: u32,
-        /// Bytes needed.
+        /// Bytes that the frames need.
         bytes: usize,
         /// The system's answer.
         source: io::Error,
@@ -210,7 +210,7 @@ struct Header {
     chunk: AtomicU32,
     headroom: AtomicU32,
     pools: AtomicU32,
-    /// Of former versions.
+    /// Used by former versions; keeps the layout.
     _unused: AtomicU32,
     /// While the memory is offered, the number of this offer; else 0. Whoever exchanges it has the
     /// memory: a successor, or the process that offered it.

@@ -61,7 +61,6 @@ pub struct Row {
 /// What a cgroup is charged for a socket, in bytes.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct Charged {
-    /// The kernel's objects.
     pub slab_bytes: i64,
     /// Buffers, in whole pages.
     pub sock_bytes: i64,

@@ -246,7 +246,6 @@ fn tell(scheme: Scheme, plan: &Plan, samples: &[Sample]) -> Option<String> {
     })
 }
 
-/// Of all clients.
 #[derive(Default)]
 struct Connected {
     connected: u64,

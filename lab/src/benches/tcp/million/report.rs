@@ -30,7 +30,6 @@ pub struct MillionFigures {
     pub rounds: Vec<Round>,
 }
 
-/// One scheme.
 #[derive(Debug, Clone, Serialize)]
 pub struct Round {
     pub scheme: Scheme,
