@@ -40,8 +40,8 @@ bootstrap: ## Check the machine and install what is missing
 build: ## Debug build
 	@$(CARGO) build --workspace
 
-# No dynamic loader, and not position-independent either, so that ldd calls it what it is. The MIR is
-# for packaging/check-mir, which asks for cargo's messages, too.
+# No dynamic loader, and not position-independent either, so that ldd calls it what it is. The MIR
+# is for packaging/check-mir, which asks for cargo's messages, too.
 release: ## The released programs: two statically linked files
 	@RUSTFLAGS="-C target-feature=+crt-static -C relocation-model=static --emit=mir" \
 		$(CARGO) build --release --target $(TARGET) -p ringway -p ringway-lab --features static-bpf $(MESSAGES)

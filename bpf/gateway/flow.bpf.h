@@ -69,7 +69,8 @@ static __always_inline bool flow_alive(const struct rw_settings *set, __u64 key,
 
 	if (state == RW_FLOW_RESET)
 		state = RW_FLOW_CLOSED;
-	/* Newer compilers would compare the whole key, and the verifier would lose state's bounds. */
+	/* Without this, newer compilers compare the whole key, and the verifier loses
+	 * the bounds of state. */
 	barrier_var(state);
 	if (state <= RW_FLOW_CLAIMED)
 		return state == RW_FLOW_CLAIMED;

@@ -75,7 +75,7 @@ static __always_inline bool write_reset4(struct xdp_md *ctx, const struct packet
 	word[4] = p->t->saddr[3];
 	ip->check = ~csum_fold(csum_words(word, 5));
 	write_tcp_reset(tcp, p, r);
-	/* The segment's next bytes would be the padding up to Ethernet's minimum: RFC 894 wants zeros. */
+	/* The next bytes pad the frame up to Ethernet's minimum: RFC 894 wants zeros. */
 	padding = (void *)(tcp + 1);
 	if ((void *)(padding + 3) <= end)
 		padding[0] = padding[1] = padding[2] = 0;

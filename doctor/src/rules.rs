@@ -51,7 +51,8 @@ impl Rule {
     }
 }
 
-/// All of them, by number. 25 is no check: that a line of softnet_stat is not its processor is seen to by `Facts`.
+/// All of them, by number. 25 is no check: that a line of softnet_stat is not its processor is seen
+/// to by `Facts`.
 pub const ALL: &[Rule] = &[
     cards::NIC_RINGS,
     cards::NIC_MISSED,
@@ -226,7 +227,8 @@ mod tests {
             "bifurcated" => !path.ends_with("/driver") && path != ringway_host::NETWORK,
             // There is but one node, and the machine's own pools.
             "huge-pages" => path.ends_with("/numa_node") || path.ends_with("node0/hugepages"),
-            // Where there are no groups, or no cards, there is nothing to share or to bind; `iommu` tells of the first.
+            // Where there are no groups, or no cards, there is nothing to share or to bind; `iommu`
+            // tells of the first.
             "iommu-sharing" => path.starts_with("/sys/kernel/iommu_groups"),
             "vfio-binding" => path == "/sys/bus/pci/devices",
             // Where an interrupt may come is known by smp_affinity_list, too.
@@ -256,7 +258,8 @@ mod tests {
         }
     }
 
-    /// The table of docs/doctor.md: number, name, severities, how it is tested; held against the rules and the tests.
+    /// The table of docs/doctor.md: number, name, severities, how it is tested; held against the
+    /// rules and the tests.
     #[test]
     fn the_table_of_the_documentation() {
         let text = include_str!("../../docs/doctor.md");

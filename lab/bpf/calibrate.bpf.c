@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * The two ends of an I/O path for `ringway-lab size --calibrate`: run on frames that the kernel itself makes (BPF_F_TEST_XDP_LIVE_FRAMES), `guard` drops them as
- * one would that guards a host, `pass` gives them to the kernel's stack.
+ * The two ends of an I/O path for `ringway-lab size --calibrate`: run on frames that the kernel
+ * itself makes (BPF_F_TEST_XDP_LIVE_FRAMES), `guard` drops them as one would that guards a host,
+ * `pass` gives them to the kernel's stack.
  */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
@@ -42,7 +43,8 @@ struct frame {
 	__u8 copy[HEAD]; /* in the payload, which nobody on the way changes */
 };
 
-/* A frame comes as whoever had it before has left it: one that was forwarded has other addresses and a smaller TTL. */
+/* A frame is as its last user left it: a forwarded one has other addresses and a
+ * smaller TTL. */
 SEC("xdp")
 int pass(struct xdp_md *ctx)
 {

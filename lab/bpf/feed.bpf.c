@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Feeds a program under BPF_PROG_TEST_RUN, which gives every repetition the packet as the last one left it: makes a
- * fresh one, of the next flow in turn, and tail-calls the program. What this costs is measured with `nothing` in the
- * program's place.
+ * Feeds a program under BPF_PROG_TEST_RUN, which gives every repetition the packet as the last one
+ * left it: makes a fresh one, of the next flow in turn, and tail-calls the program. What this costs
+ * is measured with `nothing` in the program's place.
  */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
@@ -30,8 +30,9 @@ __u32 flows;	       /* that take turns */
 __u32 next;	       /* the next one's number */
 
 /*
- * A flow's number, scattered over 32 bits and still unique: 24 of them become the low bits of its address, 8 its port.
- * So neighbours in time are not neighbours in any table, whatever it is hashed with.
+ * A flow's number, scattered over 32 bits and still unique: 24 of them become the low bits of its
+ * address, 8 its port. So neighbours in time are not neighbours in any table, whatever it is hashed
+ * with.
  */
 static __always_inline __u32 next_flow(void)
 {

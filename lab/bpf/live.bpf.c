@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Sends frames from within the kernel: run by BPF_PROG_TEST_RUN with BPF_F_TEST_XDP_LIVE_FRAMES, where what is redirected leaves by an interface.
- * A frame comes as whoever had it before has left it, so its headers are written anew each time.
+ * Sends frames from within the kernel: run by BPF_PROG_TEST_RUN with BPF_F_TEST_XDP_LIVE_FRAMES,
+ * where what is redirected leaves by an interface. A frame comes as whoever had it before has left
+ * it, so its headers are written anew each time.
  */
 #include <linux/bpf.h>
 #include <bpf/bpf_endian.h>
@@ -14,7 +15,8 @@ struct head {
 	__u8 bytes[HEAD];
 };
 
-/* Written by user space before: flows that take turns, with a stamp whose sequence number and time are 0. */
+/* Written by user space beforehand: flows that take turns, with a stamp whose sequence
+ * number and time are 0. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Load, and what becomes of it, in the kernel. `load` runs under BPF_PROG_TEST_RUN with live frames and sends each by an interface
- * when its time has come; those that come before their time are not sent. `arrived` is where packets end: it counts them, and
- * how long each was on its way.
+ * Load, and what becomes of it, in the kernel. `load` runs under BPF_PROG_TEST_RUN with live frames
+ * and sends each by an interface when its time has come; those that come before their time are not
+ * sent. `arrived` is where packets end: it counts them, and how long each was on its way.
  */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>

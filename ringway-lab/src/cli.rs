@@ -37,8 +37,8 @@ pub enum Command {
     /// Send packets at a rate, receive them, and tell what was lost, late or twice, and how long it
     /// took.
     Gen(GenArgs),
-    /// Which I/O path a workload takes through the machine, and how many cores, how much memory, how
-    /// many machines.
+    /// Which I/O path a workload takes through the machine, and how many cores, how much memory,
+    /// how many machines.
     Size(SizeArgs),
     /// Print a completion script for a shell.
     #[command(hide = true)]

@@ -255,7 +255,8 @@ pub fn flows_of(view: &View, service: &str, at: SocketAddr) -> ringway_kernel::R
     Ok(found)
 }
 
-/// Keys of a service that say something else, by name and in words: with the values where they are short.
+/// Keys of a service that say something else, by name and in words: with the values where they are
+/// short.
 fn keys(was: &Service, is: &Service) -> Vec<(&'static str, String)> {
     let mut keys = Vec::new();
     let mut push = |key, was: &dyn Display, is: &dyn Display| {

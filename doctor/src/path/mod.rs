@@ -6,8 +6,8 @@
 //! device ─> ring ─> XDP ─> (GRO) ─> stack ─> IP ─> protocol ─> socket
 //! ```
 //! With a [`Trace`] what is lost is known by interface, reason and function. Without, the network
-//! namespace's own counters tell, which hold all of its interfaces together. Either way [`PacketBalance`]
-//! says what does not add up.
+//! namespace's own counters tell, which hold all of its interfaces together. Either way
+//! [`PacketBalance`] says what does not add up.
 
 mod balance;
 mod counters;

@@ -123,7 +123,8 @@ fn bpffs(facts: &Facts) -> Looked {
     let other = if mounts.is_empty() { "nowhere".into() } else { mounts.join(", ") };
     let seen = Outcome::info(MACHINE, "not mounted there; `ringway run` mounts it")
         .saw(format!("{path}, type bpf"), other);
-    // ip-netns(8): each `ip netns exec` has a mount namespace of its own, which ends with the command.
+    // ip-netns(8): each `ip netns exec` has a mount namespace of its own, which ends with the
+    // command.
     if let Some(name) = facts.origin().namespace.and_then(|namespace| namespace.name) {
         return seen
             .advice(format!(

@@ -69,7 +69,8 @@ fn opens(facts: &Facts, network: &Network) -> Result<Outcome, Unknown> {
         }));
     };
     let name = &device.link.name;
-    // The greater of both counts (net/ipv4/fib_frontend.c). Clients' addresses lead elsewhere than into the tunnel.
+    // The greater of both counts (net/ipv4/fib_frontend.c). Clients' addresses lead elsewhere than
+    // into the tunnel.
     let key = format!("net/ipv4/conf/{name}/rp_filter");
     let (own, all) = (facts.sysctl(&key)?, facts.sysctl("net/ipv4/conf/all/rp_filter")?);
     if own.max(all) != 1 {

@@ -18,7 +18,8 @@ fn nearly_full(listener: &&Listener) -> bool {
     listener.waiting > 1 && u64::from(listener.waiting) * 10 >= u64::from(listener.limit) * 9
 }
 
-/// Those whose queue it was, as far as one can see: nearly full ones, else those where somebody waits, else the smallest.
+/// Those whose queue it was, as far as one can see: nearly full ones, else those where somebody
+/// waits, else the smallest.
 fn suspects(all: &[Listener]) -> Vec<&Listener> {
     let those = |wanted: &dyn Fn(&&Listener) -> bool| all.iter().filter(wanted).collect::<Vec<_>>();
     let least = all.iter().map(|one| one.limit).min();
@@ -30,8 +31,8 @@ fn suspects(all: &[Listener]) -> Vec<&Listener> {
     groups.into_iter().find(|group| !group.is_empty()).unwrap_or_default()
 }
 
-/// Names them, and says what bounds their queues: the lesser of what the program asked for and net.core.somaxconn, at
-/// listen(2). `ss -ltn` shows it as Send-Q.
+/// Names them, and says what bounds their queues: the lesser of what the program asked for and
+/// net.core.somaxconn, at listen(2). `ss -ltn` shows it as Send-Q.
 fn with_remedy(
     facts: &Facts,
     mut outcome: Outcome,
@@ -166,8 +167,8 @@ fn syn_queue(facts: &Facts) -> Looked {
     let mut outcome = outcome
         .counted("/proc/net/netstat TcpExt TCPReqQFullDrop", drops)
         .counted("/proc/net/netstat TcpExt TCPReqQFullDoCookies", cookies);
-    // net/ipv4/tcp_input.c, tcp_conn_request: the accept queue's limit is that of the SYN queue; this one, or rather
-    // three quarters of it, counts without cookies alone.
+    // net/ipv4/tcp_input.c, tcp_conn_request: the accept queue's limit is that of the SYN queue;
+    // this one, or rather three quarters of it, counts without cookies alone.
     let now = facts.sysctl(SYN_BACKLOG)?;
     if setting == 0 && now < 4096 {
         outcome = outcome.sets(facts.set(SYN_BACKLOG, 4096)?);

@@ -6,7 +6,8 @@ use serde_json::Value;
 
 use crate::{Facts, Looked, Outcome, Rule, Unknown};
 
-/// A rule costs every packet some nanoseconds; a set costs the same for one address as for a million.
+/// A rule costs every packet some nanoseconds; a set costs the same for one address as for a
+/// million.
 pub const RULE: Rule = Rule {
     number: 53,
     name: "long-chains",
@@ -122,7 +123,8 @@ impl Ruleset {
         ruleset
     }
 
-    /// Rules that a packet walks at most. What leads back to itself, which the kernel refuses, counts once.
+    /// Rules that a packet walks at most. What leads back to itself, which the kernel refuses,
+    /// counts once.
     fn walked(&self, chain: &Chain, seen: &mut BTreeMap<Chain, usize>) -> usize {
         if let Some(count) = seen.get(chain) {
             return *count;

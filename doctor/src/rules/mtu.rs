@@ -53,7 +53,8 @@ fn one(facts: &Facts, network: &Network, interface: &Interface) -> Option<Outcom
     Some(Outcome::ok(&interface.link.name, said))
 }
 
-/// A far end that is not seen gives itself away by what is lost between the two (drivers/net/veth.c, is_skb_forwardable).
+/// A far end that is not seen gives itself away by what is lost between the two
+/// (drivers/net/veth.c, is_skb_forwardable).
 fn elsewhere(facts: &Facts, interface: &Interface) -> Result<Outcome, Unknown> {
     let Interface { link, .. } = interface;
     let unseen = "its far end is in another network namespace, whose MTU is not seen from here: `ip link` there shows it";

@@ -53,7 +53,8 @@ fn offloads(facts: &Facts) -> Looked {
     }))
 }
 
-/// Whether an XDP program on a bridge, bond or the like gets this card's packets behind GRO: it wants them as they came.
+/// Whether an XDP program on a bridge, bond or the like gets this card's packets behind GRO: it
+/// wants them as they came.
 fn is_below_program(network: &Network, one: &Interface) -> bool {
     fn search(network: &Network, one: &Interface, depth: u8) -> bool {
         let uppers = network.interfaces.iter().filter(|upper| one.link.carries(&upper.link));

@@ -89,7 +89,8 @@ fn queue_balance(facts: &Facts) -> Looked {
     }))
 }
 
-/// `rx_queue_0_packets` (ixgbe, virtio, ena), `rx0_packets` (mlx5), `rx-0.packets` (i40e), `[0]: rx_ucast_packets` (bnxt).
+/// `rx_queue_0_packets` (ixgbe, virtio, ena), `rx0_packets` (mlx5), `rx-0.packets` (i40e),
+/// `[0]: rx_ucast_packets` (bnxt).
 pub fn of_queue(counter: &str) -> bool {
     let digit = counter.chars().any(|c| c.is_ascii_digit());
     let receives = counter.contains("rx") && !counter.contains("xdp") && !counter.contains("xsk");

@@ -40,7 +40,8 @@ fn reverse_path(facts: &Facts) -> Looked {
     for name in names {
         let key = format!("net/ipv4/conf/{name}/rp_filter");
         let Ok(own) = facts.sysctl(&key) else { continue };
-        // The greater of an interface's own and that of "all" counts: 2 of its own is loose, whatever "all" says.
+        // The greater of an interface's own and that of "all" counts: 2 of its own is loose,
+        // whatever "all" says.
         if all.map_or(own, |all| all.max(own)) != 1 {
             continue;
         }

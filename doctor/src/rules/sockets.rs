@@ -107,8 +107,8 @@ fn full_buffers(
 
 const SENDING: &str = "sending";
 
-/// net/ipv4/udp.c, udp_send_skb: SndbufErrors counts ENOBUFS of a discipline, too. Of several queues the drops are
-/// counted twice, by `mq` and by each.
+/// net/ipv4/udp.c, udp_send_skb: SndbufErrors counts ENOBUFS of a discipline, too. Of several
+/// queues the drops are counted twice, by `mq` and by each.
 fn of_a_qdisc(facts: &Facts, lost: u64) -> Option<u64> {
     let dropped = super::drops::qdisc_dropped(facts).ok()?;
     (lost.div_ceil(2)..=lost.saturating_mul(2)).contains(&dropped).then_some(dropped)

@@ -76,8 +76,8 @@ pub const FAR_BELOW_DEFAULT: Rule = Rule {
     check: far_below_default,
 };
 
-/// Which of a setting's numbers, what Linux 6.1 starts with on a machine with some memory, and below
-/// what it is told.
+/// Which of a setting's numbers, what Linux 6.1 starts with on a machine with some memory, and
+/// below what it is told.
 type Floor = (usize, i64, i64);
 
 /// Of a send buffer's first size a page is too little: it holds no segment and its overhead.

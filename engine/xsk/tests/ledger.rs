@@ -1,6 +1,6 @@
-//! The ledger balances whatever the program and the kernel do, against a simulated kernel: no frame is
-//! lost, none is in two places, and packets arrive and leave as they are, through the overflow of
-//! the rings' indices.
+//! The ledger balances whatever the program and the kernel do, against a simulated kernel: no frame
+//! is lost, none is in two places, and packets arrive and leave as they are, through the overflow
+//! of the rings' indices.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::{HashSet, VecDeque};

@@ -71,8 +71,9 @@ macro_rules! map {
 }
 pub(crate) use map;
 
-/// One structure with a field per map, so that a missing map is found when it is built. Behind the name of one whose
-/// contents a start makes anew or compares: from what, and what of them stays all the same.
+/// One structure with a field per map, so that a missing map is found when it is built. Behind the
+/// name of one whose contents a start makes anew or compares: from what, and what of them stays all
+/// the same.
 macro_rules! maps {
     ($($name:ident: $key:ty => $value:ty $([$maps:ident])?,
         $purpose:literal, $full:expr $(, rebuilt $rebuilt:literal)?;)*) => {
@@ -85,7 +86,8 @@ macro_rules! maps {
         impl Maps {
             pub(crate) const NAMES: &[&str] = &[$(stringify!($name)),*];
 
-            /// From what a start makes a map's contents anew, and what of them stays; `None`: they go on as they are.
+            /// From what a start makes a map's contents anew, and what of them stays; `None`: they
+            /// go on as they are.
             pub(crate) fn rebuilt(name: &str) -> Option<&'static str> {
                 match name {
                     $($(stringify!($name) => Some($rebuilt),)?)*
@@ -246,8 +248,8 @@ maps! {
         rebuilt "once a second";
 }
 
-/// Maps that a program has for itself, of which nothing is pinned: part of the name, what it is for,
-/// and what happens when it is full.
+/// Maps that a program has for itself, of which nothing is pinned: part of the name, what it is
+/// for, and what happens when it is full.
 pub(crate) const PRIVATE: &[MapText] = &[
     ("icmp_rooms", "room to build one ICMP error in", Never("cannot be: one entry")),
     ("csum_rooms", "room to sum up one packet in", Never("cannot be: one entry")),

@@ -153,8 +153,8 @@ impl DecapPin {
         Ok(Self { iface: iface.to_owned(), bpffs: bpffs.to_owned(), path })
     }
 
-    /// The program that is pinned, loaded anew for this port and with the ledger that it has; a new one
-    /// when none is.
+    /// The program that is pinned, loaded anew for this port and with the ledger that it has; a new
+    /// one when none is.
     pub fn load(&self, ifindex: u32, gue_port: u16) -> Result<Decap> {
         let ledger = match self.open(ifindex)? {
             Some(link) => match link.info() {

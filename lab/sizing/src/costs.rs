@@ -204,8 +204,8 @@ impl Costs {
         Ok(format!("{HEADER}{text}"))
     }
 
-    /// What one packet or message of such work costs on an I/O path; none where it cannot go there or
-    /// nobody measured it.
+    /// What one packet or message of such work costs on an I/O path; none where it cannot go there
+    /// or nobody measured it.
     pub fn of(&self, work: Work, road: IoPath) -> Option<&NsCost> {
         match work {
             Work::Connections => &self.connections,

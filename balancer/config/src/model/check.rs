@@ -12,8 +12,8 @@ use crate::reader::located::Located;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Check {
     pub kind: CheckKind,
-    /// Address to ask; absent: the backend's own, under dsr the service's by the probe tunnel of the
-    /// traffic.
+    /// Address to ask; absent: the backend's own, under dsr the service's, by the path
+    /// that the traffic takes.
     pub address: Option<Located<IpAddr>>,
     /// Port to ask, host byte order; absent: the backend's own port.
     pub port: Option<u16>,

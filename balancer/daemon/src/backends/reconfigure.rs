@@ -40,8 +40,8 @@ impl Asked {
 type Known<'r> = (Forward, &'r Member);
 
 impl BackendSet {
-    /// The backend set of another configuration. Backends that are here already keep what is known of
-    /// them, and their number if they are asked as before.
+    /// The backend set of another configuration. Backends that are here already keep what is known
+    /// of them, and their number if they are asked as before.
     pub fn reconfigure(&self, config: &Config, now: Instant) -> BackendSet {
         let (mut named, mut placed) = (HashMap::new(), HashMap::new());
         for (entry, member) in self.members() {

@@ -82,8 +82,8 @@ pub struct DatapathThread {
     pub opened: Opened,
     pub view: View,
     /// The program of the probe tunnel, until there is a tunnel; a reload may open one, when
-    /// nothing can be loaded any more. `None` where the kernel refuses it: who needs the tunnel hears
-    /// why.
+    /// nothing can be loaded any more. `None` where the kernel refuses it: who needs the tunnel
+    /// hears why.
     pub probe: Option<ProbeProgram>,
     commands: mpsc::UnboundedSender<DatapathCommand>,
     thread: thread::JoinHandle<()>,

@@ -100,8 +100,8 @@ fn same_file(meant: &Path, own: &Path) -> Result<(), Error> {
     ))
 }
 
-/// The same file with other overrides, which have to be kept before they are in force. `known`: what is kept, if that
-/// has been read.
+/// The same file with other overrides, which have to be kept before they are in force. `known`:
+/// what is kept, if that has been read.
 ///
 /// # Errors
 /// There is no such backend, or what is kept cannot be read.

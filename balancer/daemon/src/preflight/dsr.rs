@@ -1,5 +1,5 @@
-//! Rules about the backends of dsr services: they must take packets for the service address, be quiet
-//! about having it, and answer the checks that go there.
+//! Rules about the backends of dsr services: they must take packets for the service address, be
+//! quiet about having it, and answer the checks that go there.
 
 use std::net::IpAddr;
 
@@ -121,8 +121,8 @@ fn takes(facts: &Facts, service: &Service, backend: &Backend, report: &mut Repor
     }
 }
 
-/// The checks of every dsr service go to its address (see [`crate::health::dsr_probe`]), and replies
-/// come straight from it.
+/// The checks of every dsr service go to its address (see [`crate::health::dsr_probe`]), and
+/// replies come straight from it.
 pub fn checks(config: &Config, facts: &Facts, report: &mut Report) {
     for service in config.services.iter().filter(|service| service.forward.is_dsr()) {
         if own_address(config, facts, service, report) {

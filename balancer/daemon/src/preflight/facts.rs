@@ -65,8 +65,8 @@ pub struct Facts {
     pub thorough: bool,
     /// Rules of the firewall that name destinations, or why they are not known.
     pub firewall: Option<Result<Vec<Rule>, String>>,
-    /// Who answers for the addresses of dsr services on their backends' links, and for next hops whose MAC addresses
-    /// are not known.
+    /// Who answers for the addresses of dsr services on their backends' links, and for next hops
+    /// whose MAC addresses are not known.
     pub answering: HashMap<IpAddr, Result<Vec<Answerer>, String>>,
     /// Services as a running daemon sees them.
     pub health: Option<Vec<status::Service>>,
@@ -287,7 +287,8 @@ fn first_namespace() -> Option<bool> {
     visible.then(|| Host::live().first_network_namespace())
 }
 
-/// Whether programs are compiled is a setting of the first network namespace. Elsewhere one that is loaded tells.
+/// Whether programs are compiled is a setting of the first network namespace. Elsewhere one that is
+/// loaded tells.
 pub fn compiler(files: &mut Sample) {
     let path = "/proc/sys/net/core/bpf_jit_enable";
     if !files.files().contains_key(path)
@@ -343,8 +344,8 @@ const AT_ONCE: usize = 32;
 /// And altogether: it is to take seconds.
 const AT_MOST: usize = 512;
 
-/// Asks for next hops that the kernel does not know; and on the links of backends that are neighbours for the
-/// service's address, which they have under dsr.
+/// Asks for next hops that the kernel does not know; and on the links of backends that are
+/// neighbours for the service's address, which they have under dsr.
 fn answering(config: &Config, facts: &Facts) -> HashMap<IpAddr, Result<Vec<Answerer>, String>> {
     let mut asked: BTreeSet<(IpAddr, u32)> = BTreeSet::new();
     for service in config.services.iter().filter(|service| service.forward.is_dsr()) {

@@ -1,5 +1,5 @@
-//! Rules about the host whatever the configuration says of it: this process's privileges, and those of
-//! the doctor that a start can ask without waiting.
+//! Rules about the host whatever the configuration says of it: this process's privileges, and those
+//! of the doctor that a start can ask without waiting.
 
 use ringway_config::Config;
 use ringway_doctor::{MACHINE, Outcome, Program, Severity, rules};

@@ -45,15 +45,17 @@ fn with_needs(config: &Config, mut report: Report) -> Report {
     report
 }
 
-/// Looks at what takes time or asks others on the link, too: for an administrator. Of the host itself the doctor tells,
-/// under its profile balancer: asked about the interfaces that are returned beside the findings. Changes nothing.
+/// Looks at what takes time or asks others on the link, too: for an administrator. Of the host
+/// itself the doctor tells, under its profile balancer: asked about the interfaces that are
+/// returned beside the findings. Changes nothing.
 pub fn run_all(config: &Config) -> (Report, Program) {
     let facts = Facts::gather_all(config);
     let report = with_needs(config, about(config, &facts, Report::default()));
     (report, host::program(config, &facts))
 }
 
-/// Interfaces on which the program stays only when an administrator confirms it: see [`crate::commit_confirm`].
+/// Interfaces on which the program stays only when an administrator confirms it: see
+/// [`crate::commit_confirm`].
 pub fn needs_confirm(config: &Config) -> BTreeSet<String> {
     match config.node.allow_default_route {
         true => guarded_by(config, &Facts::of_links()),

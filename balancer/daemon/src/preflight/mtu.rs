@@ -37,7 +37,8 @@ fn header(service: &Service, backend: &Backend) -> u32 {
 }
 
 /// What clients may send, as far as it shows from here: what fits the interfaces but the one to the
-/// backends. Where that is the only one, it may have been given more room than the others on its link.
+/// backends. Where that is the only one, it may have been given more room than the others on its
+/// link.
 fn client_mtu(config: &Config, facts: &Facts, way: &str) -> u32 {
     let links = config.node.interfaces.iter().filter_map(|name| facts.link(name));
     let others = links.filter(|link| link.name != way).map(|link| link.mtu).max();

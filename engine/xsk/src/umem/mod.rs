@@ -1,4 +1,5 @@
-//! The memory that packets lie in, shared with the kernel: frames first, then the ledger about them.
+//! The memory that packets lie in, shared with the kernel: frames first, then the ledger about
+//! them.
 //!
 //! ```text
 //! +-----------------------+--------+---------+---------+
@@ -6,8 +7,8 @@
 //! +-----------------------+--------+---------+---------+
 //!   registered as UMEM               a pool    a frame
 //! ```
-//! The ledger lies in the same mapping, so they share its large pages, and a successor that receives
-//! the file has it too. The crate's documentation says what is trusted there.
+//! The ledger lies in the same mapping, so they share its large pages, and a successor that
+//! receives the file has it too. The crate's documentation says what is trusted there.
 
 pub(crate) mod inheritance;
 pub(crate) mod kernel_frames;
@@ -452,7 +453,8 @@ impl Umem {
         chunk.bytes() - headroom - KERNEL_HEADROOM
     }
 
-    /// Where it lies in this process: frames, then the ledger. (begin, bytes of frames, bytes of the ledger)
+    /// Where it lies in this process: frames, then the ledger. (begin, bytes of frames, bytes of
+    /// the ledger)
     pub fn place(&self) -> (usize, usize, usize) {
         let (begin, ledger) = (self.base().as_ptr() as usize, self.layout().header);
         (begin, ledger, self.layout().end - ledger)

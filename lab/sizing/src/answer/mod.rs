@@ -119,8 +119,9 @@ fn per_machine(demand: &Demand) -> f64 {
     (demand.cores + demand.attack_cores) / demand.machines as f64
 }
 
-/// The simplest I/O path for which the share of cores of the machines is enough that there are anyway,
-/// one at least; rather one that was measured here; if there is none, the one of fewest machines.
+/// The simplest I/O path for which the share of cores of the machines is enough that there are
+/// anyway, one at least; rather one that was measured here; if there is none, the one of fewest
+/// machines.
 pub(crate) fn choose(workload: &Workload, costs: &Costs) -> Result<(IoPath, String), Error> {
     let budget = f64::from(workload.machine.cores) * workload.share;
     let cores = |demand: &Demand| demand.cores + demand.attack_cores;

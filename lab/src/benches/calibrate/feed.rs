@@ -1,5 +1,5 @@
-//! Frames that the kernel itself makes, from memory on: what a packet costs on each I/O path between
-//! the NIC's driver and a program.
+//! Frames that the kernel itself makes, from memory on: what a packet costs on each I/O path
+//! between the NIC's driver and a program.
 //!
 //! BPF_PROG_TEST_RUN with live frames (net/bpf/test_run.c, Linux 5.18) takes frames out of a page
 //! pool and treats each by the program's verdict, as a driver would, all on the calling thread: its

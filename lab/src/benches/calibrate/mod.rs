@@ -1,7 +1,7 @@
 //! What packets, messages and sockets cost on this machine: `ringway-lab size --calibrate`.
 //!
-//! What an I/O path costs up to where a program gets the packet is the processor time of the thread that
-//! feeds it ([`feed`]): all paths begin at a frame in memory, and neither a veth's work nor a
+//! What an I/O path costs up to where a program gets the packet is the processor time of the thread
+//! that feeds it ([`feed`]): all paths begin at a frame in memory, and neither a veth's work nor a
 //! stranger's is in it. A program that answers or forwards is `bench engine`'s, whose processor is
 //! its own; a message is [`message`]'s.
 

@@ -285,8 +285,8 @@ impl Server {
         }
     }
 
-    /// Ends it; what was measured does not count unless its ledger balances. What a program of others
-    /// said.
+    /// Ends it; what was measured does not count unless its ledger balances. What a program of
+    /// others said.
     pub(super) fn stop(self) -> Result<Option<String>> {
         match self {
             Self::Ringway(engine) => {

@@ -107,8 +107,8 @@ impl Site {
         frame::segment(to, tcp_flags)
     }
 
-    /// Feeds packets, and compares the gateway's own ledger: a packet that took another way would be
-    /// another figure.
+    /// Feeds packets, and compares the gateway's own ledger: a packet that took another way would
+    /// be another figure.
     fn feed(&mut self, feeder: &mut Feeder<'_>, meal: &Meal<'_>) -> Result<u64> {
         let before = (self.view.ledger(SLOT)?, self.flows_begun()?);
         let ns = feeder.program(self.gateway.root_program(SLOT)?, meal)?;
@@ -136,7 +136,8 @@ fn least(packets: u64) -> u64 {
     packets - packets * STRAYS_PER_MILLE / 1000
 }
 
-/// What the ledger says, unless all but a few packets ended as they should and every one was counted.
+/// What the ledger says, unless all but a few packets ended as they should and every one was
+/// counted.
 fn ended_otherwise(
     before: &rw_ledger,
     after: &rw_ledger,

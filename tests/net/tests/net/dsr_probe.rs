@@ -1,5 +1,5 @@
-//! Health checks of dsr backends: at the service address, which is not the gateway's, by the probe tunnel
-//! of the traffic.
+//! Health checks of dsr backends: at the service address, which is not the gateway's, by the path
+//! that the traffic takes.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;

@@ -369,8 +369,8 @@ fn overrides_of_what_is_not_there() -> Result<()> {
     Ok(())
 }
 
-/// Flows of dsr services have no record: the ring's memory keeps them. And a reload opens the tunnel
-/// that their checks take.
+/// Flows of dsr services have no record: the ring's memory keeps them. And a reload opens the
+/// tunnel that their checks take.
 #[test]
 fn dsr_flows_outlive_a_drain_and_checks_can_come_later() -> Result<()> {
     needs_root!();

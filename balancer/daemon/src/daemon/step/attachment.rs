@@ -1,5 +1,5 @@
-//! Our programs on their interfaces: attached at start, watched, and attached again where somebody took them off
-//! or a device came back.
+//! Our programs on their interfaces: attached at start, watched, and attached again where somebody
+//! took them off or a device came back.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::{Duration, Instant};
@@ -154,7 +154,8 @@ impl Attachment {
         effects.order(DatapathCommand::Mend(whole));
     }
 
-    /// Takes note of how the interfaces are, and tells the packet path. Whether they come, go or stand otherwise.
+    /// Takes note of how the interfaces are, and tells the packet path. Whether they come, go or
+    /// stand otherwise.
     fn found(&mut self, existing: Existing, effects: &mut Effects) -> bool {
         for interface in &existing.interfaces {
             let known = self.interfaces.iter_mut().find(|known| known.slot == interface.slot);
@@ -195,7 +196,8 @@ impl Attachment {
         ours.map(|i| (i.slot, i.ifindex)).collect()
     }
 
-    /// How our program stands on the device that an interface's frames come by; `None`: not known yet.
+    /// How our program stands on the device that an interface's frames come by; `None`: not known
+    /// yet.
     pub fn attach_state(&self, interface: &Interface) -> Option<&AttachState> {
         self.states.get(&datapath_thread::below(interface))
     }

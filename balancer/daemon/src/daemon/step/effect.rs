@@ -19,12 +19,13 @@ use crate::daemon::datapath_thread::DatapathCommand;
 use crate::health::dsr_probe::Surroundings;
 use crate::server::control::Reply;
 
-/// What the loop does, in this order, after a step; it waits for none. What fails is an event. Effects may come
-/// twice, and what they read of the state is as it is after the step.
+/// What the loop does, in this order, after a step; it waits for none. What fails is an event.
+/// Effects may come twice, and what they read of the state is as it is after the step.
 #[derive(Debug)]
 pub enum Effect {
     Datapath(DatapathCommand),
-    /// Checks, and the routes that they take, are to be those of the backends that are and that will be.
+    /// Checks, and the routes that they take, are to be those of the backends that are and that
+    /// will be.
     Checks,
     /// The checks' tunnel leads where the ways lead now.
     ProbeWays(Box<Surroundings>),

@@ -1,5 +1,6 @@
-//! What the daemon decides: a step takes what has happened, and says what to do. Pure: no system call, no clock, no
-//! log. The loop (`daemon/mod.rs`) carries effects out and makes events of what comes of them.
+//! What the daemon decides: a step takes what has happened, and says what to do. Pure: no system
+//! call, no clock, no log. The loop (`daemon/mod.rs`) carries effects out and makes events of what
+//! comes of them.
 
 mod attachment;
 mod effect;

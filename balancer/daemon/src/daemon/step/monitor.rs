@@ -1,4 +1,5 @@
-//! What is looked at regularly: counters, the machine, and whether the packet path's thread answers.
+//! What is looked at regularly: counters, the machine, and whether the packet path's thread
+//! answers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -27,12 +28,13 @@ const A_SECOND: u64 = every(Duration::from_secs(1));
 /// The ways to backends are looked up this often even when the kernel tells no change.
 const LOOK_ANYWAY: u64 = every(Duration::from_secs(30));
 const LOOK_AT_MACHINE: u64 = every(Duration::from_secs(30));
-/// Counting ten million flows takes half a second: a count that took long is used again for a while (snapshot.rs).
+/// Counting ten million flows takes half a second: a count that took long is used again for a while
+/// (snapshot.rs).
 const LOOK_AT_TABLES: u64 = every(Duration::from_millis(1500));
 /// A state directory that could not be used is tried again this often.
 const LOOK_AT_STATE: u64 = every(Duration::from_secs(5));
-/// The packet path's thread must be heard within this; it is asked every moment, and may be busy for a while
-/// with the rings of a large configuration.
+/// The packet path's thread must be heard within this; it is asked every moment, and may be busy
+/// for a while with the rings of a large configuration.
 const SILENCE: Duration = Duration::from_secs(5);
 /// A tick this late means that the process did not run: stopped, or without a processor.
 const AWAY: Duration = Duration::from_secs(3);

@@ -1,8 +1,9 @@
 //! From one configuration to the next: `ringway reload`, SIGHUP, and overrides.
 //!
-//! A change is read and judged on a thread that may wait, and overrides are kept; then its new backends are
-//! checked, and the ways to them looked up, while everything goes on as it was; then the tables are written,
-//! service by service; and only then the loop goes over to it. Whatever fails before, nothing has changed.
+//! A change is read and judged on a thread that may wait, and overrides are kept; then its new
+//! backends are checked, and the ways to them looked up, while everything goes on as it was; then
+//! the tables are written, service by service; and only then the loop goes over to it. Whatever
+//! fails before, nothing has changed.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -425,7 +426,8 @@ fn refused(last: &status::Reload, file: &Path, in_force: Timestamp) -> Problem {
     )
 }
 
-/// What a reload came to, for the log: "2 services with 8 backends added, 48 services changed (check)".
+/// What a reload came to, for the log: "2 services with 8 backends added, 48 services changed
+/// (check)".
 fn summary(changes: &Changes) -> String {
     let file = Path::new(&changes.file).display();
     if !changes.changed {

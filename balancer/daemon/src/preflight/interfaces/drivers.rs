@@ -9,8 +9,9 @@ use crate::preflight::Report;
 use crate::preflight::facts::Facts;
 use crate::preflight::interfaces::{attached, generic};
 
-/// Drivers with native XDP that make their queues anew when the first program comes and when the last
-/// one goes, most of them with the link down meanwhile. That a program is swapped they do not notice.
+/// Drivers with native XDP that make their queues anew when the first program comes and when the
+/// last one goes, most of them with the link down meanwhile. That a program is swapped they do not
+/// notice.
 const RESETTING: [&str; 16] = [
     "bnxt_en",
     "ena",

@@ -92,14 +92,15 @@ fn is_usable(link: &Link) -> bool {
     !link.loopback && (link.mac.is_some() || link.is_layer3())
 }
 
-/// The bond or team that the interface belongs to, which spreads packets over its parts as it likes.
+/// The bond or team that the interface belongs to, which spreads packets over its parts as it
+/// likes.
 fn part_of<'a>(facts: &'a Facts, link: &Link) -> Option<&'a str> {
     let master = facts.links.iter().find(|one| Some(one.ifindex) == link.master)?;
     matches!(master.kind.as_deref(), Some("bond" | "team")).then_some(&master.name)
 }
 
-/// Why a mistake on the interface would cut this machine off: it, what it is a part of, or what lies
-/// upon it carries the default route.
+/// Why a mistake on the interface would cut this machine off: it, what it is a part of, or what
+/// lies upon it carries the default route.
 pub(super) fn carries_default(facts: &Facts, link: &Link) -> Option<String> {
     let on = |ifindex: u32| facts.default_route_links.contains(&ifindex);
     if let Some(master) = link.master.filter(|master| on(*master)) {

@@ -266,8 +266,8 @@ impl Crew {
         Ok(Self { servers, clients: clients.collect::<Result<_>>()? })
     }
 
-    /// Lets clients connect, as many at a time as there are processors when paced, else all; `watch`
-    /// now and then.
+    /// Lets clients connect, as many at a time as there are processors when paced, else all;
+    /// `watch` now and then.
     fn connect(
         &mut self,
         rate: Option<u64>,

@@ -140,8 +140,8 @@ fn running() -> World {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 256, ..ProptestConfig::default() })]
 
-    /// Whatever happens, in the end one configuration is in force, in the tables and on the disk; everybody was
-    /// answered; and our program is on every interface that was not given up.
+    /// Whatever happens, in the end one configuration is in force, in the tables and on the disk;
+    /// everybody was answered; and our program is on every interface that was not given up.
     #[test]
     fn all_ends_well(happenings in prop::collection::vec(happening(), 0..120)) {
         let mut world = World::new();

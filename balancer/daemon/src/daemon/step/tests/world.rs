@@ -1,5 +1,5 @@
-//! Everything around a step, as a model: the packet path's thread, the file, the disk, who asks. It holds each effect
-//! against what may be done at that time.
+//! Everything around a step, as a model: the packet path's thread, the file, the disk, who asks. It
+//! holds each effect against what may be done at that time.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::net::IpAddr;
@@ -223,7 +223,8 @@ impl World {
                 self.readings.push_back(Reading { number, judge, file, known, kept });
             }
             Effect::Keep(number, overrides) => {
-                // What is being written is the first; of those that wait the newest alone is written.
+                // What is being written is the first; of those that wait the newest alone is
+                // written.
                 self.writes.truncate(1);
                 self.writes.push_back((number, overrides));
             }
