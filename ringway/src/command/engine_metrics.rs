@@ -259,7 +259,7 @@ static WORKERS: [OfWorker; 8] = [
     of_worker(
         Kind::Gauge,
         "ringway_engine_idle_ratio",
-        "Of its time since it began, what passed with nothing to do: 0 to 1.",
+        "Share of its time with nothing to do since it began: 0 to 1.",
         |w| w.idle_share,
     ),
 ];

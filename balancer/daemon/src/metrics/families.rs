@@ -34,7 +34,7 @@ families! {
     PROBLEM = Gauge "ringway_problem" ["kind"] "1 while there is a problem of this kind: the node is unhealthy.";
     FINDING = Gauge "ringway_finding" ["kind"] "1 while there is something of this kind worth knowing.";
     START = Gauge "ringway_daemon_start_time_seconds" [] "When the daemon began, seconds since 1970.";
-    LOOP_AGE = Gauge "ringway_daemon_loop_age_seconds" [] "How long ago the daemon's loop turned last; it does so twice a second.";
+    LOOP_AGE = Gauge "ringway_daemon_loop_age_seconds" [] "Seconds since the last turn of the daemon's loop, which turns twice a second.";
     RELOADS = Counter "ringway_reloads_total" ["result"] "Reloads of the configuration: success or failure.";
     RELOADED = Gauge "ringway_last_reload_successful" [] "0 while the file on the disk could not be put in force.";
     RELOAD_AT = Gauge "ringway_last_reload_timestamp_seconds" [] "When a reload was tried last, seconds since 1970; 0 for never.";
@@ -43,7 +43,7 @@ families! {
     AGAIN = Counter "ringway_interface_attached_again_total" ["interface"] "Times that the daemon had to attach the program again.";
     MODE = Gauge "ringway_interface_info" ["interface", "mode"] "Always 1: how the program is attached, native or generic.";
     SEEN = Counter "ringway_interface_packets_total" ["interface"] "Packets that came in.";
-    SENT = Counter "ringway_interface_sent_packets_total" ["interface"] "Of the packets that came in by it, those sent on.";
+    SENT = Counter "ringway_interface_sent_packets_total" ["interface"] "Packets that came in by it and were sent on.";
     DIFFERENCE = Gauge "ringway_ledger_difference_packets" ["interface"] "Packets seen less packets with a verdict; 0 when none is on its way.";
     VERDICTS = Counter "ringway_verdict_packets_total" ["interface", "verdict", "reason"] "Packets by verdict and reason; each packet once.";
     LOST = Counter "ringway_lost_packets_total" ["interface", "reason"] "Packets sent on that the kernel dropped afterwards.";
@@ -71,7 +71,7 @@ families! {
     FLOWS_NOW = Gauge "ringway_flows" ["state"] "Flows in the flow table by state, counted every 10 s at most.";
     TRACKED_CAPACITY = Gauge "ringway_tracked_flows_capacity" [] "Records of dsr flows there is room for.";
     TRACKED = Gauge "ringway_tracked_flows" ["part"] "Records of dsr flows, promoted or on probation, counted every 10 s at most.";
-    TRACKED_EVENTS = Counter "ringway_tracked_flow_events_total" ["event"] "What became of records of dsr flows.";
+    TRACKED_EVENTS = Counter "ringway_tracked_flow_events_total" ["event"] "Changes to records of dsr flows.";
     CPU = Counter "process_cpu_seconds_total" [] "CPU time of the daemon.";
     MEMORY = Gauge "process_resident_memory_bytes" [] "Memory of the daemon; maps of the packet path are the kernel's.";
     OPEN_FDS = Gauge "process_open_fds" [] "Open descriptors of the daemon.";
