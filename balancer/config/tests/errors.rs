@@ -195,7 +195,7 @@ fn nat() {
             ),
             (
                 "ports = \"29999-10000\"",
-                "5:9: ports = \"29999-10000\" in [nat] is upside down: write \"10000-29999\"",
+                "5:9: ports = \"29999-10000\" in [nat] ends before it begins: write \"10000-29999\"",
             ),
             (
                 "ports = \"80-29999\"",
@@ -343,7 +343,7 @@ fn service_keys() {
             ),
             (
                 "name = \"web\"\non_down = \"reset\"\nkeep_for = \"1m\"",
-                "9:12: keep_for in service \"web\" says nothing to on_down = \"reset\": remove it, or write on_down = \"keep\"",
+                "9:12: keep_for in service \"web\" has no effect with on_down = \"reset\": remove it, or write on_down = \"keep\"",
             ),
             (
                 "name = \"web\"\nprotocol = \"sctp\"",
@@ -469,7 +469,7 @@ fn ports() {
             ),
             (
                 "port = \"8100-8000\"",
-                "9:8: port = \"8100-8000\" in service \"web\" is upside down: write \"8000-8100\"",
+                "9:8: port = \"8100-8000\" in service \"web\" ends before it begins: write \"8000-8100\"",
             ),
             (
                 "port = \"80-80\"",
@@ -498,7 +498,7 @@ fn checks() {
         &[
             (
                 "max_unhealthy = 50",
-                "10:17: max_unhealthy in service \"web\" says nothing without check: remove it, or write check = { type = \"tcp\" }",
+                "10:17: max_unhealthy in service \"web\" has no effect without check: remove it, or write check = { type = \"tcp\" }",
             ),
             (
                 "check = \"http\"",
@@ -522,19 +522,19 @@ fn checks() {
             ),
             (
                 "check = { type = \"tcp\", path = \"/\" }",
-                "10:32: path = \"/\" in check of service \"web\" says nothing to a tcp check: remove it, or write type = \"http\" or \"https\"",
+                "10:32: path = \"/\" in check of service \"web\" has no effect on a tcp check: remove it, or write type = \"http\" or \"https\"",
             ),
             (
                 "check = { type = \"https\", port = 443, send = \"x\" }",
-                "10:46: send = \"x\" in check of service \"web\" says nothing to an https check: remove it, or write type = \"udp\"",
+                "10:46: send = \"x\" in check of service \"web\" has no effect on an https check: remove it, or write type = \"udp\"",
             ),
             (
                 "check = { type = \"exec\", sni = \"a\", command = [\"/bin/true\"] }",
-                "10:32: sni = \"a\" in check of service \"web\" says nothing to an exec check: remove it, or write type = \"https\"",
+                "10:32: sni = \"a\" in check of service \"web\" has no effect on an exec check: remove it, or write type = \"https\"",
             ),
             (
                 "check = { type = \"dns\", expect = 200, query = \"a\" }",
-                "10:34: expect = 200 in check of service \"web\" says nothing to a dns check: remove it, or write type = \"http\" or \"https\" or \"udp\"",
+                "10:34: expect = 200 in check of service \"web\" has no effect on a dns check: remove it, or write type = \"http\" or \"https\" or \"udp\"",
             ),
             (
                 "check = { type = \"http\", host = \"a/b\" }",
@@ -562,7 +562,7 @@ fn checks() {
             ),
             (
                 "check = { type = \"https\", ca_file = \"/ca.pem\", tls_verify = false }",
-                "10:37: ca_file in check of service \"web\" says nothing to tls_verify = false: remove one of the two",
+                "10:37: ca_file in check of service \"web\" has no effect with tls_verify = false: remove one of the two",
             ),
             (
                 "check = { type = \"https\", sni = \"10.0.0.2\" }",
@@ -623,7 +623,7 @@ fn checks() {
             ),
             (
                 "forward = \"dsr-l2\"\ncheck = { type = \"exec\", command = [\"/bin/check\"] }",
-                "11:18: type = \"exec\" in check of service \"web\" cannot ask a backend by the road of forward = \"dsr-l2\", so it would not notice that the road is broken: write another type, or forward = \"nat\"",
+                "11:18: type = \"exec\" in check of service \"web\" cannot check forward = \"dsr-l2\": a program's packets do not take that path: write another type, or forward = \"nat\"",
             ),
             (
                 "check = { type = \"tcp\", log_checks = 1 }",
@@ -681,7 +681,7 @@ fn checks() {
 fn a_backend_alone_is_not_checked() {
     let text = GOOD.replace("check = { type = \"http\" }\n", "");
     let text = text.replace("10.0.0.3\" }", "10.0.0.3\", check = { port = 81 } }");
-    let want = "10:39: check of backend 2 of service \"web\" says nothing where service \"web\" has none: write \
+    let want = "10:39: check of backend 2 of service \"web\" has no effect where service \"web\" has none: write \
                 check = { type = \"tcp\" } there too, or remove it";
     assert_eq!(messages(&text), [want]);
 }

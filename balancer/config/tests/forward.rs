@@ -97,13 +97,13 @@ fn errors() {
         (
             "forward = \"dsr-ipip\"\ngue_port = 6080",
             "",
-            "9:12: gue_port in service \"web\" says nothing to forward = \"dsr-ipip\": remove it, \
+            "9:12: gue_port in service \"web\" has no effect with forward = \"dsr-ipip\": remove it, \
              or write forward = \"dsr-gue\"",
         ),
         (
             "mss_clamp = \"auto\"",
             "",
-            "8:13: mss_clamp in service \"web\" says nothing to forward = \"nat\": remove it, or \
+            "8:13: mss_clamp in service \"web\" has no effect with forward = \"nat\": remove it, or \
              write forward = \"dsr-ipip\" or another dsr mode",
         ),
         (

@@ -114,7 +114,7 @@ fn errors_are_placed_in_the_right_file() {
              address, port, protocol, forward, gue_port, mss_clamp, source, affinity, announce, \
              when_none_healthy, on_down, keep_for, max_unhealthy, slow_start, check, backends",
             "d/d.toml:1:1: [api] is in an included file, which holds [[service]] and include \
-             alone: move it to gw.toml",
+             only: move it to gw.toml",
         ]
     );
     let errors = files.load().unwrap_err();

@@ -414,7 +414,7 @@ fn whoever_claims_it_goes_on() {
         let second = scope.spawn(|| take_over(ask()));
         assert!(offer().unwrap(), "it was not taken");
         let (second, gap) = second.join().unwrap().unwrap_or_else(|e| panic!("{e}"));
-        eprintln!("nobody looked at the rings for {gap:?}");
+        eprintln!("the rings were not read for {gap:?}");
         second
     });
     ends(first);

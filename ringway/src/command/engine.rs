@@ -258,7 +258,7 @@ fn take_over(
         Engine::take_over(config, workers, Predecessor::ask(&path)?)
     };
     let (engine, gap) = begin().map_err(|error: EngineError| wanted::refused(&error))?;
-    eprintln!("took over; for {:.1} ms nobody looked at the rings", gap.as_secs_f64() * 1e3);
+    eprintln!("took over; the rings were not read for {:.1} ms", gap.as_secs_f64() * 1e3);
     Ok(engine)
 }
 

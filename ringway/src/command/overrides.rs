@@ -27,7 +27,7 @@ pub fn main(args: &OverridesArgs) -> anyhow::Result<Exit> {
 
 fn render(listed: &Listed, colour: bool) -> String {
     if listed.overrides.is_empty() {
-        return format!("node {}: no overrides, the file says everything\n", listed.node);
+        return format!("node {}: no overrides: the file applies as it is\n", listed.node);
     }
     let mut text =
         format!("node {}: these win over the file until they are cleared\n", listed.node);

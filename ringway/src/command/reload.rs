@@ -33,7 +33,7 @@ pub fn main(args: &ReloadArgs) -> anyhow::Result<Exit> {
 fn refused(warnings: usize) -> Error {
     Error::failed(
         format!("not reloaded: --strict, and the file comes with {}", counted(warnings, "warning")),
-        "mend what they say, or reload without --strict",
+        "correct what they report, or reload without --strict",
     )
 }
 

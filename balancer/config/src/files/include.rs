@@ -40,7 +40,7 @@ fn pattern(value: &DeValue) -> Read<String> {
         return Err(format!("is not the path of a file: {REMEDY}"));
     }
     if pattern.contains("**") {
-        return Err(format!("has \"**\", which is not known here: {REMEDY}"));
+        return Err(format!("has \"**\", which is not supported: {REMEDY}"));
     }
     Ok(pattern.into())
 }
@@ -87,7 +87,7 @@ impl<'r> Includes<'r> {
                 Err((place, error)) => self.complain(
                     pattern,
                     &format!(
-                        "cannot be followed: {}: {error}: make the directory, or mend the pattern",
+                        "cannot be followed: {}: {error}: make the directory, or correct the pattern",
                         place.display()
                     ),
                 ),
@@ -104,7 +104,8 @@ impl<'r> Includes<'r> {
         let file = match fs::canonicalize(path) {
             Ok(file) => file,
             Err(error) => {
-                return self.complain(pattern, &format!("cannot be read ({error}): mend the path"));
+                return self
+                    .complain(pattern, &format!("cannot be read ({error}): correct the path"));
             }
         };
         if let Some(place) = self.chain.iter().position(|link| link.file.as_ref() == Some(&file)) {
@@ -152,7 +153,7 @@ impl<'r> Includes<'r> {
             file.refuse(
                 key,
                 &format!(
-                    "[{key}] is in an included file, which holds [[service]] and include alone: \
+                    "[{key}] is in an included file, which holds [[service]] and include only: \
                      move it to {main}"
                 ),
             );

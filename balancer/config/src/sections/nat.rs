@@ -67,7 +67,7 @@ fn ports(value: &DeValue) -> Read<PortRange> {
         .ok_or_else(|| format!("is not a range of ports: {REMEDY}"))?;
     match (u16::try_from(first), u16::try_from(last)) {
         (Ok(first), Ok(last)) if first > last => {
-            Err(format!("is upside down: write \"{last}-{first}\""))
+            Err(format!("ends before it begins: write \"{last}-{first}\""))
         }
         (Ok(first), Ok(last)) if first < 1024 || last - first < MIN_PORTS - 1 => {
             let what = if first < 1024 { "reaches below port 1024" } else { "is too narrow" };

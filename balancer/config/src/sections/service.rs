@@ -153,7 +153,7 @@ fn service_port(value: &DeValue) -> Read<PortRange> {
     }
     match text.split_once('-').and_then(|(first, last)| Some((number(first)?, number(last)?))) {
         Some((first, last)) if first > last => {
-            Err(format!("is upside down: write \"{last}-{first}\""))
+            Err(format!("ends before it begins: write \"{last}-{first}\""))
         }
         Some((first, last)) if first == last => Err(format!("is one port: write port = {first}")),
         Some((first, last)) => Ok(PortRange { first, last }),
@@ -187,7 +187,7 @@ fn protocols(value: &DeValue) -> Read<Vec<Protocol>> {
 /// Reports a key that the forwarding mode has no use for.
 fn useless(section: &Section, key: &str, at: Range<usize>, forward: Forward, remedy: &str) {
     let message = format!(
-        "{key} in {} says nothing to forward = \"{forward}\": remove it, or write {remedy}",
+        "{key} in {} has no effect with forward = \"{forward}\": remove it, or write {remedy}",
         section.place
     );
     section.report.error(at, message);
@@ -199,7 +199,7 @@ fn keep_for(section: &mut Section) -> Option<Duration> {
     let found = section.optional("keep_for", |v| duration(v, KEEP_FOR));
     if let (false, Some(found)) = (keeps, &found) {
         let message = format!(
-            "keep_for in {} says nothing to on_down = \"reset\": remove it, or write on_down = \"keep\"",
+            "keep_for in {} has no effect with on_down = \"reset\": remove it, or write on_down = \"keep\"",
             section.place
         );
         section.report.error(found.span(), message);
@@ -212,7 +212,7 @@ fn max_unhealthy(section: &mut Section, checked: bool) -> Option<MaxUnhealthy> {
     let found = section.optional("max_unhealthy", |v| integer(v, 0..=99))?;
     if !checked {
         let message = format!(
-            "max_unhealthy in {} says nothing without check: remove it, or write check = {{ type = \"tcp\" }}",
+            "max_unhealthy in {} has no effect without check: remove it, or write check = {{ type = \"tcp\" }}",
             section.place
         );
         section.report.error(found.span(), message);
@@ -277,7 +277,7 @@ fn backends(
         let asked = check::read_at(&mut section);
         if check.is_none() && asked != CheckAt::default() {
             let message = format!(
-                "check of {} says nothing where {} has none: write check = {{ type = \"tcp\" }} \
+                "check of {} has no effect where {} has none: write check = {{ type = \"tcp\" }} \
                  there too, or remove it",
                 section.place, service.place
             );

@@ -83,13 +83,13 @@ fn takes(facts: &Facts, service: &Service, backend: &Backend, report: &mut Repor
     };
     if service.check.is_none() {
         let reason = format!("whether it {what} is not known: the service has no check to tell");
-        let fix = "write check = { type = \"tcp\" } (or http): it goes by the packets' own road";
+        let fix = "write check = { type = \"tcp\" } (or http): it takes the packets' own path";
         return report.push("dsr-backend", Outcome::unknown(&subject, reason).advice(fix));
     }
     if !dsr_probe::is_taken(service, backend) {
         let reason =
             format!("whether it {what} is not known: its check goes straight to another address");
-        let fix = "remove address from the check: then it goes by the packets' own road";
+        let fix = "remove address from the check: then it takes the packets' own path";
         return report.push("dsr-backend", Outcome::unknown(&subject, reason).advice(fix));
     }
     let shown = facts.health.iter().flatten().filter(|shown| shown.name == *service.name.as_str());
@@ -108,7 +108,7 @@ fn takes(facts: &Facts, service: &Service, backend: &Backend, report: &mut Repor
         }
         Some(found) if found.health == Health::Down => {
             let why = found.reason.as_deref().unwrap_or("its check fails");
-            let reason = format!("its check, by the packets' own road, fails: {why}");
+            let reason = format!("its check, by the packets' own path, fails: {why}");
             report.push("dsr-backend", Outcome::warn(&subject, reason).advice(fix));
         }
         _ => {

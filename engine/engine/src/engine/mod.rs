@@ -156,7 +156,7 @@ impl Engine {
     }
 
     /// Goes on where another engine has stopped, with its memory, sockets and programs, whatever
-    /// `config` says of memory; other ports are opened anew. How long nobody looked at the rings.
+    /// `config` says of memory; other ports are opened anew. Returns how long the rings were not read.
     ///
     /// # Errors
     /// See [`EngineError`]; then the other one goes on.

@@ -395,7 +395,7 @@ impl Predecessor {
         Some((fd, socket.left, socket.mac.map(Mac)))
     }
 
-    /// Claims the memory, and lets workers begin. How long nobody looked at the rings.
+    /// Claims the memory, and lets workers begin. Returns how long the rings were not read.
     pub(crate) fn claim(&self) -> Result<Duration, TakeoverError> {
         if !self.umem.claim() {
             return Err(TakeoverError::TooLate);

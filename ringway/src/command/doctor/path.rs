@@ -60,7 +60,8 @@ fn error(error: path::Error) -> anyhow::Error {
             Error::configuration(what, "name one of these: `ringway doctor --path lo`").into()
         }
         path::Error::Vanished(_) => {
-            Error::failed(what, "look again when it is there: `ip link` shows it").into()
+            Error::failed(what, "run it again when the interface exists: `ip link` lists them")
+                .into()
         }
         path::Error::Unknown(_) => Error::failed(what, "").into(),
     }

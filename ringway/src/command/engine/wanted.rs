@@ -40,7 +40,7 @@ pub fn ports(work: &WorkArgs) -> anyhow::Result<Vec<Spread>> {
             }
             (ZeroCopy::Require, _) if config.xdp_mode == Some(XdpMode::Generic) => {
                 bail!(usage(format!(
-                    "{name}: behind the driver there is no zero-copy; leave out `generic` or --zero-copy"
+                    "{name}: zero-copy needs native mode; leave out `generic` or --zero-copy"
                 )))
             }
             (ZeroCopy::Require, _) => Mode::ZeroCopy,
@@ -103,8 +103,8 @@ pub fn refused(error: &EngineError) -> anyhow::Error {
     }
     let mut text = error.to_string();
     if error.taken_interface().is_some() && bpffs_is_hidden(Path::new(DEFAULT_BPFFS)) {
-        text += "; if an engine was killed here (`--when-dead drop`), its program is seen and taken off where /sys/fs/bpf is the system's own: \
-                 start by `nsenter --net=/run/netns/NAME` in the place of `ip netns exec`";
+        text += "; if an engine was killed here (`--when-dead drop`), its program can be removed only where /sys/fs/bpf is that of the system: \
+                 start with `nsenter --net=/run/netns/NAME` instead of `ip netns exec`";
     }
     if never { usage(text).into() } else { anyhow!(text) }
 }
@@ -115,7 +115,7 @@ fn running(error: &EngineError) -> Option<String> {
     let pid = engine_on(interface)?;
     let what = format!("{interface}: process {pid} is a running engine and has this interface");
     Some(match control_of(pid) {
-        Ok(_) => format!("{what}; go on in its place by `--take-over {pid}`, or end it"),
+        Ok(_) => format!("{what}; take over from it with `--take-over {pid}`, or end it"),
         Err(_) => {
             format!("{what}; end it first: `--take-over` takes engines with `--control PATH`")
         }

@@ -273,7 +273,7 @@ fn one_engine_takes_over_from_another() -> Result<()> {
     // Another one on the same interface is told who has it.
     let ran = ringway(&ours, &[&["engine"], &icmp[..], &["af_xdp:eth0:0"]].concat())?;
     let who = format!(
-        "eth0: process {0} is a running engine and has this interface; go on in its place by `--take-over {0}`",
+        "eth0: process {0} is a running engine and has this interface; take over from it with `--take-over {0}`",
         running.pid()
     );
     ensure!(ran.code == 1 && ran.err.contains(&who), "{ran:?}");
@@ -307,7 +307,7 @@ fn one_engine_takes_over_from_another() -> Result<()> {
         ensure!(ended.status.success() && ended.log.contains("has taken over"), "{}", ended.log);
         ensure!(ended.log.contains("\"balanced\": true"), "{}", ended.log);
         running = successor;
-        ensure!(running.log().contains("nobody looked at the rings"), "{}", running.log());
+        ensure!(running.log().contains("the rings were not read for"), "{}", running.log());
         wait_until("an answer to a ping", SOON, || pings(&client, "10.8.0.9"))?;
     }
     flood.signal(Signal::INT)?;

@@ -64,9 +64,8 @@ pub(super) fn read(section: &mut Section, forward: Forward) -> Option<CheckKind>
         Type::Exec => {
             if forward.is_dsr() {
                 let message = format!(
-                    "type = \"exec\" in {} cannot ask a backend by the road of forward = \
-                     \"{forward}\", so it would not notice that the road is broken: write another \
-                     type, or forward = \"nat\"",
+                    "type = \"exec\" in {} cannot check forward = \"{forward}\": a program's \
+                     packets do not take that path: write another type, or forward = \"nat\"",
                     section.place
                 );
                 section.report.error(kind.span(), message);
@@ -91,7 +90,7 @@ fn others(section: &mut Section, kind: Option<Type>) {
         let quoted: Vec<String> = types.iter().map(|kind| format!("{kind:?}")).collect();
         let article = if word == "exec" || word.starts_with("http") { "an" } else { "a" };
         let complaint = format!(
-            "says nothing to {article} {word} check: remove it, or write type = {}",
+            "has no effect on {article} {word} check: remove it, or write type = {}",
             quoted.join(" or ")
         );
         section.optional(key, |_| Err::<(), _>(complaint));
@@ -115,7 +114,7 @@ fn tls(section: &mut Section) -> TlsCheck {
     let sni = section.optional("sni", text::server_name);
     if let Some(ca_file) = ca_file.as_ref().filter(|_| !verify) {
         let message = format!(
-            "ca_file in {} says nothing to tls_verify = false: remove one of the two",
+            "ca_file in {} has no effect with tls_verify = false: remove one of the two",
             section.place
         );
         section.report.error(ca_file.span(), message);
