@@ -62,7 +62,7 @@ impl<'a> Xskmap<'a> {
     /// # Errors
     /// It is another map.
     pub fn of(map: BorrowedFd<'a>) -> io::Result<Self> {
-        // Of what is no map this is another kind, and the kernel refuses it as a map.
+        // For another object the first word means something else; the kernel refuses it as a map.
         match object_info::<u32>(map)? {
             MAP_TYPE_XSKMAP => Ok(Self(map)),
             _ => Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no map of sockets")),

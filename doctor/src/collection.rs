@@ -108,7 +108,7 @@ impl Collection {
             let path = entry.path().map_err(damaged)?.to_string_lossy().into_owned();
             match entry.header().entry_type() {
                 tar::EntryType::Regular => {}
-                // Whoever has read it may have packed it again.
+                // There are some if the archive was unpacked and packed again.
                 tar::EntryType::Directory => continue,
                 _ => return Err(Error::Foreign(format!("{} is no plain file", shown(&path)))),
             }

@@ -47,7 +47,7 @@ pub struct Facts {
     program: Option<Program>,
     host: Host,
     network: Result<Network, Unknown>,
-    /// Of drivers, by the interface's index.
+    /// Features of drivers, by the interface's index.
     features: Option<BTreeMap<u32, XdpFeatures>>,
     #[cfg(test)]
     asked: std::sync::Arc<std::sync::Mutex<std::collections::BTreeSet<String>>>,

@@ -27,7 +27,7 @@ pub enum Fix {
     Link { device: String, settings: Vec<String> },
     /// `echo VALUE > PATH`
     Write {
-        /// Of a file under /proc or /sys.
+        /// A file under /proc or /sys.
         path: String,
         value: String,
     },

@@ -17,7 +17,7 @@ use crate::{Error, Result};
 pub struct Interface {
     #[serde(flatten)]
     pub link: Link,
-    /// Who drives it; absent where nobody says.
+    /// Its driver; absent where the kernel does not name one.
     pub driver: Option<Driver>,
     /// Queue counts; absent where the driver cannot say.
     pub channels: Option<Channels>,
@@ -78,7 +78,7 @@ impl Network {
         self.addresses.iter().filter(move |a| a.ifindex == ifindex)
     }
 
-    /// Who holds this very address.
+    /// The entry of exactly this address.
     pub fn holder(&self, address: IpAddr) -> Option<&Address> {
         self.addresses.iter().find(|a| a.address == address)
     }

@@ -224,7 +224,7 @@ fn hindrances(args: &GenArgs, longest: usize) -> Vec<String> {
     let sinks = args.sink.iter().filter_map(PortSpec::interface);
     let mut hindrances = Vec::new();
     for name in port.into_iter().chain(sinks) {
-        // Whoever opens it says that it is not there.
+        // Opening it reports that it does not exist.
         let Ok(link) = ringway_host::netlink::links::by_name(name) else { continue };
         if !link.carrier {
             hindrances.push(format!(
@@ -262,7 +262,7 @@ fn factory<A: App + 'static>(make: impl Fn() -> A + Send + Sync + 'static) -> Ap
 
 fn config(args: &GenArgs, longest: usize) -> EngineConfig {
     let chunk = if longest > SHORT { Chunk::Bytes4096 } else { Chunk::Bytes2048 };
-    // Who sleeps keeps no rate, and measures his own waking up.
+    // A worker that sleeps cannot keep the rate, and would measure its own wake-ups.
     let options = Options { idle: Idle::Latency, ..Options::default() };
     EngineConfig {
         umem: UmemConfig { frames: args.frames, chunk, ..UmemConfig::default() },

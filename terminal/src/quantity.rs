@@ -44,7 +44,7 @@ pub fn bytes(text: &str) -> Result<u64, String> {
     let number = number.trim_end();
     let bytes = match number.parse::<u64>() {
         Ok(whole) => whole.checked_mul(*unit),
-        // Of bytes there are no parts.
+        // Bytes have no fraction.
         Err(_) => number
             .parse::<f64>()
             .ok()

@@ -57,7 +57,7 @@ impl Cell {
 pub struct Table {
     heading: Vec<&'static str>,
     rows: Vec<Vec<Cell>>,
-    /// Of the rows that were taken before.
+    /// Column widths of the rows that were removed.
     widths: Vec<usize>,
 }
 

@@ -105,9 +105,9 @@ pub enum Change {
     },
     /// What the file says.
     Clear {
-        /// Of this service alone.
+        /// Only this service.
         service: Option<String>,
-        /// Of this backend of it alone.
+        /// Only this backend of it.
         backend: Option<String>,
     },
 }
@@ -313,7 +313,7 @@ impl Overrides {
                 )),
             };
         };
-        // Of a backend that is no more, they can be cleared too.
+        // Overrides of a backend that no longer exists can be cleared too.
         let mine = |o: &Override| {
             o.service == service && backend.is_none_or(|backend| is_written(backend, o.endpoint()))
         };

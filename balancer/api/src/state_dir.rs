@@ -116,7 +116,7 @@ impl State {
         outcome
     }
 
-    /// Of a directory that can be read, whether or not it can be written.
+    /// Reads a directory that may not be writable.
     fn read_now<T: DeserializeOwned>(&self, name: &str) -> Result<Option<T>, Error> {
         match fs::metadata(&self.directory) {
             Ok(found) => self.trusted(&found)?,

@@ -169,7 +169,7 @@ impl CommitConfirm {
 
     pub fn answer(&self, answer: &Answer) {
         for request in std::mem::take(&mut *lock(&self.asked)) {
-            // Whoever asked may be gone.
+            // The client may have disconnected.
             let _ = request.send(answer.clone());
         }
     }

@@ -70,7 +70,7 @@ struct Process {
 struct Counters {
     flow_table: FlowTable,
     tracked: Tracked,
-    /// Of each interface of the snapshot.
+    /// One for each interface of the snapshot.
     ledgers: Vec<rw_ledger>,
     services: Vec<ServiceState>,
 }
@@ -263,7 +263,7 @@ impl StatusStore {
         self.posted().readiness(self.stall(), service)
     }
 
-    /// That the loop is stuck, if it is.
+    /// The problem that the loop is stuck, if it is.
     fn stall(&self) -> Option<Problem> {
         self.stalled().map(|age| liveness::stalled(age, std::process::id().into()))
     }

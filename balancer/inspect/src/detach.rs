@@ -57,7 +57,7 @@ pub fn run(selector: &NodeSelector<'_>, verify: bool) -> Result<Outcome, Error> 
         Err(error) => return Err(error),
     };
     let mut outcome = Outcome::of(&target.node);
-    // Whom to release is known only while the tables are there.
+    // The tables are needed to know which neighbour entries to release.
     let view = View::open(Path::new(DEFAULT_BPFFS), &outcome.node).ok();
     if let Some(view) = view.as_ref().filter(|_| target.guessed) {
         refuse_a_stranger(&target.node, view)?;

@@ -34,7 +34,7 @@ pub struct Ids {
 }
 
 impl Default for Ids {
-    /// Of a node that starts from nothing.
+    /// The ids of a node without tables.
     fn default() -> Ids {
         Ids::from_rows(&[], &[], &[], &[])
     }

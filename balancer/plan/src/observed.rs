@@ -27,7 +27,7 @@ pub enum Health {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Observed {
     health: HashMap<String, FastMap<SocketAddr, Health>>,
-    /// Of those that get less than their weight, tenths.
+    /// Tenths of the weight, for backends that get less than all of it.
     shares: HashMap<String, FastMap<SocketAddr, u16>>,
     /// Way out to each backend address. Absent: no route, no neighbour, or a way out by an
     /// interface that is not the gateway's.

@@ -44,7 +44,7 @@ pub enum PlanError {
 #[derive(Debug, Default)]
 pub struct Planner {
     ids: Ids,
-    /// Of the last plan.
+    /// What the last plan was given.
     given: Vec<Given>,
     rings: Rings,
 }

@@ -19,7 +19,7 @@ pub(crate) struct Wish {
     pub(crate) service: u16,
     /// In the order of identity; weight 0 for those that get no new flows.
     pub(crate) members: Vec<Member>,
-    /// Of the same members.
+    /// References of the same members, in the same order.
     pub(crate) references: Vec<u32>,
     /// Do their flows live?
     pub(crate) live: Vec<bool>,

@@ -248,7 +248,7 @@ fn close(balance: &mut PacketBalance) {
     balance.rest_percent = Some(rest as f64 * 100.0 / came.max(1) as f64);
 }
 
-/// Of one interface of a trace, by skb: what the stack got.
+/// What the stack received from one interface of a trace, in skbs.
 #[derive(Debug, Default)]
 struct Own {
     packets: u64,

@@ -41,7 +41,7 @@ const NAMESPACE: [(Step, &str, &str); 31] = [
     (Step::Socket, "TcpExt", "TCPRcvQDrop"),
 ];
 
-/// Of packets on their way out.
+/// Counters of packets that are sent.
 const OUT: [(&str, &str); 7] = [
     ("Udp", "SndbufErrors"),
     ("Udp6", "SndbufErrors"),

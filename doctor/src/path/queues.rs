@@ -18,8 +18,8 @@ pub struct Queue {
     pub packets: Option<u64>,
     /// Packets that the device dropped; absent where the driver does not tell.
     pub dropped: Option<u64>,
-    /// Who polls it; absent where the kernel does not tell, or nobody does (a veth without XDP and
-    /// GRO).
+    /// The NAPI instance that polls it; absent where the kernel does not tell, or none does (a veth
+    /// without XDP and GRO).
     pub napi: Option<u32>,
     pub irq: Option<u32>,
     /// How often that came, by processor.

@@ -32,7 +32,7 @@ pub struct Queue {
     pub ifindex: u32,
     /// From 0.
     pub queue: u32,
-    /// Who polls it; absent while nobody does.
+    /// The NAPI instance that polls it; absent while none does.
     pub napi: Option<u32>,
     /// The interrupt that has it polled; absent where the driver does not tell, or has none.
     pub irq: Option<u32>,

@@ -12,7 +12,7 @@ const FRA_PROTOCOL: u16 = 21;
 const FR_ACT_TO_TBL: u8 = 1;
 /// Length of struct fib_rule_hdr: family, dst_len, src_len, tos, table, 2 reserved, action, flags.
 const HEADER: usize = 12;
-/// Who made a rule (as of a route, linux/rtnetlink.h): Ringway's own number, "r".
+/// The protocol that made a rule, as for routes (linux/rtnetlink.h): Ringway's own number, "r".
 const OURS: u8 = b'r';
 
 /// `fwmark MARK/MASK lookup TABLE`, of one address family.

@@ -38,7 +38,7 @@ impl Netlink {
         Self::of(NETLINK_ROUTE, groups)
     }
 
-    /// Of another protocol than routes, such as NETLINK_SOCK_DIAG.
+    /// A socket of another protocol than routes, such as NETLINK_SOCK_DIAG.
     pub fn of(protocol: isize, groups: Groups) -> Result<Self> {
         Self::try_open(protocol, groups).map_err(|source| Error::Netlink {
             what: "opening a netlink socket".into(),

@@ -63,7 +63,7 @@ pub fn tx_metadata(bits: u64) -> Vec<&'static str> {
     named(bits, &["tx-timestamp", "tx-checksum", "tx-launch-time-fifo"])
 }
 
-/// Of bits from the lowest on; those that have no name here are left out.
+/// Names of the set bits, from the lowest on; bits without a name here are left out.
 fn named(bits: u64, names: &[&'static str]) -> Vec<&'static str> {
     let is = |(n, name): (usize, &&'static str)| (bits >> n & 1 != 0).then_some(*name);
     names.iter().enumerate().filter_map(is).collect()

@@ -9,7 +9,7 @@ use ringway_bpf_sys::{self as bpf, XdpLink};
 use crate::pins::Pins;
 use crate::{Result, requirements};
 
-/// Who has put an XDP program where it is.
+/// The owner of an attached XDP program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum XdpOwner {
     /// A Ringway node of this name; `ringway detach --node NAME` removes it.
@@ -23,7 +23,7 @@ pub enum XdpOwner {
 }
 
 impl XdpOwner {
-    /// Whose the program is, to be written behind its name.
+    /// The owner, as text to follow the program's name.
     pub fn owner(&self) -> String {
         match self {
             XdpOwner::Node(node) => format!("belongs to Ringway node {node}"),

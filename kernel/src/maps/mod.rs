@@ -341,7 +341,7 @@ impl<K, V> Map<K, V> {
         handle.map(Self::from).map_err(|error| map_error("open", &text(map.name()))(error))
     }
 
-    /// Of a loaded program, by the end of its name.
+    /// A map of a loaded program, by the end of its name.
     pub(crate) fn of_program(program: u32, name: &str) -> Result<Option<Self>> {
         let failed = |source| Error::System { action: "look at a program's maps", source };
         let fd = ringway_bpf_sys::by_id(program).map_err(failed)?;

@@ -116,7 +116,7 @@ impl Pins {
         list(&self.nodes)
     }
 
-    /// That nothing is pinned for this node.
+    /// The error that nothing is pinned for this node.
     pub(crate) fn not_loaded(&self) -> Error {
         Error::NotLoaded {
             node: self.node.clone(),

@@ -85,7 +85,7 @@ pub struct Record<'a> {
 pub struct Counts {
     /// Packets that matched the filter.
     pub matched: u64,
-    /// Of these: no room for their record, because the reader was too slow.
+    /// Matched packets without room for their record, because the reader was too slow.
     pub lost: u64,
 }
 

@@ -90,9 +90,9 @@ pub struct RingAsked {
     pub slot: u32,
     /// The slot is changing or settling: its flows may have records.
     pub changed: bool,
-    /// Who gets its new flows.
+    /// Reference of the backend that gets its new flows.
     pub current: Option<u32>,
-    /// Who gets its flows without a record.
+    /// Reference of the backend that gets its flows without a record.
     pub former: Option<u32>,
     /// A record of this very flow decided.
     pub tracked: bool,

@@ -181,7 +181,7 @@ fn alive(name: &str) -> PathBuf {
 fn alone(path: &Path) -> Option<OwnedFd> {
     let _ = fs::DirBuilder::new().mode(0o700).create(path);
     let lock = locked(path)?;
-    // Who had it until now may have taken it away.
+    // Its former owner may have removed it.
     let (named, held) = (stat(path).ok()?, fstat(&lock).ok()?);
     (named.st_ino == held.st_ino).then_some(lock)
 }

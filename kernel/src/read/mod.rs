@@ -32,7 +32,7 @@ pub struct View {
     pins: Option<Pins>,
 }
 
-/// Who looks after the node, as of the last heartbeat.
+/// The daemon of the node, as of its last heartbeat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Daemon {
     pub pid: u64,

@@ -94,7 +94,7 @@ fn update(outer: &Map<u32, u32>, ids: &[u32], inner: &[MapHandle]) -> Result<()>
     outer.put_all(ids, &inner.iter().map(descriptor).collect::<Vec<_>>())
 }
 
-/// Of an inner map, as the outer one takes it.
+/// The descriptor of an inner map, as the outer map takes it.
 fn descriptor(map: &MapHandle) -> u32 {
     map.as_fd().as_raw_fd().cast_unsigned()
 }

@@ -1,4 +1,4 @@
-//! Whose fault a failed request was.
+//! Decides what caused a failed request.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

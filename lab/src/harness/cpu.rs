@@ -18,7 +18,7 @@ pub(crate) struct Cpus {
 }
 
 impl Cpus {
-    /// Of those that this process may use.
+    /// The processors that this process may use.
     pub(crate) fn here() -> Result<Self> {
         let allowed = sched_getaffinity(None).map_err(|e| Error::Settle(e.into()))?;
         let mut all = (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu));

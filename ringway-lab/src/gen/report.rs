@@ -54,7 +54,7 @@ struct Sent {
     intended_pps: Option<f64>,
     sent_pps: f64,
     sent_bps: f64,
-    /// Of what was intended: 0 to 1.
+    /// Packets sent divided by packets intended: 0 to 1.
     sent_share: f64,
     kept_rate: bool,
 }
@@ -76,7 +76,7 @@ struct Received {
     too_late_packets: u64,
     /// Packets without our stamp.
     foreign_packets: u64,
-    /// Of more streams than are told apart.
+    /// Packets of streams beyond those that are counted separately.
     other_streams_packets: u64,
     streams: Vec<Stream>,
     latency: Option<Latency>,

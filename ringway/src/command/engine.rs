@@ -49,7 +49,7 @@ const LOOKS: Duration = Duration::from_millis(50);
 struct Document {
     #[serde(flatten)]
     status: Status,
-    /// Of af_xdp ports, as they were obtained.
+    /// What the af_xdp ports obtained.
     queues: Vec<QueueDocument>,
     /// What their interfaces dropped; those whose counters cannot be read are left out.
     interfaces: Vec<lost::Lost>,

@@ -15,7 +15,7 @@ use ringway_engine::{Engine, PortStatistics, Status};
 
 /// How long whoever asks may take for it.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Who is answered at once; others wait.
+/// Connections served at once; others wait.
 const MOST: usize = 16;
 /// Bytes of a request: its first line is of interest, and a scraper's headers.
 const MOST_BYTES: usize = 8192;
@@ -44,7 +44,7 @@ impl Metrics {
                 };
                 asking.fetch_add(1, Relaxed);
                 scope.spawn(move || {
-                    // Who asks and goes away misses nothing.
+                    // The client may have disconnected.
                     let _ = answer(stream, text);
                     asking.fetch_sub(1, Relaxed);
                 });

@@ -7,7 +7,7 @@ use crate::cli::{ExplainArgs, Output};
 use crate::exit::Exit;
 use crate::table::{self, Cell, Table, Tone};
 
-/// Of a service none of whose backends takes the packet; `-o json` has all.
+/// Backends shown of a service that has none for the packet; `-o json` has all.
 const BACKENDS_SHOWN: usize = 8;
 
 /// Asks the dry instance, and prints what it found.

@@ -236,7 +236,7 @@ impl Reporter {
         self.told = Some(at.elapsed);
         let (begin, end) = if io::stderr().is_terminal() { ("\r", "") } else { ("", "\n") };
         let Progress { percent, flows, .. } = at;
-        // Who does not want to hear it shall have the flows all the same.
+        // If stderr is closed, the flows are written all the same.
         let line = format!("{begin}read {percent} % of the flow table, {flows} flows so far{end}");
         let _ = io::stderr().write_all(line.as_bytes());
     }

@@ -136,7 +136,7 @@ fn in_full(entry: &Entry) -> String {
     let mut text = format!("{} ({})\n", entry.name, entry.verdicts.join(", "));
     // Writing to a String cannot fail.
     let _ = writeln!(text, "  meaning  {}", entry.meaning);
-    // Of the engine's the meaning says it all.
+    // Reasons of the engine have a meaning only.
     if !entry.cause.is_empty() {
         let _ = writeln!(text, "  cause    {}", entry.cause);
         let _ = writeln!(text, "  next     {}", entry.next.unwrap_or("nothing to do"));

@@ -125,7 +125,7 @@ impl Model {
             (true, true, _) => "degraded",
             (true, false, _) => "healthy",
         };
-        // That no daemon runs is said already.
+        // The header already says that no daemon runs.
         let known = |problem: &&Problem| problem.kind != ProblemKind::DaemonNotRunning;
         let problem = status.problems.iter().find(known).map(|problem| problem.error.as_str());
         // A wrong filter is told in several lines, where the rows would be.

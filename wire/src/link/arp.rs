@@ -40,7 +40,7 @@ pub struct Arp {
     pub sender: [u8; 4],
     /// In a reply: to whom; in a request nothing.
     pub target_mac: Mac,
-    /// Who is looked for, or who is answered.
+    /// The address that is asked for, or that is answered.
     pub target: [u8; 4],
 }
 

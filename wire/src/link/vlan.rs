@@ -45,7 +45,7 @@ impl Vlan {
         self.tci.get() & 0xfff
     }
 
-    /// Of `id` the lower 12 bits; priority and drop eligibility stay.
+    /// Sets the VLAN id to the lower 12 bits of `id`; priority and drop eligibility stay.
     #[inline]
     pub fn set_id(&mut self, id: u16) {
         self.tci.set(self.tci.get() & 0xf000 | id & 0xfff);
@@ -57,7 +57,7 @@ impl Vlan {
         (self.tci.get() >> 13) as u8
     }
 
-    /// Of `priority` the lower 3 bits.
+    /// Sets the priority to the lower 3 bits of `priority`.
     #[inline]
     pub fn set_priority(&mut self, priority: u8) {
         self.tci.set(self.tci.get() & 0x1fff | u16::from(priority & 7) << 13);

@@ -39,7 +39,7 @@ pub struct Extensions<'a> {
 }
 
 impl<'a> Extensions<'a> {
-    /// Of the payload of an IPv6 header that says `next_header`.
+    /// The extension headers in the payload of an IPv6 header with this `next_header`.
     #[inline]
     pub fn new(next_header: u8, payload: &'a [u8]) -> Self {
         Self { next_header, rest: payload, ended: false }
@@ -127,7 +127,7 @@ pub struct FragmentHeader {
 }
 
 impl FragmentHeader {
-    /// Of `offset` the multiple of eight below 65 536.
+    /// Uses the bits of `offset` that fit: a multiple of eight below 65 536.
     #[inline]
     pub const fn new(next_header: u8, fragment: Fragment) -> Self {
         let offset_more = (fragment.offset & 0xfff8) as u16 | fragment.more as u16;

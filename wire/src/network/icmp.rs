@@ -41,10 +41,10 @@ impl Icmp {
     pub const ECHO_REPLY: u8 = 0;
     /// Destination unreachable.
     pub const UNREACHABLE: u8 = 3;
-    /// Of [`Icmp::UNREACHABLE`]: no such port.
+    /// Code of [`Icmp::UNREACHABLE`]: no such port.
     pub const PORT_UNREACHABLE: u8 = 3;
-    /// Of [`Icmp::UNREACHABLE`]: too big, and may not be fragmented; the second word is the MTU
-    /// (RFC 1191).
+    /// Code of [`Icmp::UNREACHABLE`]: too big, and may not be fragmented; the second word is the
+    /// MTU (RFC 1191).
     pub const FRAGMENTATION_NEEDED: u8 = 4;
     /// Another router is nearer.
     pub const REDIRECT: u8 = 5;

@@ -41,7 +41,7 @@ impl Header for Icmpv6 {
 impl Icmpv6 {
     /// Destination unreachable.
     pub const UNREACHABLE: u8 = 1;
-    /// Of [`Icmpv6::UNREACHABLE`]: no such port.
+    /// Code of [`Icmpv6::UNREACHABLE`]: no such port.
     pub const PORT_UNREACHABLE: u8 = 4;
     /// Too big; the word is the MTU.
     pub const PACKET_TOO_BIG: u8 = 2;
@@ -65,10 +65,10 @@ impl Icmpv6 {
     /// A router tells of itself; the word is [`crate::network::nd::Router`],
     /// [`crate::network::nd::RouterTimes`] and options follow.
     pub const ROUTER_ADVERTISEMENT: u8 = 134;
-    /// Who has an address? [`crate::network::nd::Neighbour`] and options follow.
+    /// Asks who has an address; [`crate::network::nd::Neighbour`] and options follow.
     pub const NEIGHBOUR_SOLICITATION: u8 = 135;
-    /// Who has it; the word is [`crate::network::nd::flags`], [`crate::network::nd::Neighbour`] and
-    /// options follow.
+    /// Says who has an address; the word is [`crate::network::nd::flags`],
+    /// [`crate::network::nd::Neighbour`] and options follow.
     pub const NEIGHBOUR_ADVERTISEMENT: u8 = 136;
     /// Another router is nearer; [`crate::network::nd::Redirect`] and options follow.
     pub const REDIRECT: u8 = 137;

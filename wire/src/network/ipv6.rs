@@ -85,7 +85,7 @@ impl Ipv6 {
         self.version_class_label.get() & 0xf_ffff
     }
 
-    /// Of `label` the lower 20 bits.
+    /// Sets the flow label to the lower 20 bits of `label`.
     #[inline]
     pub fn set_flow_label(&mut self, label: u32) {
         self.version_class_label.set(self.version_class_label.get() & !0xf_ffff | label & 0xf_ffff);

@@ -36,7 +36,7 @@ pub mod flags {
 )]
 #[repr(C)]
 pub struct Neighbour {
-    /// Who is looked for, or who answers.
+    /// The address that is asked for, or that answers.
     pub target: [u8; 16],
 }
 
@@ -255,7 +255,7 @@ pub enum NdOption<'a> {
 pub struct NdOptions<'a>(&'a [u8]);
 
 impl<'a> NdOptions<'a> {
-    /// Of the payload of a message.
+    /// The options in the payload of a message.
     pub fn new(payload: &'a [u8]) -> Self {
         Self(payload)
     }
@@ -264,7 +264,7 @@ impl<'a> NdOptions<'a> {
     fn split(&self) -> Option<(NdOption<'a>, &'a [u8])> {
         let [kind, units, ..] = *self.0 else { return None };
         let (option, rest) = self.0.split_at_checked(usize::from(units) * 8)?;
-        // Of length 0 there is none.
+        // An option of length 0 is invalid.
         let data = option.get(2..)?;
         let option = match kind {
             1 => NdOption::SourceLinkLayer(Mac::read_from_bytes(data).ok()?),

@@ -28,7 +28,7 @@ pub struct Tcp {
     pub source: U16,
     /// Destination port.
     pub destination: U16,
-    /// Of the first byte of the payload, or of SYN.
+    /// Sequence number of the first byte of the payload, or of SYN.
     pub sequence: U32,
     /// What is expected next, with [`Tcp::ACK`].
     pub acknowledgment: U32,
@@ -93,7 +93,7 @@ impl Tcp {
         self.offset_flags.get() & 0xfff
     }
 
-    /// Of `flags` the lower twelve bits.
+    /// Sets the lower twelve bits of `flags`.
     #[inline]
     pub fn set_flags(&mut self, flags: u16) {
         self.offset_flags.set(self.offset_flags.get() & 0xf000 | flags & 0xfff);

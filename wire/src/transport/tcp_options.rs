@@ -91,7 +91,7 @@ fn append(to: &mut [u8; 40], at: usize, kind: u8, data: &[u8]) -> Result<usize, 
 pub struct TcpOptions<'a>(Options<'a>);
 
 impl<'a> TcpOptions<'a> {
-    /// Of the bytes behind a header.
+    /// The options in the bytes behind a header.
     pub fn new(bytes: &'a [u8]) -> Self {
         Self(Options::new(Layer::Tcp, bytes))
     }

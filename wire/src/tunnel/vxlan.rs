@@ -45,7 +45,7 @@ impl Vxlan {
     /// There is a network's number.
     pub const HAS_VNI: u8 = 0x08;
 
-    /// Of `vni` the lower 24 bits.
+    /// Sets the VNI to the lower 24 bits of `vni`.
     #[inline]
     pub const fn new(vni: u32) -> Self {
         Self { flags: Self::HAS_VNI, reserved: [0; 3], vni_reserved: U32::new(vni << 8) }

@@ -24,7 +24,7 @@ const IN_ALL: Duration = Duration::from_millis(85);
 pub fn ask(selector: &NodeSelector<'_>, service: Option<&str>) -> Readiness {
     let target = match selector.find() {
         Ok(target) => target,
-        // Who may not look at the pins may still ask.
+        // A user who may not read the pins may still ask the daemon.
         Err(error) => {
             let socket = Path::new(ringway_config::DEFAULT_SOCKET);
             let answer = http::get_at_once(socket, &path(service), PATIENCE);

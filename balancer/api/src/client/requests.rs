@@ -28,9 +28,9 @@ pub struct Reload {
 /// The body of `POST /v1/overrides/clear`; may be left out.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Clear {
-    /// Of this service alone.
+    /// Only this service.
     pub service: Option<String>,
-    /// Of this backend of it alone, ADDRESS or ADDRESS:PORT.
+    /// Only this backend of it: ADDRESS or ADDRESS:PORT.
     pub backend: Option<String>,
 }
 

@@ -52,7 +52,7 @@ pub struct Changes {
     pub cleared_overrides: Option<u64>,
     /// Overrides about backends that the configuration has not.
     pub orphaned_overrides: Vec<String>,
-    /// Of the services that this is about, those no backend of which takes new connections now.
+    /// The affected services that have no backend for new connections now.
     #[serde(default)]
     pub unserved_services: Vec<String>,
     pub took_ms: u64,

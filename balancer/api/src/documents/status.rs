@@ -72,7 +72,7 @@ pub struct Status {
     pub counters: Vec<Counter>,
     /// The sum of all interfaces' ledgers.
     pub ledger: Ledger,
-    /// Of the packets sent on, those that the kernel dropped afterwards; only what occurred.
+    /// Packets that were sent on but dropped by the kernel, by reason; only reasons that occurred.
     #[serde(default, deserialize_with = "named::known")]
     pub losses: Vec<Loss>,
     /// The flow table; absent where it could not be read.
@@ -93,7 +93,7 @@ pub struct Capture {
     pub command: String,
     pub since: Timestamp,
     pub matched_packets: u64,
-    /// Of these, lost, because they were read too slowly.
+    /// Matched packets that were lost because they were read too slowly.
     pub lost_packets: u64,
 }
 
@@ -361,7 +361,7 @@ pub struct Backend {
     /// `ringway backend drain` has taken its weight away.
     #[serde(default)]
     pub drained: bool,
-    /// Of its weight that it gets so far, while it starts slowly.
+    /// Percentage of its weight that it gets so far, during a slow start.
     #[serde(default)]
     pub slow_start_percent: Option<u16>,
     /// What its checks say; unknown while no daemon answers.
@@ -391,7 +391,7 @@ pub struct Backend {
     pub is_counted: bool,
     /// Flows begun.
     pub flows: u64,
-    /// Of these, flows on probation that gave way to new ones, as there was no room; nat.
+    /// Flows on probation that gave way to new ones because there was no room; nat only.
     #[serde(default)]
     pub evicted_flows: u64,
     /// Client to backend.

@@ -100,7 +100,8 @@ pub fn count(status: &mut Status, place: usize, ledger: &rw_ledger) {
     }));
 }
 
-/// That losses are not counted, and why if that is known: a zero must not look like none.
+/// The problem that losses are not counted, with the reason if it is known: a zero must not look
+/// like no loss.
 pub fn losses_uncounted(why: Option<&str>, interfaces: &[&str]) -> Problem {
     let why = why.map_or_else(String::new, |why| format!(": {why}"));
     let each: Vec<String> = interfaces.iter().map(|name| format!("; ethtool -S {name}")).collect();

@@ -65,7 +65,7 @@ struct Link {
 }
 
 impl<'r> Includes<'r> {
-    /// Of the main file of this name.
+    /// For the main file of this name.
     pub(crate) fn new(report: &'r Report, tunnel: &'r Tunnel, main: &str) -> Includes<'r> {
         let link = Link { name: main.into(), file: fs::canonicalize(main).ok() };
         let (chain, seen, services) = (vec![link], HashMap::new(), Vec::new());

@@ -45,7 +45,7 @@ impl Line<'_> {
         match self.words.next().as_deref() {
             None => Ok(()),
             Some(word) if word.starts_with('#') => Ok(()),
-            // Of an old list that is cleared before it is restored.
+            // An old list begins with a command that clears the rules.
             Some("-C" | "--clear") => Ok(()),
             Some("-A" | "--add-service") => {
                 let service = self.service()?;

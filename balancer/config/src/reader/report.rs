@@ -123,7 +123,7 @@ impl Error {
         let file = source.file(span.start).name.to_string();
         let marked = source.text(&span);
         let width = marked.lines().next().unwrap_or_default().chars().count().max(1);
-        // Of a long line, show the part around the error.
+        // A long line is shown around the error only.
         let skip = (column - 1).saturating_sub(SNIPPET / 2);
         let snippet: String = text.chars().skip(skip).take(SNIPPET).collect();
         let from = column - 1 - skip;

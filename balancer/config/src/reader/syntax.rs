@@ -7,7 +7,7 @@ use toml::de::DeTable;
 
 use crate::reader::report::Report;
 
-/// Of text without quotes: its value is known all the same.
+/// Complaint about text without quotes, whose value is known nevertheless.
 const UNQUOTED: &str = "must be quoted";
 
 /// Words of the parser's messages and the remedy for each.

@@ -16,9 +16,9 @@ pub struct Departed {
 
 #[derive(Debug, Default)]
 struct Known {
-    /// Of those that have left.
+    /// Sums of the backends that have left.
     left: Sums,
-    /// Of those that are here, as they were seen last.
+    /// Last known sums of the current backends.
     here: HashMap<SocketAddr, Sums>,
 }
 

@@ -200,7 +200,7 @@ impl BackendSet {
         ))
     }
 
-    /// Whose backend an event is about.
+    /// The service of the backend that an event is about.
     pub fn service(&self, event: &Event) -> Option<&str> {
         self.find(event.id).map(|(entry, _)| entry.name.as_str())
     }
@@ -216,7 +216,7 @@ impl BackendSet {
         self.members().filter(|(_, member)| lost(member)).nth(1).is_some()
     }
 
-    /// Whom an event is about.
+    /// Address of the backend that an event is about.
     pub fn address(&self, event: &Event) -> Option<IpAddr> {
         self.find(event.id).map(|(_, member)| member.endpoint.ip())
     }
@@ -369,7 +369,7 @@ impl Entry {
         Some(ProblemKind::NoBackend.of_service(&self.name, error, self.remedy()))
     }
 
-    /// That more of its backends fail their checks than `max_unhealthy` allows.
+    /// The problem that more of its backends fail their checks than `max_unhealthy` allows.
     fn panicking(&self) -> Option<Problem> {
         let max = self.max_unhealthy?;
         let weighted = || self.members.iter().filter(|member| member.weight > 0);
@@ -487,7 +487,7 @@ impl Member {
     fn obstacle(&self) -> Option<String> {
         match (self.health, &self.way) {
             (Health::Unknown, _) => Some("has not been checked yet".into()),
-            // That nobody answers its checks follows from this.
+            // Its checks fail because of this.
             (Health::Down, Err(no_way @ (NoWay::NoRoute(_) | NoWay::Unresolved { .. }))) => {
                 Some(no_way.to_string())
             }
@@ -500,7 +500,7 @@ impl Member {
         }
     }
 
-    /// Of two protocols TCP alone has connections that go on.
+    /// Only TCP has connections that continue.
     fn shown_of(&self, protocol: Protocol, now: Instant) -> status::Backend {
         status::Backend {
             kept: self.kept.is_some() && protocol == Protocol::Tcp,

@@ -25,7 +25,7 @@ impl SlowStart {
         1 + steps.min(u128::from(STEPS)) as u16
     }
 
-    /// Of its weight; `None`: all.
+    /// Percentage of its weight; `None`: all of it.
     pub fn percent(&self, now: Instant) -> Option<u16> {
         Some(10 * self.tenths(now)).filter(|percent| *percent < 100)
     }

@@ -17,7 +17,7 @@ const SILENT: [ProblemKind; 7] = [
     ProblemKind::UnfinishedChecksum,
 ];
 
-/// Of these there may be one for each service.
+/// Problems that may occur once for each service.
 const MANY: [ProblemKind; 2] = [ProblemKind::MaxUnhealthy, ProblemKind::NoBackend];
 
 /// Whether problems of this kind come in crowds, of which the log has a few in full.

@@ -254,7 +254,7 @@ async fn assemble(
     }
     // The last that can fail, so that no start that failed leaves a socket behind.
     let socket = server::api::listen(&config.api.socket)?;
-    // Whoever names the node alone finds it there.
+    // Commands that are given only the node's name find it there.
     if let Some(pins) = datapath.view.pins()
         && let Err(error) = pins.note_socket(&config.api.socket)
     {
@@ -332,7 +332,7 @@ fn inherit(backend_set: &mut BackendSet, datapath: &DatapathThread) -> Result<()
             .filter(|state| state.key.address == entry.address && state.key.port == entry.port);
         let all = same.flat_map(|state| &state.backends);
         let found = all.filter(|backend| backend.address == member.endpoint);
-        // Of two protocols TCP alone is kept.
+        // Only TCP connections are kept.
         found.map(left).max_by_key(|health| *health == ringway_plan::Health::Kept)
     });
     Ok(())

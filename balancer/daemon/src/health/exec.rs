@@ -137,7 +137,7 @@ fn attend(
     started: oneshot::Sender<io::Result<Pipes>>,
     ended: oneshot::Sender<io::Result<ExitStatus>>,
 ) {
-    // Who has given it up does not listen any more.
+    // A check that was given up no longer listens.
     let mut child = match spawn() {
         Ok(child) => child,
         Err(error) => return drop(started.send(Err(error))),

@@ -80,7 +80,7 @@ async fn drain(stream: &mut (impl AsyncRead + AsyncWrite + Unpin)) {
                 Ok(n) => total += n,
             }
         }
-        // Of TLS: says that it ends here.
+        // Sends TLS's closing alert.
         let _ = stream.shutdown().await;
     };
     // The verdict is already known; a body that does not come must not make it late.

@@ -70,7 +70,7 @@ impl Solicitations {
 }
 
 fn warn(errors: &[Error]) {
-    // Of a device that is gone the daemon tells by itself.
+    // The daemon reports a missing device elsewhere.
     let mut errors = errors.iter().filter(|error| !matches!(error, Error::NoInterface { .. }));
     if let Some(error) = errors.next() {
         let more = errors.count();

@@ -69,7 +69,7 @@ fn machine(config: &Config, facts: &Facts) -> ringway_doctor::Facts {
 }
 
 fn network(facts: &Facts) -> Network {
-    // Of one whose offloads are not known nothing can be said; that is a line of its own.
+    // An interface whose offloads are not known is skipped; another line reports it.
     let interface = |link: &Link| {
         Some(Interface {
             driver: facts

@@ -73,7 +73,7 @@ pub async fn serve<L: Accept>(listener: L, router: Router, longest: Duration) {
         // Never closed.
         let Ok(permit) = gate.clone().acquire_owned().await else { return };
         let accepted = match listener.accept_one().await {
-            // That one has gone again.
+            // The client has already disconnected.
             Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => continue,
             Err(_) => accept_with(&reserve, &listener).await,
             Ok(stream) => Some(stream),

@@ -40,7 +40,7 @@ pub struct Totals {
     pub matched: u64,
     /// Of these, written.
     pub captured: u64,
-    /// Of these, lost for lack of room between the packet path and us.
+    /// Matched packets that were lost because the ring was full.
     pub lost: u64,
     /// Its begin and end, nanoseconds since 1970.
     pub span_unix_ns: (u64, u64),

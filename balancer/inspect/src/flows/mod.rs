@@ -85,7 +85,7 @@ impl From<NatFlow> for Flow {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Totals {
     pub total_flows: u64,
-    /// Of these, records of dsr services.
+    /// Those of them that are records of dsr services.
     pub dsr_flows: u64,
     /// Those that the filter lets through.
     pub matched_flows: u64,
@@ -99,7 +99,7 @@ pub struct Totals {
 #[derive(Clone, Copy, Debug)]
 pub struct Progress {
     pub elapsed: Duration,
-    /// Of the flow table, 0 to 100.
+    /// Part of the flow table that was read: 0 to 100.
     pub percent: u32,
     /// Live flows so far.
     pub flows: u64,

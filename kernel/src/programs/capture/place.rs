@@ -288,7 +288,7 @@ fn same_file(dir: &Path, fd: &impl AsFd) -> bool {
     matches!((named, held), (Ok(named), Ok(held)) if named == held)
 }
 
-/// That a capture's place was taken away from under it.
+/// The error that somebody removed the place of a running capture.
 pub(super) fn gone(pins: &Pins) -> Error {
     Error::CaptureGone { node: pins.node().to_owned() }
 }

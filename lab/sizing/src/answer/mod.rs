@@ -27,7 +27,7 @@ pub struct IoPathSize {
     pub why: String,
 }
 
-/// Of what a figure is a number.
+/// The unit of a figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum Unit {
     #[serde(rename = "cores")]

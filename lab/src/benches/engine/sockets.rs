@@ -24,7 +24,7 @@ use crate::{Error, Result};
 const MESSAGES: usize = 64;
 /// Bytes of a message: the most that the kernel makes of several datagrams.
 const BYTES: usize = 1 << 16;
-/// Of the socket, so that nothing is lost while it answers.
+/// Bytes of the socket's buffer, so that nothing is lost while it answers.
 const BUFFER: usize = 32 << 20;
 /// linux/udp.h.
 const UDP_SEGMENT: i32 = 103;

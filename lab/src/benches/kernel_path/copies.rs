@@ -37,7 +37,7 @@ named! {
 
 /// What was sent and spent.
 pub(super) struct Sent {
-    /// Of [`CHUNK`] bytes each.
+    /// Chunks of [`CHUNK`] bytes each.
     pub chunks: u64,
     pub calls: u64,
     pub spent: Spent,

@@ -35,7 +35,7 @@ pub(crate) fn sysctl(key: &str) -> Option<u64> {
     numbers(key)?.pop()
 }
 
-/// Of several the first.
+/// The first of several values.
 pub(crate) fn first_of_sysctl(key: &str) -> Option<u64> {
     numbers(key)?.into_iter().next()
 }

@@ -192,7 +192,7 @@ fn balance(path: &Path) -> Table {
     if balance.handed_up.is_some() {
         row("- handed up", all(balance.handed_up), Tone::Plain);
     }
-    // Of a port all goes up.
+    // A port hands everything up.
     if balance.handed_up.is_none() || balance.delivered.is_some() {
         row("- delivered", all(balance.delivered), Tone::Good);
     }

@@ -61,7 +61,7 @@ pub fn main(args: &IcmpArgs, address: IpAddr) -> anyhow::Result<Exit> {
     let host = super::host(&args.host)?;
     let signals = Signals::new([SIGHUP, SIGINT, SIGTERM]).context("signals are not heard")?;
     let pinged = Arc::new(Mutex::new(Pinged::new()));
-    // Of all bits the lower sixteen are what differs from one process to the next.
+    // The lower sixteen bits differ from one process to the next.
     let identifier = std::process::id() as u16;
     let ping = {
         let pinged = pinged.clone();

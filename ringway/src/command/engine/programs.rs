@@ -54,7 +54,7 @@ impl EnginePrograms {
         words.sort();
         let mut dead = BTreeMap::new();
         for interface in queues.keys().filter(|_| work.take_over.is_none()) {
-            // Whoever opens it says that it is not there.
+            // Opening it reports that it does not exist.
             let Ok(link) = links::by_name(interface) else { continue };
             let engines = dead_engines(link.ifindex)?.into_iter();
             let left = engines.map(|engine| Left { engine, inherited: false }).collect();
@@ -82,7 +82,7 @@ impl EnginePrograms {
     }
 
     fn dead(&self) -> MutexGuard<'_, BTreeMap<String, Vec<Left>>> {
-        // Whoever panicked left a map behind that is whole.
+        // A panic does not leave the map half written.
         self.dead.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

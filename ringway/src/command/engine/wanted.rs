@@ -66,7 +66,7 @@ pub fn ports(work: &WorkArgs) -> anyhow::Result<Vec<Spread>> {
 /// Memory for so many workers.
 pub fn umem(work: &WorkArgs, workers: usize) -> anyhow::Result<UmemConfig> {
     Ok(UmemConfig {
-        // Of all workers together it has to be counted.
+        // The memory of all workers counts together.
         frames: work.frames.saturating_mul(u32::try_from(workers)?),
         chunk: match work.frame_size {
             FrameSize::Bytes2048 => Chunk::Bytes2048,

@@ -35,7 +35,7 @@ pub struct Shown<'s> {
     last_known: bool,
     /// Some backend of each is worth a look, and there is no room.
     hidden_notable: usize,
-    /// Of the services that are shown.
+    /// Backends that are left out of the services that are shown.
     hidden_backends: usize,
 }
 

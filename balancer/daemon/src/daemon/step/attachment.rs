@@ -18,7 +18,7 @@ use crate::daemon::announce;
 use crate::daemon::datapath_thread::{self, Attachments, DatapathCommand};
 use crate::network::next_hop::{self, Existing};
 
-/// That a program was attached again is told for this long.
+/// How long status reports that a program was attached again.
 const LATELY: Duration = Duration::from_secs(600);
 
 /// The interfaces, and how our programs are on them.
@@ -419,7 +419,7 @@ impl State {
             let (interfaces, text) = (Some(names.to_vec()), "confirmed: attached for good");
             self.effects.log(LogLine { interfaces, ..LogLine::new(Level::INFO, text) });
         }
-        // Who is told asks for the status perhaps.
+        // The client may ask for the status next.
         self.effects.post();
         self.effects.push(Effect::AnswerConfirm(answer));
     }

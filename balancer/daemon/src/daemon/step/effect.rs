@@ -101,7 +101,7 @@ impl LogLine {
         LogLine { level, text, crowds, interface, interfaces, mode, taken_over, error, remedy }
     }
 
-    /// That this has become wrong.
+    /// The line for a problem that has just begun.
     pub fn new_problem(problem: &Problem, crowds: bool) -> LogLine {
         let remedy = Some(problem.remedy.clone());
         LogLine { remedy, crowds, ..LogLine::new(Level::WARN, &problem.error) }

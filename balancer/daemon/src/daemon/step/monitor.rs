@@ -46,11 +46,11 @@ const fn every(period: Duration) -> u64 {
 /// What the loop finds out once a second.
 #[derive(Clone, Debug, Default)]
 pub struct Survey {
-    /// Of the checks, and of the state directory.
+    /// Problems of the checks and of the state directory.
     pub problems: Vec<Problem>,
-    /// Of the checks' authorities, and of the watch over the network.
+    /// Findings about the checks' authorities and the network watch.
     pub findings: Vec<Problem>,
-    /// Of counted losses, and of the pins.
+    /// Problems with counting losses and with the pins.
     pub of_tables: Vec<Problem>,
     /// [`Checks::not_made`](crate::health::Checks::not_made)
     pub not_made: BTreeMap<Lack, u64>,

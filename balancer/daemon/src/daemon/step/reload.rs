@@ -364,7 +364,7 @@ impl State {
                 remedy: error.map(remedy).unwrap_or_default(),
             });
         }
-        // Who is told asks for the status perhaps.
+        // The client may ask for the status next.
         self.effects.post();
         if let Some(reply) = reply {
             self.effects.push(Effect::Answer(reply, Box::new(outcome)));
@@ -379,7 +379,8 @@ impl Reload {
         std::path::absolute(file).unwrap_or_else(|_| file.into())
     }
 
-    /// That the file on the disk is not what is in force, and overrides about nobody.
+    /// Findings: the file on the disk differs from the configuration in force; overrides match no
+    /// backend.
     pub fn findings(&self) -> Vec<Problem> {
         let file = self.configuration();
         let in_force = Timestamp(self.read_at);

@@ -195,7 +195,7 @@ impl State {
         let observed = self.tables.observed(self.at.now);
         let Tables { backend_set, ordered, orders, .. } = &mut self.tables;
         *orders += 1;
-        // Of orders that wait the newest alone is written, so an older one is not missed.
+        // Only the newest waiting order is written, so an older one is not missed.
         if ordered.len() >= ORDERS_KNOWN {
             ordered.pop_front();
         }

@@ -39,7 +39,7 @@ pub(super) async fn https(
     .await
 }
 
-/// Whom the certificate must be for: `sni`, else the name in `host`, else the address asked.
+/// The name that the certificate must have: `sni`, else the name in `host`, else the address asked.
 fn server_name(address: IpAddr, check: &HttpCheck, tls: &TlsCheck) -> ServerName<'static> {
     let host = check.host.as_deref().map(|host| match host.rsplit_once(':') {
         Some((name, _)) if !host.ends_with(']') => name,
