@@ -39,7 +39,6 @@ mod contents;
 mod damaged;
 pub mod engine;
 mod facts;
-mod fix;
 mod gather;
 mod outcome;
 pub mod path;
@@ -50,13 +49,16 @@ mod script;
 #[cfg(test)]
 mod testing;
 
+use ringway_host::Fix;
+
 pub use changes::{Changes, Earlier};
 pub use collection::{Collection, Error};
 pub use contents::{CLASSES, Class};
 pub use facts::{Facts, FarEnd, Profile, Program};
-pub use fix::{Change, Fix};
 pub use gather::{Namespace, Origin, complete, gather, gather_at_once, gather_counters};
-pub use outcome::{Evidence, Looked, MACHINE, Outcome, Severity, Unknown, each, each_interface};
+pub use outcome::{
+    Change, Evidence, Looked, MACHINE, Outcome, Severity, Unknown, each, each_interface,
+};
 pub use report::{Finding, Report, judge};
 pub use rules::Rule;
 pub use sample::Sample;

@@ -2,10 +2,8 @@
 
 use std::fmt::{self, Display, Formatter};
 
-use ringway_host::Interface;
+use ringway_host::{Fix, Interface};
 use serde::{Deserialize, Serialize};
-
-use crate::{Change, Fix};
 
 /// What a rule finds: one outcome for each thing looked at; none: there is nothing that it is
 /// about.
@@ -62,6 +60,14 @@ pub struct Evidence {
     pub source: String,
     /// What it held.
     pub value: String,
+}
+
+/// A change, and the one that takes it back.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Change {
+    pub fix: Fix,
+    /// Sets what was read.
+    pub undo: Fix,
 }
 
 /// What a rule says of one thing.
@@ -171,10 +177,11 @@ impl Outcome {
         self
     }
 
-    /// What to do, in one line: commands, then advice. Empty: nothing.
-    pub fn remedy(&self) -> String {
-        let commands = self.changes.iter().map(|change| change.fix.to_string());
-        commands.chain(self.advice.iter().map(Fix::to_string)).collect::<Vec<_>>().join("; ")
+    /// What to do: commands, then advice.
+    pub fn remedy(&self) -> Fix {
+        let changes = self.changes.iter().map(|change| &change.fix);
+        let mut fixes: Vec<Fix> = changes.chain(&self.advice).cloned().collect();
+        if fixes.len() > 1 { Fix::Sequence(fixes) } else { fixes.pop().unwrap_or_default() }
     }
 
     /// As it should be, unless something was seen.

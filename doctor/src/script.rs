@@ -2,7 +2,8 @@
 
 use std::fmt::Write as _;
 
-use crate::fix::quoted;
+use ringway_host::quoted;
+
 use crate::{Change, Finding, Origin, Report};
 
 /// Two scripts for sh.

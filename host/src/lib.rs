@@ -9,6 +9,7 @@
 mod error;
 pub mod ethtool;
 pub mod firewall;
+mod fix;
 pub mod machine;
 pub mod neighbour_packets;
 pub mod netlink;
@@ -18,6 +19,7 @@ mod socket_options;
 mod tap;
 
 pub use error::Error;
+pub use fix::{Fix, quoted};
 pub use machine::host::{Host, NETWORK};
 pub use machine::source::{Files, Source};
 pub use neighbour_packets::announce::announce;

@@ -3,6 +3,7 @@
 
 use std::fmt;
 
+use ringway_host::Fix;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::documents::health::Lack;
@@ -126,7 +127,7 @@ pub struct Problem {
     /// What is wrong and why.
     pub error: String,
     /// What to do about it.
-    pub remedy: String,
+    pub remedy: Fix,
     /// What it is about, for people: where `error` begins with a list of names, the same names.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub subjects: Vec<String>,
@@ -151,7 +152,7 @@ impl Problem {
 
 impl ProblemKind {
     /// A problem or finding of this sort: what is wrong and why, and what to do about it.
-    pub fn problem(self, error: impl Into<String>, remedy: impl Into<String>) -> Problem {
+    pub fn problem(self, error: impl Into<String>, remedy: impl Into<Fix>) -> Problem {
         let (error, remedy) = (error.into(), remedy.into());
         Problem { kind: self, error, remedy, ..Problem::default() }
     }
@@ -161,7 +162,7 @@ impl ProblemKind {
         self,
         subject: Subject,
         error: impl Into<String>,
-        remedy: impl Into<String>,
+        remedy: impl Into<Fix>,
     ) -> Problem {
         let subjects = vec![subject.to_string()];
         Problem { subject, subjects, ..self.problem(error, remedy) }
@@ -172,7 +173,7 @@ impl ProblemKind {
         self,
         name: &str,
         error: impl Into<String>,
-        remedy: impl Into<String>,
+        remedy: impl Into<Fix>,
     ) -> Problem {
         self.about(Subject::Interface(name.into()), error, remedy)
     }
@@ -182,7 +183,7 @@ impl ProblemKind {
         self,
         name: &str,
         error: impl Into<String>,
-        remedy: impl Into<String>,
+        remedy: impl Into<Fix>,
     ) -> Problem {
         self.about(Subject::Service(name.into()), error, remedy)
     }

@@ -6,7 +6,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ringway_abi::{Reason, Verdict};
 use ringway_api::clock;
+use ringway_api::documents::named;
 use ringway_api::documents::status::Ledger;
 use ringway_api::error::Error;
 use ringway_host::netlink::addresses::{self, Address};
@@ -62,8 +64,10 @@ pub struct Status {
 /// How often packets ended in one way.
 #[derive(Clone, Debug, Serialize)]
 pub struct Counter {
-    pub verdict: &'static str,
-    pub reason: &'static str,
+    #[serde(serialize_with = "named::serialize")]
+    pub verdict: Verdict,
+    #[serde(serialize_with = "named::serialize")]
+    pub reason: Reason,
     pub packets: u64,
 }
 
@@ -297,11 +301,8 @@ fn shown(interface: &str, state: DecapState, pinned: bool) -> Status {
         let all = state.addresses.iter().filter(|(_, uses)| wanted(uses));
         all.map(|(address, _)| *address).collect()
     };
-    let counters = state.ledger.entries().map(|(verdict, reason, packets)| Counter {
-        verdict: verdict.name(),
-        reason: reason.name(),
-        packets,
-    });
+    let counters = state.ledger.entries();
+    let counters = counters.map(|(verdict, reason, packets)| Counter { verdict, reason, packets });
     Status {
         schema: "ringway.decap/1",
         interface: interface.to_owned(),

@@ -182,7 +182,7 @@ mod tests {
         });
         let named = elsewhere.clone().json("/tools/origin.json", named);
         assert!(named.fixes(&BPFFS).is_empty());
-        let advice = named.outcomes(&BPFFS)[0].remedy();
+        let advice = named.outcomes(&BPFFS)[0].remedy().to_string();
         assert!(advice.contains("nsenter --net=/run/netns/blue"), "{advice}");
         let none = of("42 27 0:39 / /sys rw,relatime - sysfs sysfs rw");
         table(

@@ -206,7 +206,7 @@ mod tests {
         ];
         table(&DRIVER_COUNTERS, rows);
         let told = grows("rx_queue_0_xdp_tx_errors").outcomes(&DRIVER_COUNTERS);
-        assert!(told.iter().any(|one| one.remedy().contains("veth-peer")));
+        assert!(told.iter().any(|one| one.remedy().to_string().contains("veth-peer")));
     }
 
     #[test]
@@ -226,7 +226,7 @@ mod tests {
             let outcomes = machine.outcomes(&QDISC_DROPS);
             let one = outcomes.into_iter().find(|one| one.severity == Severity::Warn).unwrap();
             assert!(!one.found.contains("refused"), "{}", one.found);
-            one.remedy()
+            one.remedy().to_string()
         };
         assert!(of("pfifo_fast").contains("shape to") && !of("tbf").contains("shape to"));
         assert!(of("tbf").contains("raise its rate"));

@@ -234,7 +234,7 @@ mod tests {
         };
         // The program asked for no more than that.
         assert!(outcome(&[5, 127]).changes.is_empty() && outcome(&[]).changes.is_empty());
-        assert!(outcome(&[5]).remedy().contains("its own is the limit"));
+        assert!(outcome(&[5]).remedy().to_string().contains("its own is the limit"));
         assert_eq!(
             outcome(&[5, 128]).changes[0].fix.to_string(),
             "sysctl -w net.core.somaxconn=4096"

@@ -379,7 +379,7 @@ mod tests {
             network.routes.retain(|route| route.ifindex == Some(3));
         });
         assert!(alone.fixes(&REVERSE_PATH).is_empty());
-        let said = alone.outcomes(&REVERSE_PATH)[0].remedy();
+        let said = alone.outcomes(&REVERSE_PATH)[0].remedy().to_string();
         assert!(said.contains("without any route"), "{said}");
         let loose = strict.clone().put("/proc/sys/net/ipv4/conf/veth0/rp_filter", "2");
         assert!(loose.fixes(&REVERSE_PATH).is_empty());

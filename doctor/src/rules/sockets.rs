@@ -227,7 +227,7 @@ mod tests {
             names.sort_unstable();
             assert_eq!(names, wanted, "{drops}");
         }
-        let alone = machine(0).outcomes(&UDP_BUFFERS).remove(1).remedy();
+        let alone = machine(0).outcomes(&UDP_BUFFERS).remove(1).remedy().to_string();
         assert!(alone.contains("SO_SNDBUF") && !alone.contains("read faster"), "{alone}");
     }
 

@@ -1,5 +1,6 @@
 //! `ringway decap`: open the tunnels that end at this backend.
 
+use ringway_abi::Verdict;
 use ringway_inspect::decap::{self, Status};
 
 use crate::cli::{DecapArgs, Output};
@@ -50,10 +51,10 @@ fn render(status: &Status, colour: bool) -> String {
     counters.sort_by_key(|counter| std::cmp::Reverse(counter.packets));
     let mut table = Table::new(&["verdict", "reason", "packets"]);
     for counter in counters {
-        let tone = if counter.verdict == "drop" { Tone::Warn } else { Tone::Plain };
+        let tone = if counter.verdict == Verdict::Drop { Tone::Warn } else { Tone::Plain };
         table.row(vec![
-            Cell::new(counter.verdict).tone(tone),
-            Cell::new(counter.reason),
+            Cell::new(counter.verdict.name()).tone(tone),
+            Cell::new(counter.reason.name()),
             Cell::number(counter.packets),
         ]);
     }
@@ -68,13 +69,15 @@ fn render(status: &Status, colour: bool) -> String {
 
 #[cfg(test)]
 mod tests {
+    use ringway_abi::Reason;
+
     use super::*;
     use ringway_api::documents::status::Ledger;
     use ringway_inspect::decap::Counter;
 
     #[test]
     fn the_most_frequent_first() {
-        let counter = |reason, packets| Counter { verdict: "pass", reason, packets };
+        let counter = |reason, packets| Counter { verdict: Verdict::Pass, reason, packets };
         let status = Status {
             schema: "ringway.decap/1",
             interface: "eth0".into(),
@@ -83,7 +86,7 @@ mod tests {
             gue_port: 6080,
             outer_addresses: vec!["10.0.0.2".parse().expect("an address")],
             inner_addresses: Vec::new(),
-            counters: vec![counter("no-tunnel", 2), counter("decap-gue", 5)],
+            counters: vec![counter(Reason::NoTunnel, 2), counter(Reason::DecapGue, 5)],
             ledger: Ledger::new(7, 7),
         };
         let text = render(&status, false);

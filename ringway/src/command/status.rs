@@ -275,13 +275,14 @@ fn serving<'b>(backends: impl Iterator<Item = &'b Backend> + Clone) -> String {
     let all = backends.clone().count();
     let withheld = backends.filter(|backend| backend.withheld().is_some());
     let (drained, idle): (Vec<_>, Vec<_>) = withheld.partition(|backend| backend.drained);
-    let count = |list: Vec<&Backend>, word: &str| match list.len() {
-        0 => String::new(),
-        n if n == all => format!("{n}/{all} {word}"),
-        n => format!(", {n} {word}"),
-    };
-    let words = count(drained, "drained") + &count(idle, "of weight 0");
-    if words.is_empty() || words.starts_with(',') { format!("{up}/{all} up{words}") } else { words }
+    let counts = [(drained.len(), "drained"), (idle.len(), "of weight 0")];
+    let counts = counts.iter().filter(|(n, _)| *n > 0);
+    match counts.clone().find(|(n, _)| *n == all) {
+        Some((_, word)) => format!("{all}/{all} {word}"),
+        None => {
+            counts.fold(format!("{up}/{all} up"), |text, (n, word)| format!("{text}, {n} {word}"))
+        }
+    }
 }
 
 /// New flows, packets and bits there, packets and bits back; per second.

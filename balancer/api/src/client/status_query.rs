@@ -239,7 +239,7 @@ fn problems(
                 "{}: our program is not attached, or not visible from this network namespace",
                 interface.name
             ),
-            &there,
+            there.as_str(),
         ));
     }
     problems

@@ -81,7 +81,7 @@ fn a_service_without_traffic_is_a_problem_and_says_why() {
     assert!(problems[0].error.contains("10.0.0.2:80 connection refused"), "{problems:?}");
     assert!(problems[0].error.contains("10.0.0.3:80 has weight 0 in the file"), "{problems:?}");
     let remedy = "`ringway backend weight web 10.0.0.3:80 1` gives it new connections again";
-    assert_eq!(problems[0].remedy, remedy);
+    assert_eq!(problems[0].remedy, remedy.into());
     assert_eq!(backend_set.unserved().collect::<Vec<_>>(), ["web"]);
     backend_set.take(&event(0, Health::Up), Instant::now());
     assert!(backend_set.problems().is_empty());
@@ -98,7 +98,7 @@ fn what_a_dsr_backend_needs_is_the_remedy() {
         for id in [0, 1] {
             backend_set.take(&event(id, Health::Down), Instant::now());
         }
-        backend_set.problems()[0].remedy.clone()
+        backend_set.problems()[0].remedy.to_string()
     };
     let l2 = remedy("forward = \"dsr-l2\"");
     assert!(l2.contains("203.0.113.9 on its lo") && !l2.contains("decap"), "{l2}");
@@ -160,7 +160,10 @@ fn a_service_whose_backends_are_drained_says_who_undoes_it() {
     (drained.drained, drained.weight, drained.file_weight) = (true, 0, Some(1));
     let problem = backend_set.problems().remove(0);
     assert!(problem.error.contains("10.0.0.2:80 is drained by an operator"), "{problem:?}");
-    assert!(problem.remedy.contains("`ringway backend undrain web 10.0.0.2:80`"), "{problem:?}");
+    assert!(
+        problem.remedy.to_string().contains("`ringway backend undrain web 10.0.0.2:80`"),
+        "{problem:?}"
+    );
 }
 
 #[test]

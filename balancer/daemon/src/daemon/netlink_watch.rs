@@ -237,7 +237,7 @@ fn note_hearing(change: &Change, unheard: &Mutex<Option<Problem>>) {
         _ => return,
     };
     if let Some(problem) = &problem {
-        tracing::warn!(remedy = problem.remedy, "{}", problem.error);
+        tracing::warn!(remedy = problem.remedy.to_string(), "{}", problem.error);
     }
     *unheard.lock().unwrap_or_else(PoisonError::into_inner) = problem;
 }

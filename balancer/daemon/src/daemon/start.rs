@@ -119,7 +119,7 @@ pub fn preflight(config: &Config) -> Result<preflight::Report, Error> {
 pub fn tell_of_machine(report: &preflight::Report) {
     for Finding { check, outcome, .. } in &report.findings {
         let Outcome { subject, severity, found, .. } = outcome;
-        let fix = outcome.remedy();
+        let fix = outcome.remedy().to_string();
         tracing::debug!(check, subject, fix, "{}: {found}", severity.as_str());
     }
     let told = |finding: &Finding| {
@@ -127,7 +127,7 @@ pub fn tell_of_machine(report: &preflight::Report) {
     };
     for cause in report.causes(told) {
         let (subject, Finding { check, outcome, .. }) = (cause.named(), cause.first);
-        let (found, fix) = (&outcome.found, outcome.remedy());
+        let (found, fix) = (&outcome.found, outcome.remedy().to_string());
         match outcome.severity {
             Severity::Ok => {
                 tracing::info!(service = subject, "who answers for the address: {found}");

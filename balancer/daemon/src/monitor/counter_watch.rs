@@ -146,7 +146,7 @@ impl CounterWatch {
     pub fn findings(&self, but: impl Fn(&str) -> bool) -> Vec<Problem> {
         let told = |(name, memory): (&String, &Memory)| {
             let stopped =
-                memory.pace.stopped.filter(|_| !but(name)).map(|since| stopped(name, since));
+                memory.pace.stopped.filter(|_| !but(name)).map(|it| stopped(name, it, self.noted));
             let told = memory.told.values().map(|(at, problem)| aged(problem, *at, self.noted));
             stopped.into_iter().chain(told).collect::<Vec<_>>()
         };
@@ -232,8 +232,8 @@ fn aged(problem: &Problem, seen: Instant, now: Option<Instant>) -> Problem {
     problem
 }
 
-fn stopped(name: &str, Stopped { since, usual_pps }: Stopped) -> Problem {
-    let seconds = since.elapsed().as_secs();
+fn stopped(name: &str, Stopped { since, usual_pps }: Stopped, now: Option<Instant>) -> Problem {
+    let seconds = now.unwrap_or(since).saturating_duration_since(since).as_secs();
     ProblemKind::TrafficStopped.of_interface(
         name,
         format!(

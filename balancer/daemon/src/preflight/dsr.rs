@@ -4,7 +4,8 @@
 use std::net::IpAddr;
 
 use ringway_config::{Backend, Config, Forward, Service};
-use ringway_doctor::{Fix, Outcome, Severity};
+use ringway_doctor::{Outcome, Severity};
+use ringway_host::Fix;
 use ringway_host::Mac;
 use ringway_host::netlink::routes::RouteKind;
 

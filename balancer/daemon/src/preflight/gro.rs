@@ -1,7 +1,8 @@
 //! Rules about NICs below interfaces of `[node] interfaces`: what they join comes joined.
 
 use ringway_config::Config;
-use ringway_doctor::{Fix, Outcome};
+use ringway_doctor::Outcome;
+use ringway_host::Fix;
 use ringway_host::netlink::links::Link;
 
 use super::Report;

@@ -22,7 +22,8 @@ mod tests_all;
 use std::collections::BTreeSet;
 
 use ringway_config::{Config, Located};
-use ringway_doctor::{Fix, MACHINE, Outcome, Program, Severity};
+use ringway_doctor::{MACHINE, Outcome, Program, Severity};
+use ringway_host::Fix;
 use serde::ser::SerializeStruct as _;
 use serde::{Serialize, Serializer};
 

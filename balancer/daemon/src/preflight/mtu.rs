@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use ringway_config::{Backend, Config, Forward, MssClamp, Protocol, Service};
-use ringway_doctor::{Fix, Outcome};
+use ringway_doctor::Outcome;
+use ringway_host::Fix;
 use ringway_host::netlink::routes::RouteKind;
 
 use super::Report;

@@ -3,7 +3,8 @@
 use std::net::IpAddr;
 
 use ringway_config::{Announce, Config, Located};
-use ringway_doctor::{Fix, Outcome};
+use ringway_doctor::Outcome;
+use ringway_host::Fix;
 use ringway_host::netlink::routes::RouteKind;
 
 use super::facts::Facts;

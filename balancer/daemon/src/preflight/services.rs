@@ -6,7 +6,8 @@ use std::net::IpAddr;
 use ringway_config::{
     Announce, Backend, Check, Config, Faces, Forward, Located, Protocol, Service, SourceMode,
 };
-use ringway_doctor::{Fix, Outcome};
+use ringway_doctor::Outcome;
+use ringway_host::Fix;
 use ringway_host::netlink::addresses::Address;
 use ringway_host::netlink::links::Link;
 use ringway_host::netlink::routes::{Path, RouteKind};

@@ -125,7 +125,7 @@ fn nothing_fails_where_all_is_well() {
 fn an_absent_interface_is_placed_and_the_others_are_named() {
     let (finding, place) = placed(&config("interfaces = [\"eth9\"]", ""), &machine(), "interface");
     assert_eq!((finding.severity, place.as_deref()), (Severity::Crit, Some("ringway.toml:3:15")));
-    assert!(finding.remedy().contains("eth0, eth1"), "{finding}");
+    assert!(finding.remedy().to_string().contains("eth0, eth1"), "{finding}");
 }
 
 #[test]
@@ -133,7 +133,7 @@ fn the_default_route_is_guarded_in_the_first_namespace_only() {
     let needs_confirm = Facts { default_route_links: [2].into(), ..machine() };
     let (finding, place) = placed(&config(ETH0, ""), &needs_confirm, "default-route");
     assert_eq!(finding.severity, Severity::Crit);
-    assert!(finding.remedy().contains("allow_default_route = true") && place.is_some());
+    assert!(finding.remedy().to_string().contains("allow_default_route = true") && place.is_some());
 
     let allowed = config(&format!("{ETH0}\nallow_default_route = true"), "");
     assert_eq!(find(&allowed, &needs_confirm, "default-route").severity, Severity::Ok);
@@ -160,7 +160,7 @@ fn a_part_of_a_bond_is_refused() {
     facts.links[0].master = Some(4);
     let finding = find(&config(ETH0, ""), &facts, "interface");
     assert_eq!(finding.severity, Severity::Crit);
-    assert!(finding.remedy().contains("\"bond0\" instead"), "{finding}");
+    assert!(finding.remedy().to_string().contains("\"bond0\" instead"), "{finding}");
 }
 
 #[test]
@@ -169,20 +169,20 @@ fn foreign_programs_are_refused_and_our_own_are_not() {
     facts.links[0].xdp = vec![Xdp { program: u32::MAX, mode: XdpMode::Native }];
     let finding = find(&config(ETH0, ""), &facts, "foreign-xdp");
     assert_eq!(finding.severity, Severity::Crit);
-    assert!(finding.remedy().contains("ip link set dev eth0 xdp off"));
+    assert!(finding.remedy().to_string().contains("ip link set dev eth0 xdp off"));
     facts.xdp_owners = HashMap::from([(u32::MAX, XdpOwner::Node("gw2".into()))]);
     let finding = find(&config(ETH0, ""), &facts, "foreign-xdp");
-    assert!(finding.remedy().contains("ringway detach --node gw2"), "{finding}");
+    assert!(finding.remedy().to_string().contains("ringway detach --node gw2"), "{finding}");
     assert!(finding.found.ends_with("and belongs to Ringway node gw2"), "{finding}");
     facts.xdp_owners = HashMap::from([(u32::MAX, XdpOwner::Decap)]);
     let finding = find(&config(ETH0, ""), &facts, "foreign-xdp");
-    assert!(finding.remedy().contains("ringway decap -i eth0 --detach"), "{finding}");
+    assert!(finding.remedy().to_string().contains("ringway decap -i eth0 --detach"), "{finding}");
     facts.own_links = Some([(2, XdpMode::Native)].into());
     assert_eq!(find(&config(ETH0, ""), &facts, "foreign-xdp").severity, Severity::Ok);
     facts.own_links = None;
     let finding = find(&config(ETH0, ""), &facts, "foreign-xdp");
     assert!(
-        finding.severity == Severity::Unknown && finding.remedy().contains("root"),
+        finding.severity == Severity::Unknown && finding.remedy().to_string().contains("root"),
         "{finding}"
     );
 }
@@ -197,12 +197,13 @@ fn a_program_whose_pins_cannot_be_seen_is_not_called_foreign() {
         let finding = find(&config(ETH0, ""), &facts, "foreign-xdp");
         assert_eq!(finding.severity, Severity::Crit);
         assert!(finding.found.contains("whether it is this node's cannot be seen"), "{finding}");
-        let advised = ["detach", "xdp off"].iter().any(|word| finding.remedy().contains(word));
-        assert!(finding.remedy().contains("ringway ...") && !advised, "{finding}");
+        let advised =
+            ["detach", "xdp off"].iter().any(|word| finding.remedy().to_string().contains(word));
+        assert!(finding.remedy().to_string().contains("ringway ...") && !advised, "{finding}");
     }
     facts.xdp_owners = HashMap::from([(u32::MAX, XdpOwner::Decap)]);
     let finding = find(&config(ETH0, ""), &facts, "foreign-xdp");
-    assert!(finding.remedy().contains("ringway decap -i eth0 --detach"), "{finding}");
+    assert!(finding.remedy().to_string().contains("ringway decap -i eth0 --detach"), "{finding}");
 }
 
 #[test]
@@ -236,11 +237,11 @@ fn only_interfaces_that_would_do_are_suggested() {
     // A device of ours, for checks of dsr backends.
     facts.links.push(link(5, "rwprobe0"));
     let finding = find(&config("interfaces = [\"eth9\"]", ""), &facts, "interface");
-    assert!(finding.remedy().ends_with("name some of: eth0, eth1"), "{finding}");
+    assert!(finding.remedy().to_string().ends_with("name some of: eth0, eth1"), "{finding}");
     let finding = find(&config("interfaces = [\"eth9\", \"eth0\"]", ""), &facts, "interface");
-    assert!(finding.remedy().ends_with("; or name one of: eth0, eth1"), "{finding}");
+    assert!(finding.remedy().to_string().ends_with("; or name one of: eth0, eth1"), "{finding}");
     assert!(
-        finding.remedy().contains("under systemd, one that comes later is waited for"),
+        finding.remedy().to_string().contains("under systemd, one that comes later is waited for"),
         "{finding}"
     );
 }
@@ -252,7 +253,8 @@ fn in_another_namespace_only_that_is_told() {
     assert_eq!(failures.len(), 2, "{failures:?}");
     for finding in failures {
         assert!(
-            finding.check == "interface" && finding.outcome.remedy().contains("network namespace?"),
+            finding.check == "interface"
+                && finding.outcome.remedy().to_string().contains("network namespace?"),
             "{finding}"
         );
     }
@@ -267,7 +269,8 @@ fn who_does_not_answer_is_told_from_who_was_not_asked() {
     let silent = neighbour(&facts);
     assert!(silent.found.contains("10.0.0.2 does not answer ARP on eth0"), "{silent}");
     assert!(
-        silent.severity == Severity::Warn && silent.remedy().contains("ping -c 3 10.0.0.2"),
+        silent.severity == Severity::Warn
+            && silent.remedy().to_string().contains("ping -c 3 10.0.0.2"),
         "{silent}"
     );
     let answer = Answerer { interface: "eth0".into(), mac: Mac([2, 0, 0, 0, 0, 9]) };
@@ -288,7 +291,10 @@ fn replies_must_come_back_to_the_nat_addresses() {
     let mut facts = machine();
     let (finding, place) = placed(&with("10.0.0.77", "arp"), &facts, "nat-address");
     assert_eq!((finding.severity, place.as_deref()), (Severity::Crit, Some("ringway.toml:5:14")));
-    assert!(finding.remedy().starts_with("ip addr add 10.0.0.77/32 dev eth0"), "{finding}");
+    assert!(
+        finding.remedy().to_string().starts_with("ip addr add 10.0.0.77/32 dev eth0"),
+        "{finding}"
+    );
     facts.paths.extend([path("203.0.113.9", RouteKind::Unicast, 2)]);
     // A service's address: Ringway answers for it, or nobody does.
     assert_eq!(find(&with("203.0.113.9", "arp"), &facts, "nat-address").severity, Severity::Ok);
@@ -322,8 +328,11 @@ fn somebody_must_answer_for_the_address() {
     facts.paths.extend([path("203.0.113.9", RouteKind::Unicast, 2)]);
     let finding = find(&config(ETH0, ""), &facts, "answers");
     assert_eq!(finding.severity, Severity::Crit);
-    assert!(finding.remedy().contains("ip addr add 203.0.113.9/32 dev eth0"), "{finding}");
-    assert!(finding.remedy().contains("announce = \"arp\""), "{finding}");
+    assert!(
+        finding.remedy().to_string().contains("ip addr add 203.0.113.9/32 dev eth0"),
+        "{finding}"
+    );
+    assert!(finding.remedy().to_string().contains("announce = \"arp\""), "{finding}");
     for announce in ["announce = \"arp\"", "announce = \"routed\""] {
         assert_eq!(find(&config(ETH0, announce), &facts, "answers").severity, Severity::Ok);
     }
@@ -356,12 +365,12 @@ fn backends_must_be_reached_by_our_interfaces() {
         facts.paths.extend([path("10.0.0.2", RouteKind::Unicast, ifindex)]);
         let finding = find(&config(ETH0, ""), &facts, "route");
         assert_eq!(finding.severity, Severity::Crit);
-        assert!(finding.remedy().contains(fix), "{finding}");
+        assert!(finding.remedy().to_string().contains(fix), "{finding}");
     }
     facts.paths.extend([path("10.0.0.2", RouteKind::Unicast, 3)]);
     let finding = find(&config(ETH0, ""), &facts, "route");
     assert_eq!(finding.severity, Severity::Crit);
-    assert!(finding.remedy().contains("\"eth1\""), "{finding}");
+    assert!(finding.remedy().to_string().contains("\"eth1\""), "{finding}");
     // eth1 as the bridge that eth0 is a port of: packets leave by the port.
     facts.links[0].master = Some(3);
     assert_eq!(find(&config(ETH0, ""), &facts, "route").severity, Severity::Ok);
@@ -371,7 +380,10 @@ fn backends_must_be_reached_by_our_interfaces() {
     facts.paths.insert(ip("10.0.0.2"), Err("no route to 10.0.0.2".into()));
     let finding = find(&config(ETH0, ""), &facts, "route");
     assert_eq!(finding.severity, Severity::Warn);
-    assert!(finding.remedy().starts_with("ip route add 10.0.0.2/32 via ROUTER ("), "{finding}");
+    assert!(
+        finding.remedy().to_string().starts_with("ip route add 10.0.0.2/32 via ROUTER ("),
+        "{finding}"
+    );
     // Where others are reached by one router, it is that.
     let by = |address: &str, router: &str| {
         let (address, path) = path(address, RouteKind::Unicast, 2);
@@ -379,13 +391,13 @@ fn backends_must_be_reached_by_our_interfaces() {
     };
     facts.paths.extend([by("10.9.0.1", "10.0.0.254"), by("fd09::1", "fe80::1")]);
     let finding = find(&config(ETH0, ""), &facts, "route");
-    assert_eq!(finding.remedy(), "ip route add 10.0.0.2/32 via 10.0.0.254");
+    assert_eq!(finding.remedy().to_string(), "ip route add 10.0.0.2/32 via 10.0.0.254");
     facts.paths.extend([by("10.9.0.2", "10.0.0.253")]);
-    assert!(find(&config(ETH0, ""), &facts, "route").remedy().contains("ROUTER"));
+    assert!(find(&config(ETH0, ""), &facts, "route").remedy().to_string().contains("ROUTER"));
     // Its route has gone with the link.
     facts.links[0].up = false;
     let finding = find(&config(ETH0, ""), &facts, "route");
-    assert_eq!(finding.remedy(), "ip link set dev eth0 up", "{finding}");
+    assert_eq!(finding.remedy().to_string(), "ip link set dev eth0 up", "{finding}");
     assert_eq!(finding.found, "no route to 10.0.0.2 while eth0 is down");
 }
 
@@ -407,7 +419,10 @@ fn source_client_is_refused_where_backends_answer_past_the_node() {
     }];
     let (finding, place) = placed(&client, &facts, "replies");
     assert_eq!(finding.severity, Severity::Crit);
-    assert!(place.is_some() && finding.remedy().contains("source = \"node\""), "{finding}");
+    assert!(
+        place.is_some() && finding.remedy().to_string().contains("source = \"node\""),
+        "{finding}"
+    );
 }
 
 #[test]
@@ -415,7 +430,7 @@ fn the_pool_must_be_clear_of_the_nodes_own_ports() {
     let facts = Facts { local_ports: Some((20000, 60999)), ..machine() };
     let finding = find(&config(ETH0, ""), &facts, "nat-ports");
     assert_eq!(finding.severity, Severity::Crit);
-    assert!(finding.remedy().contains("ip_local_port_range"));
+    assert!(finding.remedy().to_string().contains("ip_local_port_range"));
     let facts = Facts { local_ports: None, ..facts };
     assert_eq!(find(&config(ETH0, ""), &facts, "nat-ports").severity, Severity::Unknown);
 }
@@ -442,7 +457,7 @@ fn veth_peers() {
     facts.offloads.insert("eth1".into(), offloads);
     let finding = pair(&facts);
     assert_eq!((finding.severity, finding.subject.as_str()), (Severity::Warn, "eth1"));
-    assert!(finding.remedy().starts_with("ethtool -K eth1 gro on; or "), "{finding}");
+    assert!(finding.remedy().to_string().starts_with("ethtool -K eth1 gro on; or "), "{finding}");
     let generic = config(&format!("{ETH0}\nxdp_mode = \"generic\""), "");
     assert!(judge(&generic, &facts).findings.iter().all(|one| one.check != "veth-checksum"));
     facts.links[1].xdp = vec![Xdp { program: 7, mode: XdpMode::Native }];
@@ -479,11 +494,11 @@ fn the_kernel_must_forward_where_a_redirect_cannot_enter() {
     assert_eq!((finding.severity, finding.subject.as_str()), (Severity::Crit, "eth0"));
     let sysctl = "sysctl -w net.ipv4.conf.eth0.forwarding=1 net.ipv4.conf.eth0.accept_local=1 \
                   net.ipv4.conf.eth0.rp_filter=2; or write xdp_mode";
-    assert!(finding.remedy().starts_with(sysctl), "{finding}");
+    assert!(finding.remedy().to_string().starts_with(sysctl), "{finding}");
     // The client's own address is none of ours.
     let finding = find(&config(interfaces, "source = \"client\""), &facts, "forwarding");
     assert!(
-        finding.remedy().starts_with("sysctl -w net.ipv4.conf.eth0.forwarding=1; or"),
+        finding.remedy().to_string().starts_with("sysctl -w net.ipv4.conf.eth0.forwarding=1; or"),
         "{finding}"
     );
 
@@ -494,7 +509,7 @@ fn the_kernel_must_forward_where_a_redirect_cannot_enter() {
     let dsr = "forward = \"dsr-l2\"\nannounce = \"arp\"";
     let (finding, place) = placed(&config(interfaces, dsr), &facts, "forwarding");
     assert!(finding.severity == Severity::Crit && place.is_some(), "{finding}");
-    assert!(finding.remedy().contains("dsr-ipip"), "{finding}");
+    assert!(finding.remedy().to_string().contains("dsr-ipip"), "{finding}");
     // Generic everywhere: a redirect enters anything with an Ethernet header.
     facts.receiving.clear();
     for mode in ["", "\nxdp_mode = \"auto\"", "\nxdp_mode = \"generic\""] {
@@ -525,11 +540,11 @@ fn into_a_device_without_ethernet_header_the_kernel_must_forward_always() {
         let finding = find(&config(node, ""), &facts, "forwarding");
         assert_eq!((finding.severity, finding.subject.as_str()), (Severity::Crit, "eth0"));
         let sysctl = "sysctl -w net.ipv4.conf.eth0.forwarding=1 net.ipv4.conf.eth0.accept_local=1";
-        assert_eq!(finding.remedy(), sysctl);
+        assert_eq!(finding.remedy().to_string(), sysctl);
         let dsr = config(node, "forward = \"dsr-l2\"\nannounce = \"arp\"");
         let (finding, place) = placed(&dsr, &facts, "forwarding");
         assert!(finding.severity == Severity::Crit && place.is_some(), "{finding}");
-        assert!(finding.remedy().ends_with("\"dsr-gue\""), "{finding}");
+        assert!(finding.remedy().to_string().ends_with("\"dsr-gue\""), "{finding}");
     }
     let report = judge(&config(interfaces, ""), &facts);
     let of = |check| report.findings.iter().filter(move |finding| finding.check == check);
@@ -547,7 +562,7 @@ fn answers_into_a_device_without_ethernet_header() {
     facts.receiving = HashMap::from([("eth0".into(), strict)]);
     let fix = |announce: &str| {
         let node = config("interfaces = [\"wg0\", \"eth0\"]", announce);
-        find(&node, &facts, "forwarding").remedy()
+        find(&node, &facts, "forwarding").remedy().to_string()
     };
     let forwarding = "sysctl -w net.ipv4.conf.eth0.forwarding=1";
     let rp_filter = "net.ipv4.conf.eth0.rp_filter=2";
@@ -573,7 +588,7 @@ fn checks_of_dsr_backends_need_an_address_that_is_elsewhere() {
     for more in [more, "forward = \"dsr-l2\"", "forward = \"dsr-gue\"\nannounce = \"arp\""] {
         let (finding, place) = placed(&config(ETH0, more), &machine(), "check-road");
         assert_eq!(finding.severity, Severity::Crit, "{more}");
-        assert!(place.is_some() && finding.remedy().contains("announce"), "{finding}");
+        assert!(place.is_some() && finding.remedy().to_string().contains("announce"), "{finding}");
     }
 
     let announced = config(ETH0, &format!("{more}\nannounce = \"arp\""));

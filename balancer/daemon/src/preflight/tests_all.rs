@@ -47,12 +47,13 @@ fn interpreted_programs() {
     assert_eq!(find(&node, &machine(), "bpf-jit").severity, Severity::Ok);
     let finding = with("bpf_jit_enable", "0");
     assert_eq!(
-        (finding.severity, finding.remedy().as_str()),
+        (finding.severity, finding.remedy().to_string().as_str()),
         (Severity::Warn, "sysctl -w net.core.bpf_jit_enable=1")
     );
     let finding = with("bpf_jit_harden", "2");
     assert!(
-        finding.severity == Severity::Warn && finding.remedy().ends_with("bpf_jit_harden=1"),
+        finding.severity == Severity::Warn
+            && finding.remedy().to_string().ends_with("bpf_jit_harden=1"),
         "{finding}"
     );
 }
@@ -101,7 +102,7 @@ fn gro_below_interfaces_of_ours() {
         (upon("macvlan", None), ""),
     ] {
         let finding = has(&with(upper.clone(), true), ours, "gro").expect("a line");
-        let said = (finding.severity, finding.subject.as_str(), finding.remedy());
+        let said = (finding.severity, finding.subject.as_str(), finding.remedy().to_string());
         assert_eq!(said, (Severity::Warn, "eth0", format!("ethtool -K eth0 gro off{fix}")));
         let finding = has(&with(upper.clone(), false), ours, "gro").expect("a line");
         assert_eq!(finding.severity, Severity::Ok);
@@ -146,7 +147,7 @@ fn queues_for_sending() {
         let channels = Channels { rx, tx: rx, max_rx: max, max_tx: max, apart: false };
         Facts { channels: [("eth0".into(), channels)].into(), ..card(driver) }
     };
-    let fix = |facts: &Facts| find(&config(ETH0, ""), facts, "driver-queues").remedy();
+    let fix = |facts: &Facts| find(&config(ETH0, ""), facts, "driver-queues").remedy().to_string();
     assert_eq!(fix(&with("virtio_net", 8, 8)), "ethtool -L eth0 combined 4");
     assert!(fix(&with("virtio_net", 2, 2)).starts_with("give the machine more queues"));
     assert_eq!(fix(&with("virtio_net", 4, 8)), "");
@@ -163,7 +164,7 @@ fn packets_that_the_card_merges() {
     facts.offloads.insert("eth0".into(), Offloads { lro: true, ..Offloads::default() });
     let finding = find(&config(ETH0, ""), &facts, "lro");
     assert_eq!(
-        (finding.severity, finding.remedy().as_str()),
+        (finding.severity, finding.remedy().to_string().as_str()),
         (Severity::Warn, "ethtool -K eth0 lro off")
     );
     let generic = config(&format!("{ETH0}\nxdp_mode = \"generic\""), "");
@@ -215,7 +216,7 @@ fn room_for_tunnels() {
     assert_eq!(severity("mss_clamp = \"off\"", &facts), Severity::Warn);
     let finding = find(&of("protocol = \"udp\""), &facts, "mtu");
     assert_eq!(finding.severity, Severity::Warn);
-    assert!(finding.remedy().starts_with("ip link set dev eth0 mtu 1528"), "{finding}");
+    assert!(finding.remedy().to_string().starts_with("ip link set dev eth0 mtu 1528"), "{finding}");
     // Clients come by eth0 with 1500 bytes, backends are behind an eth1 with room.
     facts.links[1].mtu = 1528;
     facts.paths.extend([super::tests::path(
@@ -241,7 +242,8 @@ fn ipv6_needs_1280_bytes_inside_a_tunnel() {
         facts.links[0].mtu = mtu;
         let finding = find(&config, &facts, "mtu");
         assert_eq!(finding.severity, severity, "{mtu}: {finding}");
-        let raised = finding.remedy().starts_with("ip link set dev eth0 mtu 1328 or more");
+        let raised =
+            finding.remedy().to_string().starts_with("ip link set dev eth0 mtu 1328 or more");
         assert_eq!(raised, severity == Severity::Warn, "{finding}");
     }
 }
@@ -261,14 +263,19 @@ fn firewall_rules_that_see_nothing() {
         |rules| find(&config(ETH0, ""), &Facts { firewall: Some(rules), ..machine() }, "firewall");
     let finding = found(Ok(vec![rule("203.0.113.9", 80, None)]));
     assert_eq!(finding.severity, Severity::Warn);
-    assert_eq!(finding.remedy(), "nft delete rule inet filter input handle 4");
+    assert_eq!(finding.remedy().to_string(), "nft delete rule inet filter input handle 4");
     assert!(
         found(Ok(vec![rule("", 80, Some("Docker"))]))
             .remedy()
+            .to_string()
             .starts_with("docker ps --filter publish=80")
     );
     assert!(
-        found(Ok(vec![rule("", 80, Some("firewalld"))])).remedy().contains("--remove-port=80/tcp")
+        found(Ok(vec![rule("", 80, Some("firewalld"))]))
+            .remedy()
+            .to_string()
+            .to_string()
+            .contains("--remove-port=80/tcp")
     );
     assert_eq!(found(Ok(vec![rule("203.0.113.9", 81, None)])).severity, Severity::Ok);
     assert_eq!(found(Ok(vec![rule("203.0.113.8", 80, None)])).severity, Severity::Ok);
@@ -299,7 +306,7 @@ fn dsr_backends_must_be_quiet() {
     let finding = find(&dsr, &facts, "arp-quiet");
     assert_eq!(finding.severity, Severity::Crit);
     assert!(finding.found.starts_with("backend 10.0.0.2 (02:00:00:00:00:09) answers"), "{finding}");
-    assert!(finding.remedy().contains("net.ipv4.conf.all.arp_ignore=1"), "{finding}");
+    assert!(finding.remedy().to_string().contains("net.ipv4.conf.all.arp_ignore=1"), "{finding}");
 }
 
 #[test]
@@ -324,14 +331,19 @@ fn whether_dsr_backends_take_packets_their_checks_tell() {
         "{finding}"
     );
     assert!(
-        finding.remedy().contains("ip address add 203.0.113.9/32 dev lo; ringway decap"),
+        finding
+            .remedy()
+            .to_string()
+            .to_string()
+            .contains("ip address add 203.0.113.9/32 dev lo; ringway decap"),
         "{finding}"
     );
     let nobody = Facts { health: None, ..with(Health::Up) };
     assert_eq!(find(&checked, &nobody, "dsr-backend").severity, Severity::Unknown);
     let finding = find(&config(ETH0, text), &with(Health::Unchecked), "dsr-backend");
     assert!(
-        finding.severity == Severity::Unknown && finding.remedy().starts_with("write check"),
+        finding.severity == Severity::Unknown
+            && finding.remedy().to_string().starts_with("write check"),
         "{finding}"
     );
 }

@@ -16,11 +16,14 @@ fn without_a_daemon_the_node_is_not_ready_and_says_which_process_hangs() {
     assert_eq!(kind(false, None).kind, ProblemKind::DaemonNotRunning);
     let busy = kind(true, Some(late(3)));
     assert!(busy.error.contains("3 s old: it, or this machine, is busy"), "{busy:?}");
-    assert!(busy.remedy.starts_with("ask again in a moment"), "{busy:?}");
+    assert!(busy.remedy.to_string().starts_with("ask again in a moment"), "{busy:?}");
     let hangs = kind(true, Some(late(30)));
     assert_eq!(hangs.kind, ProblemKind::DaemonSilent);
     assert!(hangs.error.contains(&format!("process {}", u64::MAX)), "{hangs:?}");
-    assert!(hangs.error.contains("no answer within 2 s") && hangs.remedy.contains("kill -KILL"));
+    assert!(
+        hangs.error.contains("no answer within 2 s")
+            && hangs.remedy.to_string().contains("kill -KILL")
+    );
 }
 
 #[test]
@@ -30,7 +33,7 @@ fn a_program_that_is_not_seen_here_may_be_elsewhere() {
         interfaces: vec![Interface { name: "eth0".into(), ..Interface::default() }],
         ..Status::default()
     };
-    let told = |enter| problems(&status, None, "", enter).remove(1).remedy;
+    let told = |enter| problems(&status, None, "", enter).remove(1).remedy.to_string();
     assert!(told(Some("nsenter -t 7 -n")).contains("`nsenter -t 7 -n ringway status --node gw1`"));
     assert!(told(None).starts_with("start the daemon"));
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use ringway_api::documents::status::Problem;
 use ringway_api::error::Error;
 use ringway_api::problem_kind::ProblemKind;
-use ringway_doctor::Fix;
+use ringway_host::Fix;
 use ringway_kernel::{AttachState, Attached, Interface, XdpMode};
 use tracing::Level;
 
@@ -220,7 +220,7 @@ impl Attachment {
                 return Some(ProblemKind::InterfaceDown.of_interface(
                     name,
                     format!("interface {name} is down: no packet comes in or goes out by it"),
-                    Fix::link(name, "up").to_string(),
+                    Fix::link(name, "up"),
                 ));
             }
             if self.existing.no_carrier.contains(name) {

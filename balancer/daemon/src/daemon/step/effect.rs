@@ -103,7 +103,7 @@ impl LogLine {
 
     /// The line for a problem that has just begun.
     pub fn new_problem(problem: &Problem, crowds: bool) -> LogLine {
-        let remedy = Some(problem.remedy.clone());
+        let remedy = Some(problem.remedy.to_string());
         LogLine { remedy, crowds, ..LogLine::new(Level::WARN, &problem.error) }
     }
 

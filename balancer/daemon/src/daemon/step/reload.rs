@@ -526,8 +526,11 @@ mod tests {
             "/etc/gw.toml was refused at 2026-01-02T03:04:05Z; in force is what was read at \
              2026-01-01T00:00:00Z: /etc/gw.toml:9:1: unknown key \"prt\""
         );
-        assert!(told.remedy.ends_with("; then `ringway reload -c /etc/gw.toml`"), "{told:?}");
+        assert!(
+            told.remedy.to_string().ends_with("; then `ringway reload -c /etc/gw.toml`"),
+            "{told:?}"
+        );
         let told = refused(&last("no room", "make room"), file, begun);
-        assert_eq!(told.remedy, "make room; then `ringway reload -c /etc/gw.toml`");
+        assert_eq!(told.remedy, "make room; then `ringway reload -c /etc/gw.toml`".into());
     }
 }

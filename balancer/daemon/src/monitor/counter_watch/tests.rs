@@ -148,7 +148,7 @@ fn a_full_table_names_the_key_to_raise() {
     alarm.tables(&flows(899), &Tracked::default());
     assert!(alarm.findings(|_| false).is_empty());
     alarm.tables(&flows(900), &Tracked::default());
-    assert!(alarm.findings(|_| false)[0].remedy.contains("`flows` under [nat]"));
+    assert!(alarm.findings(|_| false)[0].remedy.to_string().contains("`flows` under [nat]"));
 }
 
 #[test]

@@ -4,7 +4,8 @@ pub(crate) mod drivers;
 
 use ringway_api::node::{leftovers, netns_hint};
 use ringway_config::{Config, Located};
-use ringway_doctor::{Fix, Outcome, Severity};
+use ringway_doctor::{Outcome, Severity};
+use ringway_host::Fix;
 use ringway_host::Mac;
 use ringway_host::netlink::links::Link;
 use ringway_kernel::{DEFAULT_BPFFS, XdpMode, XdpOwner};

@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Display, Formatter};
 
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// What to do. It is shown, in JSON too, as a line: for sh, unless it is advice.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -70,6 +70,11 @@ impl Fix {
         Self::Command(argv.into_iter().map(Into::into).collect())
     }
 
+    /// Nothing to do.
+    pub fn is_empty(&self) -> bool {
+        matches!(self, Self::Advice(words) if words.is_empty())
+    }
+
     /// The kernel setting that it writes, and the value.
     pub fn setting(&self) -> Option<(&str, &str)> {
         match self {
@@ -109,6 +114,13 @@ impl Display for Fix {
     }
 }
 
+/// Nothing to do.
+impl Default for Fix {
+    fn default() -> Self {
+        Self::Advice(String::new())
+    }
+}
+
 impl From<String> for Fix {
     fn from(advice: String) -> Self {
         Self::Advice(advice)
@@ -127,12 +139,11 @@ impl Serialize for Fix {
     }
 }
 
-/// A change, and the one that takes it back.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Change {
-    pub fix: Fix,
-    /// Sets what was read.
-    pub undo: Fix,
+/// Another process's line is advice, whatever it was there.
+impl<'de> Deserialize<'de> for Fix {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer).map(Self::Advice)
+    }
 }
 
 fn words(text: &str) -> Vec<String> {
@@ -166,7 +177,7 @@ fn value_word(value: &str) -> String {
 }
 
 /// One word for sh, in quotes.
-pub(crate) fn quoted(text: &str) -> String {
+pub fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', "'\\''"))
 }
 
