@@ -42,7 +42,7 @@ impl Changes {
             let same_check = || now.findings.iter().filter(|finding| finding.check == was.check);
             let is = same_check().find(|finding| finding.subject == was.subject);
             let whole = || same_check().all(|finding| finding.severity != Severity::Unknown);
-            let folded = now.symptoms().any(|finding| finding.also.contains(&words(was)));
+            let folded = now.symptoms().any(|finding| finding.also.iter().any(|one| one.is(was)));
             let to = match is.map(|finding| finding.severity) {
                 _ if asked.iter().all(|check| check.name != was.check) => &mut changes.not_asked,
                 None if folded => &mut changes.still,
@@ -57,8 +57,8 @@ impl Changes {
         }
         let bad = || earlier.iter().filter(|finding| finding.severity > Severity::Unknown);
         for is in now.symptoms() {
-            let folded = bad().any(|was| was.also.contains(&words(is)));
-            match bad().any(|was| words(was) == words(is)) {
+            let folded = bad().any(|was| was.also.iter().any(|one| one.is(is)));
+            match bad().any(|was| named(was) == named(is)) {
                 true => {}
                 false if folded => changes.still.push(named(is)),
                 false => changes.new.push(named(is)),
@@ -66,11 +66,6 @@ impl Changes {
         }
         changes
     }
-}
-
-/// As [`Finding::also`] has it.
-fn words(finding: &Finding) -> String {
-    format!("{} {}", finding.check, finding.subject)
 }
 
 fn named(finding: &Finding) -> Named {

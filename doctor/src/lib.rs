@@ -59,7 +59,7 @@ pub use gather::{Namespace, Origin, complete, gather, gather_at_once, gather_cou
 pub use outcome::{
     Change, Evidence, Looked, MACHINE, Outcome, Severity, Unknown, each, each_interface,
 };
-pub use report::{Finding, Report, judge};
+pub use report::{Finding, Other, Report, judge};
 pub use rules::Rule;
 pub use sample::Sample;
 pub use script::{Scripts, scripts};

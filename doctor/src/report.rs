@@ -29,13 +29,40 @@ pub struct Finding {
     pub changes: Vec<Change>,
     /// What to do that is no command.
     pub advice: Option<String>,
-    /// Other checks that found the same cause, with their subjects:
-    /// `far-below-default net/core/somaxconn`.
+    /// Other checks that found the same cause.
     #[serde(default)]
-    pub also: Vec<String>,
+    pub also: Vec<Other>,
     /// The check that tells of the cause, where it finds that.
     #[serde(skip)]
     pub(crate) part_of: Option<&'static str>,
+}
+
+/// A finding of another check. In JSON one text: `far-below-default net/core/somaxconn`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "String", from = "String")]
+pub struct Other {
+    pub check: String,
+    pub subject: String,
+}
+
+impl Other {
+    /// Whether it is this one.
+    pub fn is(&self, finding: &Finding) -> bool {
+        (&self.check, &self.subject) == (&finding.check, &finding.subject)
+    }
+}
+
+impl From<Other> for String {
+    fn from(Other { check, subject }: Other) -> Self {
+        format!("{check} {subject}")
+    }
+}
+
+impl From<String> for Other {
+    fn from(text: String) -> Self {
+        let (check, subject) = text.split_once(' ').unwrap_or((&text, ""));
+        Other { check: check.to_owned(), subject: subject.to_owned() }
+    }
 }
 
 /// All of them, the worst first.
@@ -108,7 +135,7 @@ fn folded(findings: Vec<Finding>) -> Vec<Finding> {
                 let new = |seen: &&Evidence| !symptom.evidence.contains(seen);
                 let seen: Vec<Evidence> = cause.evidence.iter().filter(new).cloned().collect();
                 symptom.evidence.extend(seen);
-                symptom.also.push(format!("{} {}", cause.check, cause.subject));
+                symptom.also.push(Other { check: cause.check, subject: cause.subject });
             }
             None => kept.push(cause),
         }
@@ -199,7 +226,7 @@ mod tests {
         let far = "far-below-default".to_owned();
         assert_eq!(names(&small), [(far.clone(), vec![])]);
         let full = small.counts("TcpExt", "ListenOverflows", 9);
-        let also = vec!["far-below-default net/core/somaxconn".to_owned()];
+        let also = vec![super::Other::from("far-below-default net/core/somaxconn".to_owned())];
         assert_eq!(names(&full), [("listen-overflows".into(), also)]);
         // What mends more than the symptom does stays.
         let other = full.put("/proc/sys/net/ipv4/tcp_max_tw_buckets", "10");
@@ -209,7 +236,7 @@ mod tests {
             "SyncookiesSent",
             9,
         );
-        let also = vec!["tcp-syncookies this machine".to_owned()];
+        let also = vec![super::Other::from("tcp-syncookies this machine".to_owned())];
         assert_eq!(names(&sent), [("syn-queue".into(), also)]);
     }
 
@@ -230,7 +257,8 @@ mod tests {
         let report = ports.report(crate::rules::ALL);
         let symptoms: Vec<_> = report.symptoms().collect();
         assert_eq!(symptoms.len(), 1, "{symptoms:#?}");
-        assert_eq!(symptoms[0].also, ["far-below-default net/ipv4/ip_local_port_range"]);
+        let also = super::Other::from("far-below-default net/ipv4/ip_local_port_range".to_owned());
+        assert_eq!(symptoms[0].also, [also]);
         let wanted = "sysctl -w net.ipv4.ip_local_port_range=\"1024 65535\"";
         assert_eq!(symptoms[0].changes[0].fix.to_string(), wanted);
         // Twice a very small limit is less than what the kernel starts with.

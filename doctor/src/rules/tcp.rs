@@ -366,7 +366,8 @@ mod tests {
         let report = own.report(crate::rules::ALL);
         let one: Vec<_> = report.symptoms().collect();
         assert!(one.len() == 1 && one[0].check == "listen-overflows", "{one:#?}");
-        assert_eq!(one[0].also, ["retransmissions this machine"]);
+        let also = crate::Other::from("retransmissions this machine".to_owned());
+        assert_eq!(one[0].also, [also]);
         let two = machine(2000).counts("TcpExt", "ListenOverflows", 999);
         assert_eq!(two.report(crate::rules::ALL).symptoms().count(), 2);
     }

@@ -10,10 +10,10 @@ use ringway_host::Mac;
 use ringway_host::netlink::routes::RouteKind;
 
 use super::Report;
-use super::facts::{Answerer, Facts};
+use super::machine_state::{Answerer, MachineState};
 use crate::health::{Health, dsr_probe};
 
-pub fn check(config: &Config, facts: &Facts, report: &mut Report) {
+pub fn check(config: &Config, facts: &MachineState, report: &mut Report) {
     for service in config.services.iter().filter(|service| service.forward.is_dsr()) {
         quiet(config, facts, service, report);
         if facts.thorough {
@@ -23,7 +23,7 @@ pub fn check(config: &Config, facts: &Facts, report: &mut Report) {
 }
 
 /// Nobody on a backend's link may answer for the address but a gateway.
-fn quiet(config: &Config, facts: &Facts, service: &Service, report: &mut Report) {
+fn quiet(config: &Config, facts: &MachineState, service: &Service, report: &mut Report) {
     let address = *service.address;
     let subject = format!("{} {address}", *service.name);
     let answerers = match facts.answering.get(&address) {
@@ -66,7 +66,7 @@ fn quiet(config: &Config, facts: &Facts, service: &Service, report: &mut Report)
 }
 
 /// The backend whose MAC address this is.
-fn backend_at(config: &Config, facts: &Facts, mac: Mac) -> Option<IpAddr> {
+fn backend_at(config: &Config, facts: &MachineState, mac: Mac) -> Option<IpAddr> {
     let backends = config.services.iter().flat_map(|service| &service.backends);
     let is_at = |address: &IpAddr| {
         facts.neighbours.iter().any(|known| known.address == *address && known.mac == Some(mac))
@@ -75,7 +75,7 @@ fn backend_at(config: &Config, facts: &Facts, mac: Mac) -> Option<IpAddr> {
 }
 
 /// The running gateway's health checks go to the service address by the path of the packets.
-fn takes(facts: &Facts, service: &Service, backend: &Backend, report: &mut Report) {
+fn takes(facts: &MachineState, service: &Service, backend: &Backend, report: &mut Report) {
     let subject = format!("{} {}", *service.name, backend.shown());
     let address = *service.address;
     let what = match service.forward {
@@ -124,7 +124,7 @@ fn takes(facts: &Facts, service: &Service, backend: &Backend, report: &mut Repor
 
 /// The checks of every dsr service go to its address (see [`crate::health::dsr_probe`]), and
 /// replies come straight from it.
-pub fn checks(config: &Config, facts: &Facts, report: &mut Report) {
+pub fn checks(config: &Config, facts: &MachineState, report: &mut Report) {
     for service in config.services.iter().filter(|service| service.forward.is_dsr()) {
         if own_address(config, facts, service, report) {
             continue;
@@ -138,7 +138,12 @@ pub fn checks(config: &Config, facts: &Facts, report: &mut Report) {
 }
 
 /// The node itself would answer the checks, and whatever the balancer passes on.
-fn own_address(config: &Config, facts: &Facts, service: &Service, report: &mut Report) -> bool {
+fn own_address(
+    config: &Config,
+    facts: &MachineState,
+    service: &Service,
+    report: &mut Report,
+) -> bool {
     let address = &service.address;
     let path = facts.paths.get(address);
     let local = matches!(path, Some(Ok(path)) if path.kind == RouteKind::Local);
@@ -161,7 +166,7 @@ fn own_address(config: &Config, facts: &Facts, service: &Service, report: &mut R
 
 /// Replies come from the service address by the backend's interface: strict reverse path filtering
 /// wants the route to that address there.
-fn replies(facts: &Facts, service: &Service, backend: &Backend, report: &mut Report) {
+fn replies(facts: &MachineState, service: &Service, backend: &Backend, report: &mut Report) {
     let out = |address| facts.paths.get(address).and_then(|path| path.as_ref().ok());
     let Some(path) = out(&backend.address) else { return };
     let name = facts.link_name(path.ifindex);

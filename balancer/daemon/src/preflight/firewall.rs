@@ -5,10 +5,10 @@ use ringway_doctor::{MACHINE, Outcome};
 use ringway_host::firewall::Rule;
 
 use super::Report;
-use super::facts::Facts;
+use super::machine_state::MachineState;
 
 /// Every rule of the firewall, against every service.
-pub fn check(config: &Config, facts: &Facts, report: &mut Report) {
+pub fn check(config: &Config, facts: &MachineState, report: &mut Report) {
     let rules = match &facts.firewall {
         None => return,
         Some(Err(error)) => {

@@ -6,8 +6,8 @@ use ringway_host::Fix;
 use ringway_host::netlink::links::Link;
 
 use super::Report;
-use super::facts::Facts;
 use super::interfaces::generic;
+use super::machine_state::MachineState;
 use crate::network::next_hop::is_stacked;
 
 /// Devices upon devices that are followed: the kernel's limit (net/core/dev.c, MAX_NEST_DEV).
@@ -15,7 +15,7 @@ const MAX_DEPTH: usize = 8;
 
 /// Every NIC. One of ours is not among them: with a program on it the kernel joins nothing there
 /// (net/core/dev.c, netif_elide_gro).
-pub fn check(config: &Config, facts: &Facts, report: &mut Report) {
+pub fn check(config: &Config, facts: &MachineState, report: &mut Report) {
     let nics = facts.links.iter().filter(|link| link.kind.is_none() && !is_ours(config, link));
     for nic in nics {
         if let Some(upper) = upper_of_ours(config, facts, nic, MAX_DEPTH) {
@@ -31,7 +31,7 @@ fn is_ours(config: &Config, link: &Link) -> bool {
 /// The interface of ours further up that gets the NIC's packets behind GRO.
 fn upper_of_ours<'a>(
     config: &Config,
-    facts: &'a Facts,
+    facts: &'a MachineState,
     lower: &Link,
     depth: usize,
 ) -> Option<&'a Link> {
@@ -45,7 +45,7 @@ fn upper_of_ours<'a>(
     })
 }
 
-fn joins(facts: &Facts, nic: &Link, upper: &Link, report: &mut Report) {
+fn joins(facts: &MachineState, nic: &Link, upper: &Link, report: &mut Report) {
     let (nic, above) = (&nic.name, &upper.name);
     let off = Fix::ethtool("-K", nic, "gro off");
     match facts.offloads.get(nic).map(|offloads| offloads.gro) {

@@ -8,11 +8,11 @@ use ringway_host::netlink::links::Link;
 use ringway_host::{Interface, Network};
 
 use super::Report;
-use super::facts::Facts;
 use super::interfaces::generic;
+use super::machine_state::MachineState;
 
 /// Asks the doctor's rules.
-pub fn check(config: &Config, facts: &Facts, report: &mut Report) {
+pub fn check(config: &Config, facts: &MachineState, report: &mut Report) {
     let machine = machine(config, facts);
     for check in rules::AT_START {
         let outcomes =
@@ -31,7 +31,7 @@ pub fn check(config: &Config, facts: &Facts, report: &mut Report) {
 }
 
 /// Privileges of this process.
-pub fn privileges(facts: &Facts, report: &mut Report) {
+pub fn privileges(facts: &MachineState, report: &mut Report) {
     let missing = match &facts.probe {
         Err(error) => {
             return report.push("privileges", Outcome::unknown("this process", error.as_str()));
@@ -49,7 +49,7 @@ pub fn privileges(facts: &Facts, report: &mut Report) {
 }
 
 /// Where this configuration wants programs.
-pub fn program(config: &Config, facts: &Facts) -> Program {
+pub fn program(config: &Config, facts: &MachineState) -> Program {
     let names = config.node.interfaces.iter();
     let links: Vec<&Link> = names.filter_map(|name| facts.link(name)).collect();
     let native = |link: &&&Link| !generic(config, facts, link);
@@ -61,14 +61,14 @@ pub fn program(config: &Config, facts: &Facts) -> Program {
 }
 
 /// The machine as the doctor's rules read it.
-fn machine(config: &Config, facts: &Facts) -> ringway_doctor::Facts {
+fn machine(config: &Config, facts: &MachineState) -> ringway_doctor::Facts {
     let index = |link: &Link| Some((link.ifindex, *facts.features.get(&link.name)?));
     let features = facts.links.iter().filter_map(index).collect();
     ringway_doctor::Facts::known(facts.files.clone(), network(facts), features)
         .with_program(program(config, facts))
 }
 
-fn network(facts: &Facts) -> Network {
+fn network(facts: &MachineState) -> Network {
     // An interface whose offloads are not known is skipped; another line reports it.
     let interface = |link: &Link| {
         Some(Interface {

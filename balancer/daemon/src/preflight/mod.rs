@@ -1,14 +1,14 @@
 //! What must be true of the machine before the gateway may start, and what had better be.
 //!
-//! `facts` looks at the machine once; the rules are pure functions of configuration and facts.
+//! `MachineState` is read once; the rules are pure functions of it and the configuration.
 
 mod causes;
 mod dsr;
-mod facts;
 mod firewall;
 mod gro;
 mod host;
 mod interfaces;
+mod machine_state;
 mod mtu;
 pub(crate) mod names;
 mod nat;
@@ -28,13 +28,13 @@ use serde::ser::SerializeStruct as _;
 use serde::{Serialize, Serializer};
 
 pub use causes::Cause;
-pub(crate) use facts::own_links;
-pub use facts::{Facts, compiler};
+pub(crate) use machine_state::own_links;
+pub use machine_state::{MachineState, compiler};
 pub(crate) use services::covers;
 
 /// Looks at this machine, in the calling thread's network namespace. Changes nothing.
 pub fn run(config: &Config) -> Report {
-    with_needs(config, judge(config, &Facts::gather(config)))
+    with_needs(config, judge(config, &MachineState::gather(config)))
 }
 
 fn with_needs(config: &Config, mut report: Report) -> Report {
@@ -50,7 +50,7 @@ fn with_needs(config: &Config, mut report: Report) -> Report {
 /// itself the doctor tells, under its profile balancer: asked about the interfaces that are
 /// returned beside the findings. Changes nothing.
 pub fn run_all(config: &Config) -> (Report, Program) {
-    let facts = Facts::gather_all(config);
+    let facts = MachineState::gather_all(config);
     let report = with_needs(config, about(config, &facts, Report::default()));
     (report, host::program(config, &facts))
 }
@@ -59,13 +59,13 @@ pub fn run_all(config: &Config) -> (Report, Program) {
 /// [`crate::commit_confirm`].
 pub fn needs_confirm(config: &Config) -> BTreeSet<String> {
     match config.node.allow_default_route {
-        true => guarded_by(config, &Facts::of_links()),
+        true => guarded_by(config, &MachineState::of_links()),
         // Without, no start comes this far.
         false => BTreeSet::new(),
     }
 }
 
-fn guarded_by(config: &Config, facts: &Facts) -> BTreeSet<String> {
+fn guarded_by(config: &Config, facts: &MachineState) -> BTreeSet<String> {
     if facts.first_namespace == Some(false) {
         return BTreeSet::new();
     }
@@ -81,14 +81,14 @@ fn guarded_by(config: &Config, facts: &Facts) -> BTreeSet<String> {
 }
 
 /// What these facts mean for this configuration.
-pub fn judge(config: &Config, facts: &Facts) -> Report {
+pub fn judge(config: &Config, facts: &MachineState) -> Report {
     let mut report = Report::default();
     host::check(config, facts, &mut report);
     about(config, facts, report)
 }
 
 /// What they mean but for the host's own properties.
-fn about(config: &Config, facts: &Facts, mut report: Report) -> Report {
+fn about(config: &Config, facts: &MachineState, mut report: Report) -> Report {
     for error in &facts.errors {
         report.push("facts", Outcome::unknown(MACHINE, error.as_str()));
     }

@@ -8,7 +8,7 @@ use ringway_host::Fix;
 use ringway_host::netlink::routes::RouteKind;
 
 use super::Report;
-use super::facts::Facts;
+use super::machine_state::MachineState;
 
 /// IPv4 and TCP without options: what a segment has besides its data. IPv6: 20 more.
 const HEADERS: u32 = 40;
@@ -16,7 +16,7 @@ const HEADERS: u32 = 40;
 const IPV6_MIN: u32 = 1280;
 
 /// Every backend that is reached by a tunnel.
-pub fn check(config: &Config, facts: &Facts, report: &mut Report) {
+pub fn check(config: &Config, facts: &MachineState, report: &mut Report) {
     let tunnelled =
         |service: &&Service| matches!(service.forward, Forward::DsrIpip | Forward::DsrGue);
     let services = config.services.iter().filter(tunnelled);
@@ -40,7 +40,7 @@ fn header(service: &Service, backend: &Backend) -> u32 {
 /// What clients may send, as far as it shows from here: what fits the interfaces but the one to the
 /// backends. Where that is the only one, it may have been given more room than the others on its
 /// link.
-fn client_mtu(config: &Config, facts: &Facts, way: &str) -> u32 {
+fn client_mtu(config: &Config, facts: &MachineState, way: &str) -> u32 {
     let links = config.node.interfaces.iter().filter_map(|name| facts.link(name));
     let others = links.filter(|link| link.name != way).map(|link| link.mtu).max();
     others.or_else(|| Some(facts.link(way)?.mtu.min(1500))).unwrap_or(1500)
@@ -49,7 +49,7 @@ fn client_mtu(config: &Config, facts: &Facts, way: &str) -> u32 {
 /// `most`: the largest header by interface.
 fn room(
     config: &Config,
-    facts: &Facts,
+    facts: &MachineState,
     (service, backend): (&Service, &Backend),
     most: &BTreeMap<String, u32>,
     report: &mut Report,

@@ -7,10 +7,10 @@ use ringway_doctor::Outcome;
 use ringway_host::Fix;
 use ringway_host::netlink::routes::RouteKind;
 
-use super::facts::Facts;
+use super::machine_state::MachineState;
 use super::{Report, names};
 
-pub fn check(config: &Config, facts: &Facts, report: &mut Report) {
+pub fn check(config: &Config, facts: &MachineState, report: &mut Report) {
     for address in &config.nat.addresses {
         answers(config, facts, address, report);
     }
@@ -18,7 +18,7 @@ pub fn check(config: &Config, facts: &Facts, report: &mut Report) {
 }
 
 /// Backends send their replies to this address: somebody must answer ARP and ND for it here.
-fn answers(config: &Config, facts: &Facts, address: &Located<IpAddr>, report: &mut Report) {
+fn answers(config: &Config, facts: &MachineState, address: &Located<IpAddr>, report: &mut Report) {
     let subject = address.to_string();
     let routed_here = facts.paths.get(&**address);
     let local = matches!(routed_here, Some(Ok(path)) if path.kind == RouteKind::Local);
@@ -44,7 +44,7 @@ fn answers(config: &Config, facts: &Facts, address: &Located<IpAddr>, report: &m
 }
 
 /// The interface that leads to the backends of this family.
-fn towards_backends(config: &Config, facts: &Facts, address: IpAddr) -> String {
+fn towards_backends(config: &Config, facts: &MachineState, address: IpAddr) -> String {
     let backends = config.services.iter().flat_map(|service| &service.backends);
     let same_family = backends.map(|b| *b.address).find(|b| b.is_ipv4() == address.is_ipv4());
     match same_family.and_then(|backend| facts.paths.get(&backend)) {
@@ -55,7 +55,7 @@ fn towards_backends(config: &Config, facts: &Facts, address: IpAddr) -> String {
 
 /// The node's own connections, health checks among them, must never use a port of the pool: their
 /// replies would be taken for those of a balanced flow.
-fn ports(config: &Config, facts: &Facts, report: &mut Report) {
+fn ports(config: &Config, facts: &MachineState, report: &mut Report) {
     let pool = &config.nat.ports;
     let name = "net.ipv4.ip_local_port_range";
     let Some((first, last)) = facts.local_ports else {

@@ -8,13 +8,13 @@ use ringway_config::{Announce, Config, Forward, SourceMode};
 use ringway_doctor::Outcome;
 use ringway_host::netlink::links::Link;
 
-use super::facts::{Facts, Receiving};
 use super::interfaces::{OR_GENERIC, generic};
+use super::machine_state::{MachineState, Receiving};
 use super::{Report, names};
 use crate::network::next_hop::is_stacked;
 
 /// Every interface, for every way that it cannot redirect into.
-pub fn check(config: &Config, facts: &Facts, report: &mut Report) {
+pub fn check(config: &Config, facts: &MachineState, report: &mut Report) {
     let names = config.node.interfaces.iter();
     let links: Vec<&Link> = names.filter_map(|name| facts.link(name)).collect();
     // A VLAN device upon another interface is as that is.
@@ -40,7 +40,7 @@ pub fn check(config: &Config, facts: &Facts, report: &mut Report) {
     }
 }
 
-fn leads_there(facts: &Facts, address: IpAddr, way: &Link) -> bool {
+fn leads_there(facts: &MachineState, address: IpAddr, way: &Link) -> bool {
     matches!(facts.paths.get(&address), Some(Ok(path)) if path.ifindex == way.ifindex)
 }
 
@@ -61,7 +61,7 @@ fn or_generic(way: &Link) -> String {
 }
 
 /// The kernel routes by the address, which under dsr-l2 is the service's still.
-fn frames(config: &Config, facts: &Facts, way: &Link, report: &mut Report) {
+fn frames(config: &Config, facts: &MachineState, way: &Link, report: &mut Report) {
     for service in config.services.iter().filter(|s| s.forward == Forward::DsrL2) {
         for backend in service.backends.iter().filter(|b| leads_there(facts, *b.address, way)) {
             let (address, name) = (*backend.address, &way.name);
@@ -89,7 +89,7 @@ struct Needs {
 
 impl Needs {
     /// Requests to the backends there; where there are none, answers to the clients there.
-    fn of(config: &Config, facts: &Facts, way: &Link) -> Needs {
+    fn of(config: &Config, facts: &MachineState, way: &Link) -> Needs {
         let (mut requests, mut answers) = (Needs::default(), Needs::default());
         for service in &config.services {
             if service.forward == Forward::Nat {
@@ -114,7 +114,7 @@ impl Needs {
     }
 }
 
-fn passes(facts: &Facts, link: &Link, way: &Link, needs: Needs, report: &mut Report) {
+fn passes(facts: &MachineState, link: &Link, way: &Link, needs: Needs, report: &mut Report) {
     let what = format!(
         "{}; what {} receives for it is rewritten and passed to the kernel to forward",
         why(way),

@@ -12,12 +12,12 @@ use ringway_host::netlink::addresses::Address;
 use ringway_host::netlink::links::Link;
 use ringway_host::netlink::routes::{Path, RouteKind};
 
-use super::facts::Facts;
+use super::machine_state::MachineState;
 use super::{Report, names};
 use crate::network::next_hop::asked_by;
 
 /// Every rule, service by service.
-pub fn check(config: &Config, facts: &Facts, report: &mut Report) {
+pub fn check(config: &Config, facts: &MachineState, report: &mut Report) {
     for service in &config.services {
         answers(config, facts, service, report);
         checked(service, report);
@@ -56,7 +56,7 @@ fn checked(service: &Service, report: &mut Report) {
 }
 
 /// Who answers ARP and neighbour solicitations for the address.
-fn answers(config: &Config, facts: &Facts, service: &Service, report: &mut Report) {
+fn answers(config: &Config, facts: &MachineState, service: &Service, report: &mut Report) {
     let address = &service.address;
     let subject = format!("{} {}", *service.name, **address);
     let local = matches!(
@@ -98,7 +98,13 @@ fn answers(config: &Config, facts: &Facts, service: &Service, report: &mut Repor
     }
 }
 
-fn way(config: &Config, facts: &Facts, service: &Service, backend: &Backend, report: &mut Report) {
+fn way(
+    config: &Config,
+    facts: &MachineState,
+    service: &Service,
+    backend: &Backend,
+    report: &mut Report,
+) {
     let subject = format!("{} {}", *service.name, backend.shown());
     let path = match facts.paths.get(&backend.address) {
         None => return,
@@ -189,14 +195,14 @@ fn way(config: &Config, facts: &Facts, service: &Service, backend: &Backend, rep
 }
 
 /// The one router by which others of its family are reached; none where there are several, or none.
-fn router(facts: &Facts, address: &IpAddr) -> Option<IpAddr> {
+fn router(facts: &MachineState, address: &IpAddr) -> Option<IpAddr> {
     let routers = facts.paths.values().flatten().filter_map(|path| path.gateway);
     let of_family: BTreeSet<IpAddr> =
         routers.filter(|router| router.is_ipv4() == address.is_ipv4()).collect();
     of_family.first().copied().filter(|_| of_family.len() == 1)
 }
 
-fn neighbour(facts: &Facts, path: &Path, subject: &str, report: &mut Report) {
+fn neighbour(facts: &MachineState, path: &Path, subject: &str, report: &mut Report) {
     let next_hop = path.next_hop();
     let out = facts.links.iter().find(|link| link.ifindex == path.ifindex);
     if let Some(out) = out.filter(|link| link.is_layer3()) {
@@ -241,7 +247,7 @@ fn neighbour(facts: &Facts, path: &Path, subject: &str, report: &mut Report) {
 /// node. That is so when the service address itself is of a network on that link.
 fn replies(
     config: &Config,
-    facts: &Facts,
+    facts: &MachineState,
     service: &Service,
     backend: &Located<IpAddr>,
     path: &Path,

@@ -12,7 +12,7 @@ use ringway_host::netlink::links::{Link, Operstate, Xdp, XdpMode};
 use ringway_host::netlink::routes::{Path, RouteKind};
 use ringway_kernel::{Probe, XdpOwner};
 
-use super::facts::{Answerer, Facts, Receiving};
+use super::machine_state::{Answerer, MachineState, Receiving};
 use super::{Finding, judge};
 
 pub(super) fn ip(text: &str) -> IpAddr {
@@ -73,8 +73,8 @@ pub(super) fn files() -> Sample {
 }
 
 /// A machine on which all is well: eth0 (2) leads to the backend, the service address is its own.
-pub(super) fn machine() -> Facts {
-    Facts {
+pub(super) fn machine() -> MachineState {
+    MachineState {
         probe: Ok(Probe {
             kernel: "6.12.0".into(),
             kernel_ok: true,
@@ -95,18 +95,22 @@ pub(super) fn machine() -> Facts {
         receiving: HashMap::new(),
         own_links: Some(BTreeMap::new()),
         files: files(),
-        ..Facts::default()
+        ..MachineState::default()
     }
 }
 
-pub(super) fn placed(config: &Config, facts: &Facts, check: &str) -> (Outcome, Option<String>) {
+pub(super) fn placed(
+    config: &Config,
+    facts: &MachineState,
+    check: &str,
+) -> (Outcome, Option<String>) {
     let report = judge(config, facts);
     let found = report.findings.into_iter().find(|finding| finding.check == check);
     let Finding { outcome, place, .. } = found.unwrap_or_else(|| panic!("no finding {check}"));
     (outcome, place)
 }
 
-pub(super) fn find(config: &Config, facts: &Facts, check: &str) -> Outcome {
+pub(super) fn find(config: &Config, facts: &MachineState, check: &str) -> Outcome {
     placed(config, facts, check).0
 }
 
@@ -130,16 +134,16 @@ fn an_absent_interface_is_placed_and_the_others_are_named() {
 
 #[test]
 fn the_default_route_is_guarded_in_the_first_namespace_only() {
-    let needs_confirm = Facts { default_route_links: [2].into(), ..machine() };
+    let needs_confirm = MachineState { default_route_links: [2].into(), ..machine() };
     let (finding, place) = placed(&config(ETH0, ""), &needs_confirm, "default-route");
     assert_eq!(finding.severity, Severity::Crit);
     assert!(finding.remedy().to_string().contains("allow_default_route = true") && place.is_some());
 
     let allowed = config(&format!("{ETH0}\nallow_default_route = true"), "");
     assert_eq!(find(&allowed, &needs_confirm, "default-route").severity, Severity::Ok);
-    let elsewhere = Facts { first_namespace: Some(false), ..needs_confirm };
+    let elsewhere = MachineState { first_namespace: Some(false), ..needs_confirm };
     assert_eq!(find(&config(ETH0, ""), &elsewhere, "default-route").severity, Severity::Ok);
-    let unknown = Facts { first_namespace: None, ..elsewhere };
+    let unknown = MachineState { first_namespace: None, ..elsewhere };
     assert_eq!(find(&config(ETH0, ""), &unknown, "default-route").severity, Severity::Crit);
 }
 
@@ -189,7 +193,7 @@ fn foreign_programs_are_refused_and_our_own_are_not() {
 
 #[test]
 fn a_program_whose_pins_cannot_be_seen_is_not_called_foreign() {
-    let mut facts = Facts { bpffs_hidden: true, ..machine() };
+    let mut facts = MachineState { bpffs_hidden: true, ..machine() };
     assert_eq!(find(&config(ETH0, ""), &facts, "foreign-xdp").severity, Severity::Ok, "no program");
     facts.links[0].xdp = vec![Xdp { program: u32::MAX, mode: XdpMode::Native }];
     for owner in [XdpOwner::Netlink, XdpOwner::Link(7)] {
@@ -263,7 +267,7 @@ fn in_another_namespace_only_that_is_told() {
 #[test]
 fn who_does_not_answer_is_told_from_who_was_not_asked() {
     let mut facts = machine();
-    let neighbour = |facts: &Facts| find(&config(ETH0, ""), facts, "neighbour");
+    let neighbour = |facts: &MachineState| find(&config(ETH0, ""), facts, "neighbour");
     assert_eq!(neighbour(&facts).severity, Severity::Unknown);
     facts.answering = HashMap::from([(ip("10.0.0.2"), Ok(Vec::new()))]);
     let silent = neighbour(&facts);
@@ -317,7 +321,7 @@ fn a_tcp_check_of_a_udp_service_is_warned_of() {
 
 #[test]
 fn auto_keeps_the_mode_it_finds() {
-    let facts = Facts { own_links: Some([(2, XdpMode::Generic)].into()), ..machine() };
+    let facts = MachineState { own_links: Some([(2, XdpMode::Generic)].into()), ..machine() };
     let finding = find(&config(ETH0, ""), &facts, "xdp-mode");
     assert!(finding.found.starts_with("generic now"), "{finding}");
 }
@@ -427,11 +431,11 @@ fn source_client_is_refused_where_backends_answer_past_the_node() {
 
 #[test]
 fn the_pool_must_be_clear_of_the_nodes_own_ports() {
-    let facts = Facts { local_ports: Some((20000, 60999)), ..machine() };
+    let facts = MachineState { local_ports: Some((20000, 60999)), ..machine() };
     let finding = find(&config(ETH0, ""), &facts, "nat-ports");
     assert_eq!(finding.severity, Severity::Crit);
     assert!(finding.remedy().to_string().contains("ip_local_port_range"));
-    let facts = Facts { local_ports: None, ..facts };
+    let facts = MachineState { local_ports: None, ..facts };
     assert_eq!(find(&config(ETH0, ""), &facts, "nat-ports").severity, Severity::Unknown);
 }
 
@@ -440,7 +444,7 @@ fn veth_peers() {
     let mut facts = machine();
     facts.links[0].kind = Some("veth".into());
     facts.links[0].lower = Some(3);
-    let pair = |facts: &Facts| find(&config(ETH0, ""), facts, "veth-checksum");
+    let pair = |facts: &MachineState| find(&config(ETH0, ""), facts, "veth-checksum");
     facts.links[0].lower_elsewhere = true;
     let findings = judge(&config(ETH0, ""), &facts).findings;
     assert!(
@@ -470,7 +474,7 @@ fn veth_peers() {
 /// A rule of the doctor that could not be asked is a line, too.
 #[test]
 fn of_a_host_of_which_nothing_is_known() {
-    let facts = Facts { files: Sample::default(), ..machine() };
+    let facts = MachineState { files: Sample::default(), ..machine() };
     for check in ["kernel", "btf", "bpffs", "bpf-jit", "lro"] {
         assert_eq!(find(&config(ETH0, ""), &facts, check).severity, Severity::Unknown, "{check}");
     }
@@ -575,7 +579,7 @@ fn answers_into_a_device_without_ethernet_header() {
 fn an_unfit_kernel_forbids_a_start() {
     let probe =
         Probe { kernel: "5.10.0".into(), kernel_ok: false, missing_capabilities: vec!["CAP_BPF"] };
-    let mut facts = Facts { probe: Ok(probe), ..machine() };
+    let mut facts = MachineState { probe: Ok(probe), ..machine() };
     facts.files.put("/proc/sys/kernel/osrelease", "5.10.0");
     let report = judge(&config(ETH0, ""), &facts);
     let failed: Vec<&str> = report.failures().map(|finding| finding.check).collect();
@@ -597,7 +601,7 @@ fn checks_of_dsr_backends_need_an_address_that_is_elsewhere() {
     for (rp_filter, elsewhere, here) in [(0, false, false), (1, true, false), (2, false, false)] {
         let now = Receiving { rp_filter, ..Receiving::default() };
         facts.receiving = HashMap::from([("eth0".into(), now)]);
-        let warned = |facts: &Facts| {
+        let warned = |facts: &MachineState| {
             let report = judge(&announced, facts);
             report
                 .findings

@@ -14,20 +14,20 @@ use ringway_host::netlink::xdp_features::XdpFeatures;
 use ringway_kernel::XdpMode;
 use ringway_plan::tables::ServiceKey;
 
-use super::facts::{Answerer, Facts};
 use super::judge;
+use super::machine_state::{Answerer, MachineState};
 use super::tests::{ETH0, config, find, ip, link, machine, placed};
 use crate::health::Health;
 
-fn card(driver: &str) -> Facts {
-    Facts { drivers: [("eth0".into(), driver.into())].into(), cpus: 4, ..machine() }
+fn card(driver: &str) -> MachineState {
+    MachineState { drivers: [("eth0".into(), driver.into())].into(), cpus: 4, ..machine() }
 }
 
 fn features(bits: u64) -> HashMap<String, XdpFeatures> {
     [("eth0".into(), XdpFeatures(bits))].into()
 }
 
-fn has(facts: &Facts, node: &str, check: &str) -> Option<Outcome> {
+fn has(facts: &MachineState, node: &str, check: &str) -> Option<Outcome> {
     let findings = judge(&config(node, ""), facts).findings;
     findings.into_iter().find(|finding| finding.check == check).map(|finding| finding.outcome)
 }
@@ -61,11 +61,11 @@ fn interpreted_programs() {
 #[test]
 fn native_or_generic_and_why() {
     let native = format!("{ETH0}\nxdp_mode = \"native\"");
-    let able = Facts { features: features(7), ..card("ice") };
+    let able = MachineState { features: features(7), ..card("ice") };
     assert!(
         find(&config(ETH0, ""), &able, "xdp-mode").found.starts_with("auto: native, driver ice")
     );
-    let unable = Facts { features: features(0), ..card("e1000e") };
+    let unable = MachineState { features: features(0), ..card("e1000e") };
     let finding = find(&config(ETH0, ""), &unable, "xdp-mode");
     assert!(
         finding.severity == Severity::Ok && finding.found.starts_with("auto: generic, because"),
@@ -135,7 +135,8 @@ fn drivers_that_stop_for_a_program() {
             "{driver}"
         );
     }
-    let there = Facts { own_links: Some([(2, XdpMode::Native)].into()), ..card("mlx5_core") };
+    let there =
+        MachineState { own_links: Some([(2, XdpMode::Native)].into()), ..card("mlx5_core") };
     assert_eq!(find(&config(ETH0, ""), &there, "link-reset").severity, Severity::Ok);
     let generic = config(&format!("{ETH0}\nxdp_mode = \"generic\""), "");
     assert_eq!(find(&generic, &card("mlx5_core"), "link-reset").severity, Severity::Ok);
@@ -145,9 +146,10 @@ fn drivers_that_stop_for_a_program() {
 fn queues_for_sending() {
     let with = |driver: &str, rx: u32, max: u32| {
         let channels = Channels { rx, tx: rx, max_rx: max, max_tx: max, apart: false };
-        Facts { channels: [("eth0".into(), channels)].into(), ..card(driver) }
+        MachineState { channels: [("eth0".into(), channels)].into(), ..card(driver) }
     };
-    let fix = |facts: &Facts| find(&config(ETH0, ""), facts, "driver-queues").remedy().to_string();
+    let fix =
+        |facts: &MachineState| find(&config(ETH0, ""), facts, "driver-queues").remedy().to_string();
     assert_eq!(fix(&with("virtio_net", 8, 8)), "ethtool -L eth0 combined 4");
     assert!(fix(&with("virtio_net", 2, 2)).starts_with("give the machine more queues"));
     assert_eq!(fix(&with("virtio_net", 4, 8)), "");
@@ -207,7 +209,7 @@ fn a_far_end_in_another_namespace_shows_by_what_the_kernel_redirects() {
 fn room_for_tunnels() {
     let of =
         |more: &str| config(ETH0, &format!("forward = \"dsr-gue\"\nannounce = \"arp\"\n{more}"));
-    let severity = |more: &str, facts: &Facts| find(&of(more), facts, "mtu").severity;
+    let severity = |more: &str, facts: &MachineState| find(&of(more), facts, "mtu").severity;
     let mut facts = machine();
     assert_eq!(severity("", &facts), Severity::Ok);
     let clamped = find(&of(""), &facts, "mtu").found;
@@ -259,8 +261,9 @@ fn firewall_rules_that_see_nothing() {
         owner,
         protocol: None,
     };
-    let found =
-        |rules| find(&config(ETH0, ""), &Facts { firewall: Some(rules), ..machine() }, "firewall");
+    let found = |rules| {
+        find(&config(ETH0, ""), &MachineState { firewall: Some(rules), ..machine() }, "firewall")
+    };
     let finding = found(Ok(vec![rule("203.0.113.9", 80, None)]));
     assert_eq!(finding.severity, Severity::Warn);
     assert_eq!(finding.remedy().to_string(), "nft delete rule inet filter input handle 4");
@@ -287,7 +290,8 @@ fn firewall_rules_that_see_nothing() {
 fn dsr_backends_must_be_quiet() {
     let dsr = config(ETH0, "forward = \"dsr-l2\"\nannounce = \"arp\"");
     let mac = Mac([2, 0, 0, 0, 0, 9]);
-    let answer = |answers| Facts { answering: [(ip("203.0.113.9"), answers)].into(), ..machine() };
+    let answer =
+        |answers| MachineState { answering: [(ip("203.0.113.9"), answers)].into(), ..machine() };
     assert_eq!(find(&dsr, &answer(Ok(vec![])), "arp-quiet").severity, Severity::Ok);
     assert_eq!(find(&dsr, &answer(Err("denied".into())), "arp-quiet").severity, Severity::Unknown);
     let mut facts = answer(Ok(vec![Answerer { interface: "eth0".into(), mac }]));
@@ -322,7 +326,7 @@ fn whether_dsr_backends_take_packets_their_checks_tell() {
         let key = ServiceKey::new("203.0.113.9".parse().expect("an address"), 80, Protocol::Tcp);
         let backends = vec![backend];
         let service = Service { backends, ..Service::new("web", key, Forward::DsrL2) };
-        Facts { thorough: true, health: Some(vec![service]), ..machine() }
+        MachineState { thorough: true, health: Some(vec![service]), ..machine() }
     };
     assert_eq!(find(&checked, &with(Health::Up), "dsr-backend").severity, Severity::Ok);
     let finding = find(&checked, &with(Health::Down), "dsr-backend");
@@ -338,7 +342,7 @@ fn whether_dsr_backends_take_packets_their_checks_tell() {
             .contains("ip address add 203.0.113.9/32 dev lo; ringway decap"),
         "{finding}"
     );
-    let nobody = Facts { health: None, ..with(Health::Up) };
+    let nobody = MachineState { health: None, ..with(Health::Up) };
     assert_eq!(find(&checked, &nobody, "dsr-backend").severity, Severity::Unknown);
     let finding = find(&config(ETH0, text), &with(Health::Unchecked), "dsr-backend");
     assert!(

@@ -81,8 +81,8 @@ fn examine(fault: &Fault, healthy: &Report) -> Row {
         healthy.symptoms().any(|well| (&well.check, &well.subject) == (&one.check, &one.subject))
     };
     let finds = |one: &&Finding| {
-        let also = |name: &String| name.split(' ').next() == Some(fault.check);
-        (one.check == fault.check || one.also.iter().any(also)) && !known(one)
+        let also = one.also.iter().any(|other| other.check == fault.check);
+        (one.check == fault.check || also) && !known(one)
     };
     let (finding, error) = match looked {
         Ok(report) => (report.symptoms().find(finds).cloned(), None),

@@ -75,7 +75,8 @@ fn symptom(finding: &Finding, colour: bool) -> String {
         line("to do", advice);
     }
     if !finding.also.is_empty() {
-        line("also", &finding.also.join(", "));
+        let also: Vec<String> = finding.also.iter().cloned().map(Into::into).collect();
+        line("also", &also.join(", "));
     }
     text + "\n"
 }

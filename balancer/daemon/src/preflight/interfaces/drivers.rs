@@ -6,8 +6,8 @@ use ringway_host::netlink::links::Link;
 
 use crate::network::next_hop::is_stacked;
 use crate::preflight::Report;
-use crate::preflight::facts::Facts;
 use crate::preflight::interfaces::{attached, generic};
+use crate::preflight::machine_state::MachineState;
 
 /// Drivers with native XDP that make their queues anew when the first program comes and when the
 /// last one goes, most of them with the link down meanwhile. That a program is swapped they do not
@@ -32,7 +32,7 @@ const RESETTING: [&str; 16] = [
 ];
 
 /// An interface of `[node] interfaces`.
-pub fn check(config: &Config, facts: &Facts, link: &Link, report: &mut Report) {
+pub fn check(config: &Config, facts: &MachineState, link: &Link, report: &mut Report) {
     if is_stacked(link) || link.is_layer3() || facts.tagged_on(config, link).is_some() {
         return;
     }
@@ -44,11 +44,11 @@ pub fn check(config: &Config, facts: &Facts, link: &Link, report: &mut Report) {
 }
 
 /// Whether the driver has native XDP; `None` where the kernel cannot tell without trying.
-pub fn has_native(facts: &Facts, link: &Link) -> Option<bool> {
+pub fn has_native(facts: &MachineState, link: &Link) -> Option<bool> {
     facts.features.get(&link.name).map(|features| features.native())
 }
 
-fn reset(facts: &Facts, link: &Link, driver: &str, report: &mut Report) {
+fn reset(facts: &MachineState, link: &Link, driver: &str, report: &mut Report) {
     if attached(facts, link).is_some() {
         let reason = "attached already: programs are swapped without the driver's noticing";
         return report.ok("link-reset", &link.name, reason);

@@ -10,12 +10,12 @@ use ringway_host::Mac;
 use ringway_host::netlink::links::Link;
 use ringway_kernel::{DEFAULT_BPFFS, XdpMode, XdpOwner};
 
-use super::facts::Facts;
+use super::machine_state::MachineState;
 use super::{Report, names};
 use crate::network::next_hop::{is_stacked, is_vrrp};
 
 /// Every rule, interface by interface.
-pub fn check(config: &Config, facts: &Facts, report: &mut Report) {
+pub fn check(config: &Config, facts: &MachineState, report: &mut Report) {
     on_pass(config, facts, report);
     for name in &config.node.interfaces {
         let Some(link) = present(config, facts, name, report) else { continue };
@@ -32,7 +32,7 @@ const FIRST: &str =
 
 fn present<'a>(
     config: &Config,
-    facts: &'a Facts,
+    facts: &'a MachineState,
     name: &Located<String>,
     report: &mut Report,
 ) -> Option<&'a Link> {
@@ -95,14 +95,14 @@ fn is_usable(link: &Link) -> bool {
 
 /// The bond or team that the interface belongs to, which spreads packets over its parts as it
 /// likes.
-fn part_of<'a>(facts: &'a Facts, link: &Link) -> Option<&'a str> {
+fn part_of<'a>(facts: &'a MachineState, link: &Link) -> Option<&'a str> {
     let master = facts.links.iter().find(|one| Some(one.ifindex) == link.master)?;
     matches!(master.kind.as_deref(), Some("bond" | "team")).then_some(&master.name)
 }
 
 /// Why a mistake on the interface would cut this machine off: it, what it is a part of, or what
 /// lies upon it carries the default route.
-pub(super) fn carries_default(facts: &Facts, link: &Link) -> Option<String> {
+pub(super) fn carries_default(facts: &MachineState, link: &Link) -> Option<String> {
     let on = |ifindex: u32| facts.default_route_links.contains(&ifindex);
     if let Some(master) = link.master.filter(|master| on(*master)) {
         let name = facts.link_name(master);
@@ -124,7 +124,7 @@ pub(super) fn carries_default(facts: &Facts, link: &Link) -> Option<String> {
 /// Attaching to the interface by which an administrator came in can lock them out.
 fn default_route(
     config: &Config,
-    facts: &Facts,
+    facts: &MachineState,
     name: &Located<String>,
     link: &Link,
     report: &mut Report,
@@ -155,7 +155,7 @@ fn default_route(
 }
 
 /// The user's own program behind ours.
-fn on_pass(config: &Config, facts: &Facts, report: &mut Report) {
+fn on_pass(config: &Config, facts: &MachineState, report: &mut Report) {
     let Some(path) = &config.node.on_pass else { return };
     let subject = path.display().to_string();
     match &facts.on_pass {
@@ -179,7 +179,7 @@ fn on_pass(config: &Config, facts: &Facts, report: &mut Report) {
 }
 
 /// The packet path knows one MAC address of an interface beside its own.
-fn virtual_routers(facts: &Facts, link: &Link, report: &mut Report) {
+fn virtual_routers(facts: &MachineState, link: &Link, report: &mut Report) {
     let mut macs: Vec<Mac> = Vec::new();
     for mac in facts.links.iter().filter(|upon| is_vrrp(upon, link)).filter_map(|upon| upon.mac) {
         if !macs.contains(&mac) {
@@ -203,7 +203,7 @@ fn virtual_routers(facts: &Facts, link: &Link, report: &mut Report) {
 const OR_ON_PASS: &str = "or pin that program and write on_pass = \"/sys/fs/bpf/NAME\" under [node]: then it gets what Ringway \
      passes on";
 
-fn foreign(facts: &Facts, link: &Link, report: &mut Report) {
+fn foreign(facts: &MachineState, link: &Link, report: &mut Report) {
     let Some(xdp) = link.xdp.first() else {
         return report.ok(names::FOREIGN_XDP, &link.name, "no XDP program");
     };
@@ -241,7 +241,7 @@ fn foreign(facts: &Facts, link: &Link, report: &mut Report) {
 }
 
 /// Whether our program is, or will be, in the kernel's generic path for certain.
-pub(super) fn generic(config: &Config, facts: &Facts, link: &Link) -> bool {
+pub(super) fn generic(config: &Config, facts: &MachineState, link: &Link) -> bool {
     match *config.node.xdp_mode {
         Some(mode) => mode == XdpMode::Generic,
         None => {
@@ -251,17 +251,17 @@ pub(super) fn generic(config: &Config, facts: &Facts, link: &Link) -> bool {
 }
 
 /// The first interface that native XDP cannot send to and generic XDP can: `auto` is generic then.
-fn obstacle<'a>(config: &Config, facts: &'a Facts) -> Option<&'a Link> {
+fn obstacle<'a>(config: &Config, facts: &'a MachineState) -> Option<&'a Link> {
     let links = config.node.interfaces.iter().filter_map(|name| facts.link(name));
     links.into_iter().find(|link| is_stacked(link) && facts.tagged_on(config, link).is_none())
 }
 
-pub(super) fn attached(facts: &Facts, link: &Link) -> Option<XdpMode> {
+pub(super) fn attached(facts: &MachineState, link: &Link) -> Option<XdpMode> {
     facts.own_links.as_ref()?.get(&link.ifindex).copied()
 }
 
 /// A VLAN device upon another interface of ours: its frames must reach XDP with their tags.
-fn tagged(facts: &Facts, link: &Link, device: &Link, report: &mut Report) {
+fn tagged(facts: &MachineState, link: &Link, device: &Link, report: &mut Report) {
     let off = Fix::ethtool("-K", &device.name, "rxvlan off");
     let hidden = facts.offloads.get(&device.name).map(|offloads| offloads.rx_vlan);
     let (severity, reason, fix) = match hidden {
@@ -286,7 +286,7 @@ fn tagged(facts: &Facts, link: &Link, device: &Link, report: &mut Report) {
     report.push("vlan", Outcome::new(severity, &link.name, reason).advice(fix));
 }
 
-fn mode(config: &Config, facts: &Facts, link: &Link, report: &mut Report) {
+fn mode(config: &Config, facts: &MachineState, link: &Link, report: &mut Report) {
     if let Some(device) = facts.tagged_on(config, link) {
         return tagged(facts, link, device, report);
     }

@@ -23,9 +23,9 @@ use ringway_kernel::{
     DEFAULT_BPFFS, Probe, View, XdpMode, XdpOwner, bpffs_is_hidden, check_on_pass,
 };
 
-/// Facts of the calling thread's network namespace.
+/// MachineState of the calling thread's network namespace.
 #[derive(Debug)]
-pub struct Facts {
+pub struct MachineState {
     /// The kernel's release, and this process's capabilities.
     pub probe: Result<Probe, String>,
     pub links: Vec<Link>,
@@ -97,10 +97,10 @@ pub struct Receiving {
     pub rp_filter: i64,
 }
 
-impl Default for Facts {
+impl Default for MachineState {
     /// Nothing is known.
-    fn default() -> Facts {
-        Facts {
+    fn default() -> MachineState {
+        MachineState {
             probe: Err("not looked at".into()),
             links: Vec::new(),
             offloads: HashMap::new(),
@@ -130,10 +130,10 @@ impl Default for Facts {
     }
 }
 
-impl Facts {
+impl MachineState {
     /// Looks. What cannot be read is an entry in `errors`, and unknown to the rules.
-    pub fn gather(config: &Config) -> Facts {
-        let mut facts = Facts::of_devices();
+    pub fn gather(config: &Config) -> MachineState {
+        let mut facts = MachineState::of_devices();
         let errors = &mut facts.errors;
         let backends = config.services.iter().flat_map(|service| &service.backends);
         let services = config.services.iter().map(|service| *service.address);
@@ -166,8 +166,8 @@ impl Facts {
     }
 
     /// Looks at what takes time or asks others, too: for an administrator who waits for it.
-    pub fn gather_all(config: &Config) -> Facts {
-        let mut facts = Facts::gather(config);
+    pub fn gather_all(config: &Config) -> MachineState {
+        let mut facts = MachineState::gather(config);
         facts.thorough = true;
         facts.firewall = Some(ringway_host::firewall::rules());
         facts.answering = answering(config, &facts);
@@ -178,8 +178,8 @@ impl Facts {
     }
 
     /// What interfaces and their drivers are like.
-    pub fn of_devices() -> Facts {
-        let mut facts = Facts::of_links();
+    pub fn of_devices() -> MachineState {
+        let mut facts = MachineState::of_links();
         (facts.offloads, facts.drivers) = ethtool(&facts.links, &mut facts.errors);
         let all = xdp_features::all().ok().flatten().unwrap_or_default();
         let features = |link: &Link| Some((link.name.clone(), *all.get(&link.ifindex)?));
@@ -189,14 +189,21 @@ impl Facts {
     }
 
     /// Only what tells which interfaces carry the default route.
-    pub fn of_links() -> Facts {
+    pub fn of_links() -> MachineState {
         let mut errors = Vec::new();
         let links = noted(links::all(), &mut errors);
         let routes = noted(routes::all(), &mut errors);
         let default_route_links = routes::default_interfaces(&routes);
         let first_namespace = first_namespace();
         let blind = !errors.is_empty();
-        Facts { links, default_route_links, first_namespace, errors, blind, ..Facts::default() }
+        MachineState {
+            links,
+            default_route_links,
+            first_namespace,
+            errors,
+            blind,
+            ..MachineState::default()
+        }
     }
 
     /// The interface of this name.
@@ -346,7 +353,10 @@ const AT_MOST: usize = 512;
 
 /// Asks for next hops that the kernel does not know; and on the links of backends that are
 /// neighbours for the service's address, which they have under dsr.
-fn answering(config: &Config, facts: &Facts) -> HashMap<IpAddr, Result<Vec<Answerer>, String>> {
+fn answering(
+    config: &Config,
+    facts: &MachineState,
+) -> HashMap<IpAddr, Result<Vec<Answerer>, String>> {
     let mut asked: BTreeSet<(IpAddr, u32)> = BTreeSet::new();
     for service in config.services.iter().filter(|service| service.forward.is_dsr()) {
         let near = |address: IpAddr| match facts.paths.get(&address) {
@@ -390,7 +400,11 @@ fn answering(config: &Config, facts: &Facts) -> HashMap<IpAddr, Result<Vec<Answe
 }
 
 /// `None`: the interface is none that can be asked on.
-fn ask(facts: &Facts, address: IpAddr, ifindex: u32) -> Option<Result<Vec<Answerer>, String>> {
+fn ask(
+    facts: &MachineState,
+    address: IpAddr,
+    ifindex: u32,
+) -> Option<Result<Vec<Answerer>, String>> {
     let link = facts.links.iter().find(|link| link.ifindex == ifindex)?;
     let own: Vec<Mac> = facts.links.iter().filter_map(|link| link.mac).collect();
     let answers = ringway_host::who_has(ifindex, link.mac?, address, PATIENCE);
