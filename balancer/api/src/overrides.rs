@@ -142,19 +142,7 @@ impl Overrides {
     /// # Errors
     /// The state directory cannot be used, or what is there is of another version.
     pub fn load(state: &State) -> Result<Overrides, Error> {
-        let kept: Option<Overrides> = state.read(DOCUMENT)?;
-        let kept = kept.unwrap_or_default();
-        match kept.schema == SCHEMA {
-            true => Ok(kept),
-            false => Err(Error::failed(
-                format!(
-                    "{}/{DOCUMENT}.json is {:?}, not {SCHEMA:?}",
-                    state.directory().display(),
-                    kept.schema
-                ),
-                "run the version of ringway that wrote it, or remove it",
-            )),
-        }
+        Ok(state.read(DOCUMENT, SCHEMA)?.unwrap_or_default())
     }
 
     /// What is said about a backend.

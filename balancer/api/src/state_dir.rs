@@ -13,8 +13,8 @@ use std::sync::{Mutex, PoisonError};
 
 use rustix::fs::{Access, OFlags, access};
 use rustix::process::geteuid;
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 
 use crate::documents::status::Problem;
 use crate::error::Error;
@@ -24,6 +24,12 @@ use crate::problem_kind::ProblemKind;
 const USER: &str = "ringway";
 /// Longest document that is read, bytes.
 const LIMIT: u64 = 64 << 20;
+
+/// What every document has.
+#[derive(Deserialize)]
+struct Schema {
+    schema: String,
+}
 
 /// A state directory. It is made and looked at when a document is read or written, so one that
 /// becomes usable is used.
@@ -56,13 +62,13 @@ impl State {
         &self.directory
     }
 
-    /// The document of this name (a plain word, without ".json"); `None`: it has never been
-    /// written.
+    /// The document of this name (a plain word, without ".json") and schema; `None`: it has never
+    /// been written.
     ///
     /// # Errors
     /// The directory cannot be used, or what is written there is no such document.
-    pub fn read<T: DeserializeOwned>(&self, name: &str) -> Result<Option<T>, Error> {
-        self.note(name, self.read_now(name))
+    pub fn read<T: DeserializeOwned>(&self, name: &str, schema: &str) -> Result<Option<T>, Error> {
+        self.note(name, self.read_now(name, schema))
     }
 
     /// Writes the document of this name, atomically: after a crash there is the old one or the
@@ -117,7 +123,7 @@ impl State {
     }
 
     /// Reads a directory that may not be writable.
-    fn read_now<T: DeserializeOwned>(&self, name: &str) -> Result<Option<T>, Error> {
+    fn read_now<T: DeserializeOwned>(&self, name: &str, schema: &str) -> Result<Option<T>, Error> {
         match fs::metadata(&self.directory) {
             Ok(found) => self.trusted(&found)?,
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
@@ -127,12 +133,20 @@ impl State {
         let mut text = Vec::new();
         let Some(file) = self.open_document(&path)? else { return Ok(None) };
         file.take(LIMIT).read_to_end(&mut text).map_err(|error| self.failed(&error))?;
-        serde_json::from_slice(&text).map(Some).map_err(|error| {
+        let wrong = |error| {
             Error::failed(
                 format!("{} cannot be understood: {error}", path.display()),
                 "mend it, or remove it to begin without what it says",
             )
-        })
+        };
+        let written: Schema = serde_json::from_slice(&text).map_err(wrong)?;
+        if written.schema != schema {
+            return Err(Error::failed(
+                format!("{} is {:?}, not {schema:?}", path.display(), written.schema),
+                "run the version of ringway that wrote it, or remove it",
+            ));
+        }
+        serde_json::from_slice(&text).map(Some).map_err(wrong)
     }
 
     /// `None`: there is none. The daemon's user may write into the directory and root reads there:
@@ -277,14 +291,26 @@ mod tests {
     use super::*;
     use std::os::unix::fs::{PermissionsExt, symlink};
 
+    use serde_json::{Value, json};
+
+    const SCHEMA: &str = "numbers/1";
+
+    fn numbers(numbers: &[u32]) -> Value {
+        json!({ "schema": SCHEMA, "numbers": numbers })
+    }
+
+    fn read(state: &State) -> Result<Option<Value>, Error> {
+        state.read("numbers", SCHEMA)
+    }
+
     #[test]
     fn documents_come_back_and_are_replaced_as_a_whole() {
         let place = tempfile::tempdir().expect("a directory");
         let state = State::new(place.path().join("ringway/gw1"));
-        assert_eq!(state.read::<Vec<u32>>("numbers"), Ok(None));
-        state.write("numbers", &[1, 2]).expect("written");
-        state.write("numbers", &[3]).expect("written");
-        assert_eq!(state.read::<Vec<u32>>("numbers"), Ok(Some(vec![3])));
+        assert_eq!(read(&state), Ok(None));
+        state.write("numbers", &numbers(&[1, 2])).expect("written");
+        state.write("numbers", &numbers(&[3])).expect("written");
+        assert_eq!(read(&state), Ok(Some(numbers(&[3]))));
         let names: Vec<_> = fs::read_dir(state.directory())
             .expect("listed")
             .map(|entry| entry.expect("entry").file_name())
@@ -300,12 +326,12 @@ mod tests {
         let place = tempfile::tempdir().expect("a directory");
         let state = State::new(place.path());
         fs::write(state.path("numbers"), "[1, ").expect("written");
-        let error = state.read::<Vec<u32>>("numbers").expect_err("half a document");
+        let error = read(&state).expect_err("half a document");
         assert!(error.what.contains("numbers.json cannot be understood"), "{error}");
         assert_eq!(state.problems(), [ProblemKind::State.because(error)]);
         state.probe("numbers").expect("room");
-        assert!(!state.trouble("numbers") && state.read::<Vec<u32>>("numbers").is_err());
-        state.write("numbers", &[1]).expect("written");
+        assert!(!state.trouble("numbers") && read(&state).is_err());
+        state.write("numbers", &numbers(&[1])).expect("written");
         assert!(state.problems().is_empty());
 
         let file = State::new(place.path().join("numbers.json"));
@@ -314,16 +340,30 @@ mod tests {
     }
 
     #[test]
+    fn a_document_of_another_schema_is_not_read_and_stays_wrong() {
+        let place = tempfile::tempdir().expect("a directory");
+        let state = State::new(place.path());
+        state.write("numbers", &json!({ "schema": "numbers/2" })).expect("written");
+        let error = read(&state).expect_err("another");
+        assert!(
+            error.what.ends_with("/numbers.json is \"numbers/2\", not \"numbers/1\""),
+            "{error}"
+        );
+        assert!(error.remedy.contains("the version of ringway that wrote it"), "{error}");
+        assert_eq!(state.problems(), [ProblemKind::State.because(error)]);
+    }
+
+    #[test]
     fn nobody_elses_directory_is_trusted() {
         let place = tempfile::tempdir().expect("a directory");
         let state = State::new(place.path());
         fs::set_permissions(place.path(), fs::Permissions::from_mode(0o777)).expect("opened");
-        let error = state.write("numbers", &[1]).expect_err("everybody's");
+        let error = state.write("numbers", &numbers(&[1])).expect_err("everybody's");
         assert!(error.what.contains("by everybody") && error.remedy.contains("o-w"), "{error}");
         fs::set_permissions(place.path(), fs::Permissions::from_mode(0o750)).expect("closed");
         // Only root can give a directory away.
         if std::os::unix::fs::chown(place.path(), Some(54321), None).is_ok() {
-            let error = state.write("numbers", &[1]).expect_err("foreign");
+            let error = state.write("numbers", &numbers(&[1])).expect_err("foreign");
             assert!(error.what.contains("belongs to user 54321"), "{error}");
         }
     }
@@ -338,11 +378,11 @@ mod tests {
             rustix::fs::mknodat(rustix::fs::CWD, &path, kind, mode, 0).expect("made");
         };
         ["numbers.json", ".numbers.json.new", ".probe.new"].into_iter().for_each(fifo);
-        let refused = state.read::<u32>("numbers").expect_err("no document").to_string();
+        let refused = read(&state).expect_err("no document").to_string();
         assert!(refused.contains("not a regular file") && refused.contains("rm -r"), "{refused}");
         state.probe("numbers").expect("room");
-        state.write("numbers", &1).expect("both are replaced");
-        assert_eq!(state.read("numbers"), Ok(Some(1)));
+        state.write("numbers", &numbers(&[1])).expect("both are replaced");
+        assert_eq!(read(&state), Ok(Some(numbers(&[1]))));
     }
 
     #[test]
@@ -352,7 +392,7 @@ mod tests {
         state.write("other", &1).expect("written");
         fs::write(place.path().join("secret"), "2").expect("written");
         symlink(place.path().join("secret"), state.path("numbers")).expect("linked");
-        assert!(state.read::<u32>("numbers").is_err());
+        assert!(read(&state).is_err());
         state.write("numbers", &3).expect("the link is replaced");
         assert_eq!(fs::read_to_string(place.path().join("secret")).expect("read"), "2");
     }

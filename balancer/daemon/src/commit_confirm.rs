@@ -80,7 +80,8 @@ impl Confirm {
     pub fn end<'a>(&mut self, answer: &'a Answer) -> Option<&'a [String]> {
         let names = answer.as_ref().ok().filter(|names| !names.is_empty());
         match (&mut *self, names) {
-            (Confirm::Waiting { .. }, Some(_)) => *self = Confirm::Open,
+            // Even if time was up meanwhile: what is pinned stays.
+            (Confirm::Waiting { .. } | Confirm::Reverted { .. }, Some(_)) => *self = Confirm::Open,
             (Confirm::Waiting { pinning, .. }, None) => *pinning = false,
             (Confirm::Open | Confirm::Reverted { .. }, _) => return None,
         }
@@ -207,6 +208,8 @@ mod tests {
         assert_eq!(confirm.expire(now), Some(names));
         assert_eq!(confirm.expire(now), None);
         assert!(matches!(confirm.nothing(), Some(Err(_))) && confirm.problem().is_some());
+        assert!(confirm.end(&Ok(Vec::new())).is_none() && confirm.problem().is_some());
+        assert!(confirm.end(&Ok(vec!["eth0".to_owned()])).is_some() && confirm.problem().is_none());
     }
 
     #[test]

@@ -1,4 +1,6 @@
-//! What the daemon knows about each backend: its health and the way to it. Pure, but for the time.
+//! What the daemon knows about each backend: its health and the way to it. Pure.
+
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod on_down;
 mod reconfigure;
@@ -95,8 +97,8 @@ pub struct Line {
 
 impl BackendSet {
     /// Everything unknown, but what has no check.
-    pub fn new(config: &Config) -> BackendSet {
-        BackendSet::default().reconfigure(config, Instant::now())
+    pub fn new(config: &Config, now: Instant) -> BackendSet {
+        BackendSet::default().reconfigure(config, now)
     }
 
     /// From now on backends that come up begin slowly where they are to.

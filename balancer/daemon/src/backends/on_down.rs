@@ -147,7 +147,7 @@ mod tests {
              backends = [{{ address = \"10.0.0.2\" }}]\n"
         );
         let config = ringway_config::parse(&text, "ringway.toml").expect("valid");
-        let mut backend_set = BackendSet::new(&config);
+        let mut backend_set = BackendSet::new(&config, Instant::now());
         backend_set.take_ways(|_| way());
         backend_set
     }

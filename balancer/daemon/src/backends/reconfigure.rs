@@ -193,7 +193,7 @@ mod tests {
 
     #[test]
     fn who_stays_keeps_number_and_health() {
-        let mut backend_set = BackendSet::new(&config(&[A, B].join(","), CHECK));
+        let mut backend_set = BackendSet::new(&config(&[A, B].join(","), CHECK), Instant::now());
         backend_set.take(&event(0, Health::Up), Instant::now());
         backend_set.take(&event(1, Health::Down), Instant::now());
         let c = "{ address = \"10.0.0.4\" }";
@@ -211,7 +211,7 @@ mod tests {
 
     #[test]
     fn another_check_begins_with_the_health_there_was() {
-        let mut backend_set = BackendSet::new(&config(&[A, B].join(","), CHECK));
+        let mut backend_set = BackendSet::new(&config(&[A, B].join(","), CHECK), Instant::now());
         backend_set.take(&event(0, Health::Up), Instant::now());
         backend_set.take(&event(1, Health::Down), Instant::now());
         let both = [A, B].join(",");
@@ -246,7 +246,7 @@ mod tests {
             })
         };
         let l2 = config(A, "forward = \"dsr-l2\"\nannounce = \"arp\"");
-        let mut backend_set = BackendSet::new(&config(A, ""));
+        let mut backend_set = BackendSet::new(&config(A, ""), Instant::now());
         backend_set.take_ways(|_| by(None));
         assert!(
             !backend_set.reconfigure(&l2, Instant::now()).waiting(),
@@ -258,7 +258,7 @@ mod tests {
 
     #[test]
     fn a_service_by_another_name_is_the_same() {
-        let mut backend_set = BackendSet::new(&config(A, CHECK));
+        let mut backend_set = BackendSet::new(&config(A, CHECK), Instant::now());
         backend_set.take(&event(0, Health::Up), Instant::now());
         let mut renamed = config(A, CHECK);
         renamed.services[0].name = "new".to_owned().into();
@@ -279,7 +279,7 @@ mod tests {
                 .map(|b| b.slow_start_percent)
                 .collect()
         };
-        let mut backend_set = BackendSet::new(&with(0));
+        let mut backend_set = BackendSet::new(&with(0), Instant::now());
         (0..2).for_each(|id| _ = backend_set.take(&event(id, Health::Up), Instant::now()));
         assert!(
             !backend_set.reconfigure(&with(1), Instant::now()).is_starting_slowly(Instant::now()),
@@ -305,7 +305,7 @@ mod tests {
     #[test]
     fn only_who_comes_up_later_begins_slowly() {
         let slow = format!("{CHECK}\nslow_start = \"30s\"");
-        let mut backend_set = BackendSet::new(&config(&[A, B].join(","), &slow));
+        let mut backend_set = BackendSet::new(&config(&[A, B].join(","), &slow), Instant::now());
         backend_set.take(&event(0, Health::Up), Instant::now());
         assert!(!backend_set.is_starting_slowly(Instant::now()), "the daemon has just begun");
         backend_set.start();

@@ -66,7 +66,10 @@ mod tests {
              address = \"203.0.113.9\"\nport = 80\ncheck = {{ {check} }}\n\
              backends = [{{ address = \"10.0.0.2\" }}, {{ address = \"10.0.0.3\" }}]\n"
         );
-        BackendSet::new(&ringway_config::parse(&text, "ringway.toml").expect("valid"))
+        BackendSet::new(
+            &ringway_config::parse(&text, "ringway.toml").expect("valid"),
+            Instant::now(),
+        )
     }
 
     const TCP: &str = "type = \"tcp\"";

@@ -10,7 +10,7 @@ fn backend_set(service: &str) -> BackendSet {
          address = \"203.0.113.9\"\nport = 80\nprotocol = [\"tcp\", \"udp\"]\n{service}\n\
          backends = [{{ address = \"10.0.0.2\" }}, {{ address = \"10.0.0.3\", weight = 0 }}]\n"
     );
-    BackendSet::new(&ringway_config::parse(&text, "ringway.toml").expect("valid"))
+    BackendSet::new(&ringway_config::parse(&text, "ringway.toml").expect("valid"), Instant::now())
 }
 
 fn way() -> Result<Hop, NoWay> {
@@ -49,7 +49,7 @@ fn a_check_may_ask_elsewhere() {
              {{ address = \"10.0.0.4\", check = {{ address = \"fd00::4\", port = 82 }} }}]\n"
         );
         let config = ringway_config::parse(&text, "ringway.toml").expect("valid");
-        let targets = BackendSet::new(&config).targets(&BTreeMap::new());
+        let targets = BackendSet::new(&config, Instant::now()).targets(&BTreeMap::new());
         targets.iter().map(|target| target.address.to_string()).collect::<Vec<_>>()
     };
     assert_eq!(asked(""), ["10.0.0.2:80", "10.0.0.3:81", "[fd00::4]:82"]);
@@ -127,7 +127,7 @@ fn only_those_known_to_be_down_are_unhealthy() {
              address = \"203.0.113.9\"\nport = 80\n{CHECK}\n{more}\nbackends = [{backends}]\n"
         );
         let config = ringway_config::parse(&text, "ringway.toml").expect("valid");
-        let mut backend_set = BackendSet::new(&config);
+        let mut backend_set = BackendSet::new(&config, Instant::now());
         backend_set.take_ways(|_| way());
         backend_set
     };

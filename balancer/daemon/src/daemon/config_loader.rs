@@ -22,6 +22,8 @@ pub(super) type LoadResult = (u64, Result<Loaded, Refusal>);
 #[derive(Debug)]
 pub(super) struct ConfigLoader {
     held: Arc<()>,
+    /// The newest change.
+    begun: u64,
     send: mpsc::UnboundedSender<LoadResult>,
     receive: mpsc::UnboundedReceiver<LoadResult>,
 }
@@ -29,14 +31,17 @@ pub(super) struct ConfigLoader {
 impl ConfigLoader {
     pub(super) fn new() -> ConfigLoader {
         let (send, receive) = mpsc::unbounded_channel();
-        ConfigLoader { held: Arc::default(), send, receive }
+        ConfigLoader { held: Arc::default(), begun: 0, send, receive }
     }
 
-    /// Judges the change of this number.
+    /// Judges the change of this number, once.
     ///
     /// # Errors
     /// Too many before it hang.
-    pub(super) fn begin(&self, number: u64, judge: Load) -> Result<(), Error> {
+    pub(super) fn begin(&mut self, number: u64, judge: Load) -> Result<(), Error> {
+        if std::mem::replace(&mut self.begun, number) == number {
+            return Ok(());
+        }
         if self.running() >= HANGING {
             return Err(Error::failed(
                 format!("{HANGING} changes before this one hang while they read files"),
@@ -80,8 +85,9 @@ mod tests {
                 Err(Refusal::Wrong(Error::failed("it hung", "")))
             })
         };
-        for number in 0..HANGING as u64 {
+        for number in 1..=HANGING as u64 {
             loader.begin(number, hanging()).expect("room");
+            loader.begin(number, Box::new(|| unreachable!("it is begun"))).expect("nothing to do");
         }
         let refused = loader.begin(9, Box::new(|| unreachable!("it is refused")));
         let refused = refused.expect_err("no room");
@@ -92,7 +98,7 @@ mod tests {
             assert!(number < 9);
         }
         assert_eq!(loader.running(), 0);
-        loader.begin(9, hanging()).expect("room again");
-        assert_eq!(loader.next().await.expect("a result").0, 9);
+        loader.begin(10, hanging()).expect("room again");
+        assert_eq!(loader.next().await.expect("a result").0, 10);
     }
 }

@@ -28,12 +28,13 @@ const SETTLE_PERIOD: u64 = 10;
 const RESERVED: usize = 2;
 
 /// What the loop asks for.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub enum DatapathCommand {
     /// Make the tables fit this state of the world, which has a number.
     Apply(u64, Box<Observed>),
-    /// Make the tables fit another configuration, or leave them as they are.
-    Adopt(Arc<Config>, Box<Observed>),
+    /// Make the tables fit another configuration, that of the change of this number, or leave them as
+    /// they are.
+    Adopt(u64, Arc<Config>, Box<Observed>),
     /// Write the tables, attach to every interface, then give up those of an earlier
     /// configuration.
     Attach(Vec<Interface>, Box<Observed>),
@@ -48,6 +49,17 @@ pub enum DatapathCommand {
     Beat,
 }
 
+impl DatapathCommand {
+    /// Of a change; 0: the start.
+    pub fn number(&self) -> Option<u64> {
+        match self {
+            DatapathCommand::Attach(..) => Some(0),
+            DatapathCommand::Adopt(number, ..) => Some(*number),
+            _ => None,
+        }
+    }
+}
+
 /// What the loop is told.
 #[derive(Debug)]
 pub enum DatapathEvent {
@@ -55,7 +67,7 @@ pub enum DatapathEvent {
     Applied(Option<u64>, Result<(), Error>),
     /// Those of another configuration were written; or why not, and the one from before is in
     /// force.
-    Adopted(Result<(), Error>),
+    Adopted(u64, Result<(), Error>),
     Beat(Result<(), Error>),
     /// How our program stands on each interface slot.
     AttachStates(Result<Vec<(u32, AttachState)>, Error>),
@@ -86,6 +98,8 @@ pub struct DatapathThread {
     /// hears why.
     pub probe: Option<ProbeProgram>,
     commands: mpsc::UnboundedSender<DatapathCommand>,
+    /// The start or the change of the newest order that has a number.
+    newest: Option<u64>,
     thread: thread::JoinHandle<()>,
 }
 
@@ -130,11 +144,15 @@ impl DatapathThread {
             .map_err(|error| {
                 Error::failed(format!("no thread for the packet path: {error}"), "")
             })?;
-        Ok(DatapathThread { opened, view, probe, commands, thread })
+        Ok(DatapathThread { opened, view, probe, commands, newest: None, thread })
     }
 
-    /// Hands over an order; the thread lives as long as this.
-    pub fn order(&self, order: DatapathCommand) {
+    /// Hands over an order; the thread lives as long as this. One to attach, or of a change, is
+    /// carried out once.
+    pub fn order(&mut self, order: DatapathCommand) {
+        if order.number().is_some_and(|new| self.newest.replace(new) == Some(new)) {
+            return;
+        }
         // The thread ends only after this sender is gone.
         let _ = self.commands.send(order);
     }
@@ -182,9 +200,9 @@ impl Worker {
                     let _ = self.reports.send(DatapathEvent::Applied(Some(number), outcome));
                     after
                 }
-                DatapathCommand::Adopt(config, observed) => {
+                DatapathCommand::Adopt(number, config, observed) => {
                     let outcome = self.adopt(config, *observed);
-                    let _ = self.reports.send(DatapathEvent::Adopted(outcome));
+                    let _ = self.reports.send(DatapathEvent::Adopted(number, outcome));
                     None
                 }
                 DatapathCommand::Attach(interfaces, observed) => {

@@ -34,7 +34,7 @@ use crate::health::{self, Checks, Target};
 use crate::network::solicitations::Solicitations;
 use crate::notify::Notifier;
 use crate::reload_diff;
-use crate::server::control::{Command, Reply};
+use crate::server::control::{PendingRequests, Reply, Request};
 use crate::snapshot::StatusStore;
 
 use background_reads::BackgroundReads;
@@ -124,10 +124,17 @@ async fn look_after(
     outcome
 }
 
+impl Moment {
+    fn now() -> Moment {
+        Moment { now: std::time::Instant::now(), wall: std::time::SystemTime::now() }
+    }
+}
+
 /// What is known, and all that events come from and effects go to.
 struct Daemon {
     state: State,
-    commands: mpsc::Receiver<Command>,
+    commands: mpsc::Receiver<Request>,
+    requests: PendingRequests,
     loader: ConfigLoader,
     writer: OverrideWriter,
     datapath: DatapathThread,
@@ -166,8 +173,8 @@ impl Daemon {
                     self.health_file.changed();
                     Event::Checked(event)
                 }
-                Some(command) = self.commands.recv(), if self.state.takes_commands() => {
-                    Event::Command(command)
+                Some((command, reply)) = self.commands.recv(), if self.state.takes_commands() => {
+                    Event::Command(command, self.requests.add(reply))
                 }
                 Some(judged) = self.loader.next() => Event::Judged(Box::new(judged)),
                 Some(written) = self.writer.next() => Event::Written(written),
@@ -227,9 +234,10 @@ impl Daemon {
                 let error = self.probe_routes.update(&ways, &attachment.interfaces, &around);
                 return Ok(Some(Event::ProbeWays(error)));
             }
-            Effect::Lead => {
+            Effect::Lead(number) => {
                 let next = reload.next();
-                return Ok(next.and_then(|next| self.probe_routes.lead(next)).map(Event::Led));
+                let led = next.and_then(|next| self.probe_routes.lead(number, next));
+                return Ok(led.map(Event::Led));
             }
             Effect::Load(number, judge) => {
                 let refused = self.loader.begin(number, self.load(judge)).err();
@@ -261,7 +269,11 @@ impl Daemon {
             Effect::Serving => self.serving(),
             Effect::Recount => self.status_store.settle(),
             Effect::Post => self.post(),
-            Effect::Answer(reply, outcome) => answer(reply, *outcome, self.datapath.view.clone()),
+            Effect::Answer(request, outcome) => {
+                if let Some(reply) = self.requests.take(request) {
+                    answer(reply, *outcome, self.datapath.view.clone());
+                }
+            }
             Effect::AnswerConfirm(answer) => self.status_store.commit_confirm.answer(&answer),
             Effect::Log(line) => self.log_limiter.write(&line),
             Effect::LogRest => self.log_limiter.end(),

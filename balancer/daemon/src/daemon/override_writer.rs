@@ -10,6 +10,9 @@ use tokio::sync::mpsc;
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::timeout;
 
+/// No change has this number.
+pub(super) const NONE: u64 = 0;
+
 /// The number of the change that wanted it, and whether its document is written.
 pub(super) type Written = (u64, Result<(), Error>);
 
@@ -19,6 +22,8 @@ pub(super) struct OverrideWriter {
     state: Arc<State>,
     desk: Arc<Mutex<Desk>>,
     thread: Option<JoinHandle<()>>,
+    /// The newest change that wanted a document.
+    newest: u64,
     send: mpsc::UnboundedSender<Written>,
     receive: mpsc::UnboundedReceiver<Written>,
 }
@@ -37,11 +42,14 @@ fn lock(desk: &Mutex<Desk>) -> MutexGuard<'_, Desk> {
 impl OverrideWriter {
     pub(super) fn new(state: Arc<State>) -> OverrideWriter {
         let (send, receive) = mpsc::unbounded_channel();
-        OverrideWriter { state, desk: Arc::default(), thread: None, send, receive }
+        OverrideWriter { state, desk: Arc::default(), thread: None, newest: 0, send, receive }
     }
 
-    /// Writes this after what is being written. `number`: of the change that wants it.
+    /// Writes this after what is being written. `number`: of the change that wants it, once.
     pub(super) fn write(&mut self, number: u64, document: Overrides) {
+        if number != NONE && std::mem::replace(&mut self.newest, number) == number {
+            return;
+        }
         let mut desk = lock(&self.desk);
         desk.waiting = Some((number, document));
         if std::mem::replace(&mut desk.busy, true) {
@@ -109,7 +117,7 @@ pub(super) mod tests {
         }
 
         pub fn kept(&self) -> Option<Overrides> {
-            self.state.read(overrides::DOCUMENT).expect("read")
+            self.state.read(overrides::DOCUMENT, overrides::SCHEMA).expect("read")
         }
     }
 
@@ -142,7 +150,9 @@ pub(super) mod tests {
         let mut writer = OverrideWriter::new(place.state.clone());
         writer.write(1, drained(1));
         writer.begins().await;
+        writer.write(1, drained(1));
         writer.write(2, drained(2));
+        writer.write(3, drained(3));
         writer.write(3, drained(3));
         assert!(writer.is_busy());
         place.release();

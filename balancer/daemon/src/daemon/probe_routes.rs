@@ -32,6 +32,8 @@ pub(super) struct ProbeRoutes {
     tunnel: Option<ProbeTunnel>,
     /// For a tunnel that a reload opens, when nothing can be loaded any more.
     program: Option<ProbeProgram>,
+    /// The change that routes were made for last.
+    led: u64,
     send: mpsc::UnboundedSender<Made>,
     receive: mpsc::UnboundedReceiver<Made>,
 }
@@ -39,12 +41,15 @@ pub(super) struct ProbeRoutes {
 impl ProbeRoutes {
     pub(super) fn new(tunnel: Option<ProbeTunnel>, program: Option<ProbeProgram>) -> ProbeRoutes {
         let (send, receive) = mpsc::unbounded_channel();
-        ProbeRoutes { tunnel, program, send, receive }
+        ProbeRoutes { tunnel, program, led: 0, send, receive }
     }
 
-    /// Makes the routes of what may follow. `None`: that takes a while, [`ProbeRoutes::next`] has
-    /// the outcome.
-    pub(super) fn lead(&mut self, next: Next<'_>) -> Option<Result<(), Error>> {
+    /// Makes the routes of what may follow, once for the change of this number. `None`: that takes
+    /// a while, [`ProbeRoutes::next`] has the outcome.
+    pub(super) fn lead(&mut self, number: u64, next: Next<'_>) -> Option<Result<(), Error>> {
+        if std::mem::replace(&mut self.led, number) == number {
+            return None;
+        }
         let (config, send) = (next.0.clone(), self.send.clone());
         match &self.tunnel {
             None if !ProbeTunnel::is_needed(&config) => return Some(Ok(())),

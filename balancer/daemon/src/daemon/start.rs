@@ -33,7 +33,7 @@ use crate::network::next_hop;
 use crate::network::solicitations::Solicitations;
 use crate::notify::Notifier;
 use crate::preflight::{self, Finding};
-use crate::server::control::{self, Command};
+use crate::server::control::{self, PendingRequests, Request};
 use crate::snapshot::StatusStore;
 use crate::{commit_confirm, metrics, server};
 
@@ -226,7 +226,7 @@ struct Parts {
     found: Found,
     status_store: Arc<StatusStore>,
     probe_tunnel: Option<ProbeTunnel>,
-    commands: mpsc::Receiver<Command>,
+    commands: mpsc::Receiver<Request>,
 }
 
 async fn assemble(
@@ -239,10 +239,11 @@ async fn assemble(
     let status_store = Arc::new(status_store);
     let held = datapath.view.interfaces().map_err(crate::daemon::datapath_thread::kernel)?;
     let (slots, interfaces) = next_hop::interfaces(&config.node, &held)?;
-    let mut backend_set = BackendSet::new(config);
+    let at = Moment::now();
+    let mut backend_set = BackendSet::new(config, at.now);
     backend_set.mark(&start_config.file, &start_config.overrides);
     if datapath.opened.taken_over.is_some() {
-        inherit(&mut backend_set, datapath)?;
+        inherit(&mut backend_set, at, datapath)?;
     }
     let probe_tunnel = ProbeTunnel::open(config, &backend_set.ids(), &mut datapath.probe)?;
     // Watching begins before the first look, so that no change is missed.
@@ -302,6 +303,7 @@ impl Parts {
         let daemon = Daemon {
             state: State::new(reload, interfaces, backend_set, patience, at),
             commands: self.commands,
+            requests: PendingRequests::default(),
             loader: ConfigLoader::new(),
             writer: OverrideWriter::new(state_dir.clone()),
             probe_routes: ProbeRoutes::new(self.probe_tunnel, datapath.probe.take()),
@@ -324,9 +326,13 @@ impl Parts {
 }
 
 /// Until their first checks, backends keep the health they had.
-fn inherit(backend_set: &mut BackendSet, datapath: &DatapathThread) -> Result<(), Error> {
+fn inherit(
+    backend_set: &mut BackendSet,
+    at: Moment,
+    datapath: &DatapathThread,
+) -> Result<(), Error> {
     let states = datapath.view.services().map_err(crate::daemon::datapath_thread::kernel)?;
-    backend_set.inherit(std::time::Instant::now(), |entry: &Entry, member: &Member| {
+    backend_set.inherit(at.now, |entry: &Entry, member: &Member| {
         let same = states
             .iter()
             .filter(|state| state.key.address == entry.address && state.key.port == entry.port);
@@ -356,6 +362,25 @@ pub fn undo(node: &str, fresh: bool) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::daemon::override_writer::tests::drained;
+
+    #[test]
+    fn overrides_of_another_version_are_neither_believed_nor_overwritten() {
+        let place = tempfile::tempdir().expect("a directory");
+        let text = format!(
+            "[node]\nname = \"gw\"\ninterfaces = [\"eth0\"]\nstate = {:?}\n[[service]]\nname = \"web\"\n\
+             address = \"203.0.113.9\"\nport = 80\nbackends = [{{ address = \"10.0.0.1\" }}]\n",
+            place.path()
+        );
+        let file = ringway_config::parse(&text, "gw.toml").expect("valid");
+        let other = Overrides { schema: "ringway.overrides/9".into(), ..drained(1) };
+        state_dir::State::new(place.path()).write(overrides::DOCUMENT, &other).expect("written");
+        let start = StartConfig::new(file, None);
+        assert_eq!((start.overrides, start.config), (Overrides::default(), start.file));
+        // What is overridden now would have to be added to what is on the disk.
+        assert!(start.state.trouble(overrides::DOCUMENT));
+        assert!(Overrides::load(&start.state).is_err());
+    }
 
     #[test]
     fn a_start_needs_descriptors() {

@@ -38,7 +38,7 @@ pub struct ProbeTunnel {
 }
 
 /// What there is on this machine that the tunnel depends on.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Surroundings {
     rules: Vec<MarkRule>,
     addresses: Vec<Address>,

@@ -70,7 +70,7 @@ impl HealthFile {
     /// What the daemon before, last alive then, has left; nothing if it is of no use now.
     pub fn read(&self, alive: Option<SystemTime>) -> Vec<Saved> {
         let fresh = alive.is_some_and(|alive| alive.elapsed().is_ok_and(|age| age <= FRESH));
-        let document = match self.state.read::<Document>(NAME) {
+        let document = match self.state.read::<Document>(NAME, SCHEMA) {
             Ok(document) => document.filter(|document| fresh && document.is_ours()),
             Err(error) => {
                 tracing::warn!(%error, "health of an earlier daemon not read");
@@ -140,7 +140,7 @@ impl Document {
     }
 
     fn is_ours(&self) -> bool {
-        self.schema == SCHEMA && self.boot_id == boot_id() && !self.boot_id.is_empty()
+        self.boot_id == boot_id() && !self.boot_id.is_empty()
     }
 }
 

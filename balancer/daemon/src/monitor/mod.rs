@@ -1,5 +1,7 @@
 //! What the counters tell: rates, losses, silence.
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
 pub mod counter_watch;
 pub mod no_reply_watch;
 pub mod rates;

@@ -17,7 +17,7 @@ fn config(services: &[String]) -> Config {
 }
 
 fn changes(old: &Config, new: &Config) -> Changes {
-    ConfigDiff { old, new }.changes(&BackendSet::new(old)).expect("a plan")
+    ConfigDiff { old, new }.changes(&BackendSet::new(old, Instant::now())).expect("a plan")
 }
 
 const A: &str = "{ address = \"10.0.0.2\" }";
@@ -92,7 +92,7 @@ fn a_new_backend_takes_its_share_of_the_ring_alone() {
     // A third, and little more.
     assert!((21_845..24_000).contains(&moved_slots) && slots == 65_537, "{moved_slots}");
     // Nobody has looked for the new one yet, so they do not move at once.
-    let (mut found, before) = (found, BackendSet::new(&old));
+    let (mut found, before) = (found, BackendSet::new(&old, Instant::now()));
     found.note(before.reconfigure(&new, Instant::now()).idle_beside(&before));
     assert!(found.rings[0].once_up && found.no_traffic_yet.len() == 1, "{found:?}");
     assert_eq!(found.no_traffic_yet[0].address.to_string(), "10.0.0.4");

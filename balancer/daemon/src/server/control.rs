@@ -1,6 +1,7 @@
 //! What changes something: `POST /v1/reload`, `/v1/backend` and `/v1/overrides/clear`. Handed to
 //! the daemon's loop, which does one at a time.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 
@@ -30,13 +31,38 @@ pub enum Command {
         dry_run: bool,
         /// The file that is meant, as an absolute path; refused when it is not the daemon's.
         file: Option<PathBuf>,
-        /// `None`: SIGHUP, nobody waits.
-        reply: Option<Reply>,
     },
-    /// Read the overrides again that could not be read or kept; nobody waits.
+    /// Read the overrides again that could not be read or kept.
     Recall,
     /// Say something about a backend that the file does not.
-    Override { change: Change, by: Asker, reply: Reply },
+    Override { change: Change, by: Asker },
+}
+
+/// A command of somebody who waits for its outcome.
+pub type Request = (Command, Reply);
+
+/// The number of a request, which no other ever gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct RequestId(pub u64);
+
+/// Requests that are not answered yet.
+#[derive(Debug, Default)]
+pub struct PendingRequests {
+    last: u64,
+    replies: BTreeMap<RequestId, Reply>,
+}
+
+impl PendingRequests {
+    pub fn add(&mut self, reply: Reply) -> RequestId {
+        self.last += 1;
+        self.replies.insert(RequestId(self.last), reply);
+        RequestId(self.last)
+    }
+
+    /// Where its outcome goes; `None`: it is answered.
+    pub fn take(&mut self, request: RequestId) -> Option<Reply> {
+        self.replies.remove(&request)
+    }
 }
 
 /// Who asks, as the kernel tells of the socket's other end (unix(7), SO_PEERCRED).
@@ -55,7 +81,7 @@ impl fmt::Display for Asker {
     }
 }
 
-pub type Control = mpsc::Sender<Command>;
+pub type Control = mpsc::Sender<Request>;
 
 /// Commands that wait at most; who brings another waits with it.
 pub const WAITING: usize = 16;
@@ -70,9 +96,7 @@ pub fn router<S>(control: Control) -> Router<S> {
 
 async fn reload(State(control): State<Control>, body: Bytes) -> Response {
     match read(&body, Some(Reload::default())) {
-        Ok(Reload { dry_run, file }) => {
-            ask(&control, |reply| Command::Reload { dry_run, file, reply: Some(reply) }).await
-        }
+        Ok(Reload { dry_run, file }) => ask(&control, Command::Reload { dry_run, file }).await,
         Err(error) => refuse(&error),
     }
 }
@@ -83,7 +107,7 @@ async fn backend(
     body: Bytes,
 ) -> Response {
     match read::<Change>(&body, None) {
-        Ok(change) => ask(&control, |reply| Command::Override { change, by, reply }).await,
+        Ok(change) => ask(&control, Command::Override { change, by }).await,
         Err(error) => refuse(&error),
     }
 }
@@ -96,7 +120,7 @@ async fn clear(
     match read(&body, Some(Clear::default())) {
         Ok(Clear { service, backend }) => {
             let change = Change::Clear { service, backend };
-            ask(&control, |reply| Command::Override { change, by, reply }).await
+            ask(&control, Command::Override { change, by }).await
         }
         Err(error) => refuse(&error),
     }
@@ -114,9 +138,9 @@ fn read<T: DeserializeOwned>(body: &[u8], empty: Option<T>) -> Result<T, Error> 
     })
 }
 
-async fn ask(control: &Control, command: impl FnOnce(Reply) -> Command) -> Response {
+async fn ask(control: &Control, command: Command) -> Response {
     let (reply, answer) = oneshot::channel();
-    let sent = control.send(command(reply)).await.is_ok();
+    let sent = control.send((command, reply)).await.is_ok();
     let ending = || Error::failed("the daemon is ending", "ask again once it runs");
     match answer.await {
         Ok(Ok(changes)) if sent => Json(changes).into_response(),

@@ -13,7 +13,6 @@ use ringway_api::documents::status::Status;
 use ringway_api::error::{Error, Kind};
 
 use super::BODY_LIMIT;
-use super::control::Command;
 use crate::server::api;
 use crate::snapshot::{Snapshot, StatusStore};
 
@@ -41,18 +40,11 @@ async fn with_server<T: Send + 'static>(
     let status_store = Arc::new(StatusStore::new("gw1", None));
     status_store.post(Snapshot { node: "gw1".into(), ..Snapshot::default() });
     let listener = api::listen(&socket.0).expect("listens");
-    let (control, mut commands) = tokio::sync::mpsc::channel(1);
+    let (control, mut commands) = tokio::sync::mpsc::channel::<super::control::Request>(1);
     // Says what it was asked for, as a daemon that cannot do it.
     let daemon = tokio::spawn(async move {
-        while let Some(command) = commands.recv().await {
-            let asked = format!("{command:?}");
-            let (Command::Reload { reply: Some(reply), .. } | Command::Override { reply, .. }) =
-                command
-            else {
-                continue;
-            };
-            let what = asked.split("reply").next().unwrap_or_default().to_owned();
-            let _ = reply.send(Err(Error::configuration(what, "mend it")));
+        while let Some((command, reply)) = commands.recv().await {
+            let _ = reply.send(Err(Error::configuration(format!("{command:?}"), "mend it")));
         }
     });
     let serving = tokio::spawn(api::serve(listener, status_store, control));

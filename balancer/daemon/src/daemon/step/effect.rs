@@ -17,11 +17,12 @@ use crate::backends::Line;
 use crate::commit_confirm::Answer;
 use crate::daemon::datapath_thread::DatapathCommand;
 use crate::health::dsr_probe::Surroundings;
-use crate::server::control::Reply;
+use crate::server::control::RequestId;
 
-/// What the loop does, in this order, after a step; it waits for none. What fails is an event.
-/// Effects may come twice, and what they read of the state is as it is after the step.
-#[derive(Debug)]
+/// What the loop does, in this order, after a step; it waits for none. What fails is an event. One
+/// that is carried out twice does what it does once; what it reads of the state is as it is after
+/// the step.
+#[derive(Clone, Debug)]
 pub enum Effect {
     Datapath(DatapathCommand),
     /// Checks, and the routes that they take, are to be those of the backends that are and that
@@ -30,7 +31,7 @@ pub enum Effect {
     /// The checks' tunnel leads where the ways lead now.
     ProbeWays(Box<Surroundings>),
     /// Makes the tunnel's routes that the change's new checks take.
-    Lead,
+    Lead(u64),
     Load(u64, Judge),
     /// Keeps these overrides. With the number of the change that wants it.
     Keep(u64, Overrides),
@@ -58,7 +59,7 @@ pub enum Effect {
     /// Flows that were counted before are counted anew.
     Recount,
     Post,
-    Answer(Reply, Box<Result<Changes, Error>>),
+    Answer(RequestId, Box<Result<Changes, Error>>),
     AnswerConfirm(Answer),
     Log(LogLine),
     /// A short while is over: lines that were not told in full are counted.

@@ -2,6 +2,8 @@
 //! call, no clock, no log. The loop (`daemon/mod.rs`) carries effects out and makes events of what
 //! comes of them.
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
 mod attachment;
 mod effect;
 mod monitor;
@@ -24,7 +26,7 @@ use crate::daemon::datapath_thread::DatapathEvent;
 use crate::daemon::netlink_watch::Found;
 use crate::daemon::override_writer::Written;
 use crate::health;
-use crate::server::control::Command;
+use crate::server::control::{Command, RequestId};
 
 use attachment::Stage;
 use effect::Effects;
@@ -47,12 +49,6 @@ pub(super) struct Moment {
     pub(super) wall: SystemTime,
 }
 
-impl Moment {
-    pub(super) fn now() -> Moment {
-        Moment { now: Instant::now(), wall: SystemTime::now() }
-    }
-}
-
 #[derive(Debug)]
 pub(super) enum Event {
     /// Time has passed: [`State::until`].
@@ -71,7 +67,7 @@ pub(super) enum Event {
     Datapath(DatapathEvent),
     Seen(Seen),
     /// Somebody asks for a change; only while [`State::takes_commands`].
-    Command(Command),
+    Command(Command, RequestId),
     /// SIGHUP.
     HungUp,
     Judged(Box<LoadResult>),
@@ -134,7 +130,7 @@ impl State {
             Event::ProbeWays(error) => self.probe_ways(error),
             Event::Datapath(event) => self.datapath(event),
             Event::Seen(seen) => self.seen(seen),
-            Event::Command(command) => self.begin(command),
+            Event::Command(command, request) => self.begin(command, Some(request)),
             Event::HungUp => self.reload.hung_up = true,
             Event::Judged(judged) => self.judged(*judged),
             Event::Written(written) => self.written(written),
@@ -149,7 +145,7 @@ impl State {
         match event {
             DatapathEvent::Applied(number, outcome) => self.applied(number, outcome),
             // They post where there is something to tell.
-            DatapathEvent::Adopted(outcome) => return self.adopted(outcome),
+            DatapathEvent::Adopted(number, outcome) => return self.adopted(number, outcome),
             DatapathEvent::AttachStates(Ok(states)) => return self.verify(states),
             DatapathEvent::AttachStates(Err(error)) => self.unread(error),
             DatapathEvent::Confirmed(answer) => self.confirmed(answer),
@@ -175,7 +171,7 @@ impl State {
         }
         self.advance();
         if self.takes_commands() && std::mem::take(&mut self.reload.hung_up) {
-            self.begin(Command::Reload { dry_run: false, file: None, reply: None });
+            self.begin(Command::Reload { dry_run: false, file: None }, None);
         }
         if !self.serving && self.attachment.is_done() && self.tables.error.is_none() {
             self.serving = true;

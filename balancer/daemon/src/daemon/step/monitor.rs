@@ -10,10 +10,10 @@ use ringway_api::problem_kind::ProblemKind;
 
 use super::State;
 use super::effect::{Effect, LogLine};
-use super::reload::NONE;
 use crate::daemon::background_reads::Seen;
 use crate::daemon::datapath_thread::DatapathCommand;
 use crate::daemon::log_transitions::beside;
+use crate::daemon::override_writer::NONE;
 use crate::health::Lack;
 use crate::monitor::counter_watch::{self, CounterWatch};
 use crate::monitor::no_reply_watch::{self, NoReplyWatch};
@@ -139,7 +139,7 @@ impl State {
             match self.reload.to_keep() {
                 // The disk may have what was refused meanwhile.
                 Some(kept) => self.effects.push(Effect::Keep(NONE, kept.clone())),
-                None => self.begin(Command::Recall),
+                None => self.begin(Command::Recall, None),
             }
         }
         if attached && ticks.is_multiple_of(every(no_reply_watch::PERIOD)) {

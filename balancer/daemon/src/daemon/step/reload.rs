@@ -26,13 +26,11 @@ use crate::daemon::announce;
 use crate::daemon::config_loader::LoadResult;
 use crate::daemon::datapath_thread::DatapathCommand;
 use crate::daemon::load::{Loaded, Refusal};
-use crate::daemon::override_writer::Written;
-use crate::server::control::{Asker, Command, Reply};
+use crate::daemon::override_writer::{NONE, Written};
+use crate::server::control::{Asker, Command, RequestId};
 
 /// A configuration must be read and judged within this, what is kept beside it included.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// No change has this number.
-pub(super) const NONE: u64 = 0;
 
 /// The configuration in force, and what is to follow it.
 #[derive(Debug)]
@@ -98,7 +96,7 @@ impl Reload {
 pub(super) struct Change {
     number: u64,
     kind: Kind,
-    reply: Option<Reply>,
+    request: Option<RequestId>,
     /// What was said of backends, and by whom.
     said: Option<(overrides::Change, Asker)>,
     began: Instant,
@@ -168,25 +166,24 @@ impl State {
         self.attachment.is_done() && self.reload.change.is_none()
     }
 
-    pub(super) fn begin(&mut self, command: Command) {
+    /// `request`: who waits for the outcome, if somebody does.
+    pub(super) fn begin(&mut self, command: Command, request: Option<RequestId>) {
         let mut said = None;
-        let (kind, reply, judge) = match command {
-            Command::Reload { dry_run, file, reply } => {
-                let kind = if dry_run { Kind::DryRun } else { Kind::Reload };
-                (kind, reply, Judge::File(file))
-            }
-            Command::Override { change, by, reply } => {
+        let (kind, judge) = match command {
+            Command::Reload { dry_run: true, file } => (Kind::DryRun, Judge::File(file)),
+            Command::Reload { file, .. } => (Kind::Reload, Judge::File(file)),
+            Command::Override { change, by } => {
                 said = Some((change.clone(), by));
-                (Kind::Override, Some(reply), Judge::Overridden(change))
+                (Kind::Override, Judge::Overridden(change))
             }
-            Command::Recall => (Kind::Recall, None, Judge::Recalled),
+            Command::Recall => (Kind::Recall, Judge::Recalled),
         };
         if kind == Kind::Reload {
             self.effects.push(Effect::Reloading);
         }
         self.reload.changes += 1;
         let (number, began) = (self.reload.changes, self.at.now);
-        self.reload.change = Some(Change { number, kind, reply, said, began, next: None });
+        self.reload.change = Some(Change { number, kind, request, said, began, next: None });
         self.effects.push(Effect::Load(number, judge));
     }
 
@@ -215,7 +212,7 @@ impl State {
         let until = self.at.now + FIRST_RESULTS;
         let (stage, effect) = match change.kind {
             Kind::Override => (Stage::Keeping, Effect::Keep(number, loaded.overrides.clone())),
-            _ => (Stage::Leading, Effect::Lead),
+            _ => (Stage::Leading, Effect::Lead(number)),
         };
         change.next = Some(Next { loaded, backend_set, until, stage });
         self.effects.push(effect);
@@ -237,7 +234,7 @@ impl State {
             return self.refuse(error);
         }
         next.stage = Stage::Leading;
-        self.effects.push(Effect::Lead);
+        self.effects.push(Effect::Lead(number));
     }
 
     /// The routes that the change's checks take are there, or cannot be.
@@ -264,20 +261,24 @@ impl State {
                 "does the file system of the configuration, of a ca_file or of [node] state hang? Then try again",
             ));
         }
-        let next = self.reload.change.as_mut().and_then(|change| change.next.as_mut());
-        let Some(next) = next.filter(|next| next.stage == Stage::Waiting) else { return };
+        let Some(Change { number, next: Some(next), .. }) = &mut self.reload.change else { return };
+        if next.stage != Stage::Waiting {
+            return;
+        }
+        let number = *number;
         if next.backend_set.waiting_beside(&self.tables.backend_set) && now < next.until {
             return;
         }
         next.stage = Stage::Ordered;
         let observed = self.tables.observed_of(&next.backend_set, now);
-        self.effects.order(DatapathCommand::Adopt(next.loaded.config.clone(), observed));
+        self.effects.order(DatapathCommand::Adopt(number, next.loaded.config.clone(), observed));
     }
 
     /// The tables were written, or not.
-    pub(super) fn adopted(&mut self, outcome: Result<(), Error>) {
+    pub(super) fn adopted(&mut self, number: u64, outcome: Result<(), Error>) {
         self.apply_soon();
-        let change = self.reload.change.as_mut().filter(|change| change.is_ordered());
+        let change = self.reload.change.as_mut();
+        let change = change.filter(|change| change.number == number && change.is_ordered());
         let Some(change) = change else { return };
         if let Err(error) = outcome {
             return self.refuse(error);
@@ -344,7 +345,7 @@ impl State {
     }
 
     fn end(&mut self, mut outcome: Result<Changes, Error>) {
-        let Some(Change { kind, reply, began, .. }) = self.reload.change.take() else { return };
+        let Some(Change { kind, request, began, .. }) = self.reload.change.take() else { return };
         if let Ok(changes) = &mut outcome {
             changes.dry_run = kind == Kind::DryRun;
             let took = self.at.now.saturating_duration_since(began);
@@ -366,8 +367,8 @@ impl State {
         }
         // The client may ask for the status next.
         self.effects.post();
-        if let Some(reply) = reply {
-            self.effects.push(Effect::Answer(reply, Box::new(outcome)));
+        if let Some(request) = request {
+            self.effects.push(Effect::Answer(request, Box::new(outcome)));
         }
     }
 }

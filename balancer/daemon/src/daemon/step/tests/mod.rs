@@ -138,13 +138,17 @@ fn running() -> World {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 256, ..ProptestConfig::default() })]
 
     /// Whatever happens, in the end one configuration is in force, in the tables and on the disk;
-    /// everybody was answered; and our program is on every interface that was not given up.
+    /// everybody was answered; and our program is on every interface that was not given up. The
+    /// same when each effect is carried out twice.
     #[test]
-    fn all_ends_well(happenings in prop::collection::vec(happening(), 0..120)) {
+    fn all_ends_well(
+        twice in any::<bool>(),
+        happenings in prop::collection::vec(happening(), 0..120),
+    ) {
         let mut world = World::new();
+        world.twice = twice;
         for one in &happenings {
             happen(&mut world, one);
         }

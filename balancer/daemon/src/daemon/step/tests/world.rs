@@ -23,10 +23,11 @@ use crate::commit_confirm::Confirm;
 use crate::daemon::datapath_thread::{Attachments, DatapathCommand, DatapathEvent};
 use crate::daemon::load::{Loaded, Refusal};
 use crate::daemon::netlink_watch::Found;
+use crate::daemon::override_writer::NONE;
 use crate::health::dsr_probe::Surroundings;
 use crate::health::{self, Health};
 use crate::network::next_hop::{Existing, Hop, NoWay, Ways};
-use crate::server::control::{Asker, Command};
+use crate::server::control::{Asker, Command, PendingRequests};
 
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 /// Slots of the interfaces; the first carries the default route.
@@ -109,10 +110,15 @@ pub(super) struct World {
     /// Backends that were on the disk when the process began.
     inherited: Vec<String>,
     pub(super) confirming: bool,
-    /// The newest change, and the newest order to write the tables.
-    numbers: (u64, u64),
+    /// The newest change, the newest order to write the tables, and the newest change that was kept.
+    numbers: (u64, u64, u64),
     /// The process is killed after so many effects.
     pub(super) fuse: Option<usize>,
+    requests: PendingRequests,
+    /// The start or the change that the thread was given the newest order of.
+    newest: Option<u64>,
+    /// Each effect is carried out twice.
+    pub(super) twice: bool,
 }
 
 impl World {
@@ -140,8 +146,11 @@ impl World {
             asked: Vec::new(),
             inherited: Vec::new(),
             confirming: false,
-            numbers: (0, 0),
+            numbers: (0, 0, 0),
             fuse: None,
+            requests: PendingRequests::default(),
+            newest: None,
+            twice: false,
         };
         world.start();
         world
@@ -152,7 +161,7 @@ impl World {
         self.on.retain(|slot| !self.provisional.contains(slot));
         self.provisional.clear();
         self.file = self.file.max(1);
-        (self.leading, self.looking) = (false, false);
+        (self.leading, self.looking, self.newest) = (false, false, None);
         (self.reloading, self.confirming, self.fuse) = (false, false, None);
         (self.orders, self.readings, self.writes) = Default::default();
         self.asked.clear();
@@ -165,7 +174,7 @@ impl World {
         self.trouble = std::mem::take(&mut self.unreadable);
         let known = if self.trouble { &Overrides::default() } else { &self.disk };
         self.state = begin(&file(self.file), known, !self.trouble, self.now);
-        (self.started, self.numbers) = (self.now, (0, 0));
+        (self.started, self.numbers) = (self.now, (0, 0, 0));
         self.config = self.state.reload.config.clone();
         self.network();
     }
@@ -198,6 +207,9 @@ impl World {
                     return self.restart();
                 }
                 self.fuse = self.fuse.map(|left| left - 1);
+                if self.twice {
+                    events.extend(self.carry_out(effect.clone()));
+                }
                 events.extend(self.carry_out(effect));
             }
         }
@@ -207,13 +219,15 @@ impl World {
     fn carry_out(&mut self, effect: Effect) -> Option<Event> {
         match effect {
             Effect::Datapath(command) => self.order(command),
-            Effect::Lead => {
-                assert!(!self.leading && self.state.reload.next().is_some());
+            Effect::Lead(_) => {
+                assert!((!self.leading || self.twice) && self.state.reload.next().is_some());
                 self.leading = true;
             }
             Effect::Load(number, judge) => {
-                assert!(number > self.numbers.0, "each change has a number of its own");
-                self.numbers.0 = number;
+                if std::mem::replace(&mut self.numbers.0, number) >= number {
+                    assert!(self.twice, "each change has a number of its own");
+                    return None;
+                }
                 let reload = &self.state.reload;
                 let (file, known) = (reload.file.clone(), reload.overrides.clone());
                 let kept = reload.to_keep().cloned();
@@ -223,6 +237,10 @@ impl World {
                 self.readings.push_back(Reading { number, judge, file, known, kept });
             }
             Effect::Keep(number, overrides) => {
+                if number != NONE && std::mem::replace(&mut self.numbers.2, number) >= number {
+                    assert!(self.twice, "each change is kept once");
+                    return None;
+                }
                 // What is being written is the first; of those that wait the newest alone is
                 // written.
                 self.writes.truncate(1);
@@ -235,10 +253,17 @@ impl World {
                 let overrides_unknown = unknown && idle;
                 return Some(Event::Surveyed(Survey { overrides_unknown, ..Survey::default() }));
             }
-            Effect::Reloading => assert!(!std::mem::replace(&mut self.reloading, true)),
-            Effect::Reloaded => assert!(std::mem::replace(&mut self.reloading, false)),
+            Effect::Reloading => {
+                assert!(!std::mem::replace(&mut self.reloading, true) || self.twice)
+            }
+            Effect::Reloaded => {
+                assert!(std::mem::replace(&mut self.reloading, false) || self.twice)
+            }
             Effect::Serving => assert!(self.state.attachment.is_done()),
-            Effect::Answer(reply, outcome) => drop(reply.send(*outcome)),
+            Effect::Answer(request, outcome) => match self.requests.take(request) {
+                Some(reply) => drop(reply.send(*outcome)),
+                None => assert!(self.twice, "answered once"),
+            },
             Effect::AnswerConfirm(_) => self.confirming = false,
             Effect::Fail(_) => {
                 // The loop ends.
@@ -251,10 +276,22 @@ impl World {
 
     /// The thread is given an order.
     fn order(&mut self, command: DatapathCommand) {
+        if command.number().is_some_and(|new| self.newest.replace(new) == Some(new)) {
+            assert!(self.twice, "ordered once");
+            return;
+        }
+        if !self.twice {
+            self.hold_against_others(&command);
+        }
+        self.orders.push_back(command);
+    }
+
+    /// An order, against those that wait.
+    fn hold_against_others(&mut self, command: &DatapathCommand) {
         let reverted = self.state.confirm.reverted().to_vec();
         let count =
             |what: fn(&DatapathCommand) -> bool| self.orders.iter().filter(|o| what(o)).count();
-        match &command {
+        match command {
             DatapathCommand::Attach(..) => {
                 assert_eq!(count(|o| matches!(o, DatapathCommand::Attach(..))), 0);
                 let late = self.now >= self.started + FIRST_RESULTS;
@@ -284,7 +321,6 @@ impl World {
             }
             DatapathCommand::Describe(_) | DatapathCommand::Beat => {}
         }
-        self.orders.push_back(command);
     }
 
     /// The thread carries out an order, or cannot.
@@ -293,11 +329,11 @@ impl World {
         let outcome = if good { Ok(()) } else { Err(refused()) };
         let event = match order {
             DatapathCommand::Apply(number, _) => DatapathEvent::Applied(Some(number), outcome),
-            DatapathCommand::Adopt(config, _) => {
+            DatapathCommand::Adopt(number, config, _) => {
                 if good {
                     (self.config, self.tables) = (config.clone(), Some(config));
                 }
-                DatapathEvent::Adopted(outcome)
+                DatapathEvent::Adopted(number, outcome)
             }
             DatapathCommand::Attach(interfaces, _) => {
                 let outcome = outcome.map(|()| self.attach(&interfaces, true));
@@ -442,10 +478,12 @@ impl World {
             _ => None,
         };
         self.asked.push((backend, answer));
-        self.event(Event::Command(match change {
-            Some(change) => Command::Override { change, by: Asker { user: None }, reply },
-            None => Command::Reload { dry_run, file: None, reply: Some(reply) },
-        }));
+        let command = match change {
+            Some(change) => Command::Override { change, by: Asker { user: None } },
+            None => Command::Reload { dry_run, file: None },
+        };
+        let request = self.requests.add(reply);
+        self.event(Event::Command(command, request));
     }
 
     pub(super) fn confirm(&mut self) {
@@ -516,7 +554,7 @@ fn of(overrides: &Overrides) -> impl Iterator<Item = String> {
 
 fn begin(file: &Arc<Config>, overrides: &Overrides, recalled: bool, now: Instant) -> State {
     let config = Arc::new(overrides.apply(file));
-    let mut backend_set = BackendSet::new(&config);
+    let mut backend_set = BackendSet::new(&config, now);
     backend_set.mark(file, overrides);
     let at = Moment { now, wall: SystemTime::UNIX_EPOCH };
     let reload = Reload::new(config, file.clone(), overrides.clone(), recalled, at.wall);
