@@ -47,6 +47,8 @@ pub enum Confirm {
     Reverted {
         /// Names of interfaces.
         names: Vec<String>,
+        /// Why the program may still be on one of them.
+        error: Option<Error>,
     },
 }
 
@@ -72,7 +74,7 @@ impl Confirm {
         match self {
             Confirm::Open => Some(Ok(Vec::new())),
             Confirm::Waiting { .. } => None,
-            Confirm::Reverted { names } => Some(Err(too_late(names))),
+            Confirm::Reverted { names, error } => Some(Err(too_late(names, error.as_ref()))),
         }
     }
 
@@ -92,8 +94,15 @@ impl Confirm {
     pub fn expire(&mut self, now: Instant) -> Option<Vec<String>> {
         self.until().filter(|until| now >= *until)?;
         let names = self.waiting().to_vec();
-        *self = Confirm::Reverted { names: names.clone() };
+        *self = Confirm::Reverted { names: names.clone(), error: None };
         Some(names)
+    }
+
+    /// What was given up may still be attached.
+    pub fn not_reverted(&mut self, why: Error) {
+        if let Confirm::Reverted { error, .. } = self {
+            *error = Some(why);
+        }
     }
 
     pub fn waiting(&self) -> &[String] {
@@ -106,7 +115,7 @@ impl Confirm {
     /// Those that were given up.
     pub fn reverted(&self) -> &[String] {
         match self {
-            Confirm::Reverted { names } => names,
+            Confirm::Reverted { names, .. } => names,
             _ => &[],
         }
     }
@@ -127,8 +136,8 @@ impl Confirm {
 
     /// For `status`, once something was given up.
     pub fn problem(&self) -> Option<Problem> {
-        let names = self.reverted();
-        (!names.is_empty()).then(|| ProblemKind::Unconfirmed.because(too_late(names)))
+        let Confirm::Reverted { names, error } = self else { return None };
+        Some(ProblemKind::Unconfirmed.because(too_late(names, error.as_ref())))
     }
 }
 
@@ -180,12 +189,13 @@ fn lock<T>(what: &Mutex<T>) -> MutexGuard<'_, T> {
     what.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn too_late(names: &[String]) -> Error {
+fn too_late(names: &[String], error: Option<&Error>) -> Error {
+    let outcome = match error {
+        None => "so the program was taken off again".to_owned(),
+        Some(error) => format!("and taking the program off failed: {}", error.what),
+    };
     Error::failed(
-        format!(
-            "{}: nobody confirmed in time, so the program was taken off again",
-            names.join(", ")
-        ),
+        format!("{}: nobody confirmed in time, {outcome}", names.join(", ")),
         "restart the daemon (`systemctl restart ringway`, or by hand as it was started), see that the machine can be reached, then: \
          ringway confirm",
     )

@@ -42,6 +42,7 @@ pub enum DatapathCommand {
     Mend(Vec<Interface>),
     /// Pin what is attached provisionally.
     Confirm,
+    /// Take off what is attached provisionally.
     Revert,
     /// Another MAC address, MTU or index.
     Describe(Interface),
@@ -73,6 +74,10 @@ pub enum DatapathEvent {
     AttachStates(Result<Vec<(u32, AttachState)>, Error>),
     /// What was provisional is pinned: names of interfaces, or why it is not.
     Confirmed(Result<Vec<String>, Error>),
+    /// What was provisional is off, or why it may not be.
+    Reverted(Result<(), Error>),
+    /// Why the packet path does not know how this interface is now.
+    NotDescribed(Interface, Error),
     /// Attached to these interfaces; or the tables do not fit, or the first interface that refused.
     Attached(Vec<Interface>, Result<Attachments, Error>),
     /// Attached again to these interfaces, or why not.
@@ -222,13 +227,14 @@ impl Worker {
                     None
                 }
                 DatapathCommand::Revert => {
-                    self.revert();
+                    let outcome = self.revert();
+                    let _ = self.reports.send(DatapathEvent::Reverted(outcome));
                     None
                 }
                 DatapathCommand::Describe(interface) => {
                     if let Err(error) = self.gateway.set_iface(&interface) {
-                        // Mostly gone since it was seen, which the watch over interfaces tells.
-                        tracing::warn!(interface = interface.name, %error, "not described");
+                        let event = DatapathEvent::NotDescribed(interface, kernel(error));
+                        let _ = self.reports.send(event);
                     }
                     None
                 }
@@ -400,13 +406,16 @@ impl Worker {
         Ok(std::mem::take(&mut self.provisional).into_iter().map(|(_, name)| name).collect())
     }
 
-    fn revert(&mut self) {
+    /// The first refusal keeps none of the others attached.
+    fn revert(&mut self) -> Result<(), Error> {
+        let mut outcome = Ok(());
         for (slot, name) in std::mem::take(&mut self.provisional) {
             match self.gateway.revert(slot) {
                 Ok(()) => tracing::warn!(interface = name, "detached"),
-                Err(error) => tracing::error!(interface = name, %error, "not detached"),
+                Err(error) => outcome = outcome.and(Err(kernel(error))),
             }
         }
+        outcome
     }
 
     fn beat(&mut self) -> Result<Vec<AttachStateQuery>, Error> {

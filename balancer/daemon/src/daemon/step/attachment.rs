@@ -33,6 +33,8 @@ pub struct Attachment {
     states: BTreeMap<u32, AttachState>,
     /// Slots of interfaces that are not there.
     gone: BTreeSet<u32>,
+    /// Slots of interfaces that the packet path knows only as they were.
+    outdated: BTreeSet<u32>,
     /// The interfaces as they were found last.
     pub existing: Existing,
     /// An order to attach again is on its way.
@@ -152,6 +154,16 @@ impl Attachment {
         let whole = self.interfaces.iter().filter(whole).cloned().collect();
         self.mending = true;
         effects.order(DatapathCommand::Mend(whole));
+    }
+
+    /// Tells the packet path once more what it could not take.
+    fn describe_again(&mut self, effects: &mut Effects) {
+        let outdated = std::mem::take(&mut self.outdated).into_iter();
+        let (gone, here): (BTreeSet<u32>, BTreeSet<u32>) =
+            outdated.partition(|slot| self.gone.contains(slot));
+        self.outdated = gone;
+        let known = self.interfaces.iter().filter(|known| here.contains(&known.slot));
+        known.for_each(|known| effects.order(DatapathCommand::Describe(known.clone())));
     }
 
     /// Takes note of how the interfaces are, and tells the packet path. Whether they come, go or
@@ -382,6 +394,7 @@ impl State {
         let mut changed = self.monitor.beat_error.take().is_some();
         if self.attachment.is_done() {
             changed |= self.attachment.note(states, &mut self.effects);
+            self.attachment.describe_again(&mut self.effects);
             self.attachment.mend(&self.confirm, &mut self.effects);
         }
         if changed {
@@ -432,6 +445,19 @@ impl State {
         self.effects.log(LogLine { interfaces, ..LogLine::new(Level::ERROR, text) });
         self.effects.order(DatapathCommand::Revert);
         self.effects.post();
+    }
+
+    pub(super) fn not_reverted(&mut self, error: Error) {
+        self.effects.error("not detached", &error);
+        self.confirm.not_reverted(error);
+    }
+
+    /// Mostly the interface is gone since it was seen.
+    pub(super) fn not_described(&mut self, interface: &Interface, error: &Error) {
+        self.attachment.outdated.insert(interface.slot);
+        let (name, error) = (Some(interface.name.clone()), Some(error.to_string()));
+        let line = LogLine::new(Level::WARN, "not described");
+        self.effects.log(LogLine { interface: name, error, ..line });
     }
 }
 

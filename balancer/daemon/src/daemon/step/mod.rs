@@ -149,6 +149,9 @@ impl State {
             DatapathEvent::AttachStates(Ok(states)) => return self.verify(states),
             DatapathEvent::AttachStates(Err(error)) => self.unread(error),
             DatapathEvent::Confirmed(answer) => self.confirmed(answer),
+            DatapathEvent::Reverted(Ok(())) => {}
+            DatapathEvent::Reverted(Err(error)) => self.not_reverted(error),
+            DatapathEvent::NotDescribed(interface, error) => self.not_described(&interface, &error),
             DatapathEvent::Beat(outcome) => self.beaten(outcome),
             DatapathEvent::Attached(interfaces, outcome) => self.attached(&interfaces, outcome),
             DatapathEvent::Mended(interfaces, outcome) => self.mended(&interfaces, outcome),

@@ -93,6 +93,7 @@ fn happen(world: &mut World, happening: &Happening) {
         Happening::Detach(slot) => _ = world.on.remove(slot),
         Happening::Exists(slot, there) => {
             world.on.remove(slot);
+            world.mtu += 1;
             match there {
                 true => world.there.insert(*slot),
                 false => world.there.remove(slot),
@@ -159,6 +160,18 @@ proptest! {
 }
 
 #[test]
+fn what_could_not_be_described_is_described_again() {
+    let mut world = running();
+    world.mtu = 1400;
+    world.network();
+    for _ in 0..9 {
+        world.work(false);
+    }
+    world.settle();
+    world.audit();
+}
+
+#[test]
 fn who_was_not_confirmed_in_time_is_given_up() {
     let mut world = World::new();
     world.wait(Duration::from_secs(3));
@@ -168,6 +181,11 @@ fn who_was_not_confirmed_in_time_is_given_up() {
     assert!(world.state.confirm.reverted().is_empty());
     world.wait(Duration::from_millis(1));
     assert_eq!(world.state.confirm.reverted(), ["eth0"]);
+    for _ in 0..9 {
+        world.work(false);
+    }
+    let why = world.state.confirm.problem().expect("a problem").error;
+    assert!(why.ends_with("and taking the program off failed: it refuses"), "{why}");
     world.settle();
     world.audit();
     assert_eq!(world.on, [1].into());

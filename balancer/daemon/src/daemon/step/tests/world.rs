@@ -1,7 +1,7 @@
 //! Everything around a step, as a model: the packet path's thread, the file, the disk, who asks. It
 //! holds each effect against what may be done at that time.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -39,14 +39,14 @@ fn name(slot: u32) -> String {
     format!("eth{slot}")
 }
 
-fn interface(slot: u32) -> Interface {
+fn interface(slot: u32, mtu: u16) -> Interface {
     Interface {
         slot,
         name: name(slot),
         ifindex: 10 + slot,
         mac: [2; 6],
         alt_mac: None,
-        mtu: 1500,
+        mtu,
         redirect: false,
         layer3: false,
         local: false,
@@ -102,6 +102,9 @@ pub(super) struct World {
     looking: bool,
     /// Interfaces that are there, those that our program is on, and on which until it is confirmed.
     pub(super) there: BTreeSet<u32>,
+    /// Of all of them, and what the thread knows of each slot.
+    pub(super) mtu: u16,
+    described: BTreeMap<u32, u16>,
     pub(super) on: BTreeSet<u32>,
     pub(super) provisional: BTreeSet<u32>,
     pub(super) reloading: bool,
@@ -140,6 +143,8 @@ impl World {
             leading: false,
             looking: false,
             there: SLOTS.into(),
+            mtu: 1500,
+            described: BTreeMap::new(),
             on: BTreeSet::new(),
             provisional: BTreeSet::new(),
             reloading: false,
@@ -164,6 +169,7 @@ impl World {
         (self.leading, self.looking, self.newest) = (false, false, None);
         (self.reloading, self.confirming, self.fuse) = (false, false, None);
         (self.orders, self.readings, self.writes) = Default::default();
+        self.described.clear();
         self.asked.clear();
         self.start();
     }
@@ -355,9 +361,15 @@ impl World {
             DatapathCommand::Revert => {
                 let given_up = std::mem::take(&mut self.provisional);
                 self.on.retain(|slot| !given_up.contains(slot));
-                return;
+                DatapathEvent::Reverted(outcome)
             }
-            DatapathCommand::Describe(_) => return,
+            DatapathCommand::Describe(interface) => match outcome {
+                Ok(()) => {
+                    self.described.insert(interface.slot, interface.mtu);
+                    return;
+                }
+                Err(error) => DatapathEvent::NotDescribed(interface, error),
+            },
             DatapathCommand::Beat => {
                 self.event(Event::Datapath(DatapathEvent::Beat(outcome)));
                 DatapathEvent::AttachStates(Ok(SLOTS
@@ -372,6 +384,7 @@ impl World {
     fn attach(&mut self, interfaces: &[Interface], starts: bool) -> Attachments {
         self.tables = Some(self.config.clone());
         let each = interfaces.iter().map(|one| {
+            self.described.insert(one.slot, one.mtu);
             let taken_over = !self.on.insert(one.slot);
             if starts && one.slot == 0 && !taken_over {
                 self.provisional.insert(one.slot);
@@ -452,7 +465,7 @@ impl World {
         };
         let all = (1..=4).map(|n| (IpAddr::from([10, 0, 0, n]), way.clone()));
         let ways = Ways { ways: all.collect(), kept: BTreeSet::new(), macs: HashMap::new() };
-        let interfaces = self.there.iter().map(|slot| interface(*slot)).collect();
+        let interfaces = self.there.iter().map(|slot| interface(*slot, self.mtu)).collect();
         let existing = Existing { interfaces, ..Existing::default() };
         let found = Found { existing, ways, probe_tunnel: Surroundings::default() };
         self.event(Event::Network(Box::new(found)));
@@ -542,6 +555,7 @@ impl World {
         for slot in &self.there {
             let given_up = confirm.reverted().contains(&name(*slot));
             assert_eq!(self.on.contains(slot), !given_up, "{}", name(*slot));
+            assert_eq!(self.described[slot], self.mtu, "{}", name(*slot));
         }
         assert_eq!(self.provisional.is_empty(), !matches!(confirm, Confirm::Waiting { .. }));
     }
@@ -558,5 +572,5 @@ fn begin(file: &Arc<Config>, overrides: &Overrides, recalled: bool, now: Instant
     backend_set.mark(file, overrides);
     let at = Moment { now, wall: SystemTime::UNIX_EPOCH };
     let reload = Reload::new(config, file.clone(), overrides.clone(), recalled, at.wall);
-    State::new(reload, SLOTS.map(interface).into(), backend_set, PATIENCE, at)
+    State::new(reload, SLOTS.map(|slot| interface(slot, 1500)).into(), backend_set, PATIENCE, at)
 }
