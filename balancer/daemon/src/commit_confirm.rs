@@ -192,7 +192,7 @@ fn lock<T>(what: &Mutex<T>) -> MutexGuard<'_, T> {
 fn too_late(names: &[String], error: Option<&Error>) -> Error {
     let outcome = match error {
         None => "so the program was taken off again".to_owned(),
-        Some(error) => format!("and taking the program off failed: {}", error.what),
+        Some(error) => format!("and the program may still be attached: {}", error.what),
     };
     Error::failed(
         format!("{}: nobody confirmed in time, {outcome}", names.join(", ")),

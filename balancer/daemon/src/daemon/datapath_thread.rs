@@ -76,8 +76,8 @@ pub enum DatapathEvent {
     Confirmed(Result<Vec<String>, Error>),
     /// What was provisional is off, or why it may not be.
     Reverted(Result<(), Error>),
-    /// Why the packet path does not know how this interface is now.
-    NotDescribed(Interface, Error),
+    /// The packet path knows how this interface is now, or why not.
+    Described(Interface, Result<(), Error>),
     /// Attached to these interfaces; or the tables do not fit, or the first interface that refused.
     Attached(Vec<Interface>, Result<Attachments, Error>),
     /// Attached again to these interfaces, or why not.
@@ -122,7 +122,7 @@ impl DatapathThread {
         let on_pass = config.node.on_pass.as_ref().map(|datapath| datapath.as_path());
         gateway.set_on_pass(on_pass).map_err(kernel)?;
         let probe = ProbeProgram::load();
-        let probe = probe.inspect_err(|error| tracing::debug!(%error, "no road of checks")).ok();
+        let probe = probe.inspect_err(|error| tracing::debug!(%error, "no tunnel for checks")).ok();
         privileges::give_up()?;
         let existing = gateway.existing().map_err(kernel)?;
         let view = gateway.view();
@@ -232,10 +232,8 @@ impl Worker {
                     None
                 }
                 DatapathCommand::Describe(interface) => {
-                    if let Err(error) = self.gateway.set_iface(&interface) {
-                        let event = DatapathEvent::NotDescribed(interface, kernel(error));
-                        let _ = self.reports.send(event);
-                    }
+                    let outcome = self.gateway.set_iface(&interface).map_err(kernel);
+                    let _ = self.reports.send(DatapathEvent::Described(interface, outcome));
                     None
                 }
                 DatapathCommand::Beat => {
@@ -388,11 +386,13 @@ impl Worker {
         needs_confirm: &BTreeSet<String>,
     ) -> Result<Attached, Error> {
         let Interface { slot, name, .. } = interface;
+        let attached = match needs_confirm.contains(name) {
+            true => self.gateway.attach_provisionally(*slot, mode),
+            false => self.gateway.attach(*slot, mode),
+        };
+        // A refused one still waits for its confirmation: the next try must not pin it.
+        let attached = attached.map_err(kernel)?;
         self.provisional.retain(|(provisional, _)| provisional != slot);
-        if !needs_confirm.contains(name) {
-            return self.gateway.attach(*slot, mode).map_err(kernel);
-        }
-        let attached = self.gateway.attach_provisionally(*slot, mode).map_err(kernel)?;
         if attached.provisional {
             self.provisional.push((*slot, name.clone()));
         }
@@ -412,7 +412,10 @@ impl Worker {
         for (slot, name) in std::mem::take(&mut self.provisional) {
             match self.gateway.revert(slot) {
                 Ok(()) => tracing::warn!(interface = name, "detached"),
-                Err(error) => outcome = outcome.and(Err(kernel(error))),
+                Err(error) => {
+                    tracing::error!(interface = name, %error, "not detached");
+                    outcome = outcome.and(Err(kernel(error)));
+                }
             }
         }
         outcome

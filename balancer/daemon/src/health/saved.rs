@@ -74,6 +74,8 @@ impl HealthFile {
             Ok(document) => document.filter(|document| fresh && document.is_ours()),
             Err(error) => {
                 tracing::warn!(%error, "health of an earlier daemon not read");
+                // It is of no use, and is written anew: a problem only if that cannot be.
+                let _ = self.state.probe(NAME);
                 None
             }
         };

@@ -33,8 +33,8 @@ pub struct Attachment {
     states: BTreeMap<u32, AttachState>,
     /// Slots of interfaces that are not there.
     gone: BTreeSet<u32>,
-    /// Slots of interfaces that the packet path knows only as they were.
-    outdated: BTreeSet<u32>,
+    /// Why the packet path knows these interfaces only as they were, by slot.
+    outdated: BTreeMap<u32, Error>,
     /// The interfaces as they were found last.
     pub existing: Existing,
     /// An order to attach again is on its way.
@@ -156,14 +156,30 @@ impl Attachment {
         effects.order(DatapathCommand::Mend(whole));
     }
 
+    /// The packet path knows how an interface is now, or not. Mostly it is gone since it was seen;
+    /// it is tried again, and told once.
+    pub(super) fn described(
+        &mut self,
+        interface: &Interface,
+        outcome: Result<(), Error>,
+        effects: &mut Effects,
+    ) {
+        let known = self.outdated.remove(&interface.slot);
+        let Err(error) = outcome else { return };
+        if known.as_ref() != Some(&error) {
+            let (name, error) = (Some(interface.name.clone()), Some(error.to_string()));
+            let line = LogLine::new(Level::WARN, "not described");
+            effects.log(LogLine { interface: name, error, ..line });
+        }
+        self.outdated.insert(interface.slot, error);
+    }
+
     /// Tells the packet path once more what it could not take.
-    fn describe_again(&mut self, effects: &mut Effects) {
-        let outdated = std::mem::take(&mut self.outdated).into_iter();
-        let (gone, here): (BTreeSet<u32>, BTreeSet<u32>) =
-            outdated.partition(|slot| self.gone.contains(slot));
-        self.outdated = gone;
-        let known = self.interfaces.iter().filter(|known| here.contains(&known.slot));
-        known.for_each(|known| effects.order(DatapathCommand::Describe(known.clone())));
+    fn describe_again(&self, effects: &mut Effects) {
+        let outdated = |slot| self.outdated.contains_key(slot) && !self.gone.contains(slot);
+        for interface in self.interfaces.iter().filter(|interface| outdated(&interface.slot)) {
+            effects.order(DatapathCommand::Describe(interface.clone()));
+        }
     }
 
     /// Takes note of how the interfaces are, and tells the packet path. Whether they come, go or
@@ -376,17 +392,17 @@ impl State {
                 self.attachment.describe(interfaces, &attachments, &mut self.effects);
                 self.announce(interfaces);
                 self.look_up_ways();
+                // Whether it holds.
+                self.effects.order(DatapathCommand::Beat);
             }
             Err(error) => {
-                // It is tried again every moment; once is enough to tell.
+                // It is tried again at every beat; once is enough to tell.
                 if self.attachment.mend_error.as_ref() != Some(&error) {
                     self.effects.error("not attached again", &error);
                 }
                 self.attachment.mend_error = Some(error);
             }
         }
-        // Whether it holds.
-        self.effects.order(DatapathCommand::Beat);
     }
 
     /// Takes note of how our programs stand, and has those attached again that can be.
@@ -445,19 +461,6 @@ impl State {
         self.effects.log(LogLine { interfaces, ..LogLine::new(Level::ERROR, text) });
         self.effects.order(DatapathCommand::Revert);
         self.effects.post();
-    }
-
-    pub(super) fn not_reverted(&mut self, error: Error) {
-        self.effects.error("not detached", &error);
-        self.confirm.not_reverted(error);
-    }
-
-    /// Mostly the interface is gone since it was seen.
-    pub(super) fn not_described(&mut self, interface: &Interface, error: &Error) {
-        self.attachment.outdated.insert(interface.slot);
-        let (name, error) = (Some(interface.name.clone()), Some(error.to_string()));
-        let line = LogLine::new(Level::WARN, "not described");
-        self.effects.log(LogLine { interface: name, error, ..line });
     }
 }
 

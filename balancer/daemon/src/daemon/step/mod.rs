@@ -150,8 +150,10 @@ impl State {
             DatapathEvent::AttachStates(Err(error)) => self.unread(error),
             DatapathEvent::Confirmed(answer) => self.confirmed(answer),
             DatapathEvent::Reverted(Ok(())) => {}
-            DatapathEvent::Reverted(Err(error)) => self.not_reverted(error),
-            DatapathEvent::NotDescribed(interface, error) => self.not_described(&interface, &error),
+            DatapathEvent::Reverted(Err(error)) => self.confirm.not_reverted(error),
+            DatapathEvent::Described(interface, outcome) => {
+                return self.attachment.described(&interface, outcome, &mut self.effects);
+            }
             DatapathEvent::Beat(outcome) => self.beaten(outcome),
             DatapathEvent::Attached(interfaces, outcome) => self.attached(&interfaces, outcome),
             DatapathEvent::Mended(interfaces, outcome) => self.mended(&interfaces, outcome),

@@ -185,7 +185,7 @@ fn who_was_not_confirmed_in_time_is_given_up() {
         world.work(false);
     }
     let why = world.state.confirm.problem().expect("a problem").error;
-    assert!(why.ends_with("and taking the program off failed: it refuses"), "{why}");
+    assert!(why.ends_with("and the program may still be attached: it refuses"), "{why}");
     world.settle();
     world.audit();
     assert_eq!(world.on, [1].into());

@@ -363,13 +363,12 @@ impl World {
                 self.on.retain(|slot| !given_up.contains(slot));
                 DatapathEvent::Reverted(outcome)
             }
-            DatapathCommand::Describe(interface) => match outcome {
-                Ok(()) => {
+            DatapathCommand::Describe(interface) => {
+                if good {
                     self.described.insert(interface.slot, interface.mtu);
-                    return;
                 }
-                Err(error) => DatapathEvent::NotDescribed(interface, error),
-            },
+                DatapathEvent::Described(interface, outcome)
+            }
             DatapathCommand::Beat => {
                 self.event(Event::Datapath(DatapathEvent::Beat(outcome)));
                 DatapathEvent::AttachStates(Ok(SLOTS
