@@ -210,7 +210,7 @@ fn busy_poll(facts: &Facts, name: &str) -> Outcome {
     }
 }
 
-/// What of an interface has interrupts wait for busy polling.
+/// Settings of an interface that delay interrupts for busy polling.
 fn deferral(name: &str) -> [String; 2] {
     ["napi_defer_hard_irqs", "gro_flush_timeout"]
         .map(|file| format!("/sys/class/net/{name}/{file}"))

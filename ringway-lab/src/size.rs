@@ -108,7 +108,7 @@ fn not_costs(why: impl std::fmt::Display) -> Problem {
 
 fn text(answer: &Answer, colour: bool) -> String {
     let mut out = format!(
-        "work      {}\nroad      {}: {}\nmachines  {}, one of them to spare; {} asks for {}\n\n",
+        "work      {}\npath      {}: {}\nmachines  {}, one of them to spare; {} asks for {}\n\n",
         work(answer.workload.work),
         table::paint(answer.road.name(), Tone::Good, colour),
         answer.why,
@@ -173,7 +173,7 @@ fn bits(value: f64) -> String {
 
 fn io_paths(answer: &Answer) -> Table {
     let mut table = Table::new(&[
-        "road",
+        "path",
         "ns each",
         "cores",
         "machines",

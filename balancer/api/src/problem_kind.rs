@@ -252,6 +252,11 @@ mod tests {
             let heading = format!("### {}", trouble.name());
             let found = RUNBOOK.lines().filter(|line| *line == heading).count();
             assert_eq!(found, 1, "docs/runbook.md has {found} lines {heading:?}");
+            let section = RUNBOOK.split_once(&format!("{heading}\n")).expect("found").1;
+            let section = section.split("\n#").next().unwrap_or_default();
+            for part in ["- **Means:** ", "- **First:** ", "- **Fix:** "] {
+                assert_eq!(section.matches(part).count(), 1, "{heading}: {part}");
+            }
         }
     }
 

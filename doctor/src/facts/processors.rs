@@ -1,6 +1,6 @@
 //! Processors: how busy they are, and which interrupts they get.
 
-use super::{Facts, strange};
+use super::{Facts, MOST, strange};
 use crate::{Outcome, Unknown};
 
 /// How a processor spent the time between the samples, in percent.
@@ -107,7 +107,7 @@ fn irq(line: &str) -> Option<(u32, &str, u64)> {
     Some((
         number.trim().parse().ok()?,
         rest.split_ascii_whitespace().last()?,
-        counts.fold(0, u64::saturating_add),
+        counts.fold(0, u64::saturating_add).min(MOST as u64),
     ))
 }
 

@@ -152,7 +152,7 @@ fn qdisc_advice(kind: &str) -> String {
             "{kind} holds back by its own settings: raise its rate or its limit, or send less"
         );
     }
-    "shape to what the road takes (cake, or tbf), or send less".into()
+    "shape to what the path takes (cake, or tbf), or send less".into()
 }
 
 /// What the disciplines of all interfaces dropped between the two looks.

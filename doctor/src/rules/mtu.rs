@@ -110,7 +110,7 @@ fn black_holes(facts: &Facts) -> Result<Outcome, Unknown> {
     if failed.delta == 0 {
         return Ok(Outcome::ok(MACHINE, "no connection had to shrink its packets"));
     }
-    let said = format!("{} probes found packets too large for the road", failed.delta);
+    let said = format!("{} probes found packets too large for the path", failed.delta);
     let outcome =
         Outcome::info(MACHINE, said).counted("/proc/net/netstat TcpExt TCPMTUPFail", failed.delta);
     if probing == 0 {

@@ -10,8 +10,8 @@ use crate::burst::Burst;
 pub trait App {
     fn name(&self) -> &'static str;
 
-    /// Packets have come in by the port [`Burst::from`]. About which of them it does not decide,
-    /// those are dropped as [`Reason::Undecided`](crate::Reason::Undecided).
+    /// Packets have come in by the port [`Burst::from`]. A packet without a decision is dropped as
+    /// [`Reason::Undecided`](crate::Reason::Undecided).
     fn on_burst(&mut self, now: Cycles, burst: &mut Burst<'_>);
 
     /// Once in each round, after the ports were asked for packets: for those it makes itself. No

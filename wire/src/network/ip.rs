@@ -34,7 +34,7 @@ pub struct Ip<B: ByteSlice> {
 }
 
 impl<B: SplitByteSlice> Ip<B> {
-    /// Reads header, options and extensions; which IP it is, the version says.
+    /// Reads header, options and extensions of the IP that the version field names.
     ///
     /// # Errors
     /// [`Malformed`], as [`Header::parse`] and [`Extensions`] have it.

@@ -32,8 +32,8 @@ const RESERVED: usize = 2;
 pub enum DatapathCommand {
     /// Make the tables fit this state of the world, which has a number.
     Apply(u64, Box<Observed>),
-    /// Make the tables fit another configuration, that of the change of this number, or leave them as
-    /// they are.
+    /// Make the tables fit another configuration, that of the change of this number, or leave them
+    /// as they are.
     Adopt(u64, Arc<Config>, Box<Observed>),
     /// Write the tables, attach to every interface, then give up those of an earlier
     /// configuration.

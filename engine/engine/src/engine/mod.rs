@@ -203,8 +203,8 @@ impl Engine {
         for (n, worker) in workers.into_iter().enumerate() {
             let (ready, is_ready) = channel();
             let (umem, context, open) = (umem.clone(), context.clone(), open.clone());
-            let seat = WorkerThread { n, umem, context, options, open };
-            engine.spawn(seat, worker, ready)?;
+            let thread = WorkerThread { n, umem, context, options, open };
+            engine.spawn(thread, worker, ready)?;
             // One after the other, so that names of cables are taken in order. Gone without a word,
             // it has panicked.
             engine.obtained.extend(is_ready.recv().map_err(|_| EngineError::Panicked(n))??);

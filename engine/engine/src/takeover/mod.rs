@@ -1,4 +1,4 @@
-//! One engine goes on where another stops, with the same memory, sockets and programs, and packets
+//! One engine continues where another stops, with the same memory, sockets and programs. Packets
 //! stay in their rings meanwhile.
 //!
 //! ```text
@@ -6,13 +6,13 @@
 //!   looks every 50 ms            <-- connects --
 //!                                -- memory -->   maps it
 //!   workers stop between rounds  <-- "mapped" --
-//!   offers its memory            -- letter, descriptors -->  maps rings, opens pools and ports
-//!                                                claims the memory, and goes on
+//!   offers its memory            -- message, descriptors --> maps rings, opens pools and ports
+//!                                                claims the memory, continues
 //!   ends                         <-- "taken" --
 //! ```
-//! Whose the memory is, one word in it says, which one of them exchanges. So if the successor ends
-//! or hangs before it claims, the predecessor claims it itself and goes on; a successor that is
-//! late finds nothing to claim.
+//! An atomic word in the memory names its owner; only the owner may change it. If the successor
+//! ends or hangs before it claims the memory, the predecessor claims it and continues; a successor
+//! that is late finds nothing to claim.
 
 pub(crate) mod control_socket;
 

@@ -139,7 +139,7 @@ pub(crate) fn choose(workload: &Workload, costs: &Costs) -> Result<(IoPath, Stri
             machines => format!(", {machines} of which there are anyway"),
         };
         let why = format!(
-            "the simplest road on which packets take no more than {budget:.1} cores of a machine{of}: {:.2}",
+            "the simplest path on which packets take no more than {budget:.1} cores of a machine{of}: {:.2}",
             each(demand)
         );
         return Ok((*road, why));
@@ -147,14 +147,14 @@ pub(crate) fn choose(workload: &Workload, costs: &Costs) -> Result<(IoPath, Stri
     // min_by takes the first of equals: the simpler path.
     let fewest = all.iter().min_by(|(_, a), (_, b)| a.machines.cmp(&b.machines));
     let (road, demand) =
-        fewest.ok_or_else(|| Error::Costs(format!("no road for {}", workload.work.name())))?;
+        fewest.ok_or_else(|| Error::Costs(format!("no path for {}", workload.work.name())))?;
     let why = match all.len() {
         1 => format!(
-            "the only road; its {:.1} cores are more than {budget:.1} of one machine",
+            "the only path; its {:.1} cores are more than {budget:.1} of one machine",
             cores(demand)
         ),
         _ => format!(
-            "{budget:.1} cores of one machine are enough on no road; this one takes the fewest machines, {}",
+            "{budget:.1} cores of one machine are enough on no path; this one takes the fewest machines, {}",
             demand.machines
         ),
     };
@@ -407,11 +407,11 @@ fn notes(workload: &Workload, costs: &Costs, road: IoPath, demand: &Demand) -> V
         notes.push("a process has 1024 open files unless told otherwise: raise LimitNOFILE (nofile) and, beyond 1 048 576, fs.nr_open".to_owned());
     }
     if road > IoPath::TunedKernel {
-        notes.push("what the kernel's tools no longer see on this road, `ringway capture`, `ringway flows` and `ringway status` show".to_owned());
+        notes.push("what the kernel's tools no longer see on this path, `ringway capture`, `ringway flows` and `ringway status` show".to_owned());
     }
     if demand.limit == Limit::Bandwidth && demand.machines > 1 {
         notes.push(
-            "the link is the limit: a faster one, not another road, saves machines".to_owned(),
+            "the link is the limit: a faster one, not another path, saves machines".to_owned(),
         );
     }
     notes

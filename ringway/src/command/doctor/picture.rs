@@ -156,7 +156,7 @@ fn steps(path: &Path) -> Table {
 
 /// Where packets go on to.
 fn uppers(path: &Path) -> Table {
-    let mut table = Table::new(&["goes on to", "kind", "packets/s", "its road"]);
+    let mut table = Table::new(&["goes on to", "kind", "packets/s", "its path"]);
     for upper in &path.uppers {
         let kind = match upper.vlan {
             Some(id) => format!("{} {id}", upper.kind),
