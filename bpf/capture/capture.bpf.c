@@ -245,15 +245,15 @@ static __always_inline void capture_leaving(struct xdp_md *ctx, struct rw_captur
 /* On arrival: continues with the shield, if any, and the gateway. */
 static __always_inline int capture_go_on(struct xdp_md *ctx)
 {
-	struct packet_context pkt;
+	struct packet_context pctx;
 
 	bpf_tail_call(ctx, &capture_slots, RW_SLOT_SHIELD);
 	bpf_tail_call(ctx, &capture_slots, RW_SLOT_BALANCE);
 	/* The slot was emptied meanwhile. */
 	bpf_tail_call(ctx, &slots, RW_SLOT_BALANCE);
-	if (!open_packet_context(ctx, &pkt))
+	if (!open_packet_context(ctx, &pctx))
 		return XDP_PASS; /* array elements exist: for the verifier */
-	return END_VERDICT(pass(ctx, &pkt, RW_REASON_NO_STAGE));
+	return END_VERDICT(pass(ctx, &pctx, RW_REASON_NO_STAGE));
 }
 
 /* Runs before the first filter. */

@@ -62,14 +62,14 @@ static __always_inline bool announced(const __u32 *addr)
 }
 
 /* True if the frame was a request for us; it is the reply now. */
-static __always_inline bool answer_arp(struct xdp_md *ctx, struct packet_context *pkt)
+static __always_inline bool answer_arp(struct xdp_md *ctx, struct packet_context *pctx)
 {
 	struct ethhdr *eth = (void *)(long)ctx->data;
 	struct arp_ipv4 *arp = (void *)(eth + 1);
 	__u32 target[4];
 	__u16 *ip, theirs[2];
 
-	if ((void *)(arp + 1) > (void *)(long)ctx->data_end || !frame_reaches_us(pkt, eth))
+	if ((void *)(arp + 1) > (void *)(long)ctx->data_end || !frame_reaches_us(pctx, eth))
 		return false;
 	if (arp->hardware != bpf_htons(ARP_ETHERNET) || arp->protocol != bpf_htons(ETH_P_IP) ||
 	    arp->hardware_len != 6 || arp->protocol_len != 4 || arp->op != bpf_htons(ARP_REQUEST))
@@ -85,11 +85,11 @@ static __always_inline bool answer_arp(struct xdp_md *ctx, struct packet_context
 	copy_mac(arp->target_mac, arp->sender_mac);
 	((__u16 *)arp->sender_ip)[0] = ip[0];
 	((__u16 *)arp->sender_ip)[1] = ip[1];
-	copy_mac(arp->sender_mac, pkt->in->mac);
+	copy_mac(arp->sender_mac, pctx->in->mac);
 	ip[0] = theirs[0];
 	ip[1] = theirs[1];
 	copy_mac(eth->h_dest, eth->h_source);
-	copy_mac(eth->h_source, pkt->in->mac);
+	copy_mac(eth->h_source, pctx->in->mac);
 	return true;
 }
 
@@ -157,7 +157,7 @@ static __always_inline bool solicits_us(struct xdp_md *ctx, const struct packet 
 
 /* To the sender; to all nodes if it has no address yet (duplicate address
  * detection, RFC 4861 section 7.2.4). */
-static __always_inline void write_advert(struct nd_message *nd, const struct packet_context *pkt,
+static __always_inline void write_advert(struct nd_message *nd, const struct packet_context *pctx,
 					 const __u32 *from, const __u32 *to, bool solicited)
 {
 	__u32 flags = ND_OVERRIDE | (solicited ? ND_SOLICITED : 0);
@@ -169,12 +169,12 @@ static __always_inline void write_advert(struct nd_message *nd, const struct pac
 	copy_addr(nd->target, from);
 	nd->opt_type = ND_OPT_TARGET_MAC;
 	nd->opt_len = 1;
-	copy_mac(nd->opt_mac, pkt->in->mac);
+	copy_mac(nd->opt_mac, pctx->in->mac);
 	nd->head.icmp6_cksum = ~csum_fold(csum_words((__u32 *)nd, sizeof(*nd) / 4) +
 					  csum_pseudo(from, to, true, IPPROTO_ICMPV6, sizeof(*nd)));
 }
 
-static __always_inline bool answer_nd(struct xdp_md *ctx, struct packet_context *pkt,
+static __always_inline bool answer_nd(struct xdp_md *ctx, struct packet_context *pctx,
 				      struct packet *p)
 {
 	__u32 want = ETH_HLEN + sizeof(struct ipv6hdr) + sizeof(struct nd_message);
@@ -184,7 +184,7 @@ static __always_inline bool answer_nd(struct xdp_md *ctx, struct packet_context 
 	struct ipv6hdr *ip;
 	struct ethhdr *eth;
 
-	if (!frame_reaches_us(pkt, p->eth) || !solicits_us(ctx, p, target))
+	if (!frame_reaches_us(pctx, p->eth) || !solicits_us(ctx, p, target))
 		return false;
 	if (bpf_xdp_adjust_tail(ctx, (int)want - (int)bpf_xdp_get_buff_len(ctx)))
 		return false;
@@ -199,7 +199,7 @@ static __always_inline bool answer_nd(struct xdp_md *ctx, struct packet_context 
 	ip->payload_len = bpf_htons(sizeof(*nd));
 	copy_addr(ip->saddr.in6_u.u6_addr32, target);
 	copy_addr(ip->daddr.in6_u.u6_addr32, to);
-	write_advert(nd, pkt, target, to, solicited);
+	write_advert(nd, pctx, target, to, solicited);
 	if (solicited) {
 		copy_mac(eth->h_dest, eth->h_source);
 	} else {
@@ -207,7 +207,7 @@ static __always_inline bool answer_nd(struct xdp_md *ctx, struct packet_context 
 		((__u16 *)eth->h_dest)[1] = 0;
 		((__u16 *)eth->h_dest)[2] = bpf_htons(1);
 	}
-	copy_mac(eth->h_source, pkt->in->mac);
+	copy_mac(eth->h_source, pctx->in->mac);
 	return true;
 }
 

@@ -50,16 +50,16 @@ static __always_inline bool ring_choose(const struct packet *p, const struct rw_
 }
 
 /* An unfinished checksum where none was expected: no device would finish it. */
-static __always_inline void count_unfinished(const struct packet_context *pkt,
+static __always_inline void count_unfinished(const struct packet_context *pctx,
 					     const struct packet *p, struct rw_traffic *t)
 {
-	if (p->check && !(pkt->in->flags & RW_IFACE_LOCAL))
+	if (p->check && !(pctx->in->flags & RW_IFACE_LOCAL))
 		t->partial_checksums +=
 			*p->check == csum_fold(csum_pseudo(p->t->saddr, p->t->daddr, p->v6,
 							   p->t->proto, p->l4_len));
 }
 
-static __always_inline void count_request(const struct packet_context *pkt, const struct packet *p,
+static __always_inline void count_request(const struct packet_context *pctx, const struct packet *p,
 					  __u32 reference, bool new_flow)
 {
 	__u32 index = RW_BACKEND_INDEX(reference);
@@ -73,17 +73,17 @@ static __always_inline void count_request(const struct packet_context *pkt, cons
 		return;
 	t->flows++;
 	if (p->t->proto == IPPROTO_TCP)
-		count_unfinished(pkt, p, t);
+		count_unfinished(pctx, p, t);
 }
 
-static __always_inline void count_damaged(const struct packet_context *pkt, const struct packet *p,
+static __always_inline void count_damaged(const struct packet_context *pctx, const struct packet *p,
 					  __u32 reference)
 {
 	__u32 index = RW_BACKEND_INDEX(reference);
 	struct rw_traffic *t = bpf_map_lookup_elem(&traffic, &index);
 
 	if (t && !dry)
-		count_unfinished(pkt, p, t);
+		count_unfinished(pctx, p, t);
 }
 
 static __always_inline void count_reply(const struct packet *p, __u32 reference)
@@ -98,7 +98,7 @@ static __always_inline void count_reply(const struct packet *p, __u32 reference)
 }
 
 /* client -> backend, by a flow that exists or has just been opened. */
-static __always_inline int nat_request(struct packet_context *pkt, struct packet *p, __u64 key,
+static __always_inline int nat_request(struct packet_context *pctx, struct packet *p, __u64 key,
 				       struct rw_backend *backend, bool new_flow)
 {
 	__u32 nat = key_nat_addr(key);
@@ -113,13 +113,13 @@ static __always_inline int nat_request(struct packet_context *pkt, struct packet
 		struct rw_address *own = bpf_map_lookup_elem(&nat_addrs, &nat);
 
 		if (!own)
-			return leave(pkt->counters, RW_DROP, RW_REASON_NO_STATE);
+			return leave(pctx->counters, RW_DROP, RW_REASON_NO_STATE);
 		to.saddr = own->addr;
 	}
-	count_request(pkt, p, key_backend(key), new_flow);
-	settle_checksum(pkt, p, backend->iface);
+	count_request(pctx, p, key_backend(key), new_flow);
+	settle_checksum(pctx, p, backend->iface);
 	rewrite(p, &to);
-	return send_by(pkt, p, backend->iface, backend->dmac, RW_REASON_NAT_FORWARD);
+	return send_by(pctx, p, backend->iface, backend->dmac, RW_REASON_NAT_FORWARD);
 }
 
 /* Whether a packet may leave for this backend with so many more bytes. NONE: yes. */
@@ -150,57 +150,57 @@ static __always_inline enum rw_reason refuse_source(const struct packet *p,
 	return RW_REASON_NONE;
 }
 
-static __always_inline int no_backend(struct xdp_md *ctx, struct packet_context *pkt,
+static __always_inline int no_backend(struct xdp_md *ctx, struct packet_context *pctx,
 				      struct packet *p, __u32 service_flags)
 {
 	if (p->t->proto == IPPROTO_TCP && (service_flags & RW_SVC_NONE_RESET))
-		return send_reset(ctx, pkt, p, RW_REASON_RESET_NO_BACKEND);
-	return leave(pkt->counters, RW_DROP, RW_REASON_NO_BACKEND);
+		return send_reset(ctx, pctx, p, RW_REASON_RESET_NO_BACKEND);
+	return leave(pctx->counters, RW_DROP, RW_REASON_NO_BACKEND);
 }
 
 /* Opens a flow and returns it in *key and *backend; or ends the packet with *verdict. */
-static __always_inline bool new_flow(struct xdp_md *ctx, struct packet_context *pkt,
+static __always_inline bool new_flow(struct xdp_md *ctx, struct packet_context *pctx,
 				     struct packet *p, const struct rw_service *service, __u64 *key,
 				     struct rw_backend **backend, __u32 now, int *verdict)
 {
 	enum rw_reason refused = RW_REASON_MARTIAN_SOURCE;
 	struct chosen chosen = {};
-	struct rw_opening *open = &pkt->scratch->opening;
+	struct rw_opening *open = &pctx->scratch->opening;
 
 	if (is_host(p->t->saddr, p->v6))
 		refused = refuse_source(p, service);
 	if (refused) {
-		*verdict = leave(pkt->counters, RW_DROP, refused);
+		*verdict = leave(pctx->counters, RW_DROP, refused);
 		return false;
 	}
 	if (!ring_choose(p, service, &chosen)) {
-		*verdict = no_backend(ctx, pkt, p, service->flags);
+		*verdict = no_backend(ctx, pctx, p, service->flags);
 		return false;
 	}
-	capture_backend(pkt->scratch, chosen.reference);
+	capture_backend(pctx->scratch, chosen.reference);
 	refused = reachable(p, chosen.backend, 0);
 	if (refused) {
-		*verdict = refuse(ctx, pkt, p, refused, chosen.backend->mtu, NULL);
+		*verdict = refuse(ctx, pctx, p, refused, chosen.backend->mtu, NULL);
 		return false;
 	}
 	open->backend = chosen.reference;
-	open->iface = pkt->slot;
+	open->iface = pctx->slot;
 	open->now = now;
 	open->service = (__u16)service->id;
 	open->source_client = !!(service->flags & RW_SVC_SOURCE_CLIENT);
 	copy_mac(open->mac, p->eth->h_source);
 	open->isn = 0;
 	if (p->t->proto == IPPROTO_TCP) {
-		if (!segment_intact(pkt, p, p->l4 - (void *)p->eth)) {
-			count_damaged(pkt, p, chosen.reference);
-			*verdict = leave(pkt->counters, RW_DROP, RW_REASON_MALFORMED);
+		if (!segment_intact(pctx, p, p->l4 - (void *)p->eth)) {
+			count_damaged(pctx, p, chosen.reference);
+			*verdict = leave(pctx->counters, RW_DROP, RW_REASON_MALFORMED);
 			return false;
 		}
 		open->isn = syn_isn(ctx, p);
 	}
-	refused = flow_open(p->t, &pkt->scratch->reply, open, chosen.backend);
+	refused = flow_open(p->t, &pctx->scratch->reply, open, chosen.backend);
 	if (refused) {
-		*verdict = leave(pkt->counters, RW_DROP, refused);
+		*verdict = leave(pctx->counters, RW_DROP, refused);
 		return false;
 	}
 	*key = open->key;
@@ -208,13 +208,13 @@ static __always_inline bool new_flow(struct xdp_md *ctx, struct packet_context *
 	return true;
 }
 
-static __always_inline void flow_give_up(const struct packet_context *pkt, struct rw_flow *flow,
+static __always_inline void flow_give_up(const struct packet_context *pctx, struct rw_flow *flow,
 					 __u64 key, __u32 now)
 {
 	if (dry)
 		trace.freed_key = key;
 	else if (flow_hold(flow, key))
-		flow_release(pkt->set, flow, key, now);
+		flow_release(pctx->set, flow, key, now);
 }
 
 /*
@@ -267,7 +267,7 @@ static __always_inline bool flow_cut_off(const struct packet *p, __u64 key)
 }
 
 /* client -> backend of a dsr service, whose answers do not pass the gateway. */
-static __always_inline int dsr_request(struct xdp_md *ctx, struct packet_context *pkt,
+static __always_inline int dsr_request(struct xdp_md *ctx, struct packet_context *pctx,
 				       struct packet *p, const struct rw_service *service)
 {
 	bool begins = opens_flow(p), syn = begins && p->t->proto == IPPROTO_TCP;
@@ -276,42 +276,42 @@ static __always_inline int dsr_request(struct xdp_md *ctx, struct packet_context
 	__u32 overhead;
 
 	if (!is_host(p->t->saddr, p->v6))
-		return leave(pkt->counters, RW_DROP, RW_REASON_MARTIAN_SOURCE);
+		return leave(pctx->counters, RW_DROP, RW_REASON_MARTIAN_SOURCE);
 	if (same_addr(p->t->saddr, p->t->daddr))
-		return leave(pkt->counters, RW_DROP, RW_REASON_LOOP);
+		return leave(pctx->counters, RW_DROP, RW_REASON_LOOP);
 	if (begins) {
 		refused = refuse_source(p, service);
 		if (refused)
-			return leave(pkt->counters, RW_DROP, refused);
+			return leave(pctx->counters, RW_DROP, refused);
 	}
 	chosen.reference = dsr_owner(ctx, p, service, false, &refused);
-	capture_backend(pkt->scratch, chosen.reference);
+	capture_backend(pctx->scratch, chosen.reference);
 	if (refused)
-		return leave(pkt->counters, RW_DROP, refused);
+		return leave(pctx->counters, RW_DROP, refused);
 	chosen.backend = backend_of(chosen.reference);
 	if (!chosen.reference || !chosen.backend)
-		return no_backend(ctx, pkt, p, service->flags);
+		return no_backend(ctx, pctx, p, service->flags);
 	overhead = encap_overhead(service->forward, chosen.backend);
 	refused = reachable(p, chosen.backend, overhead);
 	if (refused)
-		return refuse(ctx, pkt, p, refused, chosen.backend->mtu - overhead, NULL);
+		return refuse(ctx, pctx, p, refused, chosen.backend->mtu - overhead, NULL);
 	/* The backend forwards it to us: it lacks the service address. */
 	if (service->forward == RW_FORWARD_DSR_L2 &&
 	    same_mac(p->eth->h_source, chosen.backend->dmac))
-		return leave(pkt->counters, RW_DROP, RW_REASON_LOOP);
-	count_request(pkt, p, chosen.reference, syn);
-	settle_checksum(pkt, p, chosen.backend->iface);
+		return leave(pctx->counters, RW_DROP, RW_REASON_LOOP);
+	count_request(pctx, p, chosen.reference, syn);
+	settle_checksum(pctx, p, chosen.backend->iface);
 	if (syn && chosen.backend->mss)
 		mss_clamp(ctx, p->l4 - (void *)p->eth, chosen.backend->mss, p->unfinished);
-	return dsr_send(ctx, pkt, p, service->forward, chosen.backend, chosen.reference);
+	return dsr_send(ctx, pctx, p, service->forward, chosen.backend, chosen.reference);
 }
 
 /* Updates the record for a packet of an existing flow. */
-static __always_inline void flow_follow(const struct packet_context *pkt, const struct packet *p,
+static __always_inline void flow_follow(const struct packet_context *pctx, const struct packet *p,
 					struct rw_flow *flow, __u32 place, __u64 *key, __u32 now)
 {
-	flow_requested(pkt, p, flow, key, now);
-	client_follow(pkt, p, flow, place, now);
+	flow_requested(pctx, p, flow, key, now);
+	client_follow(pctx, p, flow, place, now);
 }
 
 /*
@@ -326,8 +326,8 @@ static __always_inline bool is_mixable(const struct packet *p, const struct rw_s
 }
 
 /* Without a live flow, UDP and a SYN start one; anything else is reset. */
-static __always_inline int request(struct xdp_md *ctx, struct packet_context *pkt, struct packet *p,
-				   const struct rw_service *service)
+static __always_inline int request(struct xdp_md *ctx, struct packet_context *pctx,
+				   struct packet *p, const struct rw_service *service)
 {
 	enum rw_reason refused, reset = RW_REASON_RESET_NO_FLOW;
 	struct rw_backend *backend = NULL;
@@ -336,57 +336,57 @@ static __always_inline int request(struct xdp_md *ctx, struct packet_context *pk
 	__u64 key = 0;
 	int verdict;
 
-	capture_service(pkt->scratch, service->id);
-	if (!takes_requests(pkt->in))
-		return leave(pkt->counters, RW_DROP, RW_REASON_WRONG_INTERFACE);
+	capture_service(pctx->scratch, service->id);
+	if (!takes_requests(pctx->in))
+		return leave(pctx->counters, RW_DROP, RW_REASON_WRONG_INTERFACE);
 	if (is_mixable(p, service))
-		return leave(pkt->counters, RW_DROP, RW_REASON_FRAGMENT);
+		return leave(pctx->counters, RW_DROP, RW_REASON_FRAGMENT);
 	if (service->forward != RW_FORWARD_NAT)
-		return dsr_request(ctx, pkt, p, service);
+		return dsr_request(ctx, pctx, p, service);
 	now = now_seconds();
 	place = flow_by_client(p->t, service->id, now, &key);
 	flow = flow_at(place);
 	if (flow) {
 		backend = backend_of(key_backend(key));
-		capture_backend(pkt->scratch, key_backend(key));
+		capture_backend(pctx->scratch, key_backend(key));
 	}
 	if (flow_stays(p, flow, key_state(key), backend, now)) {
 		if (key_state(key) == RW_FLOW_SYN && !handshakes(p))
-			return leave(pkt->counters, RW_DROP, RW_REASON_OUT_OF_STATE);
+			return leave(pctx->counters, RW_DROP, RW_REASON_OUT_OF_STATE);
 		refused = reachable(p, backend, 0);
 		if (refused)
-			return refuse(ctx, pkt, p, refused, backend->mtu, NULL);
-		flow_follow(pkt, p, flow, place, &key, now);
-		return nat_request(pkt, p, key, backend, false);
+			return refuse(ctx, pctx, p, refused, backend->mtu, NULL);
+		flow_follow(pctx, p, flow, place, &key, now);
+		return nat_request(pctx, p, key, backend, false);
 	}
 	if (opens_flow(p)) {
-		if (flow && p->t->proto == IPPROTO_TCP && !may_change(pkt, p))
-			return leave(pkt->counters, RW_DROP, RW_REASON_MALFORMED);
+		if (flow && p->t->proto == IPPROTO_TCP && !may_change(pctx, p))
+			return leave(pctx->counters, RW_DROP, RW_REASON_MALFORMED);
 		if (flow)
-			flow_give_up(pkt, flow, key, now);
-		if (!new_flow(ctx, pkt, p, service, &key, &backend, now, &verdict))
+			flow_give_up(pctx, flow, key, now);
+		if (!new_flow(ctx, pctx, p, service, &key, &backend, now, &verdict))
 			return verdict;
-		return nat_request(pkt, p, key, backend, true);
+		return nat_request(pctx, p, key, backend, true);
 	}
 	if (flow) {
 		if (p->t->proto == IPPROTO_TCP && !dry)
-			flow_to(pkt->set, flow, &key, RW_FLOW_CLOSED);
+			flow_to(pctx->set, flow, &key, RW_FLOW_CLOSED);
 		reset = RW_REASON_RESET_BACKEND_DOWN;
 	}
-	return send_reset(ctx, pkt, p, reset);
+	return send_reset(ctx, pctx, p, reset);
 }
 
 /* A segment of a former connection on this port: resets the backend's old socket. */
-static __always_inline int stray_reply(struct xdp_md *ctx, struct packet_context *pkt,
+static __always_inline int stray_reply(struct xdp_md *ctx, struct packet_context *pctx,
 				       struct packet *p)
 {
 	if (!p->l4)
-		return leave(pkt->counters, RW_DROP, RW_REASON_OUT_OF_STATE);
-	return send_reset(ctx, pkt, p, RW_REASON_RESET_STRAY);
+		return leave(pctx->counters, RW_DROP, RW_REASON_OUT_OF_STATE);
+	return send_reset(ctx, pctx, p, RW_REASON_RESET_STRAY);
 }
 
 /* backend -> client. */
-static __always_inline int nat_reply(struct xdp_md *ctx, struct packet_context *pkt,
+static __always_inline int nat_reply(struct xdp_md *ctx, struct packet_context *pctx,
 				     struct packet *p, __u32 place, __u64 key, __u32 now)
 {
 	struct rw_flow *flow = flow_at(place);
@@ -399,23 +399,23 @@ static __always_inline int nat_reply(struct xdp_md *ctx, struct packet_context *
 	__u32 id;
 
 	if (!flow)
-		return leave(pkt->counters, RW_DROP, RW_REASON_NO_STATE);
+		return leave(pctx->counters, RW_DROP, RW_REASON_NO_STATE);
 	if (!flow_read_client(place, &key, &client))
-		return leave(pkt->counters, RW_DROP, RW_REASON_NO_FLOW);
+		return leave(pctx->counters, RW_DROP, RW_REASON_NO_FLOW);
 	id = client.service;
-	capture_service(pkt->scratch, id);
-	capture_backend(pkt->scratch, key_backend(key));
+	capture_service(pctx->scratch, id);
+	capture_backend(pctx->scratch, key_backend(key));
 	backend = backend_of(key_backend(key));
-	if (!takes_replies(pkt->in, pkt->slot, backend))
-		return leave(pkt->counters, RW_DROP, RW_REASON_WRONG_INTERFACE);
-	if (key_state(key) == RW_FLOW_SYN && is_stray(pkt, p, flow))
-		return stray_reply(ctx, pkt, p);
+	if (!takes_replies(pctx->in, pctx->slot, backend))
+		return leave(pctx->counters, RW_DROP, RW_REASON_WRONG_INTERFACE);
+	if (key_state(key) == RW_FLOW_SYN && is_stray(pctx, p, flow))
+		return stray_reply(ctx, pctx, p);
 	info = bpf_map_lookup_elem(&service_info, &id);
 	way = bpf_map_lookup_elem(&ifaces, &client.iface);
 	if (!info || !way)
-		return leave(pkt->counters, RW_DROP, RW_REASON_NO_STATE);
+		return leave(pctx->counters, RW_DROP, RW_REASON_NO_STATE);
 	if (flow_cut_off(p, key))
-		return send_reset(ctx, pkt, p, RW_REASON_RESET_BACKEND_DOWN);
+		return send_reset(ctx, pctx, p, RW_REASON_RESET_BACKEND_DOWN);
 	to.saddr = info->addr;
 	to.sport_be = client.dport_be;
 	to.daddr = client.addr;
@@ -423,13 +423,13 @@ static __always_inline int nat_reply(struct xdp_md *ctx, struct packet_context *
 	refused = may_forward(p, way->mtu);
 	/* Sent to the client's own address, the packet does not name a nat address. */
 	if (refused)
-		return refuse(ctx, pkt, p, refused, way->mtu,
+		return refuse(ctx, pctx, p, refused, way->mtu,
 			      key_nat_addr(key) == RW_NAT_CLIENT ? info->addr : NULL);
-	flow_replied(pkt, p, flow, &key, now, is_its_own(pkt->in, p->eth, backend));
+	flow_replied(pctx, p, flow, &key, now, is_its_own(pctx->in, p->eth, backend));
 	count_reply(p, key_backend(key));
-	settle_checksum(pkt, p, client.iface);
+	settle_checksum(pctx, p, client.iface);
 	rewrite(p, &to);
-	return send_by(pkt, p, client.iface, (__u8 *)client.mac, RW_REASON_NAT_REPLY);
+	return send_by(pctx, p, client.iface, (__u8 *)client.mac, RW_REASON_NAT_REPLY);
 }
 
 #endif

@@ -198,7 +198,7 @@ __noinline bool encapsulate(struct xdp_md *ctx, const struct rw_tuple *t, __u32 
 }
 
 /* Sends to the chosen backend, of this reference; all checks were made before. */
-static __always_inline int dsr_send(struct xdp_md *ctx, struct packet_context *pkt,
+static __always_inline int dsr_send(struct xdp_md *ctx, struct packet_context *pctx,
 				    struct packet *p, __u32 forward,
 				    const struct rw_backend *backend, __u32 reference)
 {
@@ -210,16 +210,16 @@ static __always_inline int dsr_send(struct xdp_md *ctx, struct packet_context *p
 			((struct ipv6hdr *)p->l3)->hop_limit--;
 		else
 			hop4(p->l3);
-		return send_by(pkt, p, backend->iface, backend->dmac, RW_REASON_DSR_L2);
+		return send_by(pctx, p, backend->iface, backend->dmac, RW_REASON_DSR_L2);
 	}
 	if (!encapsulate(ctx, p->t, l3_at, index, gue))
-		return leave(pkt->counters, RW_DROP, RW_REASON_NO_HEADROOM);
+		return leave(pctx->counters, RW_DROP, RW_REASON_NO_HEADROOM);
 	p->eth = (void *)(long)ctx->data;
 	p->l3 = p->eth + 1;
 	p->v6 = !mapped_v4(backend->addr);
 	if (p->l3 + sizeof(struct ipv6hdr) > (void *)(long)ctx->data_end)
-		return leave(pkt->counters, RW_DROP, RW_REASON_NO_HEADROOM);
-	return send_by(pkt, p, backend->iface, backend->dmac,
+		return leave(pctx->counters, RW_DROP, RW_REASON_NO_HEADROOM);
+	return send_by(pctx, p, backend->iface, backend->dmac,
 		       gue ? RW_REASON_DSR_GUE : RW_REASON_DSR_IPIP);
 }
 

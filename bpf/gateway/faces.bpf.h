@@ -90,15 +90,15 @@ __noinline __u32 client_moves(__u32 place, __u64 to, __u32 faces, __u32 now)
 	return 1;
 }
 
-static __always_inline void client_follow(const struct packet_context *pkt, const struct packet *p,
+static __always_inline void client_follow(const struct packet_context *pctx, const struct packet *p,
 					  struct rw_flow *flow, __u32 place, __u32 now)
 {
-	union way_back way = { .iface = (__u8)pkt->slot };
+	union way_back way = { .iface = (__u8)pctx->slot };
 
-	if (dry || (same_mac(flow->client_mac, p->eth->h_source) && flow->iface == pkt->slot))
+	if (dry || (same_mac(flow->client_mac, p->eth->h_source) && flow->iface == pctx->slot))
 		return;
 	copy_mac(way.mac, p->eth->h_source);
-	client_moves(place, way.word, pkt->in->flags, now);
+	client_moves(place, way.word, pctx->in->flags, now);
 }
 
 #endif

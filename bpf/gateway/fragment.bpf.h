@@ -22,14 +22,15 @@
 /* What all fragments of a datagram have in common. Under IPv6 not the protocol:
  * another extension may follow the fragment header (RFC 8200 section 4.5), and only
  * the first fragment shows what is behind it. */
-static __always_inline __u64 fragment_hash(const struct packet_context *pkt, const struct packet *p)
+static __always_inline __u64 fragment_hash(const struct packet_context *pctx,
+					   const struct packet *p)
 {
 	__u64 id = (__u64)READ_ONCE(p->at->fragment_id) << 8 | (p->v6 ? 0 : p->t->proto);
-	const __u64 *keys = pkt->set->keys;
-	union way_back from = { .iface = (__u8)pkt->slot };
+	const __u64 *keys = pctx->set->keys;
+	union way_back from = { .iface = (__u8)pctx->slot };
 
 	copy_mac(from.mac, p->eth->h_source);
-	return hash_end(keyed_tuple(pkt->set, p->t, id) +
+	return hash_end(keyed_tuple(pctx->set, p->t, id) +
 			nh_pair(keys[5], (__u32)from.word, (__u32)(from.word >> 32)));
 }
 
@@ -61,9 +62,9 @@ static __always_inline bool fragments_old(__u64 ports, __u32 now)
 }
 
 /* Notes a first fragment's ports, in the place of the same datagram's or of the oldest. */
-static __always_inline void fragment_note(const struct packet_context *pkt, const struct packet *p)
+static __always_inline void fragment_note(const struct packet_context *pctx, const struct packet *p)
 {
-	__u64 hash = fragment_hash(pkt, p), ports;
+	__u64 hash = fragment_hash(pctx, p), ports;
 	struct rw_fragment_bucket *bucket = fragment_bucket(hash);
 	__u32 oldest = ~0u, best = 0;
 
@@ -90,9 +91,9 @@ static __always_inline void fragment_note(const struct packet_context *pkt, cons
 }
 
 /* A later fragment: takes the ports of its first one. False: that one is unknown. */
-static __always_inline bool fragment_follow(const struct packet_context *pkt, struct packet *p)
+static __always_inline bool fragment_follow(const struct packet_context *pctx, struct packet *p)
 {
-	__u64 hash = fragment_hash(pkt, p);
+	__u64 hash = fragment_hash(pctx, p);
 	struct rw_fragment_bucket *bucket = fragment_bucket(hash);
 
 	if (!bucket)

@@ -561,29 +561,29 @@ static __always_inline bool icmp_packet_again(struct xdp_md *ctx, __u32 l3_at, s
 }
 
 /* Under dsr: forwards the error unchanged to the flow's backend. */
-static __always_inline int dsr_error(struct xdp_md *ctx, struct packet_context *pkt,
+static __always_inline int dsr_error(struct xdp_md *ctx, struct packet_context *pctx,
 				     struct packet *p, struct rw_service_key *key)
 {
-	struct rw_service *service = service_of(pkt->set, key);
+	struct rw_service *service = service_of(pctx->set, key);
 	struct rw_backend *backend;
 	enum rw_reason refused;
 	__u32 reference;
 
 	if (!service)
-		return leave(pkt->counters, RW_DROP, RW_REASON_NO_STATE);
+		return leave(pctx->counters, RW_DROP, RW_REASON_NO_STATE);
 	reference = dsr_owner(ctx, p, service, true, &refused);
-	capture_backend(pkt->scratch, reference);
+	capture_backend(pctx->scratch, reference);
 	if (refused)
-		return leave(pkt->counters, RW_DROP, refused);
+		return leave(pctx->counters, RW_DROP, refused);
 	backend = backend_of(reference);
 	if (!reference || !backend)
-		return leave(pkt->counters, RW_DROP, RW_REASON_NO_BACKEND);
+		return leave(pctx->counters, RW_DROP, RW_REASON_NO_BACKEND);
 	refused = reachable(p, backend, encap_overhead(service->forward, backend));
 	if (refused)
-		return leave(pkt->counters, RW_DROP, refused);
+		return leave(pctx->counters, RW_DROP, refused);
 	if (service->forward == RW_FORWARD_DSR_L2 && same_mac(p->eth->h_source, backend->dmac))
-		return leave(pkt->counters, RW_DROP, RW_REASON_LOOP);
-	return dsr_send(ctx, pkt, p, service->forward, backend, reference);
+		return leave(pctx->counters, RW_DROP, RW_REASON_LOOP);
+	return dsr_send(ctx, pctx, p, service->forward, backend, reference);
 }
 
 static __always_inline int icmp_leave(struct xdp_md *ctx, __u32 next, const bool v6)
@@ -591,41 +591,41 @@ static __always_inline int icmp_leave(struct xdp_md *ctx, __u32 next, const bool
 	struct icmp_room *room = RW_ONLY(icmp_rooms);
 	struct packet p = {};
 	struct rw_icmp *way;
-	struct packet_context pkt;
+	struct packet_context pctx;
 	__u32 reason;
 
-	if (!room || !open_packet_context(ctx, &pkt))
+	if (!room || !open_packet_context(ctx, &pctx))
 		return XDP_PASS; /* array elements exist: for the verifier */
-	way = &pkt.scratch->icmp;
+	way = &pctx.scratch->icmp;
 	reason = way->reason;
-	p.t = &pkt.scratch->tuple;
+	p.t = &pctx.scratch->tuple;
 	if (reason >= RW_REASON_SPACE || !icmp_packet_again(ctx, way->l3_at, &p, v6))
-		return leave(pkt.counters, RW_DROP, RW_REASON_NO_STATE);
+		return leave(pctx.counters, RW_DROP, RW_REASON_NO_STATE);
 	switch (next) {
 	case ICMP_BACK:
 		copy_mac(p.eth->h_dest, p.eth->h_source);
-		copy_mac(p.eth->h_source, pkt.in->mac);
-		return send_back(&pkt, reason);
+		copy_mac(p.eth->h_source, pctx.in->mac);
+		return send_back(&pctx, reason);
 	case ICMP_SEND:
-		return send_by(&pkt, &p, way->iface, way->mac, reason);
+		return send_by(&pctx, &p, way->iface, way->mac, reason);
 	case ICMP_BALANCE:
-		return dsr_error(ctx, &pkt, &p, &room->key);
+		return dsr_error(ctx, &pctx, &p, &room->key);
 	}
-	return leave(pkt.counters, RW_DROP, reason);
+	return leave(pctx.counters, RW_DROP, reason);
 }
 
 /* Ends a packet that cannot be forwarded. */
-static __always_inline int icmp_complain(struct xdp_md *ctx, struct packet_context *pkt)
+static __always_inline int icmp_complain(struct xdp_md *ctx, struct packet_context *pctx)
 {
-	__u32 reason = pkt->scratch->icmp.v6 ? icmp6_complain(ctx) : icmp4_complain(ctx);
+	__u32 reason = pctx->scratch->icmp.v6 ? icmp6_complain(ctx) : icmp4_complain(ctx);
 
 	/* clang knows the function's results and would drop the check below. */
 	barrier_var(reason);
 	if (reason == RW_REASON_SENT_TOO_BIG || reason == RW_REASON_SENT_TIME_EXCEEDED)
-		return send_back(pkt, reason);
+		return send_back(pctx, reason);
 	if (reason >= RW_REASON_SPACE)
 		reason = RW_REASON_NO_STATE;
-	return leave(pkt->counters, RW_DROP, reason);
+	return leave(pctx->counters, RW_DROP, reason);
 }
 
 /* Ends a packet as icmp.._arrived said, unless it is to be passed. */

@@ -27,14 +27,14 @@ struct segment {
 	__u8 acked; /* of what it acknowledges itself */
 };
 
-static __always_inline struct segment segment_of(const struct packet_context *pkt,
+static __always_inline struct segment segment_of(const struct packet_context *pctx,
 						 const struct packet *p)
 {
 	struct segment s = { .flags = p->t->tcp_flags };
 	const struct tcphdr *tcp = p->l4;
 
 	/* The second half holds since parse(): for the verifier. */
-	if (!tcp || (void *)(tcp + 1) > (void *)(long)pkt->ctx->data_end)
+	if (!tcp || (void *)(tcp + 1) > (void *)(long)pctx->ctx->data_end)
 		return s;
 	s.fin = (s.flags & (TCP_FIN | TCP_ACK)) == (TCP_FIN | TCP_ACK);
 	s.data = s.flags && has_data(p, tcp);
@@ -44,10 +44,10 @@ static __always_inline struct segment segment_of(const struct packet_context *pk
 }
 
 /* Whether the segment may change its flow: not if it is damaged, or cannot be verified. */
-static __always_inline bool may_change(const struct packet_context *pkt, const struct packet *p)
+static __always_inline bool may_change(const struct packet_context *pctx, const struct packet *p)
 {
 	return p->l4 && p->at->fragment == RW_FRAGMENT_NONE &&
-	       segment_intact(pkt, p, p->l4 - (void *)p->eth);
+	       segment_intact(pctx, p, p->l4 - (void *)p->eth);
 }
 
 /* A flow's next state, by the sender of the segment. Before the end of the handshake a RST changes
@@ -127,7 +127,7 @@ static __always_inline __u8 syn_isn(struct xdp_md *ctx, const struct packet *p)
 }
 
 /* In state SYN: whether the backend's segment belongs to a former connection on this port. */
-static __always_inline bool is_stray(const struct packet_context *pkt, const struct packet *p,
+static __always_inline bool is_stray(const struct packet_context *pctx, const struct packet *p,
 				     const struct rw_flow *flow)
 {
 	const struct tcphdr *tcp = p->l4;
@@ -137,7 +137,7 @@ static __always_inline bool is_stray(const struct packet_context *pkt, const str
 		return true;
 	if ((p->t->tcp_flags & (TCP_SYN | TCP_ACK | TCP_RST)) != (TCP_SYN | TCP_ACK) || !isn)
 		return false;
-	if ((void *)(tcp + 1) > (void *)(long)pkt->ctx->data_end)
+	if ((void *)(tcp + 1) > (void *)(long)pctx->ctx->data_end)
 		return true;
 	return isn != isn_bits(bpf_ntohl(tcp->ack_seq));
 }
@@ -163,9 +163,9 @@ static __always_inline void flow_seen(struct rw_flow *flow, __u8 state, __u32 no
 }
 
 /* Whether it answers a request. A segment without data may answer a forged segment. */
-static __always_inline bool answers(const struct packet_context *pkt, const struct packet *p)
+static __always_inline bool answers(const struct packet_context *pctx, const struct packet *p)
 {
-	return p->t->proto == IPPROTO_UDP || carries_data(pkt->ctx, p);
+	return p->t->proto == IPPROTO_UDP || carries_data(pctx->ctx, p);
 }
 
 /* Whether both sides have used it long enough to confirm it. */
@@ -208,7 +208,7 @@ static __always_inline __u8 state_in_doubt(__u8 state, __u8 next, bool rst)
  * handshake. The backend, if it accepts the guess at all, then sends its SYN-ACK again, a RST, or
  * nothing.
  */
-static __always_inline void reply_proves(const struct packet_context *pkt, const struct packet *p,
+static __always_inline void reply_proves(const struct packet_context *pctx, const struct packet *p,
 					 struct rw_flow *flow, __u64 key, __u8 state)
 {
 	__u8 confirmed = READ_ONCE(flow->confirmed);
@@ -216,9 +216,9 @@ static __always_inline void reply_proves(const struct packet_context *pkt, const
 	if (confirmed & RW_ACKED) {
 		confirmed_note(flow, confirmed & RW_ASKED);
 		if (!(p->t->tcp_flags & TCP_RST))
-			flow_confirm(pkt->set, flow, key);
-	} else if (proves_itself(flow, state) && answers(pkt, p)) {
-		flow_confirm(pkt->set, flow, key);
+			flow_confirm(pctx->set, flow, key);
+	} else if (proves_itself(flow, state) && answers(pctx, p)) {
+		flow_confirm(pctx->set, flow, key);
 	}
 }
 
@@ -229,8 +229,9 @@ static __always_inline bool segment_plain(const struct packet *p, __u8 state)
 }
 
 /* A request of an existing flow. */
-static __always_inline void flow_requested(const struct packet_context *pkt, const struct packet *p,
-					   struct rw_flow *flow, __u64 *key, __u32 now)
+static __always_inline void flow_requested(const struct packet_context *pctx,
+					   const struct packet *p, struct rw_flow *flow, __u64 *key,
+					   __u32 now)
 {
 	__u8 state = key_state(*key), next = state;
 	struct segment s;
@@ -239,22 +240,22 @@ static __always_inline void flow_requested(const struct packet_context *pkt, con
 	if (dry)
 		return;
 	if (p->t->proto == IPPROTO_TCP && !segment_plain(p, state)) {
-		s = segment_of(pkt, p);
+		s = segment_of(pctx, p);
 		next = state_after_request(state, &s);
 		again = state == RW_FLOW_SYN && (s.flags & TCP_SYN);
-		if ((again || next != state) && !may_change(pkt, p))
+		if ((again || next != state) && !may_change(pctx, p))
 			next = state;
 		else if (again)
-			confirmed_note(flow, syn_isn(pkt->ctx, p) << RW_ISN_SHIFT);
+			confirmed_note(flow, syn_isn(pctx->ctx, p) << RW_ISN_SHIFT);
 		else if (state == RW_FLOW_SYN_ACK && next != state && !handshake_ends(flow, &s))
 			next = state;
 	}
 	flow_seen(flow, next, now, true);
-	flow_to(pkt->set, flow, key, next);
+	flow_to(pctx->set, flow, key, next);
 }
 
 /* A reply of an existing flow. `own`: only its backend can have sent it (faces.bpf.h). */
-static __always_inline void flow_replied(const struct packet_context *pkt, const struct packet *p,
+static __always_inline void flow_replied(const struct packet_context *pctx, const struct packet *p,
 					 struct rw_flow *flow, __u64 *key, __u32 now, bool own)
 {
 	__u8 state = key_state(*key), next = state;
@@ -265,7 +266,7 @@ static __always_inline void flow_replied(const struct packet_context *pkt, const
 	if (p->t->proto == IPPROTO_UDP) {
 		next = RW_FLOW_UDP;
 	} else if (!segment_plain(p, state)) {
-		s = segment_of(pkt, p);
+		s = segment_of(pctx, p);
 		next = state_after_reply(state, &s);
 		/* The backend did not see the end of its handshake. */
 		if (own && state == RW_FLOW_ESTABLISHED && (s.flags & TCP_SYN) &&
@@ -273,7 +274,7 @@ static __always_inline void flow_replied(const struct packet_context *pkt, const
 			next = RW_FLOW_SYN_ACK;
 		if (!own)
 			next = state_in_doubt(state, next, s.flags & TCP_RST);
-		if ((next != state || (s.flags & TCP_SYN)) && !may_change(pkt, p)) {
+		if ((next != state || (s.flags & TCP_SYN)) && !may_change(pctx, p)) {
 			next = state;
 			s.flags = 0;
 		}
@@ -287,9 +288,9 @@ static __always_inline void flow_replied(const struct packet_context *pkt, const
 			confirmed_note(flow, 0);
 	} else if (own &&
 		   (READ_ONCE(flow->confirmed) & (RW_CONFIRMED | RW_ACKED)) != RW_CONFIRMED) {
-		reply_proves(pkt, p, flow, *key, next);
+		reply_proves(pctx, p, flow, *key, next);
 	}
-	flow_to(pkt->set, flow, key, next);
+	flow_to(pctx->set, flow, key, next);
 }
 
 #endif

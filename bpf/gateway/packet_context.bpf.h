@@ -18,25 +18,25 @@ struct packet_context {
 };
 
 /* False only where a map is missing, which the loader rules out. */
-static __always_inline bool open_packet_context(struct xdp_md *ctx, struct packet_context *pkt)
+static __always_inline bool open_packet_context(struct xdp_md *ctx, struct packet_context *pctx)
 {
 	struct rw_scratch *scratched = RW_ONLY(scratch);
 
 	if (!scratched)
 		return false;
-	pkt->ctx = ctx;
-	pkt->scratch = scratched;
-	pkt->slot = scratched->iface;
-	pkt->counters = bpf_map_lookup_elem(&ledger, &scratched->device);
-	pkt->set = RW_ONLY(settings);
-	pkt->in = bpf_map_lookup_elem(&ifaces, &pkt->slot);
-	return pkt->counters && pkt->set && pkt->in;
+	pctx->ctx = ctx;
+	pctx->scratch = scratched;
+	pctx->slot = scratched->iface;
+	pctx->counters = bpf_map_lookup_elem(&ledger, &scratched->device);
+	pctx->set = RW_ONLY(settings);
+	pctx->in = bpf_map_lookup_elem(&ifaces, &pctx->slot);
+	return pctx->counters && pctx->set && pctx->in;
 }
 
-static __always_inline bool frame_is_ours(const struct packet_context *pkt,
+static __always_inline bool frame_is_ours(const struct packet_context *pctx,
 					  const struct ethhdr *eth)
 {
-	return same_mac(eth->h_dest, pkt->in->mac) || same_mac(eth->h_dest, pkt->in->alt_mac);
+	return same_mac(eth->h_dest, pctx->in->mac) || same_mac(eth->h_dest, pctx->in->alt_mac);
 }
 
 /*
@@ -52,38 +52,38 @@ static __always_inline bool may_cut(struct xdp_md *ctx, const struct rw_iface *i
 }
 
 /* For us, or for everyone (broadcast, multicast). */
-static __always_inline bool frame_reaches_us(const struct packet_context *pkt,
+static __always_inline bool frame_reaches_us(const struct packet_context *pctx,
 					     const struct ethhdr *eth)
 {
-	return (eth->h_dest[0] & 1) || frame_is_ours(pkt, eth);
+	return (eth->h_dest[0] & 1) || frame_is_ours(pctx, eth);
 }
 
 /*
  * Sends by an interface: back by the device on which the packet came, or by another.
  * The frame is complete except for tags, and is not read afterwards.
  */
-static __always_inline int send_out(struct packet_context *pkt, const struct rw_iface *out,
+static __always_inline int send_out(struct packet_context *pctx, const struct rw_iface *out,
 				    enum rw_reason reason)
 {
 	if (!out->ifindex)
-		return leave(pkt->counters, RW_DROP, RW_REASON_NO_DEVICE);
+		return leave(pctx->counters, RW_DROP, RW_REASON_NO_DEVICE);
 	if (out->flags & RW_IFACE_LAYER3) /* the one it came in by, see must_pass() */
-		return vlan_restore(pkt->ctx, pkt->scratch) ?
-			       leave(pkt->counters, RW_TX, reason) :
-			       leave(pkt->counters, RW_DROP, RW_REASON_NO_HEADROOM);
-	if (out->tags[0] && !vlan_push(pkt->ctx, out->tags[0], out->tags[1]))
-		return leave(pkt->counters, RW_DROP, RW_REASON_NO_HEADROOM);
-	if (out->device == pkt->in->device && !(out->flags & RW_IFACE_REDIRECT))
-		return leave(pkt->counters, RW_TX, reason);
+		return vlan_restore(pctx->ctx, pctx->scratch) ?
+			       leave(pctx->counters, RW_TX, reason) :
+			       leave(pctx->counters, RW_DROP, RW_REASON_NO_HEADROOM);
+	if (out->tags[0] && !vlan_push(pctx->ctx, out->tags[0], out->tags[1]))
+		return leave(pctx->counters, RW_DROP, RW_REASON_NO_HEADROOM);
+	if (out->device == pctx->in->device && !(out->flags & RW_IFACE_REDIRECT))
+		return leave(pctx->counters, RW_TX, reason);
 	if (bpf_redirect_map(&devices, out->device, XDP_DROP) != XDP_REDIRECT)
-		return leave(pkt->counters, RW_DROP, RW_REASON_NO_DEVICE);
-	return leave(pkt->counters, RW_REDIRECT, reason);
+		return leave(pctx->counters, RW_DROP, RW_REASON_NO_DEVICE);
+	return leave(pctx->counters, RW_REDIRECT, reason);
 }
 
 /* Out by the interface it came in by. */
-static __always_inline int send_back(struct packet_context *pkt, enum rw_reason reason)
+static __always_inline int send_back(struct packet_context *pctx, enum rw_reason reason)
 {
-	return send_out(pkt, pkt->in, reason);
+	return send_out(pctx, pctx->in, reason);
 }
 
 #endif

@@ -81,31 +81,31 @@ __noinline __u32 checksum_holds(struct xdp_md *ctx, __u32 v6, __u32 local)
 }
 
 /* Whether `slot`, or the kernel behind it, finishes what leaves by it. */
-static __always_inline bool finished_later(const struct packet_context *pkt, __u32 slot)
+static __always_inline bool finished_later(const struct packet_context *pctx, __u32 slot)
 {
 	struct rw_iface *out = bpf_map_lookup_elem(&ifaces, &slot);
 
 	if (!out)
 		return false;
-	return must_pass(pkt, out) ||
-	       ((pkt->in->flags & RW_IFACE_GENERIC) && !(out->flags & RW_IFACE_RAW));
+	return must_pass(pctx, out) ||
+	       ((pctx->in->flags & RW_IFACE_GENERIC) && !(out->flags & RW_IFACE_RAW));
 }
 
 /* Before anything is rewritten. `slot`: of the way out. */
-static __always_inline void settle_checksum(struct packet_context *pkt, struct packet *p,
+static __always_inline void settle_checksum(struct packet_context *pctx, struct packet *p,
 					    __u32 slot)
 {
-	if ((pkt->in->flags & RW_IFACE_LOCAL) && p->check)
-		p->unfinished = checksum_settle(pkt->ctx, p->v6, finished_later(pkt, slot));
+	if ((pctx->in->flags & RW_IFACE_LOCAL) && p->check)
+		p->unfinished = checksum_settle(pctx->ctx, p->v6, finished_later(pctx, slot));
 }
 
 /* Whether headers and payload of the packet are as they were sent. */
-static __always_inline bool segment_intact(const struct packet_context *pkt, const struct packet *p,
-					   __u32 l4_at)
+static __always_inline bool segment_intact(const struct packet_context *pctx,
+					   const struct packet *p, __u32 l4_at)
 {
-	if (!p->v6 && csum_fold(csum_bytes(pkt->ctx, ETH_HLEN, l4_at - ETH_HLEN)) != 0xffff)
+	if (!p->v6 && csum_fold(csum_bytes(pctx->ctx, ETH_HLEN, l4_at - ETH_HLEN)) != 0xffff)
 		return false;
-	return checksum_holds(pkt->ctx, p->v6, pkt->in->flags & RW_IFACE_LOCAL);
+	return checksum_holds(pctx->ctx, p->v6, pctx->in->flags & RW_IFACE_LOCAL);
 }
 
 #endif

@@ -10,11 +10,11 @@
 #include "packet_context.bpf.h"
 #include "parse.bpf.h"
 
-static __always_inline int complain(struct xdp_md *ctx, struct packet_context *pkt,
+static __always_inline int complain(struct xdp_md *ctx, struct packet_context *pctx,
 				    const struct packet *p, enum rw_icmp_task task, __u32 mtu,
 				    const __u32 *from)
 {
-	struct rw_icmp *icmp = &pkt->scratch->icmp;
+	struct rw_icmp *icmp = &pctx->scratch->icmp;
 
 	icmp->task = task;
 	icmp->v6 = p->v6;
@@ -23,32 +23,32 @@ static __always_inline int complain(struct xdp_md *ctx, struct packet_context *p
 	copy_addr(icmp->from, from);
 	bpf_tail_call(ctx, &OWN_SLOTS, RW_SLOT_ICMP);
 	/* The slot was emptied meanwhile. */
-	return leave(pkt->counters, RW_DROP,
+	return leave(pctx->counters, RW_DROP,
 		     task == RW_ICMP_TOO_BIG ? RW_REASON_TOO_BIG : RW_REASON_TTL_EXPIRED);
 }
 
 /* Longer than `mtu`, the bytes of layer 3 that still fit. */
-static __always_inline int too_big(struct xdp_md *ctx, struct packet_context *pkt,
+static __always_inline int too_big(struct xdp_md *ctx, struct packet_context *pctx,
 				   const struct packet *p, __u32 mtu)
 {
-	return complain(ctx, pkt, p, RW_ICMP_TOO_BIG, mtu, p->t->daddr);
+	return complain(ctx, pctx, p, RW_ICMP_TOO_BIG, mtu, p->t->daddr);
 }
 
 /* For a reason of may_forward() or the like. `from`: our address as the error's source,
  * if that is not the packet's destination. */
-static __always_inline int refuse(struct xdp_md *ctx, struct packet_context *pkt,
+static __always_inline int refuse(struct xdp_md *ctx, struct packet_context *pctx,
 				  const struct packet *p, enum rw_reason reason, __u32 mtu,
 				  const __u32 *from)
 {
 	if (!from)
 		from = p->t->daddr;
 	if (!p->l4)
-		return leave(pkt->counters, RW_DROP, reason); /* RFC 1122 section 3.2.2 */
+		return leave(pctx->counters, RW_DROP, reason); /* RFC 1122 section 3.2.2 */
 	if (reason == RW_REASON_TOO_BIG)
-		return complain(ctx, pkt, p, RW_ICMP_TOO_BIG, mtu, from);
+		return complain(ctx, pctx, p, RW_ICMP_TOO_BIG, mtu, from);
 	if (reason == RW_REASON_TTL_EXPIRED)
-		return complain(ctx, pkt, p, RW_ICMP_TIME_EXCEEDED, 0, from);
-	return leave(pkt->counters, RW_DROP, reason);
+		return complain(ctx, pctx, p, RW_ICMP_TIME_EXCEEDED, 0, from);
+	return leave(pctx->counters, RW_DROP, reason);
 }
 
 #endif

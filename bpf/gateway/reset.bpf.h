@@ -140,7 +140,7 @@ __noinline bool reset_segment(struct xdp_md *ctx, const struct rw_tuple *t, __u3
 }
 
 /* Why a segment gets no reset. NONE: it does, and that is counted against the limit. */
-static __always_inline enum rw_reason no_reset(const struct packet_context *pkt,
+static __always_inline enum rw_reason no_reset(const struct packet_context *pctx,
 					       const struct packet *p, enum answer kind)
 {
 	enum rw_reason why;
@@ -150,7 +150,7 @@ static __always_inline enum rw_reason no_reset(const struct packet_context *pkt,
 	if (p->t->tcp_flags & TCP_RST)
 		return RW_REASON_NO_FLOW;
 	/* RFC 9293 section 3.1: to be discarded, not answered. */
-	if (!segment_intact(pkt, p, p->l4 - (void *)p->eth))
+	if (!segment_intact(pctx, p, p->l4 - (void *)p->eth))
 		return RW_REASON_MALFORMED;
 	why = unanswerable(p->t->saddr, p->v6);
 	if (why)
@@ -160,22 +160,22 @@ static __always_inline enum rw_reason no_reset(const struct packet_context *pkt,
 }
 
 /* Sends a reset back the way the segment came. */
-static __always_inline int send_reset(struct xdp_md *ctx, struct packet_context *pkt,
+static __always_inline int send_reset(struct xdp_md *ctx, struct packet_context *pctx,
 				      struct packet *p, enum rw_reason reason)
 {
 	enum answer kind = reason == RW_REASON_RESET_STRAY ? ANSWER_STRAY : ANSWER_RESET;
-	enum rw_reason why = no_reset(pkt, p, kind);
+	enum rw_reason why = no_reset(pctx, p, kind);
 	struct ethhdr *eth;
 
 	if (why)
-		return leave(pkt->counters, RW_DROP, why);
-	if (!may_cut(ctx, pkt->in) || !reset_segment(ctx, p->t, p->l4 - (void *)p->eth, p->l4_len))
-		return leave(pkt->counters, RW_DROP, RW_REASON_RESET_FAILED);
+		return leave(pctx->counters, RW_DROP, why);
+	if (!may_cut(ctx, pctx->in) || !reset_segment(ctx, p->t, p->l4 - (void *)p->eth, p->l4_len))
+		return leave(pctx->counters, RW_DROP, RW_REASON_RESET_FAILED);
 	eth = (void *)(long)ctx->data;
 	if ((void *)(eth + 1) > (void *)(long)ctx->data_end)
-		return leave(pkt->counters, RW_DROP, RW_REASON_RESET_FAILED);
-	copy_mac(eth->h_source, pkt->in->mac);
-	return send_back(pkt, reason);
+		return leave(pctx->counters, RW_DROP, RW_REASON_RESET_FAILED);
+	copy_mac(eth->h_source, pctx->in->mac);
+	return send_back(pctx, reason);
 }
 
 #endif

@@ -69,16 +69,16 @@ static __always_inline void rewrite_l4(struct packet *p, const struct rewrite *t
 
 /* A redirect from native XDP reaches native XDP, one from generic XDP any Ethernet
  * device: the packet then has an Ethernet header. */
-static __always_inline bool must_pass(const struct packet_context *pkt, const struct rw_iface *out)
+static __always_inline bool must_pass(const struct packet_context *pctx, const struct rw_iface *out)
 {
 	if (out->flags & RW_IFACE_LAYER3)
-		return out->device != pkt->in->device;
-	return (out->flags & RW_IFACE_GENERIC) && !(pkt->in->flags & RW_IFACE_GENERIC);
+		return out->device != pctx->in->device;
+	return (out->flags & RW_IFACE_GENERIC) && !(pctx->in->flags & RW_IFACE_GENERIC);
 }
 
 /* Passes a rewritten packet, still addressed to our MAC, for the kernel to route. The
  * kernel decrements the TTL, so ours is restored. */
-static __always_inline int pass_rewritten(struct packet_context *pkt, struct packet *p)
+static __always_inline int pass_rewritten(struct packet_context *pctx, struct packet *p)
 {
 	if (p->v6) {
 		((struct ipv6hdr *)p->l3)->hop_limit++;
@@ -89,27 +89,27 @@ static __always_inline int pass_rewritten(struct packet_context *pkt, struct pac
 		ip->ttl++;
 		ip->check = csum_apply(ip->check, csum_change16(hops, *(__u16 *)&ip->ttl));
 	}
-	if (!vlan_restore(pkt->ctx, pkt->scratch))
-		return leave(pkt->counters, RW_DROP, RW_REASON_NO_HEADROOM);
-	return leave(pkt->counters, RW_PASS, RW_REASON_PASS_REWRITTEN);
+	if (!vlan_restore(pctx->ctx, pctx->scratch))
+		return leave(pctx->counters, RW_DROP, RW_REASON_NO_HEADROOM);
+	return leave(pctx->counters, RW_PASS, RW_REASON_PASS_REWRITTEN);
 }
 
 /* Sends by an interface slot: back by the same device, or by another. */
-static __always_inline int send_by(struct packet_context *pkt, struct packet *p, __u32 slot,
+static __always_inline int send_by(struct packet_context *pctx, struct packet *p, __u32 slot,
 				   const __u8 *next_hop, enum rw_reason reason)
 {
 	struct rw_iface *out = bpf_map_lookup_elem(&ifaces, &slot);
 
 	if (!out)
-		return leave(pkt->counters, RW_DROP, RW_REASON_NO_DEVICE);
+		return leave(pctx->counters, RW_DROP, RW_REASON_NO_DEVICE);
 	/* Under dsr-l2 the MAC address is the rewrite. */
-	if (reason == RW_REASON_DSR_L2 && (must_pass(pkt, out) || (out->flags & RW_IFACE_LAYER3)))
-		return leave(pkt->counters, RW_DROP, RW_REASON_NO_DEVICE);
-	if (must_pass(pkt, out))
-		return pass_rewritten(pkt, p);
+	if (reason == RW_REASON_DSR_L2 && (must_pass(pctx, out) || (out->flags & RW_IFACE_LAYER3)))
+		return leave(pctx->counters, RW_DROP, RW_REASON_NO_DEVICE);
+	if (must_pass(pctx, out))
+		return pass_rewritten(pctx, p);
 	copy_mac(p->eth->h_dest, next_hop);
 	copy_mac(p->eth->h_source, out->mac);
-	return send_out(pkt, out, reason);
+	return send_out(pctx, out, reason);
 }
 
 /* Checks TTL and length before anything is changed. NONE: may be forwarded. */
