@@ -4,16 +4,16 @@
 //! [`demo`] is `ringway-lab demo`: real traffic through the gateway, and what becomes of it when
 //! things die. [`benches`] are what `ringway-lab bench` measures, [`harness`] is how: a
 //! [`harness::Scenario`] each. [`benches::calibrate`] is `ringway-lab size --calibrate`: what
-//! packets, messages and sockets cost on this machine. [`live`] is
-//! `ringway-lab gen --port xdp:IFACE`: frames out of the kernel itself.
+//! packets, messages and sockets cost on this machine. [`generate`] are the packets of
+//! `ringway-lab gen`: made, sent, received and counted.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod benches;
 pub mod demo;
 mod error;
+pub mod generate;
 pub mod harness;
-pub mod live;
 mod programs;
 
 pub use error::Error;

@@ -8,13 +8,12 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, anyhow};
-use ringway_engine::apps::{Checker, Control, Generated, Generator};
-use ringway_engine::generate::{Checked, Clock};
+use ringway_engine::stamp::Clock;
 use ringway_engine::{
     App, AppFactory, Engine, EngineConfig, EngineError, Idle, Options, PortSpec, WorkerConfig,
     engine_on,
 };
-use ringway_measure::live;
+use ringway_measure::generate::{Checked, Checker, Generated, Generator, GeneratorControl, live};
 use ringway_xsk::{Chunk, UmemConfig};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -61,7 +60,7 @@ struct Run<'a> {
     signals: Signals,
     engine: Option<Engine>,
     live: Option<JoinHandle<Result<(), ringway_measure::Error>>>,
-    control: Arc<Control>,
+    control: Arc<GeneratorControl>,
     checked: Arc<Mutex<Checked>>,
     start: Instant,
     log: Log,
@@ -75,7 +74,7 @@ impl<'a> Run<'a> {
         generated: Option<Generated>,
         signals: Signals,
     ) -> anyhow::Result<Self> {
-        let (clock, control) = (Clock::new(), Arc::<Control>::default());
+        let (clock, control) = (Clock::new(), Arc::<GeneratorControl>::default());
         let stream = generated.as_ref().map(|generated| generated.stream);
         let checked = Arc::new(Mutex::new(Checked::new(stream.as_slice())));
         let longest = generated.iter().flat_map(|generated| &generated.templates);
@@ -249,7 +248,7 @@ fn sender(
     port: &PortSpec,
     generated: Generated,
     clock: Clock,
-    control: &Arc<Control>,
+    control: &Arc<GeneratorControl>,
 ) -> WorkerConfig {
     let control = control.clone();
     let app = factory(move || Generator::new(generated.clone(), clock, control.clone()));

@@ -57,13 +57,13 @@ pub mod arch;
 mod burst;
 mod engine;
 mod error;
-pub mod generate;
 mod memory_check;
 mod port;
 mod port_context;
 pub mod ports;
 pub mod programs;
 mod spec;
+pub mod stamp;
 pub mod status;
 mod takeover;
 

@@ -6,9 +6,8 @@ use std::time::Duration;
 
 use clap::Args;
 use ringway_engine::PortSpec;
-use ringway_engine::apps::Rate;
-use ringway_engine::generate::{Addresses, IMIX, Numbers, Transport};
 use ringway_host::Mac;
+use ringway_measure::generate::{Addresses, IMIX, Numbers, Rate, Transport};
 
 use super::OutputArgs;
 use ringway_terminal::quantity::number;

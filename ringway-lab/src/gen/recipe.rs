@@ -5,13 +5,13 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, bail};
-use ringway_engine::apps::Generated;
-use ringway_engine::generate::{Addresses, Flows, Recipe, SIZES, Template, Transport};
 use ringway_engine::ports::{Pcap, pcap};
 use ringway_engine::{Port as _, PortSpec};
 use ringway_host::netlink::{addresses, neighbours, routes};
 use ringway_host::{Interface, who_has};
-use ringway_measure::live;
+use ringway_measure::generate::{
+    Addresses, Flows, Generated, Recipe, SIZES, Template, Transport, live,
+};
 use ringway_terminal::error::Error;
 use ringway_wire::Mac;
 use ringway_xsk::{Batch, Chunk, Umem, UmemConfig};

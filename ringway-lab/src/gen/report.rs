@@ -4,9 +4,8 @@ use std::fmt;
 use std::time::{Duration, Instant};
 
 use ringway_engine::Reason;
-use ringway_engine::apps::Made;
-use ringway_engine::generate::{Checked, Latency};
 use ringway_engine::status::{Dropped, PortStatus};
+use ringway_measure::generate::{Checked, Latency, Made, StreamChecked};
 use ringway_terminal::text::counted;
 use serde::Serialize;
 
@@ -228,9 +227,7 @@ impl Received {
     /// `sent`: what is known to have been sent, all of the first stream.
     fn new(args: &GenArgs, checked: &Checked, sent: Option<u64>) -> Self {
         let streams = checked.streams();
-        let sum = |of: fn(&ringway_engine::generate::StreamChecked) -> u64| {
-            streams.iter().map(of).sum::<u64>()
-        };
+        let sum = |of: fn(&StreamChecked) -> u64| streams.iter().map(of).sum::<u64>();
         let unique = checked.unique_packets();
         let missing = sum(|stream| stream.sequence.missing());
         let lost = match (sent, streams.first()) {
@@ -240,7 +237,7 @@ impl Received {
             }
             _ => missing,
         };
-        let stream = |one: &ringway_engine::generate::StreamChecked| Stream {
+        let stream = |one: &StreamChecked| Stream {
             stream: one.stream,
             unique_packets: one.sequence.unique(),
             missing_packets: one.sequence.missing(),

@@ -2,7 +2,6 @@
 
 mod bid;
 mod datagram;
-mod generator;
 mod host;
 mod l2fwd;
 mod ping;
@@ -11,9 +10,8 @@ mod source;
 pub use self::{
     bid::{ANSWER_BYTES, Answer, Bid, Offer, Request},
     datagram::{Datagram, UdpEcho},
-    generator::{Checker, Control, Generated, Generator, Made, Rate},
     host::{Host, Icmp, is_host},
     l2fwd::{L2fwd, Macs},
-    ping::{Answered, Asked, Ping, Pinged, Times},
+    ping::{Answered, AskError, Asked, Ping, Pinged, Times},
     source::{Sink, Source},
 };

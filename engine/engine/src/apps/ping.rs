@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use ringway_wire::{
-    Arp, BuildError, Builder, Ethernet, Frame, Header as _, Icmp, Icmpv6, Ip, IpHeader, Ipv6, Mac,
-    ethertype, nd, protocol,
+    Arp, BuildError, Builder, Ethernet, Frame, Header as _, Icmp, Icmpv6, Ip, IpHeader, Ipv4, Ipv6,
+    Mac, ethertype, nd, protocol,
 };
 use ringway_xsk::Packet;
 
@@ -16,9 +16,7 @@ use super::Host;
 use crate::app::App;
 use crate::arch::Cycles;
 use crate::burst::{Burst, Verdict};
-use crate::generate::{
-    Arrival, Clock, Flow, Flows, Recipe, RecipeError, Sequence, Stamp, Template, Transport,
-};
+use crate::stamp::{Arrival, Clock, Sequence, Stamp};
 use crate::status::reason::Reason;
 
 /// Who is asked, and how often.
@@ -30,8 +28,27 @@ pub struct Asked {
     pub interval: Duration,
     /// No more requests than this.
     pub count: Option<u64>,
-    /// Bytes behind the header of ICMP, at least [`Stamp::BYTES`].
+    /// Bytes behind the header of ICMP: [`Stamp::BYTES`] to 3 778.
     pub size: u16,
+}
+
+/// Why an address cannot be asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum AskError {
+    #[error(
+        "{0} cannot be asked from an address of the other family; give the host one of its own"
+    )]
+    Family(IpAddr),
+    #[error("a request cannot carry {0} bytes; ask for {LEAST} to {MOST}")]
+    Size(u16),
+}
+
+/// Addresses of a request.
+#[derive(Clone, Copy, Debug)]
+enum Tuple {
+    V4 { source: Ipv4Addr, target: Ipv4Addr },
+    V6 { source: Ipv6Addr, target: Ipv6Addr },
 }
 
 /// What has come of it.
@@ -98,6 +115,11 @@ impl Times {
     }
 }
 
+/// Ethernet, IPv6 and ICMPv6: what precedes the payload of an echo request at most.
+const HEADERS: usize = 14 + 40 + 8;
+/// Bytes of payload; the frame fits into one of 4 096 bytes.
+const LEAST: u16 = Stamp::BYTES as u16;
+const MOST: u16 = 3840 - HEADERS as u16;
 /// The first request's number, on the wire and where it is printed: as `ping` has it.
 const FIRST: u64 = 1;
 /// Answers that wait to be looked at.
@@ -141,8 +163,9 @@ pub struct Ping {
     asks: bool,
     clock: Clock,
     pinged: Arc<Mutex<Pinged>>,
-    template: Template,
-    flow: Flow,
+    tuple: Tuple,
+    /// Where requests are built.
+    frame: Vec<u8>,
     identifier: u16,
     /// When something is to be sent again.
     next: u64,
@@ -157,32 +180,25 @@ impl Ping {
     /// that of other pings.
     ///
     /// # Errors
-    /// [`RecipeError`]: too short or too long, or the host has no address of the family.
+    /// [`AskError`].
     pub fn new(
         host: Host,
         asked: Asked,
         identifier: u16,
         pinged: Arc<Mutex<Pinged>>,
-    ) -> Result<Self, RecipeError> {
-        let source = host.address_towards(asked.address);
-        let mut recipe = Recipe {
-            source_mac: host.mac(),
-            destination_mac: Mac::default(),
-            vlan: None,
-            sources: source.into(),
-            destinations: asked.address.into(),
-            transport: Transport::Icmp,
-            source_ports: 0.into(),
-            destination_ports: 0.into(),
-            sizes: Vec::new(),
+    ) -> Result<Self, AskError> {
+        let tuple = match (host.address_towards(asked.address), asked.address) {
+            (IpAddr::V4(source), IpAddr::V4(target)) => Tuple::V4 { source, target },
+            (IpAddr::V6(source), IpAddr::V6(target)) => Tuple::V6 { source, target },
+            _ => return Err(AskError::Family(asked.address)),
         };
-        let shortest = recipe.headers() + usize::from(asked.size);
-        recipe.sizes.push(u16::try_from(shortest).unwrap_or(u16::MAX));
-        let template = recipe.templates()?.remove(0);
-        let flow = Flows::of(&recipe).next();
+        if !(LEAST..=MOST).contains(&asked.size) {
+            return Err(AskError::Size(asked.size));
+        }
+        let frame = vec![0; HEADERS + usize::from(asked.size)];
         let clock = pinged.lock().unwrap_or_else(PoisonError::into_inner).clock;
         let (asks, next, knew, last) = (true, 0, false, 0);
-        Ok(Self { host, asked, asks, clock, pinged, template, flow, identifier, next, knew, last })
+        Ok(Self { host, asked, asks, clock, pinged, tuple, frame, identifier, next, knew, last })
     }
 
     /// The same that asks nothing: it takes answers to what another worker asked.
@@ -286,15 +302,13 @@ impl Ping {
     /// Asks all where the address is.
     fn ask(&self, packet: &mut Packet) -> Verdict {
         let (start, mac) = (packet.headroom(), self.host.mac());
-        let built = match (self.host.address_towards(self.asked.address), self.asked.address) {
-            (IpAddr::V4(source), IpAddr::V4(target)) => {
+        let built = match self.tuple {
+            Tuple::V4 { source, target } => {
                 arp_request(packet.buffer_mut(), start, mac, source, target)
             }
-            (IpAddr::V6(source), IpAddr::V6(target)) => {
+            Tuple::V6 { source, target } => {
                 solicitation(packet.buffer_mut(), start, mac, source, target)
             }
-            // Its template could not have been built.
-            _ => return Verdict::Drop(Reason::NoRoom),
         };
         match built.map(|range| packet.set_range(range)) {
             Ok(Ok(())) => Verdict::Forward(0),
@@ -302,14 +316,32 @@ impl Ping {
         }
     }
 
-    fn request(&self, packet: &mut Packet, to: Mac, sequence: u64, now: u64) -> Verdict {
-        if packet.append(self.template.frame()).is_err() {
-            return Verdict::Drop(Reason::NoRoom);
+    fn request(&mut self, packet: &mut Packet, to: Mac, stamp: &Stamp) -> Verdict {
+        match self.echo_request(to, stamp).map(|range| packet.append(&self.frame[range])) {
+            Ok(Ok(())) => Verdict::Forward(0),
+            _ => Verdict::Drop(Reason::NoRoom),
         }
-        let frame = packet.data_mut();
-        self.template.write(frame, &self.flow, &Stamp::new(self.identifier, sequence, now));
-        frame[..6].copy_from_slice(&to.0);
-        Verdict::Forward(0)
+    }
+
+    /// The stamp, and zeroes behind it.
+    fn echo_request(&mut self, to: Mac, stamp: &Stamp) -> Result<Range<usize>, BuildError> {
+        let (identifier, number) = (self.identifier, stamp.sequence() as u16);
+        let mut built = Builder::new(&mut self.frame, HEADERS)?;
+        built.append(stamp)?.pad(self.asked.size.into())?;
+        let ethertype = match self.tuple {
+            Tuple::V4 { source, target } => {
+                let ip = Ipv4::new(protocol::ICMP, source, target);
+                built.icmp(Icmp::echo_request(identifier, number))?.ipv4(ip, &[])?;
+                ethertype::IPV4
+            }
+            Tuple::V6 { source, target } => {
+                let ip = Ipv6::new(protocol::ICMPV6, source, target);
+                built.icmpv6(Icmpv6::echo_request(identifier, number), ip.pseudo())?.ipv6(ip)?;
+                ethertype::IPV6
+            }
+        };
+        built.ethernet(Ethernet::new(to, self.host.mac(), ethertype))?;
+        Ok(built.range())
     }
 
     /// Where only so many requests are wanted, nobody is waited for without end.
@@ -399,7 +431,8 @@ impl App for Ping {
             Some(mac) => {
                 // Counted first: its answer may be with another worker before this goes on.
                 self.pinged().sent += 1;
-                if !burst.originate(|packet| self.request(packet, mac, FIRST + sent, now)) {
+                let stamp = Stamp::new(self.identifier, FIRST + sent, now);
+                if !burst.originate(|packet| self.request(packet, mac, &stamp)) {
                     self.pinged().sent -= 1;
                 } else {
                     self.last = now;

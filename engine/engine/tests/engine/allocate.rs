@@ -1,72 +1,25 @@
 //! Nothing is allocated for packets.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
-use std::sync::{Arc, Mutex};
-
-use ringway_engine::apps::{
-    Bid, Checker, Control, Generator, Icmp, L2fwd, Macs, Sink, Source, UdpEcho,
-};
-use ringway_engine::generate::{Checked, Clock};
+use ringway_engine::apps::{Bid, Icmp, L2fwd, Macs, Sink, Source, UdpEcho};
 use ringway_engine::ports::{Memory, Null};
 use ringway_engine::{App, Options, Port as _, Worker};
 use ringway_wire::IntoBytes as _;
 use ringway_xsk::Batch;
 
 use crate::bench_of::pool;
-use crate::{frames, generate};
-
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-/// The system's, with a count for each thread.
-struct Counting;
-
-// SAFETY: all is left to the system's allocator.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // Where a thread ends there is nothing to count any more.
-        let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
-        // SAFETY: the caller's.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, place: *mut u8, layout: Layout) {
-        // SAFETY: the caller's.
-        unsafe { System.dealloc(place, layout) }
-    }
-}
-
-#[global_allocator]
-static COUNTING: Counting = Counting;
-
-fn allocations(of: impl FnOnce()) -> u64 {
-    let before = ALLOCATIONS.get();
-    of();
-    ALLOCATIONS.get() - before
-}
-
-#[test]
-fn it_is_counted() {
-    assert_eq!(allocations(|| drop(Box::new(1_u64))), 1);
-}
+use crate::counting_allocator::allocations;
+use crate::frames;
 
 /// Packets that every app likes and such that it drops, round and round.
 #[test]
 fn none_for_a_packet() {
-    let clock = Clock::new();
-    let checked = Arc::new(Mutex::new(Checked::new(&[])));
-    let control = Arc::new(Control::default());
-    let apps: [Box<dyn App>; 8] = [
+    let apps: [Box<dyn App>; 6] = [
         Box::new(L2fwd::new(Macs::Swap)),
         Box::new(Icmp::new(frames::host())),
         Box::new(UdpEcho::new(frames::host(), frames::PORT)),
         Box::new(Bid::new(frames::host(), frames::PORT, frames::offers(), 4)),
         Box::new(Sink::default()),
         Box::new(Source::new(frames::ping(), 1_000_000, 32)),
-        Box::new(Generator::new(generate::generated(1_000_000), clock, control)),
-        Box::new(Checker::new(clock, checked)),
     ];
     for app in apps {
         let (pool, name) = (pool(1024), app.name());

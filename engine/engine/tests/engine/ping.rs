@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use ringway_engine::apps::{Asked, Host, Icmp, Ping, Pinged};
+use ringway_engine::apps::{AskError, Asked, Host, Icmp, Ping, Pinged};
 use ringway_engine::ports::Memory;
 use ringway_engine::{App, Burst, Cycles, Options, Port, Reason, Verdict, Worker};
 use ringway_wire::Mac;
@@ -202,4 +202,19 @@ fn echo_number(frame: &[u8]) -> Option<u16> {
 fn nobody_is_there() {
     let pinged = pinged("10.0.0.3", 70);
     assert_eq!((pinged.mac, pinged.questions, pinged.sent), (None, 3, 0));
+}
+
+#[test]
+fn requests_that_cannot_be_made() {
+    let ping = |host: Host, size| {
+        let address = [10, 0, 0, 2].into();
+        let asked = Asked { address, interval: Duration::from_secs(1), count: None, size };
+        Ping::new(host, asked, 77, Arc::default()).map(drop)
+    };
+    for (size, possible) in [(17, false), (18, true), (3778, true), (3779, false)] {
+        let expected = if possible { Ok(()) } else { Err(AskError::Size(size)) };
+        assert_eq!(ping(host(1), size), expected);
+    }
+    let v6_alone = Host::new(Mac([2; 6]), ["fd00::1".parse().unwrap()]);
+    assert_eq!(ping(v6_alone, 56), Err(AskError::Family([10, 0, 0, 2].into())));
 }

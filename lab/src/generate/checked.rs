@@ -1,12 +1,10 @@
 //! What a receiver makes of stamped packets.
 
 use hdrhistogram::Histogram;
+use ringway_engine::stamp::{Arrival, Sequence, Stamp};
 use ringway_wire::protocol;
 use ringway_wire::{Frame, Header as _, Icmp, Icmpv6, Ip, Tcp, Udp, ethertype};
 use serde::Serialize;
-
-use super::sequence::{Arrival, Sequence};
-use super::stamp::Stamp;
 
 /// Streams that one receiver tells apart; packets of others are counted together.
 const STREAMS: usize = 64;

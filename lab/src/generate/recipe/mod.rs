@@ -6,13 +6,13 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
+use ringway_engine::stamp::Stamp;
 use ringway_wire::protocol;
 use ringway_wire::{
     BuildError, Builder, Ethernet, Icmp, Icmpv6, Ipv4, Ipv6, Mac, Tcp, Udp, Vlan, ethertype,
 };
 
 use super::addresses::{Addresses, Numbers};
-use super::stamp::Stamp;
 use template::Template;
 
 /// Bytes of a frame, without its checksum: from the shortest of Ethernet to what fits into one

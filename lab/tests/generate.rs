@@ -1,21 +1,33 @@
 //! From a generator to a checker, with somebody between who loses, repeats and delays packets;
 //! every one of them is found.
 
+#![allow(clippy::unwrap_used)]
+
+#[path = "../../engine/engine/tests/engine/counting_allocator.rs"]
+mod counting_allocator;
+
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use ringway_engine::apps::{Checker, Control, Generated, Generator, Rate};
-use ringway_engine::generate::{Checked, Clock, Flows, Recipe, Template, Transport};
 use ringway_engine::ports::{Memory, Pcap};
+use ringway_engine::stamp::Clock;
 use ringway_engine::{App, Burst, Cycles, Options, Port as _, Reason, Verdict, Worker};
+use ringway_measure::generate::{
+    Checked, Checker, Flows, Generated, Generator, GeneratorControl, Rate, Recipe, Template,
+    Transport,
+};
 use ringway_wire::Mac;
-use ringway_xsk::{Batch, Packet};
+use ringway_xsk::{Batch, Packet, Pool, Umem, UmemConfig};
 
-use crate::bench_of::pool;
+use counting_allocator::allocations;
 
-pub const STREAM: u16 = 7;
+const STREAM: u16 = 7;
 
-pub fn recipe(sizes: &[u16]) -> Recipe {
+fn pool(frames: u32) -> Pool {
+    Umem::new(&UmemConfig { frames, ..UmemConfig::default() }).unwrap().pool().unwrap()
+}
+
+fn recipe(sizes: &[u16]) -> Recipe {
     Recipe {
         source_mac: Mac([2, 0, 0, 0, 0, 1]),
         destination_mac: Mac([2, 0, 0, 0, 0, 2]),
@@ -29,7 +41,7 @@ pub fn recipe(sizes: &[u16]) -> Recipe {
     }
 }
 
-pub fn generated(count: u64) -> Generated {
+fn generated(count: u64) -> Generated {
     let recipe = recipe(&[60, 590, 1514]);
     Generated {
         templates: recipe.templates().unwrap(),
@@ -94,7 +106,7 @@ impl App for Bad {
 #[test]
 fn what_is_lost_late_or_twice_is_counted_exactly() {
     const PACKETS: u64 = 100_000;
-    let (pool, clock, control) = (pool(2048), Clock::new(), Arc::new(Control::default()));
+    let (pool, clock, control) = (pool(2048), Clock::new(), Arc::new(GeneratorControl::default()));
     let checked = Arc::new(Mutex::new(Checked::new(&[STREAM])));
     let (from, to) = Memory::pair("a", &pool, 256).unwrap();
     let (out, end) = Memory::pair("b", &pool, 256).unwrap();
@@ -154,13 +166,13 @@ fn into_a_file() {
 fn frames_as_they_are_and_strangers() {
     let pool = pool(256);
     let (mut outside, inside) = Memory::pair("a", &pool, 64).unwrap();
-    let frame = crate::frames::ping();
+    let frame = vec![8; 98];
     let generated = Generated {
         templates: vec![Template::fixed(frame.clone()), Template::fixed(vec![7; 20])],
         flows: None,
         ..generated(3)
     };
-    let control = Arc::new(Control::default());
+    let control = Arc::new(GeneratorControl::default());
     let generator = Generator::new(generated, Clock::new(), control.clone());
     let mut worker =
         Worker::new(pool.clone(), vec![Box::new(inside)], generator, Options::default());
@@ -181,7 +193,7 @@ fn frames_as_they_are_and_strangers() {
 fn at_a_rate_until_it_is_stopped() {
     let pool = pool(256);
     let (mut outside, inside) = Memory::pair("a", &pool, 64).unwrap();
-    let control = Arc::new(Control::default());
+    let control = Arc::new(GeneratorControl::default());
     let generated =
         Generated { rate: Some(Rate::Bits(8 * 2164 * 500)), count: None, ..generated(0) };
     let generator = Generator::new(generated, Clock::new(), control.clone());
@@ -201,4 +213,23 @@ fn at_a_rate_until_it_is_stopped() {
     assert!(control.made().finished && !worker.is_finished(), "it lingers");
     std::thread::sleep(Duration::from_millis(101));
     assert!(worker.is_finished());
+}
+
+#[test]
+fn nothing_is_allocated_for_packets() {
+    let (pool, clock) = (pool(1024), Clock::new());
+    let checked = Arc::new(Mutex::new(Checked::new(&[STREAM])));
+    let (from, to) = Memory::pair("a", &pool, 256).unwrap();
+    let generator = Generator::new(generated(1_000_000), clock, Arc::default());
+    let checker = Checker::new(clock, checked.clone());
+    let options = Options::default();
+    let mut generator = Worker::new(pool.clone(), vec![Box::new(from)], generator, options);
+    let mut checker = Worker::new(pool.clone(), vec![Box::new(to)], checker, options);
+    let mut round = || {
+        generator.round().unwrap();
+        checker.round().unwrap();
+    };
+    round();
+    assert_eq!(allocations(|| (0..100).for_each(|_| round())), 0);
+    assert_eq!(checked.lock().unwrap().unique_packets(), 101 * 32);
 }

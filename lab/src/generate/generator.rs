@@ -6,11 +6,12 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::app::App;
-use crate::arch::Cycles;
-use crate::burst::{Burst, Verdict};
-use crate::generate::{Checked, Clock, Flows, Pace, Stamp, Template};
-use crate::status::reason::Reason;
+use ringway_engine::stamp::{Clock, Stamp};
+use ringway_engine::{App, Burst, Cycles, Reason, Verdict};
+
+use super::checked::Checked;
+use super::pace::Pace;
+use super::recipe::template::{Flows, Template};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rate {
@@ -69,12 +70,12 @@ pub struct Made {
 
 /// What a generator and whoever watches it have in common.
 #[derive(Debug, Default)]
-pub struct Control {
+pub struct GeneratorControl {
     made: Mutex<Made>,
     stop: AtomicBool,
 }
 
-impl Control {
+impl GeneratorControl {
     pub fn made(&self) -> Made {
         *self.made.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -103,12 +104,12 @@ const NEAR: Duration = Duration::from_micros(200);
 const NAP: Duration = Duration::from_millis(1);
 
 /// Sends packets by port 0; what comes in it consumes. A worker that sleeps where nothing arrives
-/// would keep no rate: it wants [`crate::Idle::Latency`], and sleeps by itself where packets are
+/// would keep no rate: it wants [`ringway_engine::Idle::Latency`], and sleeps by itself where packets are
 /// far apart.
 pub struct Generator {
     generated: Generated,
     clock: Clock,
-    control: Arc<Control>,
+    control: Arc<GeneratorControl>,
     pace: Option<Pace>,
     next: usize,
     start: Option<u64>,
@@ -118,7 +119,7 @@ pub struct Generator {
 
 impl Generator {
     /// Begins with its first round. The clock should be that of the receiver.
-    pub fn new(generated: Generated, clock: Clock, control: Arc<Control>) -> Self {
+    pub fn new(generated: Generated, clock: Clock, control: Arc<GeneratorControl>) -> Self {
         let most = generated.templates.iter().map(|t| t.frame().len()).max().unwrap_or(0);
         let pace = generated.rate.map(|rate| Pace::new(rate.per_second(), rate.units(most)));
         let made = Made::default();

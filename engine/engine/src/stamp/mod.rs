@@ -1,5 +1,5 @@
-//! What each packet carries, at the beginning of what UDP, TCP or an echo request carries. In
-//! network byte order:
+//! The stamp of a packet that is counted when it comes back, at the beginning of the payload of
+//! UDP, TCP or an echo request. In network byte order:
 //!
 //! ```text
 //!  0                   1                   2                   3
@@ -20,10 +20,14 @@
 //! checksum) has room for it. The sequence number begins at 0, and at 100 million packets a second
 //! it lasts a month; the time lasts three days, far longer than a packet.
 
+mod sequence;
+
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use ringway_wire::U16;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+pub use self::sequence::{Arrival, Sequence, WINDOW};
 
 /// Who sent a packet, as which of its own, and when.
 #[derive(

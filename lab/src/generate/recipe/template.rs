@@ -1,12 +1,11 @@
 //! A packet but for what changes from one to the next; those bytes are written, and checksums
 //! mended by them alone (RFC 1624).
 
-use ringway_wire::{Ipv4, Ipv6, Sum, Tcp, U16, Udp};
-use zerocopy::IntoBytes as _;
+use ringway_engine::stamp::Stamp;
+use ringway_wire::{IntoBytes as _, Ipv4, Ipv6, Sum, Tcp, U16, Udp};
 
 use crate::generate::addresses::{Addresses, Numbers};
 use crate::generate::recipe::{Recipe, Transport};
-use crate::generate::stamp::Stamp;
 
 /// A frame, and where in it things change.
 #[derive(Clone, Debug)]

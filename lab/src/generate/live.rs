@@ -10,9 +10,10 @@ use std::time::Duration;
 
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{ErrorKind, MapCore, MapFlags, ProgramInput};
-use ringway_engine::apps::{Control, Generated, Made};
-use ringway_engine::generate::{Clock, Pace, Stamp};
+use ringway_engine::stamp::{Clock, Stamp};
 
+use super::generator::{Generated, GeneratorControl, Made};
+use super::pace::Pace;
 use crate::{Error, Result};
 
 /// Generated from bpf/live.bpf.c.
@@ -41,7 +42,12 @@ const CALLS: u64 = 500;
 ///
 /// # Errors
 /// Where the program cannot be loaded or run.
-pub fn run(generated: &Generated, ifindex: u32, clock: Clock, control: &Control) -> Result<()> {
+pub fn run(
+    generated: &Generated,
+    ifindex: u32,
+    clock: Clock,
+    control: &GeneratorControl,
+) -> Result<()> {
     let (Some(template), Some(mut flows)) = (generated.templates.first(), generated.flows.clone())
     else {
         return Err(Error::NotLive);
@@ -84,7 +90,7 @@ fn since_1970(clock: Clock) -> i64 {
 struct Sender<'a> {
     skel: skeleton::LiveSkel<'a>,
     generated: &'a Generated,
-    control: &'a Control,
+    control: &'a GeneratorControl,
     clock: Clock,
 }
 
