@@ -101,8 +101,7 @@ async fn look_after(
     daemon.notifier.stopping();
     // A disk that hangs keeps nobody from stopping.
     let _ =
-        timeout(LAST_WRITE, daemon.health_file.finish(|| daemon.state.tables.backend_set.saved()))
-            .await;
+        timeout(LAST_WRITE, daemon.health_file.finish(|| daemon.state.backend_set().saved())).await;
     daemon.writer.finish().await;
     if let Some(pins) = daemon.datapath.view.pins() {
         let _ = pins.forget_socket();
@@ -110,10 +109,10 @@ async fn look_after(
     daemon.datapath.close();
     // The next daemon would remove it, too; without it `status` knows at once.
     let _ = std::fs::remove_file(socket);
-    let attached = daemon.state.attachment.is_done();
+    let attached = daemon.state.attachment().is_done();
     match &outcome {
-        Ok(()) if !daemon.state.confirm.waiting().is_empty() => {
-            let names = daemon.state.confirm.waiting().join(", ");
+        Ok(()) if !daemon.state.confirm_state().waiting().is_empty() => {
+            let names = daemon.state.confirm_state().waiting().join(", ");
             tracing::warn!("stopped before `ringway confirm`: detached from {names} again");
         }
         Ok(()) if attached => {
@@ -158,7 +157,6 @@ struct Daemon {
 impl Daemon {
     /// `found`: the network at the start.
     async fn live(&mut self, found: Found) -> Result<(), Error> {
-        self.state.monitor.survey = self.survey();
         self.handle(Event::Network(Box::new(found)))?;
         let mut signals = Signals::new()?;
         let mut tick = interval(TICK);
@@ -179,7 +177,7 @@ impl Daemon {
                 Some(judged) = self.loader.next() => Event::Judged(Box::new(judged)),
                 Some(written) = self.writer.next() => Event::Written(written),
                 Some(made) = self.probe_routes.next() => {
-                    Event::Led(self.probe_routes.take(made, self.state.reload.next()))
+                    Event::Led(self.probe_routes.take(made, self.state.reload().next()))
                 }
                 news = self.watch.next() => match news {
                     NetlinkEvent::Changed => Event::NetworkChanged,
@@ -224,12 +222,12 @@ impl Daemon {
     /// # Errors
     /// The daemon cannot go on.
     fn carry_out(&mut self, effect: Effect) -> Result<Option<Event>, Error> {
-        let State { reload, attachment, tables, .. } = &self.state;
+        let (reload, attachment) = (self.state.reload(), self.state.attachment());
         match effect {
             Effect::Datapath(command) => self.datapath.order(command),
             Effect::Checks => self.follow_checks(),
             Effect::ProbeWays(around) => {
-                let mut ways = tables.backend_set.ways();
+                let mut ways = self.state.backend_set().ways();
                 ways.extend(reload.next().map(|(_, next)| next.ways()).unwrap_or_default());
                 let error = self.probe_routes.update(&ways, &attachment.interfaces, &around);
                 return Ok(Some(Event::ProbeWays(error)));
@@ -261,14 +259,14 @@ impl Daemon {
                 self.reads.read_machine();
             }
             Effect::Survey => {
-                self.health_file.tick(|| tables.backend_set.saved());
+                self.health_file.tick(|| self.state.backend_set().saved());
                 return Ok(Some(Event::Surveyed(self.survey())));
             }
             Effect::Reloading => self.notifier.reloading(),
             Effect::Reloaded => self.notifier.reloaded(),
             Effect::Serving => self.serving(),
             Effect::Recount => self.status_store.settle(),
-            Effect::Post => self.post(),
+            Effect::Post => return Ok(Some(Event::Posted(self.post()))),
             Effect::Answer(request, outcome) => {
                 if let Some(reply) = self.requests.take(request) {
                     answer(reply, *outcome, self.datapath.view.clone());
@@ -284,8 +282,8 @@ impl Daemon {
 
     /// Checks backends that are and that will be.
     fn follow_checks(&mut self) {
-        let next = self.state.reload.next().map(|(_, next)| next);
-        let all = || [Some(&self.state.tables.backend_set), next].into_iter().flatten();
+        let next = self.state.reload().next().map(|(_, next)| next);
+        let all = || [Some(self.state.backend_set()), next].into_iter().flatten();
         let routes = self.probe_routes.keep(|id| all().any(|set| set.has(id)));
         let targets = all().flat_map(|set| set.targets(&routes));
         let targets: BTreeMap<usize, Target> = targets.map(|target| (target.id, target)).collect();
@@ -295,11 +293,11 @@ impl Daemon {
     /// Reads and judges a change, on a thread that may wait.
     fn load(&self, judge: Judge) -> Load {
         let now = Now {
-            config: self.state.reload.config.clone(),
-            backend_set: self.state.tables.backend_set.clone(),
+            config: self.state.reload().config.clone(),
+            backend_set: self.state.backend_set().clone(),
             view: self.datapath.view.clone(),
         };
-        let reload = &self.state.reload;
+        let reload = self.state.reload();
         let (file, known) = (reload.file.clone(), reload.overrides.clone());
         let kept = reload.to_keep().cloned();
         let (state_dir, status_store) = (self.state_dir.clone(), self.status_store.clone());

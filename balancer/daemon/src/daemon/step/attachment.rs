@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
-use ringway_api::documents::status::Problem;
+use ringway_api::documents::status::{self, Problem};
 use ringway_api::error::Error;
 use ringway_api::problem_kind::ProblemKind;
 use ringway_host::Fix;
@@ -234,6 +234,28 @@ impl Attachment {
     pub fn is_attached(&self, interface: &Interface) -> bool {
         let here = !self.gone.contains(&interface.slot);
         here && matches!(self.attach_state(interface), None | Some(AttachState::Attached { .. }))
+    }
+
+    /// An interface as status shows it.
+    pub(super) fn shown(&self, interface: &Interface) -> status::Interface {
+        let mode = self.modes.get(&interface.slot);
+        let (link_id, program_id) = match self.attach_state(interface) {
+            Some(AttachState::Attached { link, program, .. }) => (*link, *program),
+            _ => (0, 0),
+        };
+        status::Interface {
+            name: interface.name.clone(),
+            ifindex: interface.ifindex,
+            slot: interface.slot,
+            faces: Some(interface.faces),
+            link_id,
+            program_id,
+            attached: mode.is_some() && self.is_attached(interface),
+            attached_again: self.again.get(&interface.slot).map_or(0, |(times, _)| *times),
+            mode: mode.map(|(mode, _)| *mode),
+            mode_reason: mode.map(|(_, why)| why.clone()).unwrap_or_default(),
+            ..status::Interface::default()
+        }
     }
 
     /// What is wrong with each interface.

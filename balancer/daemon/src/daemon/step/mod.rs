@@ -27,6 +27,7 @@ use crate::daemon::netlink_watch::Found;
 use crate::daemon::override_writer::Written;
 use crate::health;
 use crate::server::control::{Command, RequestId};
+use crate::snapshot::Snapshot;
 
 use attachment::Stage;
 use effect::Effects;
@@ -56,6 +57,8 @@ pub(super) enum Event {
     /// Twice a second.
     Tick,
     Surveyed(Survey),
+    /// The state was posted, with this survey beside it.
+    Posted(Survey),
     /// A check has a result.
     Checked(health::Event),
     /// The kernel's network has changed: the ways are to be looked up.
@@ -79,16 +82,16 @@ pub(super) enum Event {
 
 #[derive(Debug)]
 pub(super) struct State {
-    pub(super) reload: Reload,
-    pub(super) attachment: Attachment,
-    pub(super) tables: Tables,
-    pub(super) monitor: Monitor,
-    pub(super) confirm: Confirm,
+    reload: Reload,
+    attachment: Attachment,
+    tables: Tables,
+    monitor: Monitor,
+    confirm: Confirm,
     patience: Duration,
     /// The service manager was told that traffic is served.
-    pub(super) serving: bool,
+    serving: bool,
     /// The time of this step.
-    pub(super) at: Moment,
+    at: Moment,
     effects: Effects,
 }
 
@@ -124,6 +127,7 @@ impl State {
             Event::Time => {}
             Event::Tick => self.tick(),
             Event::Surveyed(survey) => self.surveyed(survey),
+            Event::Posted(survey) => self.monitor.posted = survey,
             Event::Checked(event) => self.checked(&event),
             Event::NetworkChanged => self.look_up_ways(),
             Event::Network(found) => self.network(*found),
@@ -190,6 +194,44 @@ impl State {
         let change = self.reload.change.as_ref().and_then(Change::until);
         let all = [self.tables.due, change, self.attachment.until(), self.confirm.until()];
         all.into_iter().flatten().min()
+    }
+
+    pub(super) fn reload(&self) -> &Reload {
+        &self.reload
+    }
+
+    pub(super) fn attachment(&self) -> &Attachment {
+        &self.attachment
+    }
+
+    pub(super) fn backend_set(&self) -> &BackendSet {
+        &self.tables.backend_set
+    }
+
+    pub(super) fn confirm_state(&self) -> &Confirm {
+        &self.confirm
+    }
+
+    pub(super) fn is_serving(&self) -> bool {
+        self.serving
+    }
+
+    /// What is posted, with what the loop has just found out.
+    pub(super) fn snapshot(&self, survey: Survey) -> Snapshot {
+        let State { reload, attachment, .. } = self;
+        Snapshot {
+            node: reload.config.node.name.to_string(),
+            problems: self.problems(&survey),
+            unready: self.unready(),
+            findings: self.findings(&survey),
+            interfaces: attachment.interfaces.iter().map(|it| attachment.shown(it)).collect(),
+            services: self.shown_backend_set().shown(self.at.now),
+            overrides: reload.overrides.shown(&reload.file),
+            last_reload: reload.last.clone(),
+            reloads: reload.counts,
+            checks_not_made: survey.not_made,
+            configuration: Some(reload.configuration()),
+        }
     }
 
     /// Before the first attachment nothing is in force.

@@ -65,7 +65,8 @@ pub struct Monitor {
     pub counter_watch: CounterWatch,
     pub no_reply_watch: NoReplyWatch,
     pub machine: preflight::Report,
-    pub survey: Survey,
+    /// What was posted last.
+    pub(super) posted: Survey,
     /// Since when the packet path's thread has been asked for a beat, and has not answered.
     beating: Option<Instant>,
     pub(super) beat_error: Option<Error>,
@@ -155,8 +156,7 @@ impl State {
             let Survey { problems, findings, of_tables, not_made, .. } = survey.clone();
             (problems, findings, of_tables, not_made)
         };
-        let before = std::mem::replace(&mut self.monitor.survey, survey);
-        if shown(&before) != shown(&self.monitor.survey) {
+        if shown(&self.monitor.posted) != shown(&survey) {
             self.effects.post();
         }
     }

@@ -4,23 +4,23 @@ use ringway_api::documents::status::Problem;
 use ringway_api::problem_kind::ProblemKind;
 use ringway_kernel::XdpMode;
 
-use super::State;
 use super::attachment::Stage;
+use super::{State, Survey};
 use crate::daemon::background_reads;
 
 impl State {
     /// What makes the node unhealthy.
-    pub fn problems(&self) -> Vec<Problem> {
+    pub(super) fn problems(&self, survey: &Survey) -> Vec<Problem> {
         let mut problems = self.own_problems();
         problems.extend(self.service_problems());
-        problems.extend(self.monitor.survey.problems.iter().cloned());
+        problems.extend(survey.problems.iter().cloned());
         problems.extend(background_reads::problems(&self.monitor.machine));
         problems
     }
 
     /// Why the node should get no traffic. One service's trouble is no reason while another is
     /// served; nor is it that an address is not here, which keepalived would bring.
-    pub fn unready(&self) -> Vec<Problem> {
+    pub(super) fn unready(&self) -> Vec<Problem> {
         let mut unready = self.own_problems();
         let services = self.service_problems();
         if services.len() >= self.shown_backend_set().services().len() {
@@ -31,10 +31,10 @@ impl State {
     }
 
     /// What is worth knowing, and does not make the node unhealthy.
-    pub fn findings(&self) -> Vec<Problem> {
+    pub(super) fn findings(&self, survey: &Survey) -> Vec<Problem> {
         let State { reload, attachment, monitor, .. } = self;
         let mut findings = reload.findings();
-        findings.extend(monitor.survey.findings.iter().cloned());
+        findings.extend(survey.findings.iter().cloned());
         findings.extend(self.shown_backend_set().panicking());
         findings.extend(attachment.renamed());
         findings.extend(attachment.attached_again(self.at.now));
@@ -43,7 +43,7 @@ impl State {
             interface
                 .is_none_or(|i| !attachment.is_attached(i) || attachment.existing.is_cut_off(name))
         }));
-        findings.extend(monitor.survey.of_tables.iter().cloned());
+        findings.extend(survey.of_tables.iter().cloned());
         // In the generic path they are kept right (bpf/gateway/partial.bpf.h).
         if attachment.modes.values().any(|(mode, _)| *mode == XdpMode::Native) {
             findings.extend(monitor.no_reply_watch.findings());

@@ -259,6 +259,7 @@ impl World {
                 let overrides_unknown = unknown && idle;
                 return Some(Event::Surveyed(Survey { overrides_unknown, ..Survey::default() }));
             }
+            Effect::Post => return Some(Event::Posted(Survey::default())),
             Effect::Reloading => {
                 assert!(!std::mem::replace(&mut self.reloading, true) || self.twice)
             }
