@@ -78,7 +78,9 @@ pub fn get(ifindex: u32, address: IpAddr) -> Result<Option<Neighbour>> {
     let what = format!("asking for the neighbour {address} on interface {ifindex}");
     match Netlink::open()?.get(&what, request, read) {
         Ok(neighbour) => Ok(Some(neighbour)),
-        Err(Error::Netlink { source, .. }) if source.raw_os_error() == Some(libc::ENOENT) => {
+        Err(Error::Netlink { source, .. })
+            if matches!(source.raw_os_error(), Some(libc::ENOENT | libc::ENODEV)) =>
+        {
             Ok(None)
         }
         Err(e) => Err(e),

@@ -14,13 +14,21 @@ use crate::preflight::covers;
 /// Nobody acknowledges an announcement: it is made this often.
 const TIMES: u32 = 3;
 
+/// The slot of an interface, an address, and whether it was announced there.
+type Announced = (u32, IpAddr, ringway_host::Result<()>);
+
 /// Addresses that Ringway answers for.
 pub(super) fn ours(config: &Config) -> BTreeSet<IpAddr> {
     let services = config.services.iter().filter(|service| service.announce == Announce::Arp);
     services.map(|service| *service.address).collect()
 }
 
-pub(super) fn start(wanted: BTreeSet<IpAddr>, interfaces: &[Interface]) {
+/// Tells `done` after each time what could not be announced, and what could.
+pub(super) fn start(
+    wanted: BTreeSet<IpAddr>,
+    interfaces: &[Interface],
+    done: impl Fn(Vec<Announced>) + Send + 'static,
+) {
     if wanted.is_empty() {
         return;
     }
@@ -31,22 +39,23 @@ pub(super) fn start(wanted: BTreeSet<IpAddr>, interfaces: &[Interface]) {
         for _ in 0..TIMES {
             let (wanted, interfaces) = (wanted.clone(), interfaces.clone());
             // Packet sockets are made on a thread that may wait.
-            let _ = tokio::task::spawn_blocking(move || all(&wanted, &interfaces)).await;
+            let all = tokio::task::spawn_blocking(move || all(&wanted, &interfaces)).await;
+            done(all.unwrap_or_default());
             tokio::time::sleep(Duration::from_secs(1)).await;
         }
     });
 }
 
-fn all(wanted: &BTreeSet<IpAddr>, interfaces: &[Interface]) {
+fn all(wanted: &BTreeSet<IpAddr>, interfaces: &[Interface]) -> Vec<Announced> {
     let known = addresses::all().unwrap_or_default();
+    let mut done = Vec::new();
     for address in wanted {
         for interface in places(*address, interfaces, &known) {
             let sent = ringway_host::announce(interface.ifindex, Mac(interface.mac), *address);
-            if let Err(error) = sent {
-                tracing::warn!(%error, %address, "not announced");
-            }
+            done.push((interface.slot, *address, sent));
         }
     }
+    done
 }
 
 /// Interfaces on whose network the address is; all of them when it is on none.

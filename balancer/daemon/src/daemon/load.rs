@@ -16,7 +16,7 @@ use ringway_doctor::Severity;
 use ringway_kernel::View;
 
 use crate::backends::BackendSet;
-use crate::daemon::background_reads;
+use crate::daemon::machine_problems;
 use crate::preflight::{self, Finding};
 use crate::reload_diff::ConfigDiff;
 
@@ -230,7 +230,7 @@ fn preflight(old: &Config, new: &Config) -> Result<Vec<Problem>, Error> {
         None => Ok(report
             .causes(|_| true)
             .iter()
-            .map(|cause| background_reads::problem(cause))
+            .map(|cause| machine_problems::problem(cause))
             .collect()),
     }
 }

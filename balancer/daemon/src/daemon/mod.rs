@@ -4,12 +4,13 @@
 //! carries effects out; it waits for none.
 
 mod announce;
-mod background_reads;
+mod background;
 mod config_loader;
 mod datapath_thread;
 mod load;
 mod log_limit;
 mod log_transitions;
+mod machine_problems;
 mod netlink_watch;
 mod override_writer;
 mod posted_status;
@@ -31,13 +32,12 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
 
 use crate::health::{self, Checks, Target};
-use crate::network::solicitations::Solicitations;
 use crate::notify::Notifier;
 use crate::reload_diff;
 use crate::server::control::{PendingRequests, Reply, Request};
 use crate::snapshot::StatusStore;
 
-use background_reads::BackgroundReads;
+use background::Background;
 use config_loader::{ConfigLoader, Load};
 use datapath_thread::{DatapathEvent, DatapathThread};
 use load::{Now, Refusal};
@@ -138,7 +138,6 @@ struct Daemon {
     writer: OverrideWriter,
     datapath: DatapathThread,
     from_path: mpsc::UnboundedReceiver<DatapathEvent>,
-    solicitations: Solicitations,
     watch: NetlinkWatch,
     results: mpsc::Receiver<health::Event>,
     checks: Checks,
@@ -147,7 +146,7 @@ struct Daemon {
     state_dir: Arc<state_dir::State>,
     health_file: health::HealthFile,
     notifier: Notifier,
-    reads: BackgroundReads,
+    background: Background,
     /// What the log knows of problems.
     told: LogTransitions,
     /// What it was told lately of backends and services.
@@ -185,7 +184,7 @@ impl Daemon {
                     NetlinkEvent::Unknown => continue,
                 },
                 Some(report) = self.from_path.recv() => Event::Datapath(report),
-                Some(seen) = self.reads.next() => Event::Seen(seen),
+                Some(event) = self.background.next() => Event::Background(event),
                 () = sleep_until(until.unwrap_or_else(Instant::now)), if until.is_some() => {
                     Event::Time
                 }
@@ -246,17 +245,20 @@ impl Daemon {
             Effect::Keep(number, overrides) => self.writer.write(number, overrides),
             Effect::LookUpWays(addresses, known) => self.watch.refresh(addresses, known),
             Effect::Doubt(backend) => self.watch.doubt(backend),
-            Effect::Release(neighbours) => netlink_watch::release(neighbours),
-            Effect::Announce(addresses, interfaces) => announce::start(addresses, &interfaces),
-            Effect::ReceiveSolicitations => {
-                self.solicitations.follow(&announce::ours(&reload.config), &attachment.interfaces);
+            Effect::Release(neighbours) => self.background.release(neighbours),
+            Effect::Announce(addresses, interfaces) => {
+                self.background.announce(addresses, &interfaces);
             }
-            Effect::ReadTraffic => self.reads.read_traffic(),
-            Effect::ReadCounters(interfaces) => self.reads.read_counters(interfaces),
-            Effect::ReadTables => self.reads.read_tables(),
+            Effect::ReceiveSolicitations => {
+                let ours = announce::ours(&reload.config);
+                self.background.receive_solicitations(&ours, &attachment.interfaces);
+            }
+            Effect::ReadTraffic => self.background.read_traffic(),
+            Effect::ReadCounters(interfaces) => self.background.read_counters(interfaces),
+            Effect::ReadTables => self.background.read_tables(),
             Effect::ReadMachine(config) => {
-                self.reads.reconfigure(config);
-                self.reads.read_machine();
+                self.background.reconfigure(config);
+                self.background.read_machine();
             }
             Effect::Survey => {
                 self.health_file.tick(|| self.state.backend_set().saved());

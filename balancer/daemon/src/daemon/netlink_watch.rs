@@ -217,12 +217,6 @@ fn lock(doubts: &Mutex<Doubts>) -> MutexGuard<'_, Doubts> {
 }
 
 /// Lets go of neighbours, on a thread that may wait.
-pub fn release(neighbours: Vec<(u32, IpAddr)>) {
-    if !neighbours.is_empty() {
-        tokio::task::spawn_blocking(move || next_hop::release(neighbours.iter()));
-    }
-}
-
 /// When changes are heard again, [`Change::Lost`] comes first.
 fn note_hearing(change: &Change, unheard: &Mutex<Option<Problem>>) {
     let problem = match change {

@@ -23,14 +23,13 @@ use super::override_writer::OverrideWriter;
 use super::probe_routes::ProbeRoutes;
 use super::step::{Moment, Reload, State};
 use crate::backends::{BackendSet, Entry, Member};
-use crate::daemon::background_reads::BackgroundReads;
+use crate::daemon::background::Background;
 use crate::daemon::config_loader::ConfigLoader;
 use crate::daemon::datapath_thread::{DatapathEvent, DatapathThread};
 use crate::daemon::netlink_watch::{self, Found, NetlinkWatch};
 use crate::health::dsr_probe::ProbeTunnel;
 use crate::health::{Checks, HealthFile};
 use crate::network::next_hop;
-use crate::network::solicitations::Solicitations;
 use crate::notify::Notifier;
 use crate::preflight::{self, Finding};
 use crate::server::control::{self, PendingRequests, Request};
@@ -290,11 +289,10 @@ impl Parts {
             backend_set.restore(saved, at.now, at.wall);
         }
         let (send, results) = mpsc::channel(1024);
-        let reads =
-            BackgroundReads::new(self.status_store.clone(), datapath.view.clone(), config.clone());
+        let background =
+            Background::new(self.status_store.clone(), datapath.view.clone(), config.clone());
         let routes = self.probe_tunnel.as_ref().map(ProbeTunnel::routes).unwrap_or_default();
         let checks = Checks::start(backend_set.targets(&routes), &send);
-        let solicitations = Solicitations::inherit(&datapath.view);
         let (interfaces, patience) = (self.interfaces, commit_confirm::patience_now());
         let recalled = !state_dir.trouble(overrides::DOCUMENT);
         // From here on backends have their time for a first check, however slow the disk was.
@@ -310,14 +308,13 @@ impl Parts {
             state_dir,
             datapath,
             from_path,
-            solicitations,
             watch: self.watch,
             results,
             checks,
             status_store: self.status_store,
             health_file,
             notifier: Notifier::from_env(),
-            reads,
+            background,
             told: LogTransitions::default(),
             log_limiter: LogLimiter::default(),
         };

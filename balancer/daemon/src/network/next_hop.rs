@@ -305,15 +305,6 @@ pub fn doubt(backend: IpAddr) {
     }
 }
 
-/// Lets next hops age like any other neighbour.
-pub fn release<'a>(kept: impl Iterator<Item = &'a (u32, IpAddr)>) {
-    for (ifindex, address) in kept {
-        if let Err(error) = neighbours::release(*ifindex, *address) {
-            tracing::warn!(%error, "neighbour not released");
-        }
-    }
-}
-
 /// The interfaces of `[node] interfaces` as the packet path must know them; those of `held` keep
 /// their slots.
 ///

@@ -38,8 +38,13 @@ impl Solicitations {
     }
 
     /// Receives what `announced` needs from now on, and nothing else; in the background, since the
-    /// kernel may take its time.
-    pub fn follow(&self, announced: &BTreeSet<IpAddr>, interfaces: &[Interface]) {
+    /// kernel may take its time. `done` is told what failed; the next call tries that again.
+    pub fn follow(
+        &self,
+        announced: &BTreeSet<IpAddr>,
+        interfaces: &[Interface],
+        done: impl FnOnce(Result<(), String>) + Send + 'static,
+    ) {
         let new = Some(groups(announced, interfaces));
         let old = {
             let mut wanted = self.wanted.lock().unwrap_or_else(PoisonError::into_inner);
@@ -49,14 +54,14 @@ impl Solicitations {
             return;
         }
         let own = self.clone();
-        tokio::task::spawn_blocking(move || own.update());
+        tokio::task::spawn_blocking(move || done(own.update()));
     }
 
-    fn update(&self) {
+    fn update(&self) -> Result<(), String> {
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         // The newest, whichever call this is: they may come in another order.
-        let wanted = self.wanted.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let wanted = wanted.unwrap_or_default();
+        let newest = self.wanted.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let wanted = newest.clone().unwrap_or_default();
         let (_, mut errors) = give_up(held.received.difference(&wanted));
         errors.extend(wanted.iter().filter_map(|(ifindex, group)| {
             multicast::receive(*ifindex, Mac::of_multicast(*group)).err()
@@ -65,20 +70,17 @@ impl Solicitations {
         let (memberships, failed) = Memberships::join(wanted.iter().copied());
         errors.extend(failed);
         *held = Held { received: wanted, _memberships: memberships };
-        warn(&errors);
-    }
-}
-
-fn warn(errors: &[Error]) {
-    // The daemon reports a missing device elsewhere.
-    let mut errors = errors.iter().filter(|error| !matches!(error, Error::NoInterface { .. }));
-    if let Some(error) = errors.next() {
-        let more = errors.count();
-        tracing::warn!(
-            %error,
-            more,
-            "neighbour solicitations for announced IPv6 addresses may not be received"
-        );
+        // The daemon reports a missing device elsewhere.
+        errors.retain(|error| !matches!(error, Error::NoInterface { .. }));
+        let Some(error) = errors.first() else { return Ok(()) };
+        let mut wanted = self.wanted.lock().unwrap_or_else(PoisonError::into_inner);
+        if *wanted == newest {
+            *wanted = None;
+        }
+        match errors.len() - 1 {
+            0 => Err(error.to_string()),
+            more => Err(format!("{error}; and {more} more")),
+        }
     }
 }
 

@@ -90,6 +90,7 @@ pub struct LogLine {
     pub interfaces: Option<Vec<String>>,
     pub mode: Option<&'static str>,
     pub taken_over: Option<bool>,
+    pub address: Option<IpAddr>,
     pub error: Option<String>,
     pub remedy: Option<String>,
 }
@@ -98,8 +99,19 @@ impl LogLine {
     pub fn new(level: Level, text: impl Into<String>) -> LogLine {
         let (text, crowds) = (text.into(), false);
         let (interface, interfaces, mode, taken_over) = (None, None, None, None);
-        let (error, remedy) = (None, None);
-        LogLine { level, text, crowds, interface, interfaces, mode, taken_over, error, remedy }
+        let (address, error, remedy) = (None, None, None);
+        LogLine {
+            level,
+            text,
+            crowds,
+            interface,
+            interfaces,
+            mode,
+            taken_over,
+            address,
+            error,
+            remedy,
+        }
     }
 
     /// The line for a problem that has just begun.
@@ -116,6 +128,7 @@ impl LogLine {
                     interfaces = self.interfaces.as_ref().map(tracing::field::debug),
                     mode = self.mode,
                     taken_over = self.taken_over,
+                    address = self.address.as_ref().map(tracing::field::display),
                     error = self.error.as_ref().map(tracing::field::display),
                     remedy = self.remedy,
                     "{}",

@@ -5,6 +5,7 @@
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod attachment;
+mod background;
 mod effect;
 mod monitor;
 mod problems;
@@ -13,6 +14,7 @@ mod tables;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant, SystemTime};
 
 use ringway_api::error::Error;
@@ -20,7 +22,7 @@ use ringway_kernel::Interface;
 
 use crate::backends::BackendSet;
 use crate::commit_confirm::Confirm;
-use crate::daemon::background_reads::Seen;
+use crate::daemon::background::{BackgroundEvent, Work};
 use crate::daemon::config_loader::LoadResult;
 use crate::daemon::datapath_thread::DatapathEvent;
 use crate::daemon::netlink_watch::Found;
@@ -68,7 +70,7 @@ pub(super) enum Event {
     /// The checks' tunnel leads there, or why not.
     ProbeWays(Option<Error>),
     Datapath(DatapathEvent),
-    Seen(Seen),
+    Background(BackgroundEvent),
     /// Somebody asks for a change; only while [`State::takes_commands`].
     Command(Command, RequestId),
     /// SIGHUP.
@@ -92,6 +94,8 @@ pub(super) struct State {
     serving: bool,
     /// The time of this step.
     at: Moment,
+    /// Work on other threads that could not be done.
+    failed: BTreeMap<Work, Error>,
     effects: Effects,
 }
 
@@ -114,6 +118,7 @@ impl State {
             patience,
             serving: false,
             at,
+            failed: BTreeMap::new(),
             effects: Effects::default(),
         };
         state.apply_soon();
@@ -133,7 +138,7 @@ impl State {
             Event::Network(found) => self.network(*found),
             Event::ProbeWays(error) => self.probe_ways(error),
             Event::Datapath(event) => self.datapath(event),
-            Event::Seen(seen) => self.seen(seen),
+            Event::Background(event) => self.background(event),
             Event::Command(command, request) => self.begin(command, Some(request)),
             Event::HungUp => self.reload.hung_up = true,
             Event::Judged(judged) => self.judged(*judged),

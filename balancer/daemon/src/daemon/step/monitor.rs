@@ -10,7 +10,7 @@ use ringway_api::problem_kind::ProblemKind;
 
 use super::State;
 use super::effect::{Effect, LogLine};
-use crate::daemon::background_reads::Seen;
+use crate::daemon::background::BackgroundEvent;
 use crate::daemon::datapath_thread::DatapathCommand;
 use crate::daemon::log_transitions::beside;
 use crate::daemon::override_writer::NONE;
@@ -130,6 +130,7 @@ impl State {
     /// Once a second.
     pub(super) fn surveyed(&mut self, survey: Survey) {
         self.apply_again();
+        self.work_again();
         let ticks = self.monitor.ticks;
         if ticks.is_multiple_of(LOOK_ANYWAY) || survey.network_unknown {
             self.look_up_ways();
@@ -184,10 +185,13 @@ impl State {
         self.monitor.beat_error = Some(error);
     }
 
-    pub(super) fn seen(&mut self, seen: Seen) {
+    pub(super) fn background(&mut self, event: BackgroundEvent) {
         let before = self.monitor.counter_watch.findings(|_| false);
-        match seen {
-            Seen::Traffic(sample, replies) => {
+        match event {
+            BackgroundEvent::Done(done) => {
+                done.into_iter().for_each(|(work, outcome)| self.done(work, outcome));
+            }
+            BackgroundEvent::Traffic(sample, replies) => {
                 self.tables.replies = replies;
                 self.tend();
                 let watch = &mut self.monitor.no_reply_watch;
@@ -199,16 +203,16 @@ impl State {
                 self.effects.post();
             }
             // What could not be asked is as it was.
-            Seen::Machine(report) if report.blind => {}
-            Seen::Machine(report) => {
+            BackgroundEvent::Machine(report) if report.blind => {}
+            BackgroundEvent::Machine(report) => {
                 self.monitor.machine = report;
                 self.effects.post();
             }
-            Seen::Counters(sample) => {
+            BackgroundEvent::Counters(sample) => {
                 self.monitor.counter_watch.note(self.at.now, sample);
                 self.log_counter_problems(&before);
             }
-            Seen::Tables(flows, tracked) => {
+            BackgroundEvent::Tables(flows, tracked) => {
                 self.monitor.counter_watch.tables(&flows, &tracked);
                 self.log_counter_problems(&before);
             }

@@ -6,7 +6,7 @@ use ringway_kernel::XdpMode;
 
 use super::attachment::Stage;
 use super::{State, Survey};
-use crate::daemon::background_reads;
+use crate::daemon::machine_problems;
 
 impl State {
     /// What makes the node unhealthy.
@@ -14,7 +14,7 @@ impl State {
         let mut problems = self.own_problems();
         problems.extend(self.service_problems());
         problems.extend(survey.problems.iter().cloned());
-        problems.extend(background_reads::problems(&self.monitor.machine));
+        problems.extend(machine_problems::problems(&self.monitor.machine));
         problems
     }
 
@@ -26,7 +26,7 @@ impl State {
         if services.len() >= self.shown_backend_set().services().len() {
             unready.extend(services);
         }
-        unready.extend(background_reads::unready(&self.monitor.machine));
+        unready.extend(machine_problems::unready(&self.monitor.machine));
         unready
     }
 
@@ -50,7 +50,7 @@ impl State {
         }
         // What could not be found out comes last: it is as it always was here, and nothing has
         // happened.
-        findings.extend(background_reads::findings(&monitor.machine));
+        findings.extend(machine_problems::findings(&monitor.machine));
         findings
     }
 

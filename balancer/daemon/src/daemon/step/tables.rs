@@ -42,7 +42,7 @@ pub struct Tables {
     /// [`Surroundings::own_addresses`](crate::health::dsr_probe::Surroundings::own_addresses)
     own_addresses: BTreeSet<IpAddr>,
     /// Next hops that the kernel keeps resolved: interface index and address.
-    neighbours: BTreeSet<(u32, IpAddr)>,
+    pub(super) neighbours: BTreeSet<(u32, IpAddr)>,
     /// What had come from each backend when the counters were read last.
     pub(super) replies: Replies,
 }

@@ -40,6 +40,8 @@ enum Happening {
     Read(bool),
     Write(bool),
     Lead(bool),
+    /// Work on other threads is done, or cannot be.
+    Background(bool),
     /// An answer that nobody waits for any more.
     Late(usize),
     /// The process is killed after so many effects.
@@ -69,6 +71,7 @@ fn happening() -> impl Strategy<Value = Happening> {
         4 => good().prop_map(Happening::Read),
         4 => good().prop_map(Happening::Write),
         4 => good().prop_map(Happening::Lead),
+        4 => good().prop_map(Happening::Background),
         1 => (0..5usize).prop_map(Happening::Late),
         1 => (0..12usize).prop_map(Happening::Crash),
         1 => Just(Happening::Unreadable),
@@ -105,6 +108,7 @@ fn happen(world: &mut World, happening: &Happening) {
         Happening::Read(good) => world.read(*good),
         Happening::Write(good) => world.write(*good),
         Happening::Lead(good) => world.lead(*good),
+        Happening::Background(good) => world.background(*good),
         Happening::Late(which) => late(world, *which),
         Happening::Crash(effects) => world.fuse = Some(*effects),
         Happening::Unreadable => world.unreadable = true,
@@ -167,6 +171,20 @@ fn what_could_not_be_described_is_described_again() {
     for _ in 0..9 {
         world.work(false);
     }
+    world.settle();
+    world.audit();
+}
+
+#[test]
+fn what_could_not_be_announced_is_announced_when_the_interface_is_back() {
+    let mut world = World::new();
+    world.check(0, true);
+    world.check(1, true);
+    world.work(true);
+    world.there.remove(&1);
+    world.background(true);
+    world.there.insert(1);
+    world.confirm();
     world.settle();
     world.audit();
 }

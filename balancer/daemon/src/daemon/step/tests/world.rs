@@ -20,6 +20,8 @@ use super::super::attachment::Stage;
 use super::super::{Effect, Event, FIRST_RESULTS, Judge, Moment, Reload, State, Survey};
 use crate::backends::BackendSet;
 use crate::commit_confirm::Confirm;
+use crate::daemon::announce;
+use crate::daemon::background::{BackgroundEvent, Work};
 use crate::daemon::datapath_thread::{Attachments, DatapathCommand, DatapathEvent};
 use crate::daemon::load::{Loaded, Refusal};
 use crate::daemon::netlink_watch::Found;
@@ -62,7 +64,7 @@ fn file(backends: usize) -> Arc<Config> {
         (1..=backends).map(|n| format!("{{ address = \"10.0.0.{n}\" }}")).collect();
     let text = format!(
         "[node]\nname = \"gw\"\ninterfaces = [\"eth0\", \"eth1\"]\n[[service]]\nname = \"web\"\n\
-         address = \"203.0.113.9\"\nport = 80\ncheck = {{ type = \"tcp\" }}\nbackends = [{}]\n",
+         address = \"203.0.113.9\"\nport = 80\nannounce = \"arp\"\ncheck = {{ type = \"tcp\" }}\nbackends = [{}]\n",
         all.join(", ")
     );
     Arc::new(ringway_config::parse(&text, "gw.toml").expect("valid"))
@@ -100,6 +102,10 @@ pub(super) struct World {
     writes: VecDeque<(u64, Overrides)>,
     leading: bool,
     looking: bool,
+    background: VecDeque<Work>,
+    /// What was done of that which must be: addresses by slot, and what asks for them.
+    announced: BTreeSet<(u32, IpAddr)>,
+    solicited: bool,
     /// Interfaces that are there, those that our program is on, and on which until it is confirmed.
     pub(super) there: BTreeSet<u32>,
     /// Of all of them, and what the thread knows of each slot.
@@ -142,6 +148,9 @@ impl World {
             writes: VecDeque::new(),
             leading: false,
             looking: false,
+            background: VecDeque::new(),
+            announced: BTreeSet::new(),
+            solicited: false,
             there: SLOTS.into(),
             mtu: 1500,
             described: BTreeMap::new(),
@@ -169,6 +178,7 @@ impl World {
         (self.leading, self.looking, self.newest) = (false, false, None);
         (self.reloading, self.confirming, self.fuse) = (false, false, None);
         (self.orders, self.readings, self.writes) = Default::default();
+        (self.background, self.announced, self.solicited) = Default::default();
         self.described.clear();
         self.asked.clear();
         self.start();
@@ -253,6 +263,20 @@ impl World {
                 self.writes.push_back((number, overrides));
             }
             Effect::LookUpWays(..) => self.looking = true,
+            Effect::Announce(addresses, interfaces) => {
+                let places = interfaces.iter().flat_map(|one| {
+                    addresses.iter().map(|address| Work::Announce(one.slot, *address))
+                });
+                self.background.extend(places);
+            }
+            Effect::ReceiveSolicitations => self.background.push_back(Work::ReceiveSolicitations),
+            Effect::Release(next_hops) => {
+                let release = |(ifindex, address)| Work::Release(ifindex, address);
+                self.background.extend(next_hops.into_iter().map(release));
+            }
+            Effect::ReadTraffic => self.background.push_back(Work::ReadTraffic),
+            Effect::ReadCounters(_) => self.background.push_back(Work::ReadCounters),
+            Effect::ReadTables => self.background.push_back(Work::ReadTables),
             Effect::Survey => {
                 let idle = self.readings.is_empty() && self.writes.is_empty();
                 let unknown = self.trouble || !self.state.reload.recalled;
@@ -378,6 +402,32 @@ impl World {
             }
         };
         self.event(Event::Datapath(event));
+    }
+
+    /// Work on other threads is done, or cannot be.
+    pub(super) fn background(&mut self, good: bool) {
+        let work = std::mem::take(&mut self.background);
+        let done = work.into_iter().map(|work| {
+            let good = self.work_done(work, good);
+            (work, if good { Ok(()) } else { Err(refused()) })
+        });
+        let done = done.collect();
+        self.event(Event::Background(BackgroundEvent::Done(done)));
+    }
+
+    fn work_done(&mut self, work: Work, good: bool) -> bool {
+        match work {
+            Work::Announce(slot, address) => {
+                let sent = good && self.there.contains(&slot);
+                self.announced.extend(sent.then_some((slot, address)));
+                sent
+            }
+            Work::ReceiveSolicitations => {
+                self.solicited = good;
+                good
+            }
+            _ => good,
+        }
     }
 
     /// At a start what is not pinned yet waits for a confirmation where it has the default route.
@@ -531,6 +581,7 @@ impl World {
             while !self.orders.is_empty() {
                 self.work(true);
             }
+            self.background(true);
         }
     }
 
@@ -552,7 +603,11 @@ impl World {
         assert!(!self.trouble);
         assert_eq!(tables.written.ids(), tables.backend_set.ids());
         assert_eq!(tables.written.serving(), tables.backend_set.serving());
+        assert!(self.solicited);
         for slot in &self.there {
+            for address in announce::ours(&reload.config) {
+                assert!(self.announced.contains(&(*slot, address)), "announced on {}", name(*slot));
+            }
             let given_up = confirm.reverted().contains(&name(*slot));
             assert_eq!(self.on.contains(slot), !given_up, "{}", name(*slot));
             assert_eq!(self.described[slot], self.mtu, "{}", name(*slot));

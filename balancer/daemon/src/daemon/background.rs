@@ -1,0 +1,230 @@
+//! Work on threads that may block: slow reads (the traffic counters, the tables, the machine), and
+//! what is told to the network.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use ringway_api::documents::status::{FlowTable, Tracked};
+use ringway_api::error::Error;
+use ringway_config::Config;
+use ringway_host::netlink::{counters as device_counters, neighbours};
+use ringway_kernel::{Interface, View};
+use tokio::sync::mpsc::{self, UnboundedSender};
+use tokio::task::JoinHandle;
+
+use super::announce;
+use crate::backends::{self, Replies};
+use crate::monitor::counter_watch::{Counts, Sample};
+use crate::monitor::no_reply_watch;
+use crate::network::solicitations::Solicitations;
+use crate::preflight::{self, Report};
+use crate::snapshot::StatusStore;
+
+#[derive(Debug)]
+pub enum BackgroundEvent {
+    Done(Vec<Done>),
+    /// Every TCP service's counters, and what has come from each backend.
+    Traffic(no_reply_watch::Sample, Replies),
+    Counters(Sample),
+    /// How full the tables are.
+    Tables(FlowTable, Tracked),
+    /// The machine, as `ringway check --host` sees it.
+    Machine(Report),
+}
+
+/// What may fail there. The step tells it once, and orders again what is still wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Work {
+    /// By the slot of an interface.
+    Announce(u32, IpAddr),
+    ReceiveSolicitations,
+    /// By the index of an interface.
+    Release(u32, IpAddr),
+    ReadTraffic,
+    ReadCounters,
+    ReadTables,
+}
+
+pub type Done = (Work, Result<(), Error>);
+
+/// Starts the work, and receives what came of it.
+pub struct Background {
+    status_store: Arc<StatusStore>,
+    view: View,
+    config: Arc<Config>,
+    send: UnboundedSender<BackgroundEvent>,
+    receive: mpsc::UnboundedReceiver<BackgroundEvent>,
+    traffic: OneAtATime,
+    counters: OneAtATime,
+    tables: OneAtATime,
+    machine: OneAtATime,
+    solicitations: Solicitations,
+}
+
+/// Runs what may hang on a thread that may wait; while that lasts, nothing more of its sort.
+#[derive(Debug, Default)]
+struct OneAtATime {
+    running: Option<JoinHandle<()>>,
+}
+
+impl OneAtATime {
+    fn run(&mut self, work: impl FnOnce() + Send + 'static) {
+        if self.running.as_ref().is_none_or(JoinHandle::is_finished) {
+            self.running = Some(tokio::task::spawn_blocking(work));
+        }
+    }
+}
+
+impl Background {
+    pub fn new(status_store: Arc<StatusStore>, view: View, config: Arc<Config>) -> Background {
+        let (send, receive) = mpsc::unbounded_channel();
+        let solicitations = Solicitations::inherit(&view);
+        let (traffic, counters) = (OneAtATime::default(), OneAtATime::default());
+        let (tables, machine) = (OneAtATime::default(), OneAtATime::default());
+        Background {
+            status_store,
+            view,
+            config,
+            send,
+            receive,
+            traffic,
+            counters,
+            tables,
+            machine,
+            solicitations,
+        }
+    }
+
+    /// From now on at the machine as this configuration needs it.
+    pub fn reconfigure(&mut self, config: Arc<Config>) {
+        self.config = config;
+    }
+
+    pub fn read_traffic(&mut self) {
+        let (status_store, view, send) =
+            (self.status_store.clone(), self.view.clone(), self.send.clone());
+        self.traffic.run(move || {
+            let read = view.services().and_then(|services| {
+                status_store.meter(&services)?;
+                // Closed only when the daemon has ended.
+                let sample = no_reply_watch::sample(&services);
+                let _ = send.send(BackgroundEvent::Traffic(sample, backends::replies(&services)));
+                Ok(())
+            });
+            tell(&send, Work::ReadTraffic, read.map_err(failed));
+        });
+    }
+
+    /// Reads these interfaces' ledgers and their devices' drop counters.
+    pub fn read_counters(&mut self, interfaces: Vec<(String, u32, u32)>) {
+        let (view, send) = (self.view.clone(), self.send.clone());
+        self.counters.run(move || {
+            let (mut sample, mut read) = (Sample::new(), Ok(()));
+            for (name, slot, ifindex) in interfaces {
+                // One that has just vanished is told elsewhere.
+                let drops = device_counters::drops(ifindex).ok();
+                match view.ledger(slot) {
+                    Ok(ledger) => drop(sample.insert(name, Counts { ledger, drops })),
+                    Err(error) => read = Err(failed(error)),
+                }
+            }
+            let _ = send.send(BackgroundEvent::Counters(sample));
+            tell(&send, Work::ReadCounters, read);
+        });
+    }
+
+    /// Counts flows, unless somebody has just asked how many there are.
+    pub fn read_tables(&mut self) {
+        let (status_store, send) = (self.status_store.clone(), self.send.clone());
+        self.tables.run(move || {
+            let read = status_store.flow_tables().map(|counted| {
+                if let Some((flows, tracked)) = counted {
+                    let _ = send.send(BackgroundEvent::Tables(flows, tracked));
+                }
+            });
+            tell(&send, Work::ReadTables, read.map_err(failed));
+        });
+    }
+
+    /// Looks at the machine.
+    pub fn read_machine(&mut self) {
+        let (config, send) = (self.config.clone(), self.send.clone());
+        self.machine.run(move || {
+            let _ = send.send(BackgroundEvent::Machine(preflight::run(&config)));
+        });
+    }
+
+    pub fn announce(&self, addresses: BTreeSet<IpAddr>, interfaces: &[Interface]) {
+        let send = self.send.clone();
+        announce::start(addresses, interfaces, move |all| {
+            let done = |(slot, address, sent): (_, _, Result<_, _>)| {
+                (Work::Announce(slot, address), sent.map_err(failed))
+            };
+            let _ = send.send(BackgroundEvent::Done(all.into_iter().map(done).collect()));
+        });
+    }
+
+    /// Has the interfaces receive what asks for these addresses.
+    pub fn receive_solicitations(&self, announced: &BTreeSet<IpAddr>, interfaces: &[Interface]) {
+        let send = self.send.clone();
+        self.solicitations.follow(announced, interfaces, move |received| {
+            tell(&send, Work::ReceiveSolicitations, received.map_err(failed));
+        });
+    }
+
+    /// Lets next hops age like any other neighbour.
+    pub fn release(&self, next_hops: Vec<(u32, IpAddr)>) {
+        if next_hops.is_empty() {
+            return;
+        }
+        let send = self.send.clone();
+        tokio::task::spawn_blocking(move || {
+            let release = |(ifindex, address)| {
+                let released = neighbours::release(ifindex, address).map_err(failed);
+                (Work::Release(ifindex, address), released)
+            };
+            let done = next_hops.into_iter().map(release).collect();
+            let _ = send.send(BackgroundEvent::Done(done));
+        });
+    }
+
+    pub async fn next(&mut self) -> Option<BackgroundEvent> {
+        self.receive.recv().await
+    }
+}
+
+fn tell(send: &UnboundedSender<BackgroundEvent>, work: Work, outcome: Result<(), Error>) {
+    let _ = send.send(BackgroundEvent::Done(vec![(work, outcome)]));
+}
+
+fn failed(error: impl ToString) -> Error {
+    Error::failed(error.to_string(), "")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn what_hangs_is_not_begun_again() {
+        let (begun, mut count) = mpsc::unbounded_channel();
+        let (release, gate) = std::sync::mpsc::channel::<()>();
+        let mut sort = OneAtATime::default();
+        let first = begun.clone();
+        sort.run(move || {
+            let _ = first.send(1);
+            let _ = gate.recv();
+        });
+        assert_eq!(count.recv().await, Some(1));
+        sort.run(|| unreachable!("the first hangs"));
+        drop(release);
+        while !sort.running.as_ref().is_some_and(JoinHandle::is_finished) {
+            tokio::task::yield_now().await;
+        }
+        sort.run(move || {
+            let _ = begun.send(2);
+        });
+        assert_eq!(count.recv().await, Some(2));
+    }
+}

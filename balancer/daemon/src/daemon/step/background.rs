@@ -1,0 +1,73 @@
+//! Work on other threads that failed: it is told once, and done again while it is wanted.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ringway_api::error::Error;
+use tracing::Level;
+
+use super::State;
+use super::effect::{Effect, LogLine};
+use crate::daemon::announce;
+use crate::daemon::background::Work;
+
+impl State {
+    pub(super) fn done(&mut self, work: Work, outcome: Result<(), Error>) {
+        let known = self.failed.remove(&work);
+        let Err(error) = outcome else { return };
+        if known.as_ref() != Some(&error) {
+            self.effects.log(failure(work, &error));
+        }
+        self.failed.insert(work, error);
+    }
+
+    /// Once a second. What reads is ordered regularly anyway.
+    pub(super) fn work_again(&mut self) {
+        let (ours, kept) = (announce::ours(&self.reload.config), &self.tables.neighbours);
+        self.failed.retain(|work, _| match work {
+            Work::Announce(_, address) => ours.contains(address),
+            Work::Release(ifindex, address) => !kept.contains(&(*ifindex, *address)),
+            _ => true,
+        });
+        let mut unannounced: BTreeMap<u32, BTreeSet<_>> = BTreeMap::new();
+        let mut unreleased = Vec::new();
+        for work in self.failed.keys() {
+            match *work {
+                Work::Announce(slot, address) => {
+                    unannounced.entry(slot).or_default().insert(address);
+                }
+                Work::ReceiveSolicitations => self.effects.push(Effect::ReceiveSolicitations),
+                Work::Release(ifindex, address) => unreleased.push((ifindex, address)),
+                Work::ReadTraffic | Work::ReadCounters | Work::ReadTables => {}
+            }
+        }
+        if !unreleased.is_empty() {
+            self.effects.push(Effect::Release(unreleased));
+        }
+        for (slot, addresses) in unannounced {
+            let interface = self.attachment.interfaces.iter().find(|one| one.slot == slot);
+            // Nothing can be sent there before it is back.
+            let interface = interface.filter(|one| !self.attachment.is_cut_off(&one.name));
+            let again = interface.map(|one| Effect::Announce(addresses, vec![one.clone()]));
+            self.effects.0.extend(again);
+        }
+    }
+}
+
+fn failure(work: Work, error: &Error) -> LogLine {
+    let (level, text) = match work {
+        Work::Announce(..) => (Level::WARN, "not announced"),
+        Work::ReceiveSolicitations => (
+            Level::WARN,
+            "neighbour solicitations for announced IPv6 addresses may not be received",
+        ),
+        Work::Release(..) => (Level::WARN, "neighbour not released"),
+        Work::ReadTraffic => (Level::DEBUG, "traffic not read"),
+        Work::ReadCounters => (Level::DEBUG, "counters not read"),
+        Work::ReadTables => (Level::DEBUG, "flows not counted"),
+    };
+    let address = match work {
+        Work::Announce(_, address) | Work::Release(_, address) => Some(address),
+        _ => None,
+    };
+    LogLine { address, error: Some(error.to_string()), ..LogLine::new(level, text) }
+}
