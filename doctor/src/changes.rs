@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Finding, Origin, Report, Rule, Severity};
+use crate::{Origin, Other, Report, Rule, Severity};
 
 /// As much of an earlier run's JSON as is compared.
 #[derive(Debug, Clone, Deserialize)]
@@ -10,7 +10,16 @@ pub struct Earlier {
     pub schema: String,
     #[serde(flatten)]
     pub origin: Origin,
-    pub findings: Vec<Finding>,
+    pub findings: Vec<EarlierFinding>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+pub struct EarlierFinding {
+    check: String,
+    subject: String,
+    severity: Severity,
+    #[serde(default)]
+    also: Vec<Other>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -36,14 +45,15 @@ pub struct Changes {
 impl Changes {
     /// Between an earlier run and this one. What was told together with another finding was, or is,
     /// there all the same.
-    pub fn between(earlier: &[Finding], now: &Report, asked: &[&Rule]) -> Self {
+    pub fn between(earlier: &[EarlierFinding], now: &Report, asked: &[&Rule]) -> Self {
         let mut changes = Self::default();
         for was in earlier.iter().filter(|finding| finding.severity > Severity::Unknown) {
             let same_check = || now.findings.iter().filter(|finding| finding.check == was.check);
-            let is = same_check().find(|finding| finding.subject == was.subject);
-            let whole = || same_check().all(|finding| finding.severity != Severity::Unknown);
-            let folded = now.symptoms().any(|finding| finding.also.iter().any(|one| one.is(was)));
-            let to = match is.map(|finding| finding.severity) {
+            let is = same_check().find(|finding| finding.outcome.subject == was.subject);
+            let whole = || same_check().all(|one| one.outcome.severity != Severity::Unknown);
+            let told = |other: &Other| other.is(&was.check, &was.subject);
+            let folded = now.symptoms().any(|finding| finding.also.iter().any(told));
+            let to = match is.map(|finding| finding.outcome.severity) {
                 _ if asked.iter().all(|check| check.name != was.check) => &mut changes.not_asked,
                 None if folded => &mut changes.still,
                 Some(Severity::Unknown) => &mut changes.unknown,
@@ -53,23 +63,22 @@ impl Changes {
                 None if same_check().next().is_some() && whole() => &mut changes.fixed,
                 None => &mut changes.unknown,
             };
-            to.push(named(was));
+            to.push(Named { check: was.check.clone(), subject: was.subject.clone() });
         }
         let bad = || earlier.iter().filter(|finding| finding.severity > Severity::Unknown);
         for is in now.symptoms() {
-            let folded = bad().any(|was| was.also.iter().any(|one| one.is(is)));
-            match bad().any(|was| named(was) == named(is)) {
-                true => {}
-                false if folded => changes.still.push(named(is)),
-                false => changes.new.push(named(is)),
+            let (check, subject) = (is.check, &is.outcome.subject);
+            let to = if bad().any(|was| was.also.iter().any(|one| one.is(check, subject))) {
+                &mut changes.still
+            } else {
+                &mut changes.new
+            };
+            if !bad().any(|was| was.check == check && was.subject == *subject) {
+                to.push(Named { check: check.to_owned(), subject: subject.clone() });
             }
         }
         changes
     }
-}
-
-fn named(finding: &Finding) -> Named {
-    Named { check: finding.check.clone(), subject: finding.subject.clone() }
 }
 
 #[cfg(test)]
@@ -84,13 +93,16 @@ mod tests {
         let cookies = "/proc/sys/net/ipv4/tcp_syncookies";
         let (bad, well) = (Machine::healthy().put(cookies, "0"), Machine::healthy());
         let names = |named: &[Named]| named.iter().map(|one| one.check.clone()).collect::<Vec<_>>();
+        let found = |was: &Machine| -> Vec<EarlierFinding> {
+            let json = serde_json::to_value(was.report(rules::ALL).findings).unwrap();
+            serde_json::from_value(json).unwrap()
+        };
         let between = |was: &Machine, now: &Machine| {
             let asked: Vec<&Rule> = rules::ALL.iter().collect();
-            Changes::between(&was.report(rules::ALL).findings, &now.report(rules::ALL), &asked)
+            Changes::between(&found(was), &now.report(rules::ALL), &asked)
         };
         let only = [rules::find("listen-overflows").unwrap()];
-        let found = bad.report(rules::ALL).findings;
-        let changes = Changes::between(&found, &bad.report(only), &only);
+        let changes = Changes::between(&found(&bad), &bad.report(only), &only);
         assert_eq!(names(&changes.not_asked), ["tcp-syncookies"]);
         let changes = between(&bad, &well);
         assert_eq!(names(&changes.fixed), ["tcp-syncookies"]);

@@ -8,7 +8,7 @@ use ringway_host::netlink::xdp_features::{self, Features};
 use ringway_host::{Host, Interface};
 
 use crate::outcome::MACHINE;
-use crate::{Facts, Fix, Outcome, Sample, Severity, Unknown};
+use crate::{Facts, Fix, Outcome, Report, Sample, Severity};
 
 /// An AF_XDP socket's queue, as it was obtained.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,15 +37,14 @@ const SMALL_FRAME: u32 = 2048;
 /// Ethernet's header, and a tag.
 const FRAMING: u32 = 18;
 
-/// A check's name, and what it says.
-pub type Named = (&'static str, Outcome);
-
 /// What a packet program should know of the interfaces whose queues it reads. Changes nothing.
-pub fn check(queues: &[Queue]) -> Vec<Named> {
+pub fn check(queues: &[Queue]) -> Report {
     let network = match Host::live().network() {
         Ok(network) => network,
         Err(error) => {
-            return vec![("facts", Outcome::unknown(MACHINE, Unknown(error.to_string())))];
+            let mut report = Report::default();
+            report.push("facts", Outcome::unknown(MACHINE, error.to_string()));
+            return report;
         }
     };
     let mut files = Sample::default();
@@ -58,28 +57,28 @@ pub fn check(queues: &[Queue]) -> Vec<Named> {
 }
 
 /// Every rule, interface by interface.
-fn judge(queues: &[Queue], facts: &Facts) -> Vec<Named> {
+fn judge(queues: &[Queue], facts: &Facts) -> Report {
     let names: BTreeSet<&str> = queues.iter().map(|queue| queue.interface.as_str()).collect();
-    let mut found = Vec::new();
+    let mut report = Report::default();
     for name in names {
         let one = facts.network().ok().and_then(|network| network.interface(name));
         let of_interface = || queues.iter().filter(|queue| queue.interface == name);
         // One program and one driver: alike for all of them.
         let (Some(one), Some(first)) = (one, of_interface().next()) else { continue };
         let read = of_interface().map(|queue| queue.number).collect();
-        found.push(("copy-mode", copies(first, facts, one)));
-        found.push(("queues", unread(&read, facts, one)));
-        found.push(("receive-offload", merged(first, one)));
-        found.push(("mtu", mtu(first, one)));
+        report.push("copy-mode", copies(first, facts, one));
+        report.push("queues", unread(&read, facts, one));
+        report.push("receive-offload", merged(first, one));
+        report.push("mtu", mtu(first, one));
         if first.busy_poll {
-            found.push(("busy-poll", busy_poll(facts, name)));
+            report.push("busy-poll", busy_poll(facts, name));
         }
-        found.push(("metadata", metadata(first)));
+        report.push("metadata", metadata(first));
         if one.link.kind.as_deref() == Some("veth") {
-            found.extend(far_end(facts, one));
+            far_end(facts, one, &mut report);
         }
     }
-    found
+    report
 }
 
 fn copies(queue: &Queue, facts: &Facts, one: &Interface) -> Outcome {
@@ -233,11 +232,11 @@ fn metadata(queue: &Queue) -> Outcome {
 
 /// drivers/net/veth.c: without NAPI at the far end, what is sent waits in that CPU's backlog. What
 /// a stack there sends has unfinished checksums, unless it is told to finish them.
-fn far_end(facts: &Facts, one: &Interface) -> Vec<Named> {
+fn far_end(facts: &Facts, one: &Interface, report: &mut Report) {
     let name = &one.link.name;
     let Ok(far) = facts.far_end(one) else {
         let said = "what its far end is like cannot be seen";
-        return vec![("veth-peer", Outcome::new(Severity::Unknown, name, said))];
+        return report.push("veth-peer", Outcome::unknown(name, said));
     };
     let (severity, said) = match far.polls {
         Some(true) => (Severity::Ok, "the far end polls: it has GRO or native XDP"),
@@ -264,7 +263,8 @@ fn far_end(facts: &Facts, one: &Interface) -> Vec<Named> {
         )
         .advice(advice),
     };
-    vec![("veth-peer", Outcome::new(severity, name, said)), ("checksum-offload", checksums)]
+    report.push("veth-peer", Outcome::new(severity, name, said));
+    report.push("checksum-offload", checksums);
 }
 
 #[cfg(test)]
@@ -323,8 +323,9 @@ mod tests {
 
     /// What is not as it should be, and what to do.
     fn found(facts: &Facts, queues: &[Queue]) -> Vec<(&'static str, String)> {
-        let bad = judge(queues, facts).into_iter().filter(|(_, one)| one.severity != Severity::Ok);
-        bad.map(|(check, one)| (check, one.to_string())).collect()
+        let report = judge(queues, facts);
+        let bad = report.findings.iter().filter(|one| one.outcome.severity != Severity::Ok);
+        bad.map(|one| (one.check, one.outcome.to_string())).collect()
     }
 
     #[test]
@@ -458,8 +459,9 @@ mod tests {
             ),
             (None, "RX hints: unknown, kernel too old (it takes 6.7); TX metadata: unknown"),
         ] {
-            let found = judge(&[Queue { driver, ..queue(0) }], &machine(|_| ()));
-            let (_, one) = found.iter().find(|(check, _)| *check == "metadata").unwrap();
+            let report = judge(&[Queue { driver, ..queue(0) }], &machine(|_| ()));
+            let one = report.findings.iter().find(|one| one.check == "metadata").unwrap();
+            let one = &one.outcome;
             assert!(one.to_string().contains(said), "{one}");
             assert_eq!(one.severity == Severity::Unknown, said.contains("unknown"));
         }

@@ -54,7 +54,7 @@ impl Severity {
 }
 
 /// What was read, and where.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Evidence {
     /// A file, or a command that shows the same.
     pub source: String,
@@ -83,6 +83,8 @@ pub struct Outcome {
     pub changes: Vec<Change>,
     /// What to do that has no way back: advice, or a command.
     pub advice: Option<Fix>,
+    /// `FILE:LINE:COLUMN` in the configuration, where that is at fault.
+    pub place: Option<String>,
     /// The check that tells of the cause, where it finds that.
     pub part_of: Option<&'static str>,
     /// Unknown to every start on such a machine, and no news there.
@@ -97,8 +99,8 @@ impl Outcome {
     pub fn new(severity: Severity, subject: impl Into<String>, found: impl Into<String>) -> Self {
         let (subject, found) = (subject.into(), found.into());
         let (evidence, changes, advice) = (Vec::new(), Vec::new(), None);
-        let (part_of, lasting) = (None, false);
-        Self { subject, severity, found, evidence, changes, advice, part_of, lasting }
+        let (place, part_of, lasting) = (None, None, false);
+        Self { subject, severity, found, evidence, changes, advice, place, part_of, lasting }
     }
 
     /// As it should be.
@@ -198,6 +200,9 @@ impl Outcome {
 
 impl Display for Outcome {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        if let Some(place) = &self.place {
+            write!(f, "{place}: ")?;
+        }
         // Many sentences name their subject themselves.
         if !self.found.contains(&self.subject) {
             write!(f, "{}: ", self.subject)?;

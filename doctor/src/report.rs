@@ -2,39 +2,50 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
+use serde::ser::SerializeStruct as _;
+use serde::{Deserialize, Serialize, Serializer};
 
 use crate::outcome::{Evidence, MACHINE};
-use crate::{Change, Facts, Outcome, Rule, Severity};
+use crate::{Change, Facts, Fix, Outcome, Rule, Severity, rules};
 
-/// One thing looked at, with all that is known about it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// What a check says of one thing.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
-    pub check: String,
-    pub number: u8,
-    /// What was looked at.
-    pub subject: String,
-    /// How it came out.
-    pub severity: Severity,
-    /// What was found; of `unknown` why it is not known.
-    pub found: String,
-    /// Where, and the value.
-    pub evidence: Vec<Evidence>,
-    pub rule: String,
-    /// Where the rule comes from.
-    pub source: String,
-    pub why: String,
-    /// What to change, each with what takes it back. Nobody reads it back from JSON.
-    #[serde(skip_deserializing)]
-    pub changes: Vec<Change>,
-    /// What to do that is no command.
-    pub advice: Option<String>,
+    pub check: &'static str,
+    pub outcome: Outcome,
     /// Other checks that found the same cause.
-    #[serde(default)]
     pub also: Vec<Other>,
-    /// The check that tells of the cause, where it finds that.
-    #[serde(skip)]
-    pub(crate) part_of: Option<&'static str>,
+}
+
+impl Finding {
+    /// The rule that the check asks, where it is one of the doctor's.
+    pub fn rule(&self) -> Option<&'static Rule> {
+        rules::ALL.iter().find(|rule| rule.name == self.check)
+    }
+
+    fn is_symptom(&self) -> bool {
+        self.outcome.severity > Severity::Unknown
+    }
+}
+
+impl Serialize for Finding {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let (rule, outcome) = (self.rule(), &self.outcome);
+        let mut fields = serializer.serialize_struct("Finding", 12)?;
+        fields.serialize_field("check", self.check)?;
+        fields.serialize_field("number", &rule.map(|rule| rule.number))?;
+        fields.serialize_field("subject", &outcome.subject)?;
+        fields.serialize_field("severity", &outcome.severity)?;
+        fields.serialize_field("found", &outcome.found)?;
+        fields.serialize_field("evidence", &outcome.evidence)?;
+        fields.serialize_field("rule", &rule.map(|rule| rule.rule))?;
+        fields.serialize_field("source", &rule.map(|rule| rule.source))?;
+        fields.serialize_field("why", &rule.map(|rule| rule.why))?;
+        fields.serialize_field("changes", &outcome.changes)?;
+        fields.serialize_field("advice", &outcome.advice)?;
+        fields.serialize_field("also", &self.also)?;
+        fields.end()
+    }
 }
 
 /// A finding of another check. In JSON one text: `far-below-default net/core/somaxconn`.
@@ -47,8 +58,8 @@ pub struct Other {
 
 impl Other {
     /// Whether it is this one.
-    pub fn is(&self, finding: &Finding) -> bool {
-        (&self.check, &self.subject) == (&finding.check, &finding.subject)
+    pub fn is(&self, check: &str, subject: &str) -> bool {
+        (self.check.as_str(), self.subject.as_str()) == (check, subject)
     }
 }
 
@@ -65,31 +76,49 @@ impl From<String> for Other {
     }
 }
 
-/// All of them, the worst first.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Report {
-    /// In that order.
     pub findings: Vec<Finding>,
 }
 
 impl Report {
-    /// How many came out so.
-    pub fn count(&self, severity: Severity) -> usize {
-        self.findings.iter().filter(|finding| finding.severity == severity).count()
+    pub fn push(&mut self, check: &'static str, outcome: Outcome) {
+        self.findings.push(Finding { check, outcome, also: Vec::new() });
+    }
+
+    /// Adds one that is as it should be.
+    pub fn ok(&mut self, check: &'static str, subject: &str, found: impl Into<String>) {
+        self.push(check, Outcome::ok(subject, found));
+    }
+
+    pub fn of(&self, severity: Severity) -> impl Iterator<Item = &Finding> {
+        self.findings.iter().filter(move |finding| finding.outcome.severity == severity)
     }
 
     /// Those worth a look: info, warn and crit.
     pub fn symptoms(&self) -> impl Iterator<Item = &Finding> {
-        self.findings.iter().filter(|finding| finding.severity > Severity::Unknown)
+        self.findings.iter().filter(|finding| finding.is_symptom())
+    }
+
+    /// The worst severity among them.
+    pub fn worst(&self) -> Severity {
+        self.findings.iter().map(|one| one.outcome.severity).max().unwrap_or(Severity::Ok)
     }
 }
 
+/// Asks rules about these facts. The worst findings come first.
 pub fn judge<'a>(checks: impl IntoIterator<Item = &'a Rule>, facts: &Facts) -> Report {
-    let mut findings: Vec<Finding> =
-        checks.into_iter().flat_map(|check| ask(check, facts)).collect();
-    findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
-    settle(&mut findings);
-    Report { findings: folded(findings) }
+    let mut report = Report::default();
+    for check in checks {
+        let outcomes = check.ask(facts);
+        if outcomes.is_empty() {
+            report.ok(check.name, MACHINE, "there is nothing here that this is about");
+        }
+        outcomes.into_iter().for_each(|outcome| report.push(check.name, plain(outcome)));
+    }
+    worst_first(&mut report.findings);
+    settle(&mut report.findings);
+    Report { findings: folded(report.findings) }
 }
 
 /// Two that want the same setting changed want the same value: else the second fix would undo the
@@ -97,14 +126,14 @@ pub fn judge<'a>(checks: impl IntoIterator<Item = &'a Rule>, facts: &Facts) -> R
 fn settle(findings: &mut [Finding]) {
     let limit = |change: &Change| change.fix.setting()?.1.rsplit(' ').next()?.parse::<i64>().ok();
     let mut settled: BTreeMap<String, Change> = BTreeMap::new();
-    for change in findings.iter().flat_map(|finding| &finding.changes) {
+    for change in findings.iter().flat_map(|finding| &finding.outcome.changes) {
         let Some((key, _)) = change.fix.setting() else { continue };
         let held = settled.entry(key.to_owned()).or_insert_with(|| change.clone());
         if limit(change) > limit(held) {
             *held = change.clone();
         }
     }
-    for change in findings.iter_mut().flat_map(|finding| &mut finding.changes) {
+    for change in findings.iter_mut().flat_map(|finding| &mut finding.outcome.changes) {
         if let Some(one) = change.fix.setting().and_then(|(key, _)| settled.get(key)) {
             *change = one.clone();
         }
@@ -117,35 +146,33 @@ const SEES_THE_CAUSE: [(&str, Option<&str>); 2] =
 
 /// One cause is one finding: what would change nothing that its symptom does not is told there.
 fn folded(findings: Vec<Finding>) -> Vec<Finding> {
-    let mut kept: Vec<Finding> = Vec::new();
-    let (causes, others): (Vec<Finding>, Vec<Finding>) =
-        findings.into_iter().partition(|one| one.severity > Severity::Unknown && sees(one, None));
-    kept.extend(others);
+    let (causes, mut kept): (Vec<Finding>, Vec<Finding>) =
+        findings.into_iter().partition(|one| one.is_symptom() && sees(one, None));
     for cause in causes {
+        let changes = |one: &Finding, fix: &Fix| one.outcome.changes.iter().any(|o| o.fix == *fix);
         let same = |one: &&mut Finding| {
-            one.severity > Severity::Unknown
-                && sees(&cause, Some(&one.check))
-                && cause
-                    .changes
-                    .iter()
-                    .all(|change| one.changes.iter().any(|o| o.fix == change.fix))
+            one.is_symptom()
+                && sees(&cause, Some(one.check))
+                && cause.outcome.changes.iter().all(|change| changes(one, &change.fix))
         };
         match kept.iter_mut().find(same) {
             Some(symptom) => {
-                let new = |seen: &&Evidence| !symptom.evidence.contains(seen);
-                let seen: Vec<Evidence> = cause.evidence.iter().filter(new).cloned().collect();
-                symptom.evidence.extend(seen);
-                symptom.also.push(Other { check: cause.check, subject: cause.subject });
+                let evidence = &mut symptom.outcome.evidence;
+                let new = |seen: &Evidence| !evidence.contains(seen);
+                let Finding { check, outcome, .. } = cause;
+                let seen: Vec<Evidence> = outcome.evidence.into_iter().filter(new).collect();
+                evidence.extend(seen);
+                symptom.also.push(Other { check: check.to_owned(), subject: outcome.subject });
             }
             None => kept.push(cause),
         }
     }
-    kept.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
+    worst_first(&mut kept);
     kept
 }
 
 fn sees(cause: &Finding, symptom: Option<&str>) -> bool {
-    if let Some(of) = cause.part_of {
+    if let Some(of) = cause.outcome.part_of {
         return symptom.is_none_or(|symptom| symptom == of);
     }
     SEES_THE_CAUSE.iter().any(|(check, of)| {
@@ -154,43 +181,18 @@ fn sees(cause: &Finding, symptom: Option<&str>) -> bool {
     })
 }
 
-fn ask(check: &Rule, facts: &Facts) -> Vec<Finding> {
-    let outcomes = match (check.check)(facts) {
-        Ok(none) if none.is_empty() => {
-            vec![Outcome::ok(MACHINE, "there is nothing here that this is about")]
-        }
-        Ok(outcomes) => outcomes,
-        Err(why) => vec![Outcome::unknown(MACHINE, why)],
-    };
-    outcomes.into_iter().map(|outcome| finding(check, outcome)).collect()
-}
-
-fn finding(check: &Rule, outcome: Outcome) -> Finding {
-    Finding {
-        check: check.name.into(),
-        number: check.number,
-        subject: plain(&outcome.subject),
-        severity: outcome.severity,
-        found: plain(&outcome.found),
-        evidence: outcome.evidence.iter().map(seen).collect(),
-        rule: check.rule.into(),
-        source: check.source.into(),
-        why: check.why.into(),
-        changes: outcome.changes,
-        advice: outcome.advice.map(|advice| advice.to_string()),
-        also: Vec::new(),
-        part_of: outcome.part_of,
-    }
-}
-
-fn seen(evidence: &Evidence) -> Evidence {
-    Evidence { source: plain(&evidence.source), value: plain(&evidence.value) }
+fn worst_first(findings: &mut [Finding]) {
+    findings.sort_by_key(|finding| std::cmp::Reverse(finding.outcome.severity));
 }
 
 /// For a terminal: what was read, of a collection above all, may hold anything.
-fn plain(text: &str) -> String {
+fn plain(mut outcome: Outcome) -> Outcome {
     let hidden = |c: char| c.is_control() && !matches!(c, '\t' | '\n');
-    text.chars().map(|c| if hidden(c) { char::REPLACEMENT_CHARACTER } else { c }).collect()
+    let evidence = outcome.evidence.iter_mut().flat_map(|one| [&mut one.source, &mut one.value]);
+    for text in evidence.chain([&mut outcome.subject, &mut outcome.found]) {
+        *text = text.replace(hidden, "\u{fffd}");
+    }
+    outcome
 }
 
 #[cfg(test)]
@@ -210,10 +212,10 @@ mod tests {
             report.symptoms().next().cloned().unwrap()
         };
         for (name, shown) in [("eth0.5", "eth0.5"), ("a;reboot", "'a;reboot'")] {
-            let fix = named(name).changes[0].fix.to_string();
+            let fix = named(name).outcome.changes[0].fix.to_string();
             assert_eq!(fix, format!("ethtool -K {shown} lro off"));
         }
-        assert!(!named("a\u{1b}[2J").subject.contains('\u{1b}'));
+        assert!(!named("a\u{1b}[2J").outcome.subject.contains('\u{1b}'));
     }
 
     #[test]
@@ -221,13 +223,13 @@ mod tests {
         let small = Machine::healthy().put("/proc/sys/net/core/somaxconn", "16").listener(16);
         let names = |machine: &Machine| {
             let report = machine.report(crate::rules::ALL);
-            report.symptoms().map(|one| (one.check.clone(), one.also.clone())).collect::<Vec<_>>()
+            report.symptoms().map(|one| (one.check, one.also.clone())).collect::<Vec<_>>()
         };
-        let far = "far-below-default".to_owned();
-        assert_eq!(names(&small), [(far.clone(), vec![])]);
+        let far = "far-below-default";
+        assert_eq!(names(&small), [(far, vec![])]);
         let full = small.counts("TcpExt", "ListenOverflows", 9);
         let also = vec![super::Other::from("far-below-default net/core/somaxconn".to_owned())];
-        assert_eq!(names(&full), [("listen-overflows".into(), also)]);
+        assert_eq!(names(&full), [("listen-overflows", also)]);
         // What mends more than the symptom does stays.
         let other = full.put("/proc/sys/net/ipv4/tcp_max_tw_buckets", "10");
         assert!(names(&other).contains(&(far, vec![])), "{:?}", names(&other));
@@ -237,7 +239,7 @@ mod tests {
             9,
         );
         let also = vec![super::Other::from("tcp-syncookies this machine".to_owned())];
-        assert_eq!(names(&sent), [("syn-queue".into(), also)]);
+        assert_eq!(names(&sent), [("syn-queue", also)]);
     }
 
     /// A range of ports that is nearly used up is far below the default, too: one finding, one fix.
@@ -260,7 +262,7 @@ mod tests {
         let also = super::Other::from("far-below-default net/ipv4/ip_local_port_range".to_owned());
         assert_eq!(symptoms[0].also, [also]);
         let wanted = "sysctl -w net.ipv4.ip_local_port_range=\"1024 65535\"";
-        assert_eq!(symptoms[0].changes[0].fix.to_string(), wanted);
+        assert_eq!(symptoms[0].outcome.changes[0].fix.to_string(), wanted);
         // Twice a very small limit is less than what the kernel starts with.
         let queue = Machine::healthy()
             .counts("TcpExt", "TCPReqQFullDrop", 9)

@@ -22,7 +22,8 @@ mod tcp;
 mod xdp;
 mod xsk;
 
-use crate::{Facts, Looked, Profile};
+use crate::outcome::MACHINE;
+use crate::{Facts, Looked, Outcome, Profile};
 
 pub(crate) use queues::of_queue as counts_a_queue;
 
@@ -45,6 +46,11 @@ pub struct Rule {
 }
 
 impl Rule {
+    /// What it says of each thing; nothing to look at is an empty list.
+    pub fn ask(&self, facts: &Facts) -> Vec<Outcome> {
+        (self.check)(facts).unwrap_or_else(|why| vec![Outcome::unknown(MACHINE, why)])
+    }
+
     /// Whether it is asked under this profile, unless it is asked for by name.
     pub fn applies(&self, profile: Option<Profile>) -> bool {
         self.profiles.is_empty() || profile.is_some_and(|profile| self.profiles.contains(&profile))
@@ -194,8 +200,8 @@ mod tests {
     #[test]
     fn of_what_nothing_is_known_nothing_is_well() {
         for finding in Machine::unknown().report(ALL).findings {
-            assert_eq!(finding.severity, Severity::Unknown, "{finding:#?}");
-            assert!(!finding.found.is_empty());
+            assert_eq!(finding.outcome.severity, Severity::Unknown, "{finding:#?}");
+            assert!(!finding.outcome.found.is_empty());
         }
     }
 
@@ -293,7 +299,9 @@ mod tests {
         let broken = Machine::healthy()
             .put("/proc/sys/net/core/somaxconn", "16")
             .put("/proc/sys/net/ipv4/tcp_syncookies", "0");
-        for change in broken.report(ALL).findings.iter().flat_map(|finding| &finding.changes) {
+        for change in
+            broken.report(ALL).findings.iter().flat_map(|finding| &finding.outcome.changes)
+        {
             assert_ne!(change.fix, change.undo);
         }
     }

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use ringway_host::quoted;
 
-use crate::{Change, Finding, Origin, Report};
+use crate::{Change, Finding, Origin, Outcome, Report};
 
 /// Two scripts for sh.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,7 +24,7 @@ pub fn scripts(report: &Report, origin: &Origin) -> Scripts {
     let (mut seen, mut back) = (Vec::new(), Vec::new());
     for finding in report.symptoms() {
         fix += &comment(finding);
-        for change in &finding.changes {
+        for change in &finding.outcome.changes {
             // Two findings may want the same. Of two that set the same the first, the worse,
             // counts.
             let sets = change.fix.setting().map(|(key, _)| key);
@@ -82,21 +82,23 @@ fn one_line(text: &str) -> String {
 
 fn comment(finding: &Finding) -> String {
     let mut text = String::from("\n");
-    let Finding { check, subject, severity, found, why, rule, source, .. } = finding;
+    let Outcome { subject, severity, found, evidence, changes, advice, .. } = &finding.outcome;
     let mut line = |words: &str| {
         // Writing to a String cannot fail. What was read may hold anything.
         let _ = writeln!(text, "# {}", one_line(words));
     };
-    line(&format!("{}: {check}, {subject}: {found}", severity.as_str()));
-    line(why);
-    line(&format!("Rule: {rule} ({source})"));
-    for evidence in &finding.evidence {
+    line(&format!("{}: {}, {subject}: {found}", severity.as_str(), finding.check));
+    if let Some(rule) = finding.rule() {
+        line(rule.why);
+        line(&format!("Rule: {} ({})", rule.rule, rule.source));
+    }
+    for evidence in evidence {
         line(&format!("Read: {} = {}", evidence.source, evidence.value));
     }
-    if let Some(advice) = &finding.advice {
+    if let Some(advice) = advice {
         line(&format!("To do: {advice}"));
     }
-    if finding.changes.is_empty() {
+    if changes.is_empty() {
         line("No command fixes this.");
     }
     text
@@ -134,7 +136,7 @@ mod tests {
         let mut report =
             Machine::healthy().put("/proc/sys/net/core/somaxconn", "16").report(rules::ALL);
         let mut second = report.symptoms().next().unwrap().clone();
-        second.changes[0].fix = crate::Fix::sysctl("net/core/somaxconn", 17);
+        second.outcome.changes[0].fix = crate::Fix::sysctl("net/core/somaxconn", 17);
         report.findings.push(second);
         let scripts = scripts(&report, &Origin::default());
         assert_eq!(scripts.commands, 1, "{}", scripts.fix);

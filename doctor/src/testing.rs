@@ -149,12 +149,8 @@ impl Machine {
         judge(checks, &self.facts())
     }
 
-    /// What a rule says of each thing; nothing to look at is an empty list.
     pub fn outcomes(&self, check: &Rule) -> Vec<Outcome> {
-        match (check.check)(&self.facts()) {
-            Ok(outcomes) => outcomes,
-            Err(why) => vec![Outcome::unknown("", why)],
-        }
+        check.ask(&self.facts())
     }
 
     /// The worst that a rule says.
@@ -198,8 +194,9 @@ pub fn table(check: &Rule, rows: impl IntoIterator<Item = (Machine, Severity)>) 
 pub fn agree(report: &Report) {
     let mut set = BTreeMap::new();
     for finding in &report.findings {
-        for (key, value) in finding.changes.iter().filter_map(|change| change.fix.setting()) {
-            let (by, first) = *set.entry(key).or_insert((&finding.check, value));
+        for (key, value) in finding.outcome.changes.iter().filter_map(|change| change.fix.setting())
+        {
+            let (by, first) = *set.entry(key).or_insert((finding.check, value));
             assert_eq!(value, first, "{key}: {} against {by}", finding.check);
         }
     }

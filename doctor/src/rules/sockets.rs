@@ -223,7 +223,7 @@ mod tests {
             (201, vec!["qdisc-drops", "udp-buffers"]),
         ] {
             let report = machine(drops).report(crate::rules::ALL);
-            let mut names: Vec<_> = report.symptoms().map(|one| one.check.as_str()).collect();
+            let mut names: Vec<_> = report.symptoms().map(|one| one.check).collect();
             names.sort_unstable();
             assert_eq!(names, wanted, "{drops}");
         }

@@ -7,8 +7,9 @@ use std::time::Duration;
 use ringway_api::text::counted;
 use ringway_config::{Config, DEFAULT_PATH, Errors};
 use ringway_daemon::health;
-use ringway_daemon::preflight::{self, Finding, Report, word};
-use ringway_doctor::{Program, Rule, Severity, rules};
+use ringway_daemon::preflight;
+use ringway_doctor::{Finding, Outcome, Program, Report, Rule, Severity, rules};
+use ringway_host::Fix;
 use serde::Serialize;
 
 use super::doctor::{Looked, balancer, tone};
@@ -27,7 +28,7 @@ struct Document<'a> {
     valid: Option<bool>,
     errors: Vec<Place>,
     /// What the file wants of the machine; only with --host.
-    findings: Option<&'a [Finding]>,
+    findings: Option<Vec<FindingEntry<'a>>>,
     /// What the doctor says of the machine itself; only with --host.
     host: Option<&'a Looked>,
     ok: bool,
@@ -41,6 +42,29 @@ struct Place {
     line: Option<usize>,
     column: Option<usize>,
     message: String,
+}
+
+#[derive(Serialize)]
+struct FindingEntry<'a> {
+    check: &'static str,
+    subject: &'a str,
+    state: &'static str,
+    reason: &'a str,
+    fix: Fix,
+    place: Option<&'a str>,
+}
+
+impl<'a> From<&'a Finding> for FindingEntry<'a> {
+    fn from(Finding { check, outcome, .. }: &'a Finding) -> Self {
+        let Outcome { subject, severity, found, place, .. } = outcome;
+        let (state, fix) = (word(*severity), outcome.remedy());
+        FindingEntry { check, subject, state, reason: found, fix, place: place.as_deref() }
+    }
+}
+
+/// How a severity is called here: what is critical forbids a start.
+fn word(severity: Severity) -> &'static str {
+    if severity == Severity::Crit { "fail" } else { severity.as_str() }
 }
 
 struct Subject<'a> {
@@ -123,7 +147,10 @@ impl Subject<'_> {
             file: self.config.is_some().then(|| self.path.display().to_string()),
             valid: self.config.as_ref().map(Result::is_ok),
             errors: errors.flat_map(Errors::iter).map(place).collect(),
-            findings: self.report.as_ref().map(|report| report.findings.as_slice()),
+            findings: self
+                .report
+                .as_ref()
+                .map(|report| report.findings.iter().map(FindingEntry::from).collect()),
             host: self.host.as_ref(),
             ok: self.verdict() == Exit::Done,
         }

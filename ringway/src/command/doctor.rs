@@ -111,7 +111,7 @@ pub fn main(args: &DoctorArgs) -> anyhow::Result<Exit> {
             table::print(&(place + &text))?;
         }
     }
-    Ok(if report.count(Severity::Crit) > 0 { Exit::Unhealthy } else { Exit::Done })
+    Ok(if report.of(Severity::Crit).count() > 0 { Exit::Unhealthy } else { Exit::Done })
 }
 
 fn asked(args: &DoctorArgs) -> Vec<&'static Rule> {
@@ -192,11 +192,11 @@ pub fn balancer(
     let report = judge(checks, &facts);
     Looked {
         interval_seconds: facts.seconds,
-        ok: report.count(Severity::Ok),
-        unknown: report.count(Severity::Unknown),
-        info: report.count(Severity::Info),
-        warn: report.count(Severity::Warn),
-        crit: report.count(Severity::Crit),
+        ok: report.of(Severity::Ok).count(),
+        unknown: report.of(Severity::Unknown).count(),
+        info: report.of(Severity::Info).count(),
+        warn: report.of(Severity::Warn).count(),
+        crit: report.of(Severity::Crit).count(),
         report,
     }
 }
@@ -309,11 +309,11 @@ fn document<'a>(
         origin,
         profile: facts.profile,
         interval_seconds: facts.seconds,
-        ok: report.count(Severity::Ok),
-        unknown: report.count(Severity::Unknown),
-        info: report.count(Severity::Info),
-        warn: report.count(Severity::Warn),
-        crit: report.count(Severity::Crit),
+        ok: report.of(Severity::Ok).count(),
+        unknown: report.of(Severity::Unknown).count(),
+        info: report.of(Severity::Info).count(),
+        warn: report.of(Severity::Warn).count(),
+        crit: report.of(Severity::Crit).count(),
         findings: &report.findings,
         changes,
     }

@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, anyhow, bail};
 use ringway_api::text::counted;
 use ringway_config::{Log, LogFormat, LogLevel};
+use ringway_doctor::Finding;
 use ringway_doctor::engine::{self as rules, Queue};
 use ringway_engine::apps::{Bid, Host, Icmp, L2fwd, Macs, Sink, UdpEcho};
 use ringway_engine::spread::{self, Spread};
@@ -198,7 +199,7 @@ fn diagnose(work: &WorkArgs, obtained: &[Obtained], room_bytes: u32) {
         driver: obtained.driver,
     };
     let queues: Vec<Queue> = obtained.iter().map(queue).collect();
-    for (check, outcome) in rules::check(&queues) {
+    for Finding { check, outcome, .. } in rules::check(&queues).findings {
         exit::say(format_args!("{}: {check}: {outcome}", outcome.severity.as_str()));
     }
     for Obtained { interface, queue, refusals, .. } in obtained {

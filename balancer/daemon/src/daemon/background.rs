@@ -8,6 +8,7 @@ use std::sync::Arc;
 use ringway_api::documents::status::{FlowTable, Tracked};
 use ringway_api::error::Error;
 use ringway_config::Config;
+use ringway_doctor::Report;
 use ringway_host::netlink::{counters as device_counters, neighbours};
 use ringway_kernel::{Interface, View};
 use tokio::sync::mpsc::{self, UnboundedSender};
@@ -18,7 +19,7 @@ use crate::backends::{self, Replies};
 use crate::monitor::counter_watch::{Counts, Sample};
 use crate::monitor::no_reply_watch;
 use crate::network::solicitations::Solicitations;
-use crate::preflight::{self, Report};
+use crate::preflight;
 use crate::snapshot::StatusStore;
 
 #[derive(Debug)]
@@ -151,7 +152,10 @@ impl Background {
     pub fn read_machine(&mut self) {
         let (config, send) = (self.config.clone(), self.send.clone());
         self.machine.run(move || {
-            let _ = send.send(BackgroundEvent::Machine(preflight::run(&config)));
+            // What could not be asked is as it was.
+            if let Some(report) = preflight::run_sighted(&config) {
+                let _ = send.send(BackgroundEvent::Machine(report));
+            }
         });
     }
 

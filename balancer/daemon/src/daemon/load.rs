@@ -12,12 +12,12 @@ use ringway_api::error::Error;
 use ringway_api::overrides::{self, Overrides};
 use ringway_api::state_dir::State;
 use ringway_config::Config;
-use ringway_doctor::Severity;
+use ringway_doctor::{Finding, Severity};
 use ringway_kernel::View;
 
 use crate::backends::BackendSet;
 use crate::daemon::machine_problems;
-use crate::preflight::{self, Finding};
+use crate::preflight;
 use crate::reload_diff::ConfigDiff;
 
 /// What is in force, as far as it is needed to judge what may follow.
@@ -225,13 +225,12 @@ fn preflight(old: &Config, new: &Config) -> Result<Vec<Problem>, Error> {
     };
     let before: HashSet<_> = preflight::run(old).findings.iter().map(what).collect();
     report.findings.retain(|finding| !before.contains(&what(finding)));
-    match report.refusal() {
+    match preflight::refusal(&report) {
         Some(refused) => Err(refused),
-        None => Ok(report
-            .causes(|_| true)
-            .iter()
-            .map(|cause| machine_problems::problem(cause))
-            .collect()),
+        None => {
+            let causes = preflight::causes(&report, |_| true);
+            Ok(causes.iter().map(machine_problems::problem).collect())
+        }
     }
 }
 

@@ -2,9 +2,9 @@
 
 use ringway_api::documents::status::Problem;
 use ringway_api::problem_kind::ProblemKind;
-use ringway_doctor::{Outcome, Severity};
+use ringway_doctor::{Finding, Outcome, Report, Severity};
 
-use crate::preflight::{Cause, Finding, Report, names};
+use crate::preflight::{self, Cause, names};
 
 /// What has become wrong since the start; the daemon watches the rest itself.
 pub fn problems(report: &Report) -> Vec<Problem> {
@@ -20,7 +20,7 @@ fn failed(report: &Report, checks: &[&str]) -> Vec<Problem> {
     let watched = |finding: &Finding| {
         finding.outcome.severity == Severity::Crit && checks.contains(&finding.check)
     };
-    report.causes(watched).iter().map(problem).collect()
+    preflight::causes(report, watched).iter().map(problem).collect()
 }
 
 /// What may be wrong, then what cannot be found out; each cause once. The ways to the
@@ -30,7 +30,7 @@ pub fn findings(report: &Report) -> Vec<Problem> {
         matches!(finding.outcome.severity, Severity::Unknown | Severity::Warn)
             && !matches!(finding.check, names::INTERFACE | names::NEIGHBOUR | names::ROUTE)
     };
-    let mut causes = report.causes(open);
+    let mut causes = preflight::causes(report, open);
     causes.sort_by_key(|cause| cause.first.outcome.severity == Severity::Unknown);
     causes.iter().map(problem).collect()
 }

@@ -9,7 +9,7 @@ use ringway_api::error::Error;
 use ringway_api::overrides::{self, Overrides};
 use ringway_api::state_dir;
 use ringway_config::Config;
-use ringway_doctor::{Outcome, Severity};
+use ringway_doctor::{Finding, Outcome, Report, Severity};
 use ringway_host::netlink::links::{self, Link};
 use ringway_kernel::{BackendState, DEFAULT_BPFFS, Opened, OrphanCause};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -31,7 +31,7 @@ use crate::health::dsr_probe::ProbeTunnel;
 use crate::health::{Checks, HealthFile};
 use crate::network::next_hop;
 use crate::notify::Notifier;
-use crate::preflight::{self, Finding};
+use crate::preflight;
 use crate::server::control::{self, PendingRequests, Request};
 use crate::snapshot::StatusStore;
 use crate::{commit_confirm, metrics, server};
@@ -106,16 +106,16 @@ pub fn await_interfaces(config: &Config) {
 ///
 /// # Errors
 /// Something forbids a start.
-pub fn preflight(config: &Config) -> Result<preflight::Report, Error> {
+pub fn preflight(config: &Config) -> Result<Report, Error> {
     let report = preflight::run(config);
-    match report.refusal() {
+    match preflight::refusal(&report) {
         Some(refused) => Err(refused),
         None => Ok(report),
     }
 }
 
 /// Logs what preflight found: each cause in one line, each finding at level debug.
-pub fn tell_of_machine(report: &preflight::Report) {
+pub fn tell_of_machine(report: &Report) {
     for Finding { check, outcome, .. } in &report.findings {
         let Outcome { subject, severity, found, .. } = outcome;
         let fix = outcome.remedy().to_string();
@@ -124,7 +124,7 @@ pub fn tell_of_machine(report: &preflight::Report) {
     let told = |finding: &Finding| {
         finding.outcome.severity != Severity::Ok || finding.check == preflight::names::ANSWERS
     };
-    for cause in report.causes(told) {
+    for cause in preflight::causes(report, told) {
         let (subject, Finding { check, outcome, .. }) = (cause.named(), cause.first);
         let (found, fix) = (&outcome.found, outcome.remedy().to_string());
         match outcome.severity {

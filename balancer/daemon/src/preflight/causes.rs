@@ -4,10 +4,10 @@ use std::path::Path;
 
 use ringway_api::error::{Error, Kind};
 use ringway_api::text::listed;
-use ringway_doctor::Severity;
+use ringway_doctor::{Finding, Report, Severity};
 use ringway_kernel::DEFAULT_BPFFS;
 
-use super::{Finding, Report, names};
+use super::names;
 
 /// Subjects that a line names.
 const NAMED: usize = 3;
@@ -35,44 +35,40 @@ impl Cause<'_> {
     }
 }
 
-impl Report {
-    /// The causes of these findings, in the order of the report.
-    pub fn causes(&self, which: impl Fn(&Finding) -> bool) -> Vec<Cause<'_>> {
-        let mut causes: Vec<Cause<'_>> = Vec::new();
-        for finding in self.findings.iter().filter(|finding| which(finding)) {
-            match causes.iter_mut().find(|cause| alike(cause.first, finding)) {
-                Some(cause) => cause.all.push(finding),
-                None => causes.push(Cause { first: finding, all: vec![finding] }),
-            }
+/// The causes of these findings, in the order of the report.
+pub fn causes(report: &Report, which: impl Fn(&Finding) -> bool) -> Vec<Cause<'_>> {
+    let mut causes: Vec<Cause<'_>> = Vec::new();
+    for finding in report.findings.iter().filter(|finding| which(finding)) {
+        match causes.iter_mut().find(|cause| alike(cause.first, finding)) {
+            Some(cause) => cause.all.push(finding),
+            None => causes.push(Cause { first: finding, all: vec![finding] }),
         }
-        causes
     }
+    causes
+}
 
-    /// Why a start, or a reload, is refused; `None` when nothing forbids it.
-    pub fn refusal(&self) -> Option<Error> {
-        let causes = self.causes(|finding| finding.outcome.severity == Severity::Crit);
-        if causes.is_empty() {
-            return None;
-        }
-        let mut lines = Vec::new();
-        for Cause { all, .. } in &causes {
-            lines.extend(all.iter().take(SHOWN).map(ToString::to_string));
-            if let Some(more) = all.len().checked_sub(SHOWN).filter(|more| *more > 0) {
-                lines.push(format!(
-                    "  and {more} more with the same remedy: `ringway check --host`"
-                ));
-            }
-        }
-        if self.failures().any(|finding| finding.check == names::FOREIGN_XDP) {
-            // It may be our own.
-            let below = ringway_kernel::require_reachable(Path::new(DEFAULT_BPFFS));
-            lines.extend(below.err().map(|error| error.to_string()));
-        }
-        let at_fault = self.failures().any(|finding| finding.place.is_some());
-        let kind = if at_fault { Kind::Configuration } else { Kind::Failed };
-        let what = format!("this machine is not fit for this configuration:\n{}", lines.join("\n"));
-        Some(Error { kind, what, remedy: String::new() })
+/// Why a start, or a reload, is refused; `None` when nothing forbids it.
+pub fn refusal(report: &Report) -> Option<Error> {
+    let causes = causes(report, |finding| finding.outcome.severity == Severity::Crit);
+    if causes.is_empty() {
+        return None;
     }
+    let mut lines = Vec::new();
+    for Cause { all, .. } in &causes {
+        lines.extend(all.iter().take(SHOWN).map(|finding| finding.outcome.to_string()));
+        if let Some(more) = all.len().checked_sub(SHOWN).filter(|more| *more > 0) {
+            lines.push(format!("  and {more} more with the same remedy: `ringway check --host`"));
+        }
+    }
+    if report.of(Severity::Crit).any(|finding| finding.check == names::FOREIGN_XDP) {
+        // It may be our own.
+        let below = ringway_kernel::require_reachable(Path::new(DEFAULT_BPFFS));
+        lines.extend(below.err().map(|error| error.to_string()));
+    }
+    let at_fault = report.of(Severity::Crit).any(|finding| finding.outcome.place.is_some());
+    let kind = if at_fault { Kind::Configuration } else { Kind::Failed };
+    let what = format!("this machine is not fit for this configuration:\n{}", lines.join("\n"));
+    Some(Error { kind, what, remedy: String::new() })
 }
 
 fn alike(a: &Finding, b: &Finding) -> bool {
@@ -102,12 +98,12 @@ mod tests {
         report.push("mtu", Outcome::warn("eth0", "room").advice("mtu 9000"));
         report.push("facts", Outcome::warn(MACHINE, "one"));
         report.push("facts", Outcome::warn(MACHINE, "another"));
-        let causes = report.causes(|finding| finding.outcome.severity == Severity::Warn);
+        let causes = causes(&report, |finding| finding.outcome.severity == Severity::Warn);
         let sizes: Vec<usize> = causes.iter().map(|cause| cause.all.len()).collect();
         assert_eq!(sizes, [36, 1, 1, 1]);
         let named = "web 10.0.0.0:80, web 10.0.0.1:80, web 10.0.0.2:80 and 33 more";
         assert_eq!(causes[0].named(), named);
-        assert!(report.refusal().is_none());
+        assert!(refusal(&report).is_none());
     }
 
     #[test]
@@ -118,7 +114,7 @@ mod tests {
             report
                 .push(names::ROUTE, Outcome::crit(format!("10.0.0.{n}"), reason).advice("add lan"));
         }
-        let refusal = report.refusal().expect("nine failures").to_string();
+        let refusal = refusal(&report).expect("nine failures").to_string();
         assert_eq!(refusal.lines().count(), 8, "{refusal}");
         assert!(refusal.ends_with("and 6 more with the same remedy: `ringway check --host`"));
     }

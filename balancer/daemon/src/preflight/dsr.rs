@@ -4,13 +4,13 @@
 use std::net::IpAddr;
 
 use ringway_config::{Backend, Config, Forward, Service};
-use ringway_doctor::{Outcome, Severity};
+use ringway_doctor::{Outcome, Report, Severity};
 use ringway_host::Fix;
 use ringway_host::Mac;
 use ringway_host::netlink::routes::RouteKind;
 
-use super::Report;
 use super::machine_state::{Answerer, MachineState};
+use super::misconfigured;
 use crate::health::{Health, dsr_probe};
 
 pub fn check(config: &Config, facts: &MachineState, report: &mut Report) {
@@ -159,7 +159,7 @@ fn own_address(
              \"routed\" (a router sends it here)",
             **address
         );
-        report.fail_at(config, address, "check-road", reason, fix);
+        report.push("check-road", misconfigured(config, address, reason, fix));
     }
     local
 }

@@ -1,10 +1,9 @@
 //! Rules of the firewall that name a service, and that its packets no longer meet.
 
 use ringway_config::{Config, Service};
-use ringway_doctor::{MACHINE, Outcome};
+use ringway_doctor::{MACHINE, Outcome, Report};
 use ringway_host::firewall::Rule;
 
-use super::Report;
 use super::machine_state::MachineState;
 
 /// Every rule of the firewall, against every service.

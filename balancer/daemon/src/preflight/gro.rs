@@ -1,11 +1,10 @@
 //! Rules about NICs below interfaces of `[node] interfaces`: what they join comes joined.
 
 use ringway_config::Config;
-use ringway_doctor::Outcome;
+use ringway_doctor::{Outcome, Report};
 use ringway_host::Fix;
 use ringway_host::netlink::links::Link;
 
-use super::Report;
 use super::interfaces::generic;
 use super::machine_state::MachineState;
 use crate::network::next_hop::is_stacked;

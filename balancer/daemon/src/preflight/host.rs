@@ -2,12 +2,11 @@
 //! of the doctor that a start can ask without waiting.
 
 use ringway_config::Config;
-use ringway_doctor::{MACHINE, Outcome, Program, Severity, rules};
+use ringway_doctor::{Outcome, Program, Report, Severity, rules};
 use ringway_host::ethtool::Driver;
 use ringway_host::netlink::links::Link;
 use ringway_host::{Interface, Network};
 
-use super::Report;
 use super::interfaces::generic;
 use super::machine_state::MachineState;
 
@@ -15,10 +14,8 @@ use super::machine_state::MachineState;
 pub fn check(config: &Config, facts: &MachineState, report: &mut Report) {
     let machine = machine(config, facts);
     for check in rules::AT_START {
-        let outcomes =
-            (check.check)(&machine).unwrap_or_else(|why| vec![Outcome::unknown(MACHINE, why)]);
         // Checksums of a far end that do come unfinished show in the traffic.
-        for outcome in outcomes.into_iter().filter(|outcome| !outcome.lasting) {
+        for outcome in check.ask(&machine).into_iter().filter(|outcome| !outcome.lasting) {
             match outcome.severity {
                 // Worth knowing is no reason to warn at every start.
                 Severity::Ok | Severity::Info => {

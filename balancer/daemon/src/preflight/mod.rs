@@ -10,7 +10,6 @@ mod host;
 mod interfaces;
 mod machine_state;
 mod mtu;
-pub(crate) mod names;
 mod nat;
 mod passing;
 mod services;
@@ -22,26 +21,42 @@ mod tests_all;
 use std::collections::BTreeSet;
 
 use ringway_config::{Config, Located};
-use ringway_doctor::{MACHINE, Outcome, Program, Severity};
+use ringway_doctor::{MACHINE, Outcome, Program, Report};
 use ringway_host::Fix;
-use serde::ser::SerializeStruct as _;
-use serde::{Serialize, Serializer};
 
-pub use causes::Cause;
+pub use causes::{Cause, causes, refusal};
 pub(crate) use machine_state::own_links;
 pub use machine_state::{MachineState, compiler};
 pub(crate) use services::covers;
+
+/// Names of those checks that the daemon knows apart.
+pub(crate) mod names {
+    pub const ANSWERS: &str = "answers";
+    pub const FOREIGN_XDP: &str = "foreign-xdp";
+    pub const FORWARDING: &str = "forwarding";
+    pub const INTERFACE: &str = "interface";
+    pub const NAT_ADDRESS: &str = "nat-address";
+    pub const NAT_PORTS: &str = "nat-ports";
+    pub const NEIGHBOUR: &str = "neighbour";
+    pub const ROUTE: &str = "route";
+}
 
 /// Looks at this machine, in the calling thread's network namespace. Changes nothing.
 pub fn run(config: &Config) -> Report {
     with_needs(config, judge(config, &MachineState::gather(config)))
 }
 
+/// The same; `None` where links, addresses or routes could not be read, so that what is said to be
+/// missing may be there.
+pub fn run_sighted(config: &Config) -> Option<Report> {
+    let facts = MachineState::gather(config);
+    (!facts.blind).then(|| with_needs(config, judge(config, &facts)))
+}
+
 fn with_needs(config: &Config, mut report: Report) -> Report {
     for error in crate::health::unfit(config) {
-        report.push("check-needs", Outcome::crit("health checks", &error.message));
-        let place = format!("{}:{}:{}", error.file, error.line, error.column);
-        report.findings.last_mut().map(|finding| finding.place.replace(place));
+        let outcome = Outcome::crit("health checks", &error.message);
+        report.push("check-needs", Outcome { place: place(&error), ..outcome });
     }
     report
 }
@@ -92,7 +107,6 @@ fn about(config: &Config, facts: &MachineState, mut report: Report) -> Report {
     for error in &facts.errors {
         report.push("facts", Outcome::unknown(MACHINE, error.as_str()));
     }
-    report.blind = facts.blind;
     host::privileges(facts, &mut report);
     nat::check(config, facts, &mut report);
     interfaces::check(config, facts, &mut report);
@@ -106,92 +120,21 @@ fn about(config: &Config, facts: &MachineState, mut report: Report) -> Report {
     report
 }
 
-/// How a finding is called here: what is critical forbids a start.
-pub fn word(severity: Severity) -> &'static str {
-    if severity == Severity::Crit { "fail" } else { severity.as_str() }
+/// A failure for which a value of the configuration is to blame.
+fn misconfigured<T: std::fmt::Display>(
+    config: &Config,
+    value: &Located<T>,
+    found: impl Into<String>,
+    fix: impl Into<Fix>,
+) -> Outcome {
+    at(config, value, Outcome::crit(value.to_string(), found).advice(fix))
 }
 
-/// One thing looked at.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Finding {
-    /// What kind of check, such as `xdp-mode`.
-    pub check: &'static str,
-    /// How it came out; nothing here is `Info`.
-    pub outcome: Outcome,
-    /// `FILE:LINE:COLUMN` in the configuration, when that is at fault.
-    pub place: Option<String>,
+/// Says which value of the configuration it is about.
+fn at<T>(config: &Config, value: &Located<T>, outcome: Outcome) -> Outcome {
+    Outcome { place: place(&config.error_at(value, "")), ..outcome }
 }
 
-impl Serialize for Finding {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let Outcome { subject, severity, found, .. } = &self.outcome;
-        let mut fields = serializer.serialize_struct("Finding", 6)?;
-        fields.serialize_field("check", self.check)?;
-        fields.serialize_field("subject", subject)?;
-        fields.serialize_field("state", word(*severity))?;
-        fields.serialize_field("reason", found)?;
-        fields.serialize_field("fix", &self.outcome.remedy())?;
-        fields.serialize_field("place", &self.place)?;
-        fields.end()
-    }
-}
-
-impl std::fmt::Display for Finding {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        if let Some(place) = &self.place {
-            write!(f, "{place}: ")?;
-        }
-        self.outcome.fmt(f)
-    }
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Report {
-    /// In the order of the packet path.
-    pub findings: Vec<Finding>,
-    /// Not all could be asked: what is said to be missing may be there.
-    #[serde(skip)]
-    pub blind: bool,
-}
-
-impl Report {
-    /// Adds one that is as it should be.
-    pub fn ok(&mut self, check: &'static str, subject: &str, found: impl Into<String>) {
-        self.push(check, Outcome::ok(subject, found));
-    }
-
-    pub fn push(&mut self, check: &'static str, outcome: Outcome) {
-        self.findings.push(Finding { check, outcome, place: None });
-    }
-
-    /// Adds a failure for which a value of the configuration is to blame.
-    pub fn fail_at<T: std::fmt::Display>(
-        &mut self,
-        config: &Config,
-        value: &Located<T>,
-        check: &'static str,
-        found: impl Into<String>,
-        fix: impl Into<Fix>,
-    ) {
-        self.push(check, Outcome::crit(value.to_string(), found).advice(fix));
-        self.place_last(config, value);
-    }
-
-    /// Says which value of the configuration the last finding is about.
-    pub fn place_last<T>(&mut self, config: &Config, value: &Located<T>) {
-        let error = config.error_at(value, "");
-        if let Some(finding) = self.findings.last_mut().filter(|_| error.line > 0) {
-            finding.place = Some(format!("{}:{}:{}", error.file, error.line, error.column));
-        }
-    }
-
-    /// Those that forbid a start.
-    pub fn failures(&self) -> impl Iterator<Item = &Finding> {
-        self.findings.iter().filter(|finding| finding.outcome.severity == Severity::Crit)
-    }
-
-    /// The worst severity among them.
-    pub fn worst(&self) -> Severity {
-        self.findings.iter().map(|finding| finding.outcome.severity).max().unwrap_or(Severity::Ok)
-    }
+fn place(error: &ringway_config::Error) -> Option<String> {
+    (error.line > 0).then(|| format!("{}:{}:{}", error.file, error.line, error.column))
 }

@@ -3,11 +3,10 @@
 use std::collections::BTreeMap;
 
 use ringway_config::{Backend, Config, Forward, MssClamp, Protocol, Service};
-use ringway_doctor::Outcome;
+use ringway_doctor::{Outcome, Report};
 use ringway_host::Fix;
 use ringway_host::netlink::routes::RouteKind;
 
-use super::Report;
 use super::machine_state::MachineState;
 
 /// IPv4 and TCP without options: what a segment has besides its data. IPv6: 20 more.

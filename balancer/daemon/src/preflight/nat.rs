@@ -3,12 +3,12 @@
 use std::net::IpAddr;
 
 use ringway_config::{Announce, Config, Located};
-use ringway_doctor::Outcome;
+use ringway_doctor::{Outcome, Report};
 use ringway_host::Fix;
 use ringway_host::netlink::routes::RouteKind;
 
 use super::machine_state::MachineState;
-use super::{Report, names};
+use super::{misconfigured, names};
 
 pub fn check(config: &Config, facts: &MachineState, report: &mut Report) {
     for address in &config.nat.addresses {
@@ -40,7 +40,7 @@ fn answers(config: &Config, facts: &MachineState, address: &Located<IpAddr>, rep
          address towards each backend is used",
         towards_backends(config, facts, **address)
     );
-    report.fail_at(config, address, names::NAT_ADDRESS, reason, fix);
+    report.push(names::NAT_ADDRESS, misconfigured(config, address, reason, fix));
 }
 
 /// The interface that leads to the backends of this family.
@@ -71,13 +71,9 @@ fn ports(config: &Config, facts: &MachineState, report: &mut Report) {
         report.ok(names::NAT_PORTS, &pool.to_string(), reason);
         return;
     }
-    report.fail_at(
-        config,
-        pool,
-        names::NAT_PORTS,
-        format!("[nat] ports {} overlap the node's own, {name} = {first} {last}", **pool),
-        apart((pool.first, pool.last), (first, last)),
-    );
+    let reason = format!("[nat] ports {} overlap the node's own, {name} = {first} {last}", **pool);
+    let fix = apart((pool.first, pool.last), (first, last));
+    report.push(names::NAT_PORTS, misconfigured(config, pool, reason, fix));
 }
 
 /// Sets what overlaps, and nothing that is right already.

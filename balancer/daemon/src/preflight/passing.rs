@@ -5,12 +5,12 @@
 use std::net::IpAddr;
 
 use ringway_config::{Announce, Config, Forward, SourceMode};
-use ringway_doctor::Outcome;
+use ringway_doctor::{Outcome, Report};
 use ringway_host::netlink::links::Link;
 
 use super::interfaces::{OR_GENERIC, generic};
 use super::machine_state::{MachineState, Receiving};
-use super::{Report, names};
+use super::{misconfigured, names};
 use crate::network::next_hop::is_stacked;
 
 /// Every interface, for every way that it cannot redirect into.
@@ -71,7 +71,7 @@ fn frames(config: &Config, facts: &MachineState, way: &Link, report: &mut Report
             );
             let fix =
                 format!("write forward = \"nat\", \"dsr-ipip\" or \"dsr-gue\"{}", or_generic(way));
-            report.fail_at(config, &backend.address, names::FORWARDING, reason, fix);
+            report.push(names::FORWARDING, misconfigured(config, &backend.address, reason, fix));
         }
     }
 }

@@ -6,14 +6,14 @@ use std::net::IpAddr;
 use ringway_config::{
     Announce, Backend, Check, Config, Faces, Forward, Located, Protocol, Service, SourceMode,
 };
-use ringway_doctor::Outcome;
+use ringway_doctor::{Outcome, Report};
 use ringway_host::Fix;
 use ringway_host::netlink::addresses::Address;
 use ringway_host::netlink::links::Link;
 use ringway_host::netlink::routes::{Path, RouteKind};
 
 use super::machine_state::MachineState;
-use super::{Report, names};
+use super::{misconfigured, names};
 use crate::network::next_hop::asked_by;
 
 /// Every rule, service by service.
@@ -89,7 +89,7 @@ fn answers(config: &Config, facts: &MachineState, service: &Service, report: &mu
                 "{own}write announce = \"arp\" (Ringway answers) \
                  or \"routed\" (a router sends it here)"
             );
-            report.fail_at(config, address, names::ANSWERS, reason, fix);
+            report.push(names::ANSWERS, misconfigured(config, address, reason, fix));
         }
         Announce::Arp => report.ok(names::ANSWERS, &subject, "arp: Ringway answers ARP and ND"),
         Announce::Routed => {
@@ -132,7 +132,7 @@ fn way(
             *backend.address
         );
         let fix = "give the address of another machine, or of a namespace with a veth pair";
-        report.fail_at(config, &backend.address, names::ROUTE, reason, fix);
+        report.push(names::ROUTE, misconfigured(config, &backend.address, reason, fix));
         return;
     }
     let out = facts.link_name(path.ifindex);
@@ -161,7 +161,7 @@ fn way(
             );
             (why, fix)
         };
-        report.fail_at(config, &backend.address, names::ROUTE, reason, fix);
+        report.push(names::ROUTE, misconfigured(config, &backend.address, reason, fix));
         return;
     }
     if config.node.faces(&out) == Faces::Clients {
@@ -171,7 +171,7 @@ fn way(
         );
         let fix =
             format!("write \"{out}\" alone in [node] interfaces, or route the backend by another");
-        report.fail_at(config, &backend.address, names::ROUTE, reason, fix);
+        report.push(names::ROUTE, misconfigured(config, &backend.address, reason, fix));
         return;
     }
     let via = path.gateway.map_or_else(|| "directly".to_owned(), |router| format!("via {router}"));
@@ -186,7 +186,7 @@ fn way(
         );
         let fix = "write forward = \"dsr-ipip\" or \"dsr-gue\", or give the node an address on the \
                    backend's link";
-        report.fail_at(config, &backend.address, names::ROUTE, reason, fix);
+        report.push(names::ROUTE, misconfigured(config, &backend.address, reason, fix));
         return;
     }
     if service.forward == Forward::Nat && service.source == SourceMode::Client {
@@ -266,7 +266,7 @@ fn replies(
         );
         let fix = "write source = \"node\", or put the backends on a link of their own with this \
                    node as their router";
-        report.fail_at(config, backend, "replies", reason, fix);
+        report.push("replies", misconfigured(config, backend, reason, fix));
         return;
     }
     if facts.default_route_links.contains(&path.ifindex) {

@@ -12,8 +12,8 @@ use ringway_host::netlink::links::{Link, Operstate, Xdp, XdpMode};
 use ringway_host::netlink::routes::{Path, RouteKind};
 use ringway_kernel::{Probe, XdpOwner};
 
+use super::judge;
 use super::machine_state::{Answerer, MachineState, Receiving};
-use super::{Finding, judge};
 
 pub(super) fn ip(text: &str) -> IpAddr {
     text.parse().expect("address")
@@ -99,19 +99,10 @@ pub(super) fn machine() -> MachineState {
     }
 }
 
-pub(super) fn placed(
-    config: &Config,
-    facts: &MachineState,
-    check: &str,
-) -> (Outcome, Option<String>) {
+pub(super) fn find(config: &Config, facts: &MachineState, check: &str) -> Outcome {
     let report = judge(config, facts);
     let found = report.findings.into_iter().find(|finding| finding.check == check);
-    let Finding { outcome, place, .. } = found.unwrap_or_else(|| panic!("no finding {check}"));
-    (outcome, place)
-}
-
-pub(super) fn find(config: &Config, facts: &MachineState, check: &str) -> Outcome {
-    placed(config, facts, check).0
+    found.unwrap_or_else(|| panic!("no finding {check}")).outcome
 }
 
 pub(super) const ETH0: &str = "interfaces = [\"eth0\"]";
@@ -119,7 +110,7 @@ pub(super) const ETH0: &str = "interfaces = [\"eth0\"]";
 #[test]
 fn nothing_fails_where_all_is_well() {
     let report = judge(&config(ETH0, ""), &machine());
-    let failures: Vec<_> = report.failures().collect();
+    let failures: Vec<_> = report.of(Severity::Crit).collect();
     assert!(failures.is_empty(), "{failures:?}");
     // The neighbour has not been asked yet, and unknown is not ok.
     assert_eq!(report.worst(), Severity::Unknown);
@@ -127,17 +118,23 @@ fn nothing_fails_where_all_is_well() {
 
 #[test]
 fn an_absent_interface_is_placed_and_the_others_are_named() {
-    let (finding, place) = placed(&config("interfaces = [\"eth9\"]", ""), &machine(), "interface");
-    assert_eq!((finding.severity, place.as_deref()), (Severity::Crit, Some("ringway.toml:3:15")));
+    let finding = find(&config("interfaces = [\"eth9\"]", ""), &machine(), "interface");
+    assert_eq!(
+        (finding.severity, finding.place.as_deref()),
+        (Severity::Crit, Some("ringway.toml:3:15"))
+    );
     assert!(finding.remedy().to_string().contains("eth0, eth1"), "{finding}");
 }
 
 #[test]
 fn the_default_route_is_guarded_in_the_first_namespace_only() {
     let needs_confirm = MachineState { default_route_links: [2].into(), ..machine() };
-    let (finding, place) = placed(&config(ETH0, ""), &needs_confirm, "default-route");
+    let finding = find(&config(ETH0, ""), &needs_confirm, "default-route");
     assert_eq!(finding.severity, Severity::Crit);
-    assert!(finding.remedy().to_string().contains("allow_default_route = true") && place.is_some());
+    assert!(
+        finding.remedy().to_string().contains("allow_default_route = true")
+            && finding.place.is_some()
+    );
 
     let allowed = config(&format!("{ETH0}\nallow_default_route = true"), "");
     assert_eq!(find(&allowed, &needs_confirm, "default-route").severity, Severity::Ok);
@@ -253,13 +250,13 @@ fn only_interfaces_that_would_do_are_suggested() {
 #[test]
 fn in_another_namespace_only_that_is_told() {
     let report = judge(&config("interfaces = [\"wan\", \"lan\"]", ""), &machine());
-    let failures: Vec<_> = report.failures().collect();
+    let failures: Vec<_> = report.of(Severity::Crit).collect();
     assert_eq!(failures.len(), 2, "{failures:?}");
     for finding in failures {
         assert!(
             finding.check == "interface"
                 && finding.outcome.remedy().to_string().contains("network namespace?"),
-            "{finding}"
+            "{finding:?}"
         );
     }
 }
@@ -293,8 +290,11 @@ fn replies_must_come_back_to_the_nat_addresses() {
         ringway_config::parse(&text, "ringway.toml").expect("valid")
     };
     let mut facts = machine();
-    let (finding, place) = placed(&with("10.0.0.77", "arp"), &facts, "nat-address");
-    assert_eq!((finding.severity, place.as_deref()), (Severity::Crit, Some("ringway.toml:5:14")));
+    let finding = find(&with("10.0.0.77", "arp"), &facts, "nat-address");
+    assert_eq!(
+        (finding.severity, finding.place.as_deref()),
+        (Severity::Crit, Some("ringway.toml:5:14"))
+    );
     assert!(
         finding.remedy().to_string().starts_with("ip addr add 10.0.0.77/32 dev eth0"),
         "{finding}"
@@ -421,10 +421,10 @@ fn source_client_is_refused_where_backends_answer_past_the_node() {
         unusable: false,
         deprecated: false,
     }];
-    let (finding, place) = placed(&client, &facts, "replies");
+    let finding = find(&client, &facts, "replies");
     assert_eq!(finding.severity, Severity::Crit);
     assert!(
-        place.is_some() && finding.remedy().to_string().contains("source = \"node\""),
+        finding.place.is_some() && finding.remedy().to_string().contains("source = \"node\""),
         "{finding}"
     );
 }
@@ -511,8 +511,8 @@ fn the_kernel_must_forward_where_a_redirect_cannot_enter() {
     assert_eq!(find(&node, &facts, "forwarding").severity, Severity::Ok);
     // The frame's address would be lost, and it is all that dsr-l2 rewrites.
     let dsr = "forward = \"dsr-l2\"\nannounce = \"arp\"";
-    let (finding, place) = placed(&config(interfaces, dsr), &facts, "forwarding");
-    assert!(finding.severity == Severity::Crit && place.is_some(), "{finding}");
+    let finding = find(&config(interfaces, dsr), &facts, "forwarding");
+    assert!(finding.severity == Severity::Crit && finding.place.is_some(), "{finding}");
     assert!(finding.remedy().to_string().contains("dsr-ipip"), "{finding}");
     // Generic everywhere: a redirect enters anything with an Ethernet header.
     facts.receiving.clear();
@@ -546,8 +546,8 @@ fn into_a_device_without_ethernet_header_the_kernel_must_forward_always() {
         let sysctl = "sysctl -w net.ipv4.conf.eth0.forwarding=1 net.ipv4.conf.eth0.accept_local=1";
         assert_eq!(finding.remedy().to_string(), sysctl);
         let dsr = config(node, "forward = \"dsr-l2\"\nannounce = \"arp\"");
-        let (finding, place) = placed(&dsr, &facts, "forwarding");
-        assert!(finding.severity == Severity::Crit && place.is_some(), "{finding}");
+        let finding = find(&dsr, &facts, "forwarding");
+        assert!(finding.severity == Severity::Crit && finding.place.is_some(), "{finding}");
         assert!(finding.remedy().to_string().ends_with("\"dsr-gue\""), "{finding}");
     }
     let report = judge(&config(interfaces, ""), &facts);
@@ -582,7 +582,7 @@ fn an_unfit_kernel_forbids_a_start() {
     let mut facts = MachineState { probe: Ok(probe), ..machine() };
     facts.files.put("/proc/sys/kernel/osrelease", "5.10.0");
     let report = judge(&config(ETH0, ""), &facts);
-    let failed: Vec<&str> = report.failures().map(|finding| finding.check).collect();
+    let failed: Vec<&str> = report.of(Severity::Crit).map(|finding| finding.check).collect();
     assert_eq!(failed, ["kernel", "privileges"]);
 }
 
@@ -590,9 +590,12 @@ fn an_unfit_kernel_forbids_a_start() {
 fn checks_of_dsr_backends_need_an_address_that_is_elsewhere() {
     let more = "forward = \"dsr-ipip\"\ncheck = { type = \"tcp\" }";
     for more in [more, "forward = \"dsr-l2\"", "forward = \"dsr-gue\"\nannounce = \"arp\""] {
-        let (finding, place) = placed(&config(ETH0, more), &machine(), "check-road");
+        let finding = find(&config(ETH0, more), &machine(), "check-road");
         assert_eq!(finding.severity, Severity::Crit, "{more}");
-        assert!(place.is_some() && finding.remedy().to_string().contains("announce"), "{finding}");
+        assert!(
+            finding.place.is_some() && finding.remedy().to_string().contains("announce"),
+            "{finding}"
+        );
     }
 
     let announced = config(ETH0, &format!("{more}\nannounce = \"arp\""));

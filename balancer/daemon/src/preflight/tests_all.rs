@@ -16,7 +16,7 @@ use ringway_plan::tables::ServiceKey;
 
 use super::judge;
 use super::machine_state::{Answerer, MachineState};
-use super::tests::{ETH0, config, find, ip, link, machine, placed};
+use super::tests::{ETH0, config, find, ip, link, machine};
 use crate::health::Health;
 
 fn card(driver: &str) -> MachineState {
@@ -71,8 +71,8 @@ fn native_or_generic_and_why() {
         finding.severity == Severity::Ok && finding.found.starts_with("auto: generic, because"),
         "{finding}"
     );
-    let (finding, place) = placed(&config(&native, ""), &unable, "xdp-mode");
-    assert!(finding.severity == Severity::Crit && place.is_some(), "{finding}");
+    let finding = find(&config(&native, ""), &unable, "xdp-mode");
+    assert!(finding.severity == Severity::Crit && finding.place.is_some(), "{finding}");
     assert_eq!(find(&config(&native, ""), &card("e1000e"), "xdp-mode").severity, Severity::Ok);
 }
 

@@ -6,7 +6,7 @@ mod patient;
 use std::io::{self, IsTerminal};
 
 use ringway_api::error::Error;
-use ringway_doctor::{Finding, Report};
+use ringway_doctor::{Finding, Outcome, Report};
 use serde::Serialize;
 
 use crate::cli::Output;
@@ -59,7 +59,7 @@ pub fn main(output: Output) -> anyhow::Result<Exit> {
     ringway_testnet::private_run()?;
     let healthy = Patient::new()?.diagnose(&[])?;
     let faults: Vec<Row> = FAULTS.iter().map(|fault| examine(fault, &healthy)).collect();
-    let own = |one: &&Finding| !OF_THE_MACHINE.contains(&one.check.as_str());
+    let own = |one: &&Finding| !OF_THE_MACHINE.contains(&one.check);
     let false_findings: Vec<Finding> = healthy.symptoms().filter(own).cloned().collect();
     let found = faults.iter().filter(|row| row.found).count();
     let passed = found >= ENOUGH && false_findings.is_empty();
@@ -78,7 +78,9 @@ fn examine(fault: &Fault, healthy: &Report) -> Row {
     }
     let looked = plant_and_look(fault);
     let known = |one: &Finding| {
-        healthy.symptoms().any(|well| (&well.check, &well.subject) == (&one.check, &one.subject))
+        healthy
+            .symptoms()
+            .any(|well| (well.check, &well.outcome.subject) == (one.check, &one.outcome.subject))
     };
     let finds = |one: &&Finding| {
         let also = one.also.iter().any(|other| other.check == fault.check);
@@ -113,10 +115,8 @@ fn render(document: &Document, colour: bool) -> String {
     let wrong = &document.false_findings;
     let mut text = rows.render(colour);
     for one in wrong {
-        text += &format!(
-            "\nfalse, in a healthy namespace: {} {}: {}",
-            one.check, one.subject, one.found
-        );
+        let Finding { check, outcome: Outcome { subject, found, .. }, .. } = one;
+        text += &format!("\nfalse, in a healthy namespace: {check} {subject}: {found}");
     }
     let (passed, tone) =
         if document.passed { ("passed", Tone::Good) } else { ("failed", Tone::Bad) };
@@ -132,7 +132,9 @@ fn render(document: &Document, colour: bool) -> String {
 
 fn said(row: &Row) -> String {
     match (&row.finding, &row.error) {
-        (Some(one), _) => format!("{}: {} {}", one.severity.as_str(), one.check, one.subject),
+        (Some(Finding { check, outcome, .. }), _) => {
+            format!("{}: {check} {}", outcome.severity.as_str(), outcome.subject)
+        }
         (None, Some(error)) => format!("not planted: {error}"),
         (None, None) => "-".into(),
     }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use ringway_doctor::{Changes, Collection, Finding, Origin, Report, Severity};
+use ringway_doctor::{Changes, Collection, Finding, Origin, Outcome, Report, Severity};
 
 use crate::table::{Cell, Table, Tone, paint};
 
@@ -55,24 +55,26 @@ fn findings(report: &Report, all: bool, colour: bool) -> String {
 }
 
 fn symptom(finding: &Finding, colour: bool) -> String {
-    let severity = paint(finding.severity.as_str(), tone(finding.severity), colour);
-    let mut text =
-        format!("{severity}: {} {}: {}\n", finding.check, finding.subject, finding.found);
+    let Outcome { subject, severity, found, evidence, changes, advice, .. } = &finding.outcome;
+    let severity = paint(severity.as_str(), tone(*severity), colour);
+    let mut text = format!("{severity}: {} {subject}: {found}\n", finding.check);
     let mut line = |name: &str, words: &str| {
         // Writing to a String cannot fail.
         let _ = writeln!(text, "  {name:<6} {words}");
     };
-    for evidence in &finding.evidence {
+    for evidence in evidence {
         line("read", &format!("{} = {}", evidence.source, evidence.value.replace('\t', " ")));
     }
-    line("rule", &format!("{} ({})", finding.rule, finding.source));
-    line("why", &finding.why);
-    for change in &finding.changes {
+    if let Some(rule) = finding.rule() {
+        line("rule", &format!("{} ({})", rule.rule, rule.source));
+        line("why", rule.why);
+    }
+    for change in changes {
         line("fix", &change.fix.to_string());
         line("undo", &change.undo.to_string());
     }
-    if let Some(advice) = &finding.advice {
-        line("to do", advice);
+    if let Some(advice) = advice {
+        line("to do", &advice.to_string());
     }
     if !finding.also.is_empty() {
         let also: Vec<String> = finding.also.iter().cloned().map(Into::into).collect();
@@ -83,20 +85,21 @@ fn symptom(finding: &Finding, colour: bool) -> String {
 
 fn others(report: &Report, colour: bool) -> String {
     let mut table = Table::new(&["check", "subject", "state", "found"]);
-    let rest = |finding: &&Finding| finding.severity <= Severity::Unknown;
-    for finding in report.findings.iter().filter(rest) {
+    let rest = |finding: &&Finding| finding.outcome.severity <= Severity::Unknown;
+    for Finding { check, outcome, .. } in report.findings.iter().filter(rest) {
         table.row(vec![
-            Cell::new(&finding.check),
-            Cell::new(&finding.subject),
-            Cell::new(finding.severity.as_str()).tone(tone(finding.severity)),
-            Cell::new(&finding.found),
+            Cell::new(*check),
+            Cell::new(&outcome.subject),
+            Cell::new(outcome.severity.as_str()).tone(tone(outcome.severity)),
+            Cell::new(&outcome.found),
         ]);
     }
     if table.is_empty() { String::new() } else { table.render(colour) + "\n" }
 }
 
 fn summary(report: &Report, rest: Option<&str>) -> String {
-    let count = |severity: Severity| format!("{} {}", report.count(severity), severity.as_str());
+    let count =
+        |severity: Severity| format!("{} {}", report.of(severity).count(), severity.as_str());
     let states = [Severity::Crit, Severity::Warn, Severity::Info, Severity::Unknown, Severity::Ok];
     let counts: Vec<String> = states.into_iter().map(count).collect();
     let more = rest.map_or_else(String::new, |rest| format!(" ({rest})"));

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use ringway_api::documents::status::Problem;
 use ringway_api::error::Error;
 use ringway_api::problem_kind::ProblemKind;
+use ringway_doctor::Report;
 
 use super::State;
 use super::effect::{Effect, LogLine};
@@ -17,7 +18,6 @@ use crate::daemon::override_writer::NONE;
 use crate::health::Lack;
 use crate::monitor::counter_watch::{self, CounterWatch};
 use crate::monitor::no_reply_watch::{self, NoReplyWatch};
-use crate::preflight;
 use crate::server::control::Command;
 
 /// What is looked at regularly is looked at this often, or every so many times.
@@ -64,7 +64,7 @@ pub struct Survey {
 pub struct Monitor {
     pub counter_watch: CounterWatch,
     pub no_reply_watch: NoReplyWatch,
-    pub machine: preflight::Report,
+    pub machine: Report,
     /// What was posted last.
     pub(super) posted: Survey,
     /// Since when the packet path's thread has been asked for a beat, and has not answered.
@@ -202,8 +202,6 @@ impl State {
                 }
                 self.effects.post();
             }
-            // What could not be asked is as it was.
-            BackgroundEvent::Machine(report) if report.blind => {}
             BackgroundEvent::Machine(report) => {
                 self.monitor.machine = report;
                 self.effects.post();

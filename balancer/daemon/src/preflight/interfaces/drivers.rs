@@ -1,11 +1,10 @@
 //! Rules about what drivers do when a program comes: whether they take it at all, and at what cost.
 
 use ringway_config::Config;
-use ringway_doctor::Outcome;
+use ringway_doctor::{Outcome, Report};
 use ringway_host::netlink::links::Link;
 
 use crate::network::next_hop::is_stacked;
-use crate::preflight::Report;
 use crate::preflight::interfaces::{attached, generic};
 use crate::preflight::machine_state::MachineState;
 

@@ -4,14 +4,14 @@ pub(crate) mod drivers;
 
 use ringway_api::node::{leftovers, netns_hint};
 use ringway_config::{Config, Located};
-use ringway_doctor::{Outcome, Severity};
+use ringway_doctor::{Outcome, Report, Severity};
 use ringway_host::Fix;
 use ringway_host::Mac;
 use ringway_host::netlink::links::Link;
 use ringway_kernel::{DEFAULT_BPFFS, XdpMode, XdpOwner};
 
 use super::machine_state::MachineState;
-use super::{Report, names};
+use super::{at, misconfigured, names};
 use crate::network::next_hop::{is_stacked, is_vrrp};
 
 /// Every rule, interface by interface.
@@ -53,7 +53,7 @@ fn present<'a>(
                 known()
             ),
         };
-        report.fail_at(config, name, names::INTERFACE, reason, fix);
+        report.push(names::INTERFACE, misconfigured(config, name, reason, fix));
         return None;
     };
     if !is_usable(link) {
@@ -61,7 +61,10 @@ fn present<'a>(
             "{} is neither Ethernet nor a device of bare IP packets (WireGuard)",
             link.name
         );
-        report.fail_at(config, name, names::INTERFACE, reason, format!("name one of: {}", known()));
+        report.push(
+            names::INTERFACE,
+            misconfigured(config, name, reason, format!("name one of: {}", known())),
+        );
         return None;
     }
     if let Some(bond) = part_of(facts, link) {
@@ -69,7 +72,7 @@ fn present<'a>(
             format!("{} is a part of {bond}, which is where its packets belong", link.name);
         let fix =
             format!("write \"{bond}\" instead: native XDP runs on it if all of its parts have it");
-        report.fail_at(config, name, names::INTERFACE, reason, fix);
+        report.push(names::INTERFACE, misconfigured(config, name, reason, fix));
         return None;
     }
     if !link.up {
@@ -149,7 +152,7 @@ fn default_route(
             );
             let fix = "use another interface, or write allow_default_route = true under [node] and \
                        `ringway confirm` within a minute of the start";
-            report.fail_at(config, name, "default-route", reason, fix);
+            report.push("default-route", misconfigured(config, name, reason, fix));
         }
     }
 }
@@ -168,11 +171,8 @@ fn on_pass(config: &Config, facts: &MachineState, report: &mut Report) {
         }
         Some(Err(error)) => {
             let fix = "bpftool prog load FILE.o PATH; or leave on_pass out";
-            report.push("on-pass", Outcome::crit(&subject, error).advice(fix));
-            let at = config.error_at(path, "");
-            if let Some(finding) = report.findings.last_mut() {
-                finding.place = Some(format!("{}:{}:{}", at.file, at.line, at.column));
-            }
+            let failed = Outcome::crit(&subject, error).advice(fix);
+            report.push("on-pass", at(config, path, failed));
         }
         None => {}
     }
@@ -312,8 +312,8 @@ fn mode(config: &Config, facts: &MachineState, link: &Link, report: &mut Report)
         (Some(XdpMode::Native), None) if drivers::has_native(facts, link) == Some(false) => {
             let reason = format!("native, as configured, but driver {driver} has no native XDP");
             let fix = "write xdp_mode = \"auto\" or \"generic\" under [node]";
-            report.push("xdp-mode", Outcome::crit(XdpMode::Native.name(), reason).advice(fix));
-            return report.place_last(config, &config.node.xdp_mode);
+            let failed = Outcome::crit(XdpMode::Native.name(), reason).advice(fix);
+            return report.push("xdp-mode", at(config, &config.node.xdp_mode, failed));
         }
         (None, None) if drivers::has_native(facts, link) == Some(true) => {
             format!("auto: native, driver {driver} has it; generic where another interface cannot")
