@@ -52,18 +52,18 @@ impl Scenario for Capture {
     type Figures = CaptureFigures;
 
     fn measure(&self, harness: &mut Harness<'_>) -> Result<CaptureFigures> {
-        let Repeated { rounds, seconds } = self.repeated;
+        let (rounds, seconds) = (self.repeated.rounds.count, self.repeated.seconds);
         let (mut off, mut on) = (Vec::new(), Vec::new());
-        for round in 1..=rounds {
+        harness.repeat(rounds, |harness, _| {
             let residue::Costs { before, during, after } = residue::measure()?;
             off.push(after.saturating_sub(before));
             on.push(during.saturating_sub(before));
-            harness.say(format!(
-                "round {round}/{rounds}  {before} ns before a capture, {during} ns in one, {after} ns after"
-            ));
-        }
-        let seconds = Duration::from_secs(seconds);
-        let rates = captured::measure(rounds, seconds, &self.ringway, harness)?;
+            harness
+                .say(format!("{before} ns before a capture, {during} ns in one, {after} ns after"));
+            Ok(())
+        })?;
+        let rates =
+            captured::measure(rounds, Duration::from_secs(seconds), &self.ringway, harness)?;
         Ok(CaptureFigures {
             pps_off: median(&rates.off),
             pps_on: median(&rates.on),

@@ -49,12 +49,20 @@ pub trait Scenario {
     fn measure(&self, harness: &mut Harness<'_>) -> Result<Self::Figures>;
 }
 
+/// How often everything is measured: `--rounds`. A scenario may have another default.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub struct Rounds {
+    /// How often each is measured; the median counts.
+    #[arg(id = "rounds", long, value_name = "N", default_value_t = 5,
+        value_parser = value_parser!(u32).range(1..=100))]
+    pub count: u32,
+}
+
 /// How often and how long is measured.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub struct Repeated {
-    /// How often everything is measured; the median counts.
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = value_parser!(u32).range(1..=100))]
-    pub rounds: u32,
+    #[command(flatten)]
+    pub rounds: Rounds,
     /// Length of one measurement, in seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 5,
         value_parser = value_parser!(u64).range(1..=3600))]
@@ -83,8 +91,7 @@ pub(crate) fn measure<S: Scenario>(
     scenario: &S,
     progress: Progress<'_>,
 ) -> Result<Report<S::Figures>> {
-    let (machine, round) = (Machine::with(S::PEERS), String::new());
-    let mut harness = Harness { machine, progress, round, skipped: Vec::new(), failed: Vec::new() };
+    let mut harness = Harness::new(S::PEERS, progress);
     let figures = scenario.measure(&mut harness)?;
     let Harness { machine, skipped, failed, .. } = harness;
     Ok(Report { schema: schema(S::NAME), figures, skipped, failed, machine })
@@ -104,24 +111,45 @@ pub struct Harness<'p> {
     failed: Vec<NotRun>,
 }
 
-impl Harness<'_> {
+impl<'p> Harness<'p> {
+    pub(crate) fn new(peers: &[(&str, &str)], progress: Progress<'p>) -> Self {
+        let machine = Machine::with(peers);
+        Self { machine, progress, round: String::new(), skipped: Vec::new(), failed: Vec::new() }
+    }
+
     pub(crate) fn say(&mut self, line: impl Display) {
         (self.progress)(&format!("{}{line}", self.round));
     }
 
-    /// All cases, round after round, so that a drift of the machine hits all. `measure` is told the
-    /// number of the round.
+    /// Round after round; `measure` is told its number, and every line of progress begins with it.
+    ///
+    /// # Errors
+    /// That of the first round that fails; it is the last.
+    pub(crate) fn repeat(
+        &mut self,
+        rounds: u32,
+        mut measure: impl FnMut(&mut Self, u32) -> Result<()>,
+    ) -> Result<()> {
+        let measured = (1..=rounds).try_for_each(|round| {
+            self.round = format!("round {round}/{rounds}  ");
+            measure(self, round)
+        });
+        self.round.clear();
+        measured
+    }
+
+    /// All cases in each round, so that a drift of the machine hits all.
     pub(crate) fn rounds<C: Case>(
         &mut self,
         rounds: u32,
         cases: &mut Vec<C>,
         mut measure: impl FnMut(&mut Self, u32, &C) -> Result<()>,
     ) {
-        for round in 1..=rounds {
-            self.round = format!("round {round}/{rounds}  ");
-            self.each(cases, |harness, case| measure(harness, round, case));
-        }
-        self.round.clear();
+        // A case that fails is left out, and ends no round.
+        let _ = self.repeat(rounds, |harness, round| {
+            harness.each(cases, |harness, case| measure(harness, round, case));
+            Ok(())
+        });
     }
 
     /// All cases once. One that cannot be measured does not stop the others, is said, and tried no
@@ -158,6 +186,14 @@ impl Harness<'_> {
         (self.progress)(&format!("{case}: {what}: {reason}"));
         NotRun { case: case.to_string(), key: case.key(), reason }
     }
+}
+
+/// What is compared, in the order of this round: who begins takes turns.
+pub(crate) fn in_turns<T>(round: u32, mut sides: Vec<T>) -> Vec<T> {
+    if round.is_multiple_of(2) {
+        sides.reverse();
+    }
+    sides
 }
 
 /// Those that are asked for, in the order of reports; all where none is.
@@ -233,6 +269,22 @@ mod tests {
             harness.skip(&Beast("eel"), "known already".into());
             Ok(Legs { legs })
         }
+    }
+
+    #[test]
+    fn a_round_that_fails_is_the_last() {
+        let (mut said, mut measured) = (Vec::new(), Vec::new());
+        let mut progress = |line: &str| said.push(line.to_owned());
+        let mut harness = Harness::new(&[], &mut progress);
+        let error = harness.repeat(3, |harness, round| {
+            harness.say("begins");
+            measured.extend(in_turns(round, vec!['a', 'b']));
+            if round == 2 { Err(Error::Tables("gone".into())) } else { Ok(()) }
+        });
+        harness.say("ends");
+        assert!(error.is_err());
+        assert_eq!(said, ["round 1/3  begins", "round 2/3  begins", "ends"]);
+        assert_eq!(measured, ['a', 'b', 'b', 'a']);
     }
 
     #[test]

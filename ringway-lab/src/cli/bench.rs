@@ -75,3 +75,29 @@ pub struct Plotted<S: Args> {
     #[command(flatten)]
     pub output: OutputArgs,
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use crate::cli::Cli;
+
+    #[test]
+    fn rounds_and_seconds_unless_others_are_asked_for() {
+        for (bench, rounds, seconds) in [
+            ("lb", 3, Some(5)),
+            ("packet", 5, None),
+            ("engine", 5, Some(5)),
+            ("capture", 5, Some(5)),
+            ("tcp-memory", 3, None),
+            ("kernel-path", 3, Some(2)),
+        ] {
+            let matches = Cli::command().get_matches_from(["ringway-lab", "bench", bench]);
+            let bench = matches.subcommand_matches("bench").and_then(|bench| bench.subcommand());
+            let (name, options) = bench.unwrap();
+            assert_eq!(options.get_one::<u32>("rounds"), Some(&rounds), "{name}");
+            let asked = options.try_get_one::<u64>("seconds").unwrap_or_default();
+            assert_eq!(asked, seconds.as_ref(), "{name}");
+        }
+    }
+}

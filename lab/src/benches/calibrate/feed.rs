@@ -31,7 +31,7 @@ use rustix::net::sockopt;
 use super::clock;
 use crate::benches::kernel_path::Style;
 use crate::benches::kernel_path::receive::{prepare, receive};
-use crate::harness::Progress;
+use crate::harness::Harness;
 use crate::harness::cpu::{Cpus, pin};
 use crate::{Error, Result};
 
@@ -107,7 +107,7 @@ fn socket_failed(source: io::Error) -> Error {
 }
 
 /// One round, on a thread that keeps to the last processor. Needs root.
-pub(super) fn round(progress: Progress<'_>) -> Result<Round> {
+pub(super) fn round(harness: &mut Harness<'_>) -> Result<Round> {
     let cpus = Cpus::here()?;
     let namespace = Namespace::new("calibrate")?;
     namespace.ip(&format!("link set lo up\naddr add {HERE}/32 dev lo\n{WAY_OUT}"))?;
@@ -123,11 +123,11 @@ pub(super) fn round(progress: Progress<'_>) -> Result<Round> {
     })??;
     match forwarded(&namespace, cpus.measured, pass) {
         Ok(ns) => round.forwarded_by_kernel = Some(ns),
-        Err(error) => progress(&format!("NAT by the kernel is not measured: {error}")),
+        Err(error) => harness.say(format!("NAT by the kernel is not measured: {error}")),
     }
     match to_ring {
         Ok(ns) => round.to_ring = Some(ns),
-        Err(error) => progress(&format!("AF_XDP is not measured: {error}")),
+        Err(error) => harness.say(format!("AF_XDP is not measured: {error}")),
     }
     Ok(round)
 }

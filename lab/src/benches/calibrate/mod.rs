@@ -22,7 +22,7 @@ use crate::benches::tcp::memory::report::MemoryFigures;
 use crate::benches::tcp::memory::{Side, State, TcpMemory};
 use crate::demo::clean::guarded;
 use crate::harness::machine::Machine;
-use crate::harness::{Progress, Repeated, run};
+use crate::harness::{Harness, Progress, Repeated, Rounds, run};
 use crate::{Result, needs_root};
 
 /// Rounds of what is quick, and of what is not.
@@ -40,15 +40,15 @@ pub fn calibrate(reference: Costs, progress: Progress<'_>) -> Result<Costs> {
     needs_root("size --calibrate")?;
     let others = Others::watch();
     let mut figures = Figures::default();
-    guarded(|| figures.feed(progress))?;
-    let nat =
-        Packet { only: vec![Path::Nat], ip: vec![Ip::V4], flows: vec![FLOWS], rounds: ROUNDS };
+    guarded(|| figures.feed(&mut Harness::new(&[], progress)))?;
+    let rounds = Rounds { count: ROUNDS };
+    let nat = Packet { only: vec![Path::Nat], ip: vec![Ip::V4], flows: vec![FLOWS], rounds };
     figures.programs(&run(&nat, progress)?.figures);
-    let repeated = Repeated { rounds: FEW_ROUNDS, seconds: 2 };
+    let repeated = Repeated { rounds: Rounds { count: FEW_ROUNDS }, seconds: 2 };
     let engine = Engine { only: vec![Case::UdpEcho, Case::AfXdpL2fwd], repeated };
     figures.engine(&run(&engine, progress)?.figures);
     let only = vec![State::Idle, State::TimeWait];
-    let memory = TcpMemory { only, connections: None, rounds: FEW_ROUNDS };
+    let memory = TcpMemory { only, connections: None, rounds: Rounds { count: FEW_ROUNDS } };
     figures.memory(&run(&memory, progress)?.figures);
     let costs = figures.costs(reference, &Machine::with(&[]));
     Ok(Costs { others: others.cores().map(|cores| (cores * 100.0).round() / 100.0), ..costs })
@@ -76,20 +76,21 @@ struct Figures {
 }
 
 impl Figures {
-    fn feed(&mut self, progress: Progress<'_>) -> Result<()> {
+    fn feed(&mut self, harness: &mut Harness<'_>) -> Result<()> {
         let (mut rounds, mut messages) = (Vec::new(), Vec::new());
-        for n in 1..=ROUNDS {
+        harness.repeat(ROUNDS, |harness, _| {
             let message = message::round()?;
             messages.push(message);
-            let told = match feed::round(progress) {
+            let told = match feed::round(harness) {
                 Ok(round) => {
                     rounds.push(round);
                     round.in_words()
                 }
                 Err(error) => format!("not measured: {error}"),
             };
-            progress(&format!("round {n}/{ROUNDS}  message {message:.0} ns, {told}"));
-        }
+            harness.say(format!("message {message:.0} ns, {told}"));
+            Ok(())
+        })?;
         let of =
             |figure: fn(&feed::Round) -> Option<f64>| Figure::of(rounds.iter().filter_map(figure));
         self.to_socket = of(|round| Some(round.to_socket));
@@ -291,7 +292,8 @@ mod tests {
         if !ringway_testnet::root_or_skip("calibrate::roads_from_memory_on") {
             return;
         }
-        let round = feed::round(&mut |line: &str| eprintln!("{line}")).unwrap();
+        let round =
+            feed::round(&mut Harness::new(&[], &mut |line: &str| eprintln!("{line}"))).unwrap();
         eprintln!("{}", round.in_words());
         let feed::Round {
             dropped_by_xdp, dropped_by_kernel, forwarded_by_kernel, to_socket, ..

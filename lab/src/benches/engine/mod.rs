@@ -88,7 +88,7 @@ impl Scenario for Engine {
             testpmd_version: None,
         };
         let mut found: BTreeMap<Case, Vec<Turn>> = BTreeMap::new();
-        harness.rounds(rounds, &mut cases, |harness, round, &case| {
+        harness.rounds(rounds.count, &mut cases, |harness, round, &case| {
             let turn = bench.turn(case, round)?;
             let peer = turn.peer.map(|peer| format!("  beside {:>10}", peer.pps));
             let (pps, peer) = (turn.ringway.pps, peer.unwrap_or_default());
@@ -100,7 +100,7 @@ impl Scenario for Engine {
         harness.machine.versions.extend(version);
         Ok(EngineFigures {
             cases: cases.iter().map(|case| Row::new(*case, &found[case])).collect(),
-            rounds,
+            rounds: rounds.count,
             duration_s: seconds,
             testpmd_memory: bench.testpmd.as_ref().map(Testpmd::memory),
         })
@@ -134,9 +134,7 @@ impl Bench {
         };
         let mut sides = vec![Side::Ringway];
         sides.extend(has_peer.then_some(Side::Peer));
-        if round.is_multiple_of(2) {
-            sides.reverse();
-        }
+        let sides = harness::in_turns(round, sides);
         let mut turn = Turn { ringway: Figure::default(), peer: None };
         for &side in &sides {
             let figure = self.most(case, side)?;
@@ -195,6 +193,7 @@ impl Bench {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::harness::Rounds;
 
     /// The real thing, as short as it can be; without a peer that is not there.
     #[test]
@@ -202,7 +201,7 @@ mod tests {
         if !ringway_testnet::root_or_skip("engine::measures_every_case") {
             return;
         }
-        let repeated = Repeated { rounds: 1, seconds: 1 };
+        let repeated = Repeated { rounds: Rounds { count: 1 }, seconds: 1 };
         let scenario = Engine { only: Vec::new(), repeated };
         let report = harness::measure(&scenario, &mut |line| eprintln!("{line}")).unwrap();
         assert!(report.ok(), "{report}");

@@ -22,7 +22,7 @@ use self::rules::Firewall;
 use self::site::{Ran, Site};
 use crate::benches::tcp::limits;
 use crate::harness::named::named;
-use crate::harness::{self, Harness, Scenario};
+use crate::harness::{self, Harness, Rounds, Scenario};
 use crate::{Error, Result};
 
 /// Rules that a packet goes through.
@@ -66,6 +66,7 @@ named! {
 /// What a packet, a request and a copy cost in the kernel, and where the time goes.
 #[derive(Debug, clap::Args)]
 #[command(
+    mut_arg("rounds", |rounds| rounds.default_value("3")),
     after_help = "Needs root. Takes three minutes; runs in network namespaces of its own. What this kernel does not allow is skipped, \
     with the reason. Keep the machine quiet: softirq time is that of all processors, and is not told where others are busy. A rate that this machine does not reach is reported as missed. \
     Numbers may end in k, M, G or T.\n\nExamples:\n  \
@@ -83,9 +84,8 @@ pub struct KernelPath {
     /// Length of one measurement, in seconds.
     #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = whole::<u64>(1..=600))]
     pub seconds: u64,
-    /// How often each is measured; the medians count.
-    #[arg(long, value_name = "N", default_value = "3", value_parser = whole::<u32>(1..=100))]
-    pub rounds: u32,
+    #[command(flatten)]
+    pub rounds: Rounds,
 }
 
 impl Scenario for KernelPath {
@@ -103,7 +103,7 @@ impl Scenario for KernelPath {
         let mut measured = Vec::new();
         let groups = harness::chosen(&Group::ALL, &self.only);
         let mut cases = groups.into_iter().flat_map(cases_of).collect();
-        harness.rounds(self.rounds, &mut cases, |harness, _, case| {
+        harness.rounds(self.rounds.count, &mut cases, |harness, _, case| {
             // Whatever it is, this machine cannot do it.
             let ran = self.run(&site, case).map_err(|e| Error::Unavailable(e.to_string()))?;
             let row = Row::new(case.group(), case.name(), &ran);
@@ -115,7 +115,7 @@ impl Scenario for KernelPath {
             rows: report::medians(measured),
             rate_pps: self.rate,
             duration_s: self.seconds as f64,
-            rounds: self.rounds,
+            rounds: self.rounds.count,
             resolution,
         })
     }

@@ -35,16 +35,16 @@ pub(crate) fn measure(
     let site = Site { setup, ringway, duration };
     wrk::run(&site.setup.net.client.ns, &site.setup.url(), 50, Duration::from_secs(1))?;
     let mut rates = Rates::default();
-    for round in 1..=rounds {
+    harness.repeat(rounds, |harness, _| {
         let off = site.packets_per_second()?;
         let (on, summary) = site.captured()?;
-        harness
-            .say(format!("round {round}/{rounds}  off {off:>8} packets/s  on {on:>8} packets/s"));
+        harness.say(format!("off {off:>8} packets/s  on {on:>8} packets/s"));
         rates.off.push(off);
         rates.on.push(on);
         rates.captured += summary["captured_packets"].as_u64().unwrap_or(0);
         rates.lost += summary["lost_packets"].as_u64().unwrap_or(0);
-    }
+        Ok(())
+    })?;
     Ok(rates)
 }
 

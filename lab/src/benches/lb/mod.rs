@@ -30,14 +30,14 @@ use serde_json::{Value, json};
 
 pub use path::Path;
 
-use crate::harness::{self, Case, Harness, Scenario, wrk};
+use crate::harness::{self, Case, Harness, Repeated, Scenario, wrk};
 use crate::{Result, programs};
 use path_setup::PathSetup;
 use report::LbFigures;
 
 /// HTTP through Ringway, nginx, haproxy and nftables, in turns.
 #[derive(Debug, clap::Args)]
-#[command(after_help = format!("Needs root. Takes about six minutes; runs in network namespaces of its own. Exit code 1 \
+#[command(mut_arg("rounds", |rounds| rounds.default_value("3")), after_help = format!("Needs root. Takes about six minutes; runs in network namespaces of its own. Exit code 1 \
     when a path that can run here did not.\n\n{}\n\nExamples:\n  ringway-lab bench lb\n  \
     ringway-lab bench lb -o json --show-configs\n  \
     ringway-lab bench lb --only direct,nftables,ringway-host --connections 100", programs::PEERS_HELP))]
@@ -49,13 +49,9 @@ pub struct Lb {
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "100,1000",
         value_parser = value_parser!(u32).range(1..=4000))]
     pub connections: Vec<u32>,
-    /// How often each path is measured; the median counts.
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = value_parser!(u32).range(1..=100))]
-    pub rounds: u32,
-    /// Length of one measurement, in seconds.
-    #[arg(long, value_name = "SECONDS", default_value_t = 5,
-        value_parser = value_parser!(u64).range(1..=3600))]
-    pub seconds: u64,
+    /// How much of it.
+    #[command(flatten)]
+    pub repeated: Repeated,
     /// Print every configuration used.
     #[arg(long)]
     pub show_configs: bool,
@@ -84,10 +80,10 @@ impl Scenario for Lb {
     type Figures = LbFigures;
 
     fn measure(&self, harness: &mut Harness<'_>) -> Result<LbFigures> {
-        let duration = Duration::from_secs(self.seconds);
+        let duration = Duration::from_secs(self.repeated.seconds);
         let (mut found, mut configurations) = (Found::new(), BTreeMap::new());
         let mut paths = harness::chosen(&Path::ALL, &self.only);
-        harness.rounds(self.rounds, &mut paths, |harness, _, &path| {
+        harness.rounds(self.repeated.rounds.count, &mut paths, |harness, _, &path| {
             let setup = PathSetup::set_up(path, &self.ringway)?;
             if self.show_configs {
                 configurations.insert(path, setup.configuration().to_owned());
@@ -116,6 +112,7 @@ type Found = BTreeMap<(Path, u32), Vec<wrk::Figures>>;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::harness::Rounds;
 
     /// The real thing, as short as it can be, over the paths that need no binary.
     #[test]
@@ -124,8 +121,7 @@ mod tests {
             return;
         }
         let scenario = Lb {
-            rounds: 1,
-            seconds: 1,
+            repeated: Repeated { rounds: Rounds { count: 1 }, seconds: 1 },
             connections: vec![20],
             only: Path::ALL.into_iter().filter(|p| !p.is_ringway()).collect(),
             show_configs: true,

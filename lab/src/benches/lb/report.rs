@@ -6,11 +6,11 @@ use serde::Serialize;
 
 use super::path::Path;
 use super::{Found, Lb};
-use crate::harness::Figures;
 use crate::harness::median::median;
 use crate::harness::report::Goal;
 use crate::harness::table::{Column, or_dash, table};
 use crate::harness::wrk;
+use crate::harness::{Figures, Repeated};
 
 #[derive(Debug, Serialize)]
 pub struct LbFigures {
@@ -71,13 +71,14 @@ impl LbFigures {
             let direct = direct.get(&run.connections);
             run.of_direct = direct.map(|direct| run.requests_per_s as f64 / direct);
         }
+        let Repeated { rounds, seconds } = scenario.repeated;
         Self {
             comparisons: comparisons(&runs),
             runs,
-            rounds: scenario.rounds,
-            duration_s: scenario.seconds,
+            rounds: rounds.count,
+            duration_s: seconds,
             offloads: "checksum, TSO, GSO and GRO offloads off at every interface",
-            command: format!("wrk -t1 -cN -d{}s --latency", scenario.seconds),
+            command: format!("wrk -t1 -cN -d{seconds}s --latency"),
             configurations,
         }
     }
@@ -183,6 +184,7 @@ fn comparisons(runs: &[Run]) -> Vec<Comparison> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::harness::Rounds;
     use crate::harness::report::testing;
 
     fn figures() -> LbFigures {
@@ -201,8 +203,7 @@ mod tests {
         let scenario = Lb {
             only: Vec::new(),
             connections: vec![100],
-            rounds: 3,
-            seconds: 5,
+            repeated: Repeated { rounds: Rounds { count: 3 }, seconds: 5 },
             show_configs: false,
             ringway: "ringway".into(),
         };

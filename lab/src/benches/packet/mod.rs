@@ -27,7 +27,7 @@ pub use path::{Ip, Path};
 use crate::benches::tcp::limits;
 use crate::harness::cpu::{Cpus, pin};
 use crate::harness::median::median;
-use crate::harness::{Case, Harness, Scenario};
+use crate::harness::{Case, Harness, Rounds, Scenario};
 use crate::{Error, Result};
 use feeder::{Feeder, Storage};
 use report::{PacketFigures, Row};
@@ -74,9 +74,8 @@ pub struct Packet {
     #[arg(long, value_name = "N", value_delimiter = ',',
         value_parser = value_parser!(u32).range(1..=16_777_216))]
     pub flows: Vec<u32>,
-    /// How often each is measured; the median counts.
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = value_parser!(u32).range(1..=100))]
-    pub rounds: u32,
+    #[command(flatten)]
+    pub rounds: Rounds,
 }
 
 impl Scenario for Packet {
@@ -134,7 +133,7 @@ fn measure(scenario: &Packet, harness: &mut Harness<'_>) -> Result<PacketFigures
     };
     let mut rows = rows(scenario);
     harness.each(&mut rows, |_, row| bench.prepare(*row, scenario.flows.contains(&row.flows)));
-    harness.rounds(scenario.rounds, &mut rows, |harness, _, row| {
+    harness.rounds(scenario.rounds.count, &mut rows, |harness, _, row| {
         let net_ns = bench.round(*row)?;
         let Key { name, ip, flows } = row;
         harness.say(format!("{name:<9} IPv{} {flows:>9} flows {net_ns:>6} ns", ip.number()));
@@ -143,7 +142,7 @@ fn measure(scenario: &Packet, harness: &mut Harness<'_>) -> Result<PacketFigures
     Ok(PacketFigures {
         wrapper_ns: median(&bench.wrapper),
         paths: rows.iter().map(|row| Row::new(*row, &bench.found[row])).collect(),
-        rounds: scenario.rounds,
+        rounds: scenario.rounds.count,
     })
 }
 
@@ -241,7 +240,12 @@ mod tests {
     use super::*;
 
     fn packet(only: &[Path], flows: &[u32]) -> Packet {
-        Packet { only: only.to_vec(), ip: Vec::new(), flows: flows.to_vec(), rounds: 1 }
+        Packet {
+            only: only.to_vec(),
+            ip: Vec::new(),
+            flows: flows.to_vec(),
+            rounds: Rounds { count: 1 },
+        }
     }
 
     #[test]

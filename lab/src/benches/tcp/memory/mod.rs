@@ -27,7 +27,7 @@ use super::slab::{Names, Slabs};
 use super::socket::{Pair, address, listener, vanish};
 use crate::error::raise_files;
 use crate::harness::named::named;
-use crate::harness::{self, Case, Harness, Scenario};
+use crate::harness::{self, Case, Harness, Rounds, Scenario};
 use crate::{Error, Result};
 
 /// Connections of a state when nobody asks for another number: each has slabs of its own, and
@@ -47,6 +47,7 @@ const TRIES: u32 = 5;
 /// Bytes that a TCP socket takes of the kernel's memory, state by state.
 #[derive(Debug, clap::Args)]
 #[command(
+    mut_arg("rounds", |rounds| rounds.default_value("3")),
     after_help = "Needs root. Takes a minute; runs in network namespaces of its own. Both ends of each connection are \
     here, client and server counted apart. Keep the machine quiet: others' files and sockets are in the same caches. Numbers may end in k, M, G or T.\n\n\
     Examples:\n  ringway-lab bench tcp-memory\n  ringway-lab bench tcp-memory --only established,time-wait --rounds 1 --connections 2k -o json\n  \
@@ -59,9 +60,8 @@ pub struct TcpMemory {
     /// Connections in each state [default: 8000, or as many as open files and memory allow].
     #[arg(long, value_name = "N", value_parser = whole::<u32>(LEAST_CONNECTIONS.into()..=1_000_000))]
     pub connections: Option<u32>,
-    /// How often each state is measured; the median counts.
-    #[arg(long, value_name = "N", default_value = "3", value_parser = whole::<u32>(1..=100))]
-    pub rounds: u32,
+    #[command(flatten)]
+    pub rounds: Rounds,
 }
 
 named! {
@@ -116,7 +116,7 @@ impl Scenario for TcpMemory {
         let mut states = harness::chosen(&State::ALL, &self.only);
         let mut no_memcg = None;
         let mut all: BTreeMap<(State, Side), Vec<Share>> = BTreeMap::new();
-        harness.rounds(self.rounds, &mut states, |harness, _, &state| {
+        harness.rounds(self.rounds.count, &mut states, |harness, _, &state| {
             let measured = measure(state, connections, &names)?;
             let disturbed = measured.disturbed > QUIET;
             no_memcg = measured.no_memcg;
@@ -134,7 +134,7 @@ impl Scenario for TcpMemory {
             Ok(())
         });
         let by_cache = Slabs::read()?.by_cache();
-        Ok(MemoryFigures::new(connections, self.rounds, by_cache, no_memcg, &all))
+        Ok(MemoryFigures::new(connections, self.rounds.count, by_cache, no_memcg, &all))
     }
 }
 
