@@ -49,26 +49,60 @@ pub struct SpecError {
 }
 
 const KINDS: &str = "write af_xdp:IFACE:QUEUE, af_packet:IFACE, memory:NAME, pcap:IN:OUT or null:BYTES, options after commas";
+const AF_XDP: &str = "write af_xdp:IFACE:QUEUE; `ethtool -l IFACE` shows how many queues it has";
+
+/// The queues that a port is written with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Queues {
+    /// One, or the kind of port has none.
+    One,
+    /// Both included; a queue for each of several workers.
+    Range(u32, u32),
+    /// Those that the interface has; one for each of several workers.
+    All,
+}
 
 impl FromStr for PortSpec {
     type Err = SpecError;
 
     fn from_str(text: &str) -> Result<Self, SpecError> {
-        let mut parser = Parser::new(text)?;
-        let spec = match parser.kind {
-            "af_xdp" => parser.af_xdp(),
-            "af_packet" => parser.af_packet(),
-            "memory" => parser.memory(),
-            "pcap" => parser.pcap(),
-            "null" => parser.null(),
-            kind => return Err(parser.wrong(format!("there is no kind `{kind}`"), KINDS)),
-        }?;
-        match parser.options.first() {
-            None => Ok(spec),
-            Some((name, _)) => {
-                let why = format!("{} has no option `{name}`", parser.kind);
-                Err(parser.wrong(why, "leave it out, or see what the kind of port has"))
+        match parse(text)? {
+            (spec, Queues::One) => Ok(spec),
+            (_, queues) => {
+                let why = format!("`{queues}` is a queue for each of several workers");
+                let remedy = "name one queue, or parse it as a `spread::Spread`";
+                Err(SpecError { text: text.into(), why, remedy })
             }
+        }
+    }
+}
+
+impl fmt::Display for Queues {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::One => f.write_str("one"),
+            Self::Range(first, last) => write!(f, "{first}-{last}"),
+            Self::All => f.write_str("all"),
+        }
+    }
+}
+
+/// The port of the first worker, and the queues of all.
+pub(crate) fn parse(text: &str) -> Result<(PortSpec, Queues), SpecError> {
+    let mut parser = Parser::new(text)?;
+    let (spec, queues) = match parser.kind {
+        "af_xdp" => parser.af_xdp()?,
+        "af_packet" => (parser.af_packet()?, Queues::One),
+        "memory" => (parser.memory()?, Queues::One),
+        "pcap" => (parser.pcap()?, Queues::One),
+        "null" => (parser.null()?, Queues::One),
+        kind => return Err(parser.wrong(format!("there is no kind `{kind}`"), KINDS)),
+    };
+    match parser.options.first() {
+        None => Ok((spec, queues)),
+        Some((name, _)) => {
+            let why = format!("{} has no option `{name}`", parser.kind);
+            Err(parser.wrong(why, "leave it out, or see what the kind of port has"))
         }
     }
 }
@@ -152,22 +186,33 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn af_xdp(&mut self) -> Result<PortSpec, SpecError> {
-        const REMEDY: &str =
-            "write af_xdp:IFACE:QUEUE; `ethtool -l IFACE` shows how many queues it has";
-        let split = self.argument.split_once(':');
-        let (interface, queue) =
-            split.ok_or_else(|| self.wrong("it has no queue".into(), REMEDY))?;
-        let interface = self.interface(interface)?;
-        let is_number = |text: &str| text.parse::<u32>().is_ok();
-        let range = queue.split_once('-');
-        if queue == "all" || range.is_some_and(|(first, last)| is_number(first) && is_number(last))
-        {
-            let why = format!("`{queue}` is a queue for each of several workers");
-            return Err(self.wrong(why, "name one queue, or parse it as a `spread::Spread`"));
+    /// FIRST-LAST, all, or the number of one; with the number of the first.
+    fn queues(&self, text: &str) -> Result<(u32, Queues), SpecError> {
+        let is_no_queue = |queue: &str| self.wrong(format!("`{queue}` is no queue"), AF_XDP);
+        let number = |text: &str| text.parse::<u32>().ok();
+        let range = text.split_once('-').and_then(|(first, last)| number(first).zip(number(last)));
+        match range {
+            _ if text == "all" => Ok((0, Queues::All)),
+            Some((first, _)) if first >= QUEUES => Err(is_no_queue(&first.to_string())),
+            Some((first, last)) if first > last || last >= QUEUES => {
+                let why = format!("{first}-{last} are no queues");
+                let remedy = "write FIRST-LAST, or all; `ethtool -l IFACE` shows how many";
+                Err(self.wrong(why, remedy))
+            }
+            Some((first, last)) => Ok((first, Queues::Range(first, last))),
+            None => {
+                let queue = number(text).filter(|queue| *queue < QUEUES);
+                Ok((queue.ok_or_else(|| is_no_queue(text))?, Queues::One))
+            }
         }
-        let number = queue.parse().ok().filter(|queue| *queue < QUEUES);
-        let queue = number.ok_or_else(|| self.wrong(format!("`{queue}` is no queue"), REMEDY))?;
+    }
+
+    fn af_xdp(&mut self) -> Result<(PortSpec, Queues), SpecError> {
+        let split = self.argument.split_once(':');
+        let (interface, queues) =
+            split.ok_or_else(|| self.wrong("it has no queue".into(), AF_XDP))?;
+        let interface = self.interface(interface)?;
+        let (queue, queues) = self.queues(queues)?;
         let mode = self.either(("copy", Mode::Copy), ("zero-copy", Mode::ZeroCopy))?;
         let (native, generic) = (XdpMode::Native, XdpMode::Generic);
         let xdp_mode = self.either((native.name(), native), (generic.name(), generic))?;
@@ -178,7 +223,7 @@ impl<'a> Parser<'a> {
         let (mode, force) = (mode.unwrap_or_default(), self.flag("force")?);
         let (on_loss, busy_poll) = (OnLoss::default(), None);
         let config = af_xdp::Config { interface, queue, mode, xdp_mode, force, busy_poll, on_loss };
-        Ok(PortSpec::AfXdp(config))
+        Ok((PortSpec::AfXdp(config), queues))
     }
 
     fn af_packet(&mut self) -> Result<PortSpec, SpecError> {

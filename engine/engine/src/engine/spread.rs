@@ -8,68 +8,34 @@ use ringway_host::ethtool::Ethtool;
 
 use crate::ports::af_xdp;
 use crate::programs::QUEUES;
-use crate::spec::{PortSpec, SpecError};
+use crate::spec::{self, PortSpec, Queues, SpecError};
 
 /// A port, of one worker or with a queue for each of several.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Spread {
-    text: String,
     /// As the first worker has it.
     first: PortSpec,
     queues: Queues,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Queues {
-    /// It has one, or none.
-    One,
-    /// Of these numbers, both included.
-    Range(u32, u32),
-    /// Of all that the interface has.
-    All,
 }
 
 impl FromStr for Spread {
     type Err = SpecError;
 
     fn from_str(text: &str) -> Result<Self, SpecError> {
-        let (head, options) = text.split_at(text.find(',').unwrap_or(text.len()));
-        let parts: Vec<&str> = head.split(':').collect();
-        let spread = match parts[..] {
-            ["af_xdp", interface, queues] => several(queues).map(|queues| (interface, queues)),
-            _ => None,
-        };
-        let (first, queues) = match spread {
-            Some((interface, queues)) => {
-                let first = if let Queues::Range(first, _) = queues { first } else { 0 };
-                (format!("af_xdp:{interface}:{first}{options}"), queues)
-            }
-            None => (text.to_owned(), Queues::One),
-        };
-        let wrong = |why, remedy| SpecError { text: text.into(), why, remedy };
-        let first = first.parse().map_err(|e: SpecError| wrong(e.why, e.remedy))?;
-        match queues {
-            Queues::Range(first, last) if first > last || last >= QUEUES => {
-                let why = format!("{first}-{last} are no queues");
-                Err(wrong(why, "write FIRST-LAST, or all; `ethtool -l IFACE` shows how many"))
-            }
-            _ => Ok(Self { text: text.into(), first, queues }),
-        }
+        let (first, queues) = spec::parse(text)?;
+        Ok(Self { first, queues })
     }
-}
-
-fn several(queues: &str) -> Option<Queues> {
-    if queues == "all" {
-        return Some(Queues::All);
-    }
-    let (first, last) = queues.split_once('-')?;
-    Some(Queues::Range(first.parse().ok()?, last.parse().ok()?))
 }
 
 impl fmt::Display for Spread {
     /// Without its options.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.text.split(',').next().unwrap_or_default())
+        match (&self.first, self.queues) {
+            (PortSpec::AfXdp(config), queues @ (Queues::Range(..) | Queues::All)) => {
+                write!(f, "af_xdp:{}:{queues}", config.interface)
+            }
+            (port, _) => port.fmt(f),
+        }
     }
 }
 
@@ -108,7 +74,7 @@ impl Spread {
         let count = asked.and_then(|channels| channels.map_or_else(made, |some| Ok(some.rx)));
         let remedy = "name the queues: af_xdp:IFACE:0-3";
         let count =
-            count.map_err(|e| SpecError { text: self.text.clone(), why: e.to_string(), remedy })?;
+            count.map_err(|e| SpecError { text: self.to_string(), why: e.to_string(), remedy })?;
         Ok(count.clamp(1, QUEUES))
     }
 }
@@ -125,7 +91,7 @@ pub fn workers(ports: &[Spread]) -> Result<Vec<Vec<PortSpec>>, SpecError> {
         if each.len() != count && !matches!(port.first, PortSpec::Null { .. }) {
             let queues = if each.len() == 1 { "queue" } else { "queues" };
             return Err(SpecError {
-                text: port.text.clone(),
+                text: port.to_string(),
                 why: format!(
                     "it is for {} {queues}, and another port is for {count}, a worker each",
                     each.len()
