@@ -31,13 +31,6 @@ pub trait App {
         false
     }
 
-    /// Names of stages of its own, at most 13: what it says of a packet by [`own_stage`], and is
-    /// named where packets are never let go. All others are in the stage in which they were
-    /// received or made.
-    fn stages(&self) -> &'static [&'static str] {
-        &[]
-    }
-
     /// Names of reasons of its own, at most 16: [`Reason::own`](crate::Reason::own) says them of a
     /// packet.
     fn reasons(&self) -> &'static [&'static str] {
@@ -58,12 +51,6 @@ pub(crate) const MADE: u8 = 1;
 /// knows by it which have a time.
 pub(crate) const CAPTURED: u8 = 15;
 
-/// The number of an app's own stage, counted from 0 in [`App::stages`], for
-/// [`ringway_xsk::Packet::set_stage`].
-pub const fn own_stage(n: u8) -> u8 {
-    MADE + 1 + n
-}
-
 impl<A: App + ?Sized> App for Box<A> {
     fn name(&self) -> &'static str {
         (**self).name()
@@ -83,10 +70,6 @@ impl<A: App + ?Sized> App for Box<A> {
 
     fn is_source(&self) -> bool {
         (**self).is_source()
-    }
-
-    fn stages(&self) -> &'static [&'static str] {
-        (**self).stages()
     }
 
     fn reasons(&self) -> &'static [&'static str] {

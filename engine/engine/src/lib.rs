@@ -67,7 +67,7 @@ pub mod stamp;
 pub mod status;
 mod takeover;
 
-pub use app::{App, own_stage};
+pub use app::App;
 pub use arch::Cycles;
 pub use burst::{Burst, Verdict};
 pub use engine::spread;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use ringway_xsk::{Audit, Batch, Pool, Rings};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::app::{App, MADE, RECEIVED, own_stage};
+use crate::app::{App, MADE, RECEIVED};
 use crate::arch::{Cycles, prefetch};
 use crate::burst::{Burst, TxQueues};
 use crate::engine::idle_poll::PollBudget;
@@ -68,8 +68,7 @@ const CHECKS: u64 = 4;
 /// Whoever finds frames that are never let go reads there whose they were.
 fn name_stages(pool: &Pool, app: &impl App) {
     let app_name = app.name();
-    let own = (0..).zip(app.stages()).map(|(n, name)| (own_stage(n), *name));
-    for (stage, name) in [(RECEIVED, "received"), (MADE, "made")].into_iter().chain(own) {
+    for (stage, name) in [(RECEIVED, "received"), (MADE, "made")] {
         pool.name_stage(stage, &format!("{app_name}: {name}"));
     }
 }

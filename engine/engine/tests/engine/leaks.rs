@@ -4,12 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 use std::{mem, thread};
 
-use ringway_engine::{
-    App, Burst, Cycles, Engine, EngineConfig, Leak, Verdict, WorkerConfig, own_stage,
-};
+use ringway_engine::{App, Burst, Cycles, Engine, EngineConfig, Leak, Verdict, WorkerConfig};
 use ringway_xsk::{Packet, Pool, Umem, UmemConfig};
 
-/// Loses every thousandth packet in a stage of its own.
+/// Loses every thousandth packet.
 struct Leaky {
     seen: u64,
     /// What takes the place of packets that are taken away.
@@ -23,7 +21,6 @@ impl Leaky {
     }
 
     fn lose(&self, packet: &mut Packet) {
-        packet.set_stage(own_stage(1));
         let mut other = self.others.allocate().unwrap();
         mem::swap(packet, &mut other);
         mem::forget(other);
@@ -33,10 +30,6 @@ impl Leaky {
 impl App for Leaky {
     fn name(&self) -> &'static str {
         "leaky"
-    }
-
-    fn stages(&self) -> &'static [&'static str] {
-        &["asked", "answered"]
     }
 
     fn on_burst(&mut self, _now: Cycles, burst: &mut Burst<'_>) {
@@ -68,7 +61,7 @@ fn found(engine: &Engine, looks: u32) -> Option<Leak> {
 fn lost_frames_are_named() {
     let engine = engine();
     let leak = found(&engine, 9).unwrap();
-    assert_eq!((&*leak.stage, leak.worker, leak.lost), ("leaky: answered", 0, true), "{leak}");
+    assert_eq!((&*leak.stage, leak.worker, leak.lost), ("leaky: received", 0, true), "{leak}");
     assert!(leak.frames > 0 && leak.oldest_ms > 2000, "{leak}");
     let said = engine.status().0.to_string();
     assert!(said.contains("worker 0 has lost") && said.contains("are nobody's"), "{said}");
@@ -77,6 +70,6 @@ fn lost_frames_are_named() {
     let [leak] = &*report.leaks else { panic!("{:?}", report.leaks) };
     assert_eq!(
         (&*leak.stage, i64::from(leak.frames)),
-        ("leaky: answered", report.audit.lost_frames)
+        ("leaky: received", report.audit.lost_frames)
     );
 }
