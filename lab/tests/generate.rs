@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use ringway_engine::ports::{Memory, Pcap};
 use ringway_engine::stamp::Clock;
-use ringway_engine::{App, Burst, Cycles, Options, Port as _, Reason, Verdict, Worker};
+use ringway_engine::{App, Burst, Cycles, Port as _, Reason, Verdict, Worker, WorkerOptions};
 use ringway_measure::generate::{
     Checked, Checker, Flows, Generated, Generator, GeneratorControl, Rate, Recipe, Template,
     Transport,
@@ -110,7 +110,7 @@ fn what_is_lost_late_or_twice_is_counted_exactly() {
     let checked = Arc::new(Mutex::new(Checked::new(&[STREAM])));
     let (from, to) = Memory::pair("a", &pool, 256).unwrap();
     let (out, end) = Memory::pair("b", &pool, 256).unwrap();
-    let options = Options::default();
+    let options = WorkerOptions::default();
     let generator = Generator::new(generated(PACKETS), clock, control.clone());
     let mut generator = Worker::new(pool.clone(), vec![Box::new(from)], generator, options);
     let ports: Vec<Box<dyn ringway_engine::Port>> = vec![Box::new(to), Box::new(out)];
@@ -157,7 +157,7 @@ fn into_a_file() {
     let (pool, out) = (pool(256), directory.path().join("out.pcap"));
     let port = Pcap::open("pcap::out".into(), &pool, None, Some(&out)).unwrap();
     let generator = Generator::new(generated(9), Clock::new(), Arc::default());
-    let mut worker = Worker::new(pool, vec![Box::new(port)], generator, Options::default());
+    let mut worker = Worker::new(pool, vec![Box::new(port)], generator, WorkerOptions::default());
     worker.run(|_| false).unwrap();
     assert_eq!(worker.status().packets.transmitted_packets, 9);
 }
@@ -175,7 +175,7 @@ fn frames_as_they_are_and_strangers() {
     let control = Arc::new(GeneratorControl::default());
     let generator = Generator::new(generated, Clock::new(), control.clone());
     let mut worker =
-        Worker::new(pool.clone(), vec![Box::new(inside)], generator, Options::default());
+        Worker::new(pool.clone(), vec![Box::new(inside)], generator, WorkerOptions::default());
     worker.round().unwrap();
     let mut batch = Batch::new(8);
     assert_eq!(outside.rx_burst(&mut batch).unwrap(), 3);
@@ -198,7 +198,7 @@ fn at_a_rate_until_it_is_stopped() {
         Generated { rate: Some(Rate::Bits(8 * 2164 * 500)), count: None, ..generated(0) };
     let generator = Generator::new(generated, Clock::new(), control.clone());
     let mut worker =
-        Worker::new(pool.clone(), vec![Box::new(inside)], generator, Options::default());
+        Worker::new(pool.clone(), vec![Box::new(inside)], generator, WorkerOptions::default());
     let mut batch = Batch::new(64);
     while control.made().packets < 300 {
         worker.round().unwrap();
@@ -222,7 +222,7 @@ fn nothing_is_allocated_for_packets() {
     let (from, to) = Memory::pair("a", &pool, 256).unwrap();
     let generator = Generator::new(generated(1_000_000), clock, Arc::default());
     let checker = Checker::new(clock, checked.clone());
-    let options = Options::default();
+    let options = WorkerOptions::default();
     let mut generator = Worker::new(pool.clone(), vec![Box::new(from)], generator, options);
     let mut checker = Worker::new(pool.clone(), vec![Box::new(to)], checker, options);
     let mut round = || {

@@ -6,7 +6,7 @@ use std::{fs, io};
 use anyhow::Context as _;
 use clap::Args;
 use ringway_measure::benches::tcp;
-use ringway_measure::harness::{self, Report, Scenario};
+use ringway_measure::harness::{self, BenchReport, Scenario};
 use ringway_terminal::exit::{self, Exit};
 
 use crate::cli::{Bench, BenchArgs, OfRingway, Output, OutputArgs, Plotted, Printed};
@@ -52,11 +52,11 @@ fn plotted<S: Scenario + Args>(args: &Plotted<S>) -> anyhow::Result<Exit> {
     print(&report, args.output)
 }
 
-fn measure<S: Scenario>(scenario: &S) -> anyhow::Result<Report<S::Figures>> {
+fn measure<S: Scenario>(scenario: &S) -> anyhow::Result<BenchReport<S::Figures>> {
     Ok(harness::run(scenario, &mut |line| exit::say(line))?)
 }
 
-fn print<F: harness::Figures>(report: &Report<F>, output: OutputArgs) -> anyhow::Result<Exit> {
+fn print<F: harness::Figures>(report: &BenchReport<F>, output: OutputArgs) -> anyhow::Result<Exit> {
     match output.output {
         Output::Table => table::print(&report.to_string())?,
         Output::Json => table::json(report)?,

@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use ringway_measure::demo::{self, Cleaned, Command, Options, Phase, Report};
+use ringway_measure::demo::{self, Cleaned, Command, DemoOptions, DemoReport, Phase};
 use ringway_terminal::error::Error;
 use serde::Serialize;
 
@@ -28,7 +28,7 @@ pub fn main(args: &DemoArgs) -> anyhow::Result<Exit> {
 
 fn run(args: &DemoArgs) -> anyhow::Result<Exit> {
     let options =
-        Options { ringway: args.ringway.find()?, only: args.only.clone(), keep: args.keep };
+        DemoOptions { ringway: args.ringway.find()?, only: args.only.clone(), keep: args.keep };
     let (report, commands) = demo::run(&options, &say).map_err(failed)?;
     match args.output.output {
         Output::Json => table::json(&report)?,
@@ -92,7 +92,7 @@ fn list() -> String {
     table.render(table::colour())
 }
 
-fn render(report: &Report, colour: bool) -> String {
+fn render(report: &DemoReport, colour: bool) -> String {
     let mut table = Table::new(&[
         "phase",
         "forward",
@@ -157,7 +157,7 @@ mod tests {
     fn one_aligned_table() {
         let phases = vec![phase("curl", true), phase("kill-backend", false)];
         let report =
-            Report { schema: demo::SCHEMA.into(), phases, failover_ms: Some(12), ok: false };
+            DemoReport { schema: demo::SCHEMA.into(), phases, failover_ms: Some(12), ok: false };
         let text = render(&report, false);
         assert!(text.contains("It did not hold"), "{text}");
         let rows: Vec<&str> = text.lines().filter(|line| line.contains("nat")).collect();

@@ -10,15 +10,15 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, anyhow};
 use ringway_engine::stamp::Clock;
 use ringway_engine::{
-    App, AppFactory, Engine, EngineConfig, EngineError, Idle, Options, PortSpec, WorkerConfig,
-    engine_on,
+    App, AppFactory, Engine, EngineConfig, EngineError, Idle, PortSpec, WorkerConfig,
+    WorkerOptions, engine_on,
 };
 use ringway_measure::generate::{Checked, Checker, Generated, Generator, GeneratorControl, live};
 use ringway_xsk::{Chunk, UmemConfig};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use self::report::{Log, Report};
+use self::report::{GenReport, Log};
 use crate::cli::{GenArgs, GenPort, Output};
 use crate::table;
 use ringway_terminal::exit::{Exit, say};
@@ -186,7 +186,7 @@ impl<'a> Run<'a> {
         self.log.tick(self.args, &self.control.made(), received);
     }
 
-    fn end(mut self) -> anyhow::Result<Report> {
+    fn end(mut self) -> anyhow::Result<GenReport> {
         let seconds = self.start.elapsed().as_secs_f64();
         let mut error = None;
         if let Some(live) = self.live.take() {
@@ -201,7 +201,7 @@ impl<'a> Run<'a> {
         error = error.or_else(|| failed.map(ToString::to_string));
         let (made, checked) = (self.control.made(), lock(&self.checked));
         let mut report =
-            Report::new(self.args, self.stream, &made, &checked, &ended, self.log.intervals());
+            GenReport::new(self.args, self.stream, &made, &checked, &ended, self.log.intervals());
         report.seconds = seconds;
         report.error = error.or_else(|| report.nothing_sent());
         Ok(report)
@@ -262,7 +262,7 @@ fn factory<A: App + 'static>(make: impl Fn() -> A + Send + Sync + 'static) -> Ap
 fn config(args: &GenArgs, longest: usize) -> EngineConfig {
     let chunk = if longest > SHORT { Chunk::Bytes4096 } else { Chunk::Bytes2048 };
     // A worker that sleeps cannot keep the rate, and would measure its own wake-ups.
-    let options = Options { idle: Idle::Latency, ..Options::default() };
+    let options = WorkerOptions { idle: Idle::Latency, ..WorkerOptions::default() };
     EngineConfig {
         umem: UmemConfig { frames: args.frames, chunk, ..UmemConfig::default() },
         options,

@@ -203,7 +203,7 @@ fn io_paths(answer: &Answer) -> Table {
 }
 
 fn changes(answer: &Answer) -> Vec<String> {
-    let line = |change: &ringway_sizing::Change| {
+    let line = |change: &ringway_sizing::InputChange| {
         format!("{}: {}, {} machines", change.what, change.road.name(), change.machines)
     };
     answer.changes.iter().map(line).collect()

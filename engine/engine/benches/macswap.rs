@@ -6,7 +6,7 @@ use divan::Bencher;
 use divan::counter::ItemsCount;
 use ringway_engine::apps::{L2fwd, Macs};
 use ringway_engine::ports::Null;
-use ringway_engine::{Options, Worker};
+use ringway_engine::{Worker, WorkerOptions};
 use ringway_xsk::{Umem, UmemConfig};
 
 fn main() {
@@ -18,7 +18,7 @@ fn memory_macswap(bencher: Bencher<'_, '_>, burst: usize) {
     let umem = Umem::new(&UmemConfig::default()).expect("memory for 4096 frames");
     let pool = umem.pool().expect("a new UMEM has a pool");
     let port = Null::open("null:64".into(), &pool, vec![0; 64]).expect("64 bytes fit");
-    let options = Options { burst, ..Options::default() };
+    let options = WorkerOptions { burst, ..WorkerOptions::default() };
     let mut worker = Worker::new(pool, vec![Box::new(port)], L2fwd::new(Macs::Swap), options);
     bencher.counter(ItemsCount::new(burst)).bench_local(|| worker.round().is_ok());
     assert!(worker.audit().balanced());

@@ -4,7 +4,7 @@
 use std::error::Error;
 
 use ringway_engine::ports::Memory;
-use ringway_engine::{App, Burst, Cycles, Options, Port as _, Reason, Verdict, Worker};
+use ringway_engine::{App, Burst, Cycles, Port as _, Reason, Verdict, Worker, WorkerOptions};
 use ringway_xsk::{Batch, Umem, UmemConfig};
 
 /// Sends every "hello" back as "world".
@@ -31,7 +31,8 @@ impl App for Hello {
 pub fn main() -> Result<(), Box<dyn Error>> {
     let pool = Umem::new(&UmemConfig::default())?.pool().ok_or("all pools are in use")?;
     let (mut outside, inside) = Memory::pair("a", &pool, 64)?;
-    let mut worker = Worker::new(pool.clone(), vec![Box::new(inside)], Hello, Options::default());
+    let mut worker =
+        Worker::new(pool.clone(), vec![Box::new(inside)], Hello, WorkerOptions::default());
     let mut packet = pool.allocate().ok_or("no frame is free")?;
     packet.append(&[0; 14])?;
     packet.append(b"hello")?;

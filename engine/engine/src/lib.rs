@@ -21,7 +21,7 @@
 //!   looks.
 //!
 //! ```
-//! use ringway_engine::{App, Burst, Cycles, Options, Port as _, Verdict, Worker, ports::Memory};
+//! use ringway_engine::{App, Burst, Cycles, WorkerOptions, Port as _, Verdict, Worker, ports::Memory};
 //! use ringway_xsk::{Batch, Umem, UmemConfig};
 //!
 //! /// Sends back what comes.
@@ -40,7 +40,7 @@
 //!
 //! let pool = Umem::new(&UmemConfig::default())?.pool().ok_or("no pool")?;
 //! let (mut outside, inside) = Memory::pair("a", &pool, 64)?;
-//! let mut worker = Worker::new(pool.clone(), vec![Box::new(inside)], Echo, Options::default());
+//! let mut worker = Worker::new(pool.clone(), vec![Box::new(inside)], Echo, WorkerOptions::default());
 //!
 //! let mut batch = Batch::new(64);
 //! pool.allocate_burst(&mut batch, 3);
@@ -71,8 +71,8 @@ pub use app::App;
 pub use arch::Cycles;
 pub use burst::{Burst, Verdict};
 pub use engine::spread;
-pub use engine::worker::{Ended, Idle, Options, Worker, WorkerAudit};
-pub use engine::{AppFactory, Engine, EngineConfig, Report, WorkerConfig, allowed_cpus};
+pub use engine::worker::{Ended, Idle, Worker, WorkerAudit, WorkerOptions};
+pub use engine::{AppFactory, Engine, EngineConfig, WorkerConfig, WorkerReport, allowed_cpus};
 pub use error::EngineError;
 pub use port::{LeftPort, Obtained, Port, PortError, PortStatistics};
 pub use port_context::PortContext;

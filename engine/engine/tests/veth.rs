@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use ringway_engine::apps::{Host, Icmp, L2fwd, Macs, Sink, Source, UdpEcho};
-use ringway_engine::{App, Control, Engine, EngineConfig, Predecessor, Report, WorkerConfig};
+use ringway_engine::{App, Control, Engine, EngineConfig, Predecessor, WorkerConfig, WorkerReport};
 use ringway_testnet::{End, Namespace, VethOptions, root_or_skip, skip, veth, wait_until};
 use ringway_wire::Mac;
 use ringway_xsk::UmemConfig;
@@ -61,7 +61,7 @@ fn engine<A: App + 'static>(
         .unwrap_or_else(|e| panic!("{e}"))
 }
 
-fn ends(engine: Engine) -> Report {
+fn ends(engine: Engine) -> WorkerReport {
     let report = engine.stop().pop().unwrap().unwrap();
     assert!(
         report.error.is_none() && report.audit.balanced(),

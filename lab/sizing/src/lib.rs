@@ -20,7 +20,7 @@ mod demand;
 mod tests;
 mod workload;
 
-pub use answer::changes::Change;
+pub use answer::changes::InputChange;
 pub use answer::{Answer, IoPathSize, Line, Unit, size};
 pub use costs::{BytesCost, Costs, IoPath, NsCost, SPREAD};
 pub use demand::{Asked, DEFAULT_PORTS, Demand, Limit};

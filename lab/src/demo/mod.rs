@@ -4,11 +4,11 @@
 //! than a minute, and leaves nothing behind unless told to.
 
 pub(crate) mod clean;
+mod commands;
 mod daemon;
 mod echo;
 mod http;
 mod judge;
-mod keep;
 mod load;
 mod phases;
 mod report;
@@ -19,8 +19,9 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 pub use clean::{Cleaned, clean};
+pub use commands::Command;
 pub use phases::{Info, PHASES};
-pub use report::{Phase, Report, SCHEMA};
+pub use report::{DemoReport, Phase, SCHEMA};
 
 use crate::{Result, needs_root};
 use ringway_testnet::tools;
@@ -31,19 +32,12 @@ pub type Say<'a> = &'a dyn Fn(&str);
 
 /// What to show, and how.
 #[derive(Debug, Clone, Default)]
-pub struct Options {
+pub struct DemoOptions {
     pub ringway: PathBuf,
     /// Only the phases of these names, see [`PHASES`]; empty: all.
     pub only: Vec<String>,
     /// Leave everything standing; [`clean`] takes it down.
     pub keep: bool,
-}
-
-/// What is left to try by hand after [`Options::keep`].
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Command {
-    pub what: String,
-    pub line: String,
 }
 
 /// Runs the demo. `say` gets a line whenever something happens. The commands are empty unless it
@@ -52,7 +46,7 @@ pub struct Command {
 /// # Errors
 /// The demo could not be built, or not taken down. What does not hold once it stands is in the
 /// report.
-pub fn run(options: &Options, say: Say) -> Result<(Report, Vec<Command>)> {
+pub fn run(options: &DemoOptions, say: Say) -> Result<(DemoReport, Vec<Command>)> {
     let chosen = phases::choose(&options.only)?;
     needs_root("demo")?;
     for tool in ["ip", "nginx", "curl", "wrk"] {
@@ -71,7 +65,12 @@ pub fn run(options: &Options, say: Say) -> Result<(Report, Vec<Command>)> {
     })
 }
 
-fn show(ringway: &Path, phases: &[Info], keep: bool, say: Say) -> Result<(Report, Vec<Command>)> {
+fn show(
+    ringway: &Path,
+    phases: &[Info],
+    keep: bool,
+    say: Say,
+) -> Result<(DemoReport, Vec<Command>)> {
     let mut site = Site::build(ringway, say)?;
     let mut results = Vec::new();
     for phase in phases {
@@ -85,11 +84,11 @@ fn show(ringway: &Path, phases: &[Info], keep: bool, say: Say) -> Result<(Report
     }
     let mut commands = Vec::new();
     if keep {
-        commands = keep::commands(ringway, &mut site)?;
+        commands = commands::commands(ringway, &mut site)?;
     } else {
         site.take_down()?;
     }
-    Ok((Report::new(results), commands))
+    Ok((DemoReport::new(results), commands))
 }
 
 /// The demo's own helpers, run by this program itself as `ringway-lab demo --inner JOB`: `guard`

@@ -11,7 +11,7 @@ use super::load::Tally;
 pub const SCHEMA: &str = "ringway.demo/1";
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Report {
+pub struct DemoReport {
     pub schema: String,
     /// In the order they ran.
     pub phases: Vec<Phase>,
@@ -20,7 +20,7 @@ pub struct Report {
     pub ok: bool,
 }
 
-impl Report {
+impl DemoReport {
     pub(super) fn new(phases: Vec<Phase>) -> Self {
         Self {
             schema: SCHEMA.into(),
@@ -124,21 +124,22 @@ mod tests {
 
     #[test]
     fn the_longest_failover_counts() {
-        let report = Report::new(vec![Phase::empty("curl"), killed(20), killed(1900), killed(3)]);
+        let report =
+            DemoReport::new(vec![Phase::empty("curl"), killed(20), killed(1900), killed(3)]);
         assert_eq!((report.failover_ms, report.ok), (Some(1900), true));
-        assert_eq!(Report::new(vec![Phase::empty("curl")]).failover_ms, None);
+        assert_eq!(DemoReport::new(vec![Phase::empty("curl")]).failover_ms, None);
     }
 
     #[test]
     fn one_bad_phase_is_enough() {
         let mut bad = Phase::empty("curl");
         bad.blame("b3 was never seen");
-        assert!(!Report::new(vec![Phase::empty("wrk"), bad]).ok);
+        assert!(!DemoReport::new(vec![Phase::empty("wrk"), bad]).ok);
     }
 
     #[test]
     fn json_has_the_promised_keys() {
-        let json = serde_json::to_value(Report::new(vec![killed(7)])).unwrap();
+        let json = serde_json::to_value(DemoReport::new(vec![killed(7)])).unwrap();
         for key in ["schema", "phases", "failover_ms", "ok"] {
             assert!(json.get(key).is_some(), "{key}");
         }

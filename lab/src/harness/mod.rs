@@ -16,7 +16,7 @@ use std::fmt::Display;
 use clap::value_parser;
 use serde_json::Value;
 
-pub use self::report::{Figures, Report};
+pub use self::report::{BenchReport, Figures};
 
 use self::machine::Machine;
 use self::report::NotRun;
@@ -80,7 +80,7 @@ pub(crate) trait Case: Display {
 ///
 /// # Errors
 /// Nothing can be measured here. A case that cannot be is in the report.
-pub fn run<S: Scenario>(scenario: &S, progress: Progress<'_>) -> Result<Report<S::Figures>> {
+pub fn run<S: Scenario>(scenario: &S, progress: Progress<'_>) -> Result<BenchReport<S::Figures>> {
     needs_root(&format!("bench {}", S::NAME))?;
     scenario.check()?;
     guarded(|| measure(scenario, progress))
@@ -90,11 +90,11 @@ pub fn run<S: Scenario>(scenario: &S, progress: Progress<'_>) -> Result<Report<S
 pub(crate) fn measure<S: Scenario>(
     scenario: &S,
     progress: Progress<'_>,
-) -> Result<Report<S::Figures>> {
+) -> Result<BenchReport<S::Figures>> {
     let mut harness = Harness::new(S::PEERS, progress);
     let figures = scenario.measure(&mut harness)?;
     let Harness { machine, skipped, failed, .. } = harness;
-    Ok(Report { schema: schema(S::NAME), figures, skipped, failed, machine })
+    Ok(BenchReport { schema: schema(S::NAME), figures, skipped, failed, machine })
 }
 
 fn schema(name: &str) -> String {

@@ -33,7 +33,7 @@ pub trait Figures: Serialize {
 
 /// Everything that a bench found. [`fmt::Display`] is for people.
 #[derive(Debug, Serialize)]
-pub struct Report<F> {
+pub struct BenchReport<F> {
     /// Name and version of the JSON form.
     pub(super) schema: String,
     #[serde(flatten)]
@@ -62,7 +62,7 @@ impl Display for NotRun {
     }
 }
 
-impl<F: Figures> Report<F> {
+impl<F: Figures> BenchReport<F> {
     /// Whether all that can be measured here was, and is as promised.
     pub fn ok(&self) -> bool {
         self.failed.is_empty() && self.figures.ok()
@@ -79,7 +79,7 @@ impl<F: Figures> Report<F> {
     }
 }
 
-impl<F: Figures> Display for Report<F> {
+impl<F: Figures> Display for BenchReport<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.figures.tables())?;
         let goals = self.figures.goals();
@@ -132,9 +132,9 @@ pub(crate) mod testing {
     use super::*;
 
     /// The report of these figures, with this left out.
-    pub fn report<F: Figures>(name: &str, figures: F, skipped: Vec<NotRun>) -> Report<F> {
+    pub fn report<F: Figures>(name: &str, figures: F, skipped: Vec<NotRun>) -> BenchReport<F> {
         let schema = super::super::schema(name);
-        Report { schema, figures, skipped, failed: Vec::new(), machine: Machine::with(&[]) }
+        BenchReport { schema, figures, skipped, failed: Vec::new(), machine: Machine::with(&[]) }
     }
 
     /// Every name in a report's JSON, of lists those of all entries, in one line.

@@ -20,7 +20,7 @@ const KEPT: f64 = 0.99;
 const LAST_ROUND: u64 = 32;
 
 #[derive(Debug, Serialize)]
-pub(super) struct Report {
+pub(super) struct GenReport {
     schema: &'static str,
     /// From the first packet until all had come, or enough time had passed.
     pub(super) seconds: f64,
@@ -101,13 +101,13 @@ pub(super) struct Interval {
     received_packets: u64,
 }
 
-impl Report {
+impl GenReport {
     pub(super) fn new(
         args: &GenArgs,
         stream: u16,
         made: &Made,
         checked: &Checked,
-        ended: &[ringway_engine::Report],
+        ended: &[ringway_engine::WorkerReport],
         intervals: Vec<Interval>,
     ) -> Self {
         let sent = args.port.as_ref().map(|port| {
@@ -263,7 +263,7 @@ impl Received {
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for GenReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(sent) = &self.sent {
             sent.fmt(f)?;

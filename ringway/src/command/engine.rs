@@ -23,7 +23,7 @@ use ringway_engine::spread::{self, Spread};
 use ringway_engine::status::inspect::Inspection;
 use ringway_engine::{
     App, AppFactory, Control, Cycles, Engine, EngineConfig, EngineError, Idle, Leak, Obtained,
-    Options, Predecessor, Report, Status, WorkerConfig,
+    Predecessor, Status, WorkerConfig, WorkerOptions, WorkerReport,
 };
 use ringway_host::netlink::xdp_features;
 use ringway_wire::Mac;
@@ -139,10 +139,10 @@ fn start(work: &WorkArgs, app: &AppFactory, latency: bool) -> anyhow::Result<Eng
         Log { format: LogFormat::Text, level: LogLevel::Info, log_checks: false },
         None,
     )?;
-    let options = Options {
+    let options = WorkerOptions {
         burst: work.burst.into(),
         idle: if latency { Idle::Latency } else { Idle::Adaptive },
-        ..Options::default()
+        ..WorkerOptions::default()
     };
     let workers = spread::workers(&wanted::ports(work)?)?;
     let umem = wanted::umem(work, workers.len())?;
@@ -276,12 +276,12 @@ fn say_leaks(leaks: &[Leak], known: &mut Vec<(usize, String)>) {
 }
 
 fn finish(
-    ended: Vec<Result<Report, EngineError>>,
+    ended: Vec<Result<WorkerReport, EngineError>>,
     queues: Vec<QueueDocument>,
     interfaces: Vec<lost::Lost>,
     output: Output,
 ) -> anyhow::Result<Exit> {
-    let reports: Vec<Report> = ended.into_iter().collect::<Result<_, _>>()?;
+    let reports: Vec<WorkerReport> = ended.into_iter().collect::<Result<_, _>>()?;
     let unbalanced: Vec<_> = reports.iter().filter(|report| !report.audit.balanced()).collect();
     let balanced = unbalanced.is_empty();
     for report in unbalanced {

@@ -12,8 +12,8 @@ use ringway_abi::raw::{
 use ringway_abi::{FlowKey, FlowState, FromBytes, IntoBytes, TrackedFlow, addr_from_words};
 
 use crate::World;
+use crate::map_batch::info_of;
 use crate::run::Program;
-use crate::whole::info_of;
 
 /// A flow record that is in use, dead or alive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

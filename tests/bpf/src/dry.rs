@@ -6,9 +6,9 @@ use ringway_kernel::{Explained, Explainer};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
 
 use crate::clock::now;
-use crate::mapped::Mapping;
+use crate::map_batch::dump;
+use crate::mapping::Mapping;
 use crate::watch::Seen;
-use crate::whole::dump;
 use crate::{Summary, World};
 
 /// Read where they lie, before and after a world's first thousand frames and some of the others:

@@ -12,11 +12,12 @@ pub mod cast;
 pub mod clock;
 mod dry;
 pub mod frame;
+mod gateway_pool;
 pub mod icmp;
 pub mod inspect;
 pub mod judge;
-mod lent;
-pub mod mapped;
+mod map_batch;
+pub mod mapping;
 pub mod model;
 pub mod mutate;
 pub mod run;
@@ -24,11 +25,10 @@ pub mod seeds;
 mod services;
 pub mod table;
 pub mod watch;
-mod whole;
 pub mod wire;
 mod world;
 
-pub use lent::Lent;
+pub use gateway_pool::PooledGateway;
 pub use services::{NAT_PORTS, ports, ring, serve_by};
 pub use world::{Flow, Service, Summary, World, backend_port_of, mac_of, protocol};
 

@@ -14,7 +14,7 @@ use crate::audit::{self, Record};
 use crate::cast::{BACK, BACK_MAC, FRONT, FRONT_ALT_MAC, FRONT_MAC, Family, Mac};
 use crate::dry::{Dry, Foretold};
 use crate::frame::{Frame, TCP, flags};
-use crate::lent::Lent;
+use crate::gateway_pool::PooledGateway;
 use crate::model::ring_slot;
 use crate::run::Program;
 use crate::services::standard_tables;
@@ -134,7 +134,7 @@ pub fn mac_of(slot: u32) -> [u8; 6] {
 /// The gateway and what it was told.
 #[derive(Debug)]
 pub struct World {
-    pub gateway: Lent,
+    pub gateway: PooledGateway,
     /// What [`Gateway::apply`] was last given.
     pub tables: Tables,
     roots: [Program; 2],
@@ -150,13 +150,13 @@ pub struct World {
 /// Of most worlds: those of one size use one another's gateways.
 const USUAL_FLOWS: u32 = 8_192;
 
-fn lent(flows: u32, node: Option<&Node>) -> Lent {
+fn pooled(flows: u32, node: Option<&Node>) -> PooledGateway {
     let pin = node.is_some();
-    let spare = if pin { None } else { Lent::spare(flows) };
+    let spare = if pin { None } else { PooledGateway::spare(flows) };
     spare.unwrap_or_else(|| {
         let name = node.map_or_else(String::new, |node| node.name.clone());
         let options = Options { node: name, flows, tracked: 4_096, pin, ..Default::default() };
-        Lent::own(Gateway::open(&options).unwrap().0, flows, pin)
+        PooledGateway::own(Gateway::open(&options).unwrap().0, flows, pin)
     })
 }
 
@@ -212,7 +212,7 @@ impl World {
 
     fn build(flows: u32, node: Option<Node>, change: impl FnOnce(&mut Tables)) -> Self {
         private_network();
-        let mut gateway = lent(flows, node.as_ref());
+        let mut gateway = pooled(flows, node.as_ref());
         let front = Interface { alt_mac: Some(FRONT_ALT_MAC), ..interface(FRONT, FRONT_MAC) };
         for iface in [front, interface(BACK, BACK_MAC)] {
             gateway.set_iface(&iface).unwrap();

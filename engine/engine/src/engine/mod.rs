@@ -27,7 +27,7 @@ use crate::status::leak::{self, Detector, Leak};
 use crate::status::{Status, WorkerStatus};
 use crate::takeover::{LeftWorker, Predecessor, Successor, now_ns};
 
-use worker::{Ended, Options, Worker, WorkerAudit};
+use worker::{Ended, Worker, WorkerAudit, WorkerOptions};
 
 /// Makes a worker's app, on its thread; anew when it is restarted.
 pub type AppFactory = Arc<dyn Fn() -> Box<dyn App> + Send + Sync>;
@@ -37,7 +37,7 @@ pub type AppFactory = Arc<dyn Fn() -> Box<dyn App> + Send + Sync>;
 pub struct EngineConfig {
     /// The memory of all; a pool for each worker is seen to.
     pub umem: UmemConfig,
-    pub options: Options,
+    pub options: WorkerOptions,
     /// Those of AF_XDP ports.
     pub programs: Arc<dyn Programs>,
 }
@@ -61,7 +61,7 @@ pub struct WorkerConfig {
 
 /// What a worker said at its end.
 #[derive(Debug)]
-pub struct Report {
+pub struct WorkerReport {
     pub worker: usize,
     pub status: WorkerStatus,
     pub audit: WorkerAudit,
@@ -81,7 +81,7 @@ pub struct Engine {
 }
 
 struct Running {
-    thread: JoinHandle<Option<Report>>,
+    thread: JoinHandle<Option<WorkerReport>>,
     shared: Arc<Shared>,
 }
 
@@ -189,7 +189,7 @@ impl Engine {
     fn start_in(
         umem: Umem,
         context: PortContext,
-        options: Options,
+        options: WorkerOptions,
         workers: Vec<WorkerConfig>,
     ) -> Result<Self, EngineError> {
         let mut engine = Self {
@@ -330,11 +330,11 @@ impl Engine {
     }
 
     /// Ends all workers; what each had to say.
-    pub fn stop(mut self) -> Vec<Result<Report, EngineError>> {
+    pub fn stop(mut self) -> Vec<Result<WorkerReport, EngineError>> {
         self.stop.store(true, Relaxed);
         let joined = std::mem::take(&mut self.workers).into_iter().map(|w| w.thread.join());
         // Started, each has a report.
-        let report = |(n, joined): (usize, thread::Result<Option<Report>>)| {
+        let report = |(n, joined): (usize, thread::Result<Option<WorkerReport>>)| {
             joined.ok().flatten().ok_or(EngineError::Panicked(n))
         };
         joined.enumerate().map(report).collect()
@@ -354,7 +354,7 @@ struct WorkerThread {
     n: usize,
     umem: Umem,
     context: PortContext,
-    options: Options,
+    options: WorkerOptions,
     /// Every worker's ports are: what one asks may be answered at another's.
     open: Arc<AtomicBool>,
 }
@@ -366,7 +366,7 @@ impl WorkerThread {
         stop: &AtomicBool,
         shared: &Shared,
         ready: &Sender<Opened>,
-    ) -> Option<Report> {
+    ) -> Option<WorkerReport> {
         let opened = self.pin(config.cpu).and_then(|()| self.open(config));
         let (pool, ports) = match opened {
             Ok(opened) => opened,
@@ -411,7 +411,7 @@ impl WorkerThread {
                 let lost = audit.lost_frames > 0;
                 let leaks =
                     if lost { leak::left_behind(self.umem.watch(), &pool) } else { Vec::new() };
-                return Some(Report { worker: self.n, status, audit, leaks, error });
+                return Some(WorkerReport { worker: self.n, status, audit, leaks, error });
             }
             worker = Worker::new(pool, ports, (config.app)(), self.options);
         }

@@ -26,7 +26,7 @@ pub enum Idle {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Options {
+pub struct WorkerOptions {
     /// Packets asked of a port at once, 1 to 4 096.
     pub burst: usize,
     /// Packets that may wait to be sent by one port.
@@ -34,7 +34,7 @@ pub struct Options {
     pub idle: Idle,
 }
 
-impl Default for Options {
+impl Default for WorkerOptions {
     fn default() -> Self {
         Self { burst: 64, waiting: 256, idle: Idle::default() }
     }
@@ -52,7 +52,7 @@ pub struct Worker<A> {
     app: A,
     incoming: Batch,
     tx_queues: TxQueues,
-    options: Options,
+    options: WorkerOptions,
     /// When the last round began; what passed since then was busy or not.
     last: Cycles,
     was_busy: bool,
@@ -114,7 +114,7 @@ impl std::fmt::Display for WorkerAudit {
 
 impl<A: App> Worker<A> {
     /// A worker whose ports were opened with this pool.
-    pub fn new(pool: Pool, ports: Vec<Box<dyn Port>>, app: A, options: Options) -> Self {
+    pub fn new(pool: Pool, ports: Vec<Box<dyn Port>>, app: A, options: WorkerOptions) -> Self {
         let burst = options.burst.clamp(1, 4096);
         name_stages(&pool, &app);
         Self {

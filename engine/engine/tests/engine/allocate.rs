@@ -2,7 +2,7 @@
 
 use ringway_engine::apps::{Bid, Icmp, L2fwd, Macs, Sink, Source, UdpEcho};
 use ringway_engine::ports::{Memory, Null};
-use ringway_engine::{App, Options, Port as _, Worker};
+use ringway_engine::{App, Port as _, Worker, WorkerOptions};
 use ringway_wire::IntoBytes as _;
 use ringway_xsk::Batch;
 
@@ -24,7 +24,8 @@ fn none_for_a_packet() {
     for app in apps {
         let (pool, name) = (pool(1024), app.name());
         let (mut outside, inside) = Memory::pair("test", &pool, 256).unwrap();
-        let mut worker = Worker::new(pool.clone(), vec![Box::new(inside)], app, Options::default());
+        let mut worker =
+            Worker::new(pool.clone(), vec![Box::new(inside)], app, WorkerOptions::default());
         let questions = [
             frames::ping(),
             frames::solicitation(frames::THEIR_V6),
@@ -70,7 +71,8 @@ fn none_between_null_ports() {
         let (pool, name) = (pool(1024), app.name());
         let ends_here = name == "sink";
         let port = Null::open("null".into(), &pool, template).unwrap();
-        let mut worker = Worker::new(pool.clone(), vec![Box::new(port)], app, Options::default());
+        let mut worker =
+            Worker::new(pool.clone(), vec![Box::new(port)], app, WorkerOptions::default());
         worker.round().unwrap();
         let rounds = || (0..1000).for_each(|_| assert!(worker.round().unwrap()));
         assert_eq!(allocations(rounds), 0, "{name}");

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use ringway_engine::apps::{L2fwd, Macs};
 use ringway_engine::ports::Memory;
 use ringway_engine::{
-    App, Burst, Cycles, Options, Port, PortError, PortStatistics, Reason, Verdict, Worker,
+    App, Burst, Cycles, Port, PortError, PortStatistics, Reason, Verdict, Worker, WorkerOptions,
 };
 use ringway_xsk::{Batch, Packet};
 
@@ -64,7 +64,7 @@ fn every_verdict_is_counted() {
 fn what_waits_at_the_end() {
     let pool = pool(256);
     let (mut outside, inside) = Memory::pair("test", &pool, 64).unwrap();
-    let options = Options { waiting: 70, ..Options::default() };
+    let options = WorkerOptions { waiting: 70, ..WorkerOptions::default() };
     // Nobody takes what it sends.
     let app = Told(Verdict::Forward(0));
     let mut worker = Worker::new(pool.clone(), vec![Box::new(inside)], app, options);
@@ -142,7 +142,7 @@ fn with_strange(strange: Strange) -> (Memory, Worker<L2fwd>) {
     let pool = pool(256);
     let (mut outside, inside) = Memory::pair("test", &pool, 64).unwrap();
     let ports: Vec<Box<dyn Port>> = vec![Box::new(inside), Box::new(strange)];
-    let worker = Worker::new(pool, ports, L2fwd::new(Macs::AsIs), Options::default());
+    let worker = Worker::new(pool, ports, L2fwd::new(Macs::AsIs), WorkerOptions::default());
     send(&mut outside, &worker, 10);
     (outside, worker)
 }
@@ -169,7 +169,7 @@ fn what_came_before_a_port_failed_is_no_leak() {
     batch.iter_mut().for_each(|packet| packet.append(&frames::ping()).unwrap());
     let strange = Strange { brings: batch.drain().collect(), ..Strange::default() };
     let ports: Vec<Box<dyn Port>> = vec![Box::new(strange), Box::new(inside)];
-    let mut worker = Worker::new(pool, ports, L2fwd::new(Macs::AsIs), Options::default());
+    let mut worker = Worker::new(pool, ports, L2fwd::new(Macs::AsIs), WorkerOptions::default());
     let error = worker.round().unwrap_err().to_string();
     assert_eq!(error, "strange: it ends here; look elsewhere");
     assert_eq!(outside.rx_burst(&mut batch).unwrap(), 10);

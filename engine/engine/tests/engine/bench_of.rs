@@ -1,7 +1,7 @@
 //! A worker with one port, and the other end of its cable.
 
 use ringway_engine::ports::Memory;
-use ringway_engine::{App, Options, Port as _, Worker};
+use ringway_engine::{App, Port as _, Worker, WorkerOptions};
 use ringway_xsk::{Batch, Pool, Umem, UmemConfig};
 
 pub struct Bench<A> {
@@ -27,7 +27,8 @@ impl<A: App> Bench<A> {
 
     pub fn of_pool(app: A, pool: Pool) -> Self {
         let (outside, inside) = Memory::pair("test", &pool, 256).unwrap();
-        let worker = Worker::new(pool.clone(), vec![Box::new(inside)], app, Options::default());
+        let worker =
+            Worker::new(pool.clone(), vec![Box::new(inside)], app, WorkerOptions::default());
         Self { pool, outside, worker, batch: Batch::new(256) }
     }
 

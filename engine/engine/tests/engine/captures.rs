@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use ringway_engine::apps::{L2fwd, Macs, Sink};
 use ringway_engine::{
-    App, Burst, Cycles, Engine, EngineConfig, EngineError, Reason, Report, Verdict, WorkerConfig,
+    App, Burst, Cycles, Engine, EngineConfig, EngineError, Reason, Verdict, WorkerConfig,
+    WorkerReport,
 };
 use ringway_xsk::UmemConfig;
 
@@ -45,7 +46,7 @@ fn start<A: App + 'static>(
     Engine::start(&config, vec![WorkerConfig { cpu: None, ports, app }])
 }
 
-fn ends(engine: Engine) -> Report {
+fn ends(engine: Engine) -> WorkerReport {
     while !engine.is_over() {
         std::thread::yield_now();
     }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use ringway_engine::apps::{AskError, Asked, Host, Icmp, Ping, Pinged};
 use ringway_engine::ports::Memory;
-use ringway_engine::{App, Burst, Cycles, Options, Port, Reason, Verdict, Worker};
+use ringway_engine::{App, Burst, Cycles, Port, Reason, Verdict, Worker, WorkerOptions};
 use ringway_wire::Mac;
 use ringway_xsk::Batch;
 
@@ -84,13 +84,14 @@ fn answers_arrive_at_another_worker() {
             (Box::new(one) as Box<dyn Port>, Box::new(two) as Box<dyn Port>)
         };
         let ((a, to_a), (b, to_b), (c, to_c)) = (ends("a"), ends("b"), ends("c"));
-        let worker = |port, ping| Worker::new(pool.clone(), vec![port], ping, Options::default());
+        let worker =
+            |port, ping| Worker::new(pool.clone(), vec![port], ping, WorkerOptions::default());
         let mut asks = worker(a, ping());
         let mut listens = worker(b, ping().that_listens());
         let mut answers =
-            Worker::new(pool.clone(), vec![c], Icmp::new(host(2)), Options::default());
+            Worker::new(pool.clone(), vec![c], Icmp::new(host(2)), WorkerOptions::default());
         let between = vec![to_a, to_b, to_c];
-        let mut between = Worker::new(pool.clone(), between, Astray, Options::default());
+        let mut between = Worker::new(pool.clone(), between, Astray, WorkerOptions::default());
         let deadline = Instant::now() + Duration::from_secs(20);
         while !asks.is_finished() {
             assert!(Instant::now() < deadline, "{:?}", pinged.lock().unwrap());
@@ -118,7 +119,7 @@ fn pinged(address: &str, count: u64) -> Pinged {
     let ping = Ping::new(host(1), asked, 77, pinged.clone()).unwrap();
     let (one, two) = Memory::pair("a", &pool, 64).unwrap();
     let (three, four) = Memory::pair("b", &pool, 64).unwrap();
-    let options = Options::default();
+    let options = WorkerOptions::default();
     let mut asks = Worker::new(pool.clone(), vec![Box::new(one)], ping, options);
     let between: Vec<Box<dyn Port>> = vec![Box::new(two), Box::new(three)];
     let mut between = Worker::new(pool.clone(), between, Bad::default(), options);
@@ -166,7 +167,8 @@ fn the_first_request_is_number_one_and_the_second_comes_an_interval_later() {
         };
         let ping = Ping::new(host(1), asked, 77, pinged.clone()).unwrap();
         let (inside, mut outside) = Memory::pair("a", &pool, 64).unwrap();
-        let mut asks = Worker::new(pool.clone(), vec![Box::new(inside)], ping, Options::default());
+        let mut asks =
+            Worker::new(pool.clone(), vec![Box::new(inside)], ping, WorkerOptions::default());
         let (mut numbers, mut batch) = (Vec::new(), Batch::new(8));
         for _ in 0..100 {
             asks.round().unwrap();

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use ringway_engine::apps::{L2fwd, Macs, Sink, Source};
 use ringway_engine::{
-    App, AppFactory, Burst, Cycles, Engine, EngineConfig, EngineError, Idle, Options, Report,
-    Verdict, WorkerConfig,
+    App, AppFactory, Burst, Cycles, Engine, EngineConfig, EngineError, Idle, Verdict, WorkerConfig,
+    WorkerOptions, WorkerReport,
 };
 use ringway_xsk::UmemConfig;
 
@@ -16,7 +16,7 @@ use crate::frames;
 
 fn config(idle: Idle) -> EngineConfig {
     let umem = UmemConfig { frames: 4096, ..UmemConfig::default() };
-    let options = Options { idle, ..Options::default() };
+    let options = WorkerOptions { idle, ..WorkerOptions::default() };
     EngineConfig { umem, options, ..EngineConfig::default() }
 }
 
@@ -36,7 +36,7 @@ fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-fn balanced(reports: &[Result<Report, EngineError>]) {
+fn balanced(reports: &[Result<WorkerReport, EngineError>]) {
     for report in reports {
         let report = report.as_ref().unwrap();
         assert!(report.error.is_none(), "{:?}", report.error);

@@ -9,7 +9,7 @@ use crate::workload::Workload;
 
 /// An input that changes I/O path or machines.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Change {
+pub struct InputChange {
     /// Which input, and how.
     pub what: String,
     pub road: IoPath,
@@ -49,7 +49,7 @@ pub(crate) fn changes(
     costs: &Costs,
     road: IoPath,
     machines: u64,
-) -> Vec<Change> {
+) -> Vec<InputChange> {
     let mut changes = Vec::new();
     for (name, change) in INPUTS {
         for (word, by) in [("twice the", 2.0), ("half the", 0.5)] {
@@ -62,7 +62,7 @@ pub(crate) fn changes(
             let Some(demand) = demand(&other, costs, then) else { continue };
             if (then, demand.machines) != (road, machines) {
                 let what = format!("{word} {name}");
-                changes.push(Change { what, road: then, machines: demand.machines + 1 });
+                changes.push(InputChange { what, road: then, machines: demand.machines + 1 });
             }
         }
     }

@@ -8,7 +8,7 @@ use crate::Error;
 use crate::costs::{Costs, IoPath, NsCost};
 use crate::demand::{self, Demand, Limit, demand};
 use crate::workload::{Work, Workload};
-use changes::{Change, changes};
+use changes::{InputChange, changes};
 
 /// What one I/O path would take.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -78,7 +78,7 @@ pub struct Answer {
     pub rule_of_thumb: &'static str,
     pub rule_from: &'static str,
     /// What would change I/O path or machines.
-    pub changes: Vec<Change>,
+    pub changes: Vec<InputChange>,
 }
 
 /// Sizes a workload.

@@ -19,7 +19,7 @@ use crate::benches::engine::{Case, Engine};
 use crate::benches::packet::report::PacketFigures;
 use crate::benches::packet::{Ip, Packet, Path};
 use crate::benches::tcp::memory::report::MemoryFigures;
-use crate::benches::tcp::memory::{Side, State, TcpMemory};
+use crate::benches::tcp::memory::{Side, SocketState, TcpMemory};
 use crate::demo::clean::guarded;
 use crate::harness::machine::Machine;
 use crate::harness::{Harness, Progress, Repeated, Rounds, run};
@@ -47,7 +47,7 @@ pub fn calibrate(reference: Costs, progress: Progress<'_>) -> Result<Costs> {
     let repeated = Repeated { rounds: Rounds { count: FEW_ROUNDS }, seconds: 2 };
     let engine = Engine { only: vec![Case::UdpEcho, Case::AfXdpL2fwd], repeated };
     figures.engine(&run(&engine, progress)?.figures);
-    let only = vec![State::Idle, State::TimeWait];
+    let only = vec![SocketState::Idle, SocketState::TimeWait];
     let memory = TcpMemory { only, connections: None, rounds: Rounds { count: FEW_ROUNDS } };
     figures.memory(&run(&memory, progress)?.figures);
     let costs = figures.costs(reference, &Machine::with(&[]));
@@ -120,14 +120,14 @@ impl Figures {
     }
 
     fn memory(&mut self, figures: &MemoryFigures) {
-        let bytes = |state: State, side: Side| {
+        let bytes = |state: SocketState, side: Side| {
             let row = figures.states.iter().find(|row| row.state == state && row.side == side)?;
             let middle = row.bytes_per_socket as f64;
             Some(Figure { middle, apart: middle * row.spread_percent.unwrap_or(0.0) / 100.0 })
         };
-        self.established = bytes(State::Idle, Side::Server);
-        self.connected = bytes(State::Idle, Side::Client);
-        self.time_wait = bytes(State::TimeWait, Side::Client);
+        self.established = bytes(SocketState::Idle, Side::Server);
+        self.connected = bytes(SocketState::Idle, Side::Client);
+        self.time_wait = bytes(SocketState::TimeWait, Side::Client);
     }
 
     fn costs(&self, reference: Costs, machine: &Machine) -> Costs {

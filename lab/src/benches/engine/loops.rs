@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use ringway_engine::apps::{L2fwd, Macs};
 use ringway_engine::ports::Null;
-use ringway_engine::{Options, Worker};
+use ringway_engine::{Worker, WorkerOptions};
 use ringway_wire::{
     BuildError, Builder, Ethernet, Header as _, Ipv4, Mac, Malformed, Udp, ethertype, protocol,
 };
@@ -80,7 +80,7 @@ fn macswap(time: Duration) -> Result<Figure> {
     let pool = pool()?;
     let port = Null::open("null:64".into(), &pool, vec![0; 64]);
     let port = port.map_err(|error| failed(error.to_string()))?;
-    let options = Options { burst: BURST, ..Options::default() };
+    let options = WorkerOptions { burst: BURST, ..WorkerOptions::default() };
     let app = L2fwd::new(Macs::Swap);
     let mut worker = Worker::new(pool, vec![Box::new(port)], app, options);
     let figure = repeat(time, || drop(worker.round()));

@@ -130,7 +130,7 @@ impl Report {
         address: IpAddr,
         pinged: &Pinged,
         seconds: f64,
-        ended: &[ringway_engine::Report],
+        ended: &[ringway_engine::WorkerReport],
     ) -> Self {
         let (sent, answered) = (pinged.sent, pinged.answered());
         let rtt = pinged.rtt.milliseconds();

@@ -15,7 +15,7 @@ use ringway_bpf_tests::cast::*;
 use ringway_bpf_tests::clock::now;
 use ringway_bpf_tests::frame::flags::*;
 use ringway_bpf_tests::frame::{Frame, TCP, UDP};
-use ringway_bpf_tests::mapped::Mapping;
+use ringway_bpf_tests::mapping::Mapping;
 use ringway_bpf_tests::mutate::Random;
 use ringway_bpf_tests::run::pin;
 use ringway_bpf_tests::{Flow, World, audit, ports, wire};

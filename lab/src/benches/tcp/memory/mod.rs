@@ -6,7 +6,7 @@
 
 mod moment;
 pub(crate) mod report;
-mod state;
+mod socket_state;
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -17,7 +17,7 @@ use rustix::event::epoll;
 use rustix::fd::OwnedFd;
 use serde_json::{Value, json};
 
-pub use state::State;
+pub use socket_state::SocketState;
 
 use self::moment::Moment;
 use self::report::{MemoryFigures, Row};
@@ -56,7 +56,7 @@ const TRIES: u32 = 5;
 pub struct TcpMemory {
     /// Only these states.
     #[arg(long, value_name = "STATE", value_delimiter = ',')]
-    pub only: Vec<State>,
+    pub only: Vec<SocketState>,
     /// Connections in each state [default: 8000, or as many as open files and memory allow].
     #[arg(long, value_name = "N", value_parser = whole::<u32>(LEAST_CONNECTIONS.into()..=1_000_000))]
     pub connections: Option<u32>,
@@ -97,7 +97,7 @@ struct Measured {
     no_memcg: Option<String>,
 }
 
-impl Case for State {
+impl Case for SocketState {
     fn key(&self) -> Value {
         json!({ "state": self })
     }
@@ -113,9 +113,9 @@ impl Scenario for TcpMemory {
 
     fn measure(&self, harness: &mut Harness<'_>) -> Result<MemoryFigures> {
         let (connections, names) = (self.possible()?, Names::read());
-        let mut states = harness::chosen(&State::ALL, &self.only);
+        let mut states = harness::chosen(&SocketState::ALL, &self.only);
         let mut no_memcg = None;
-        let mut all: BTreeMap<(State, Side), Vec<Share>> = BTreeMap::new();
+        let mut all: BTreeMap<(SocketState, Side), Vec<Share>> = BTreeMap::new();
         harness.rounds(self.rounds.count, &mut states, |harness, _, &state| {
             let measured = measure(state, connections, &names)?;
             let disturbed = measured.disturbed > QUIET;
@@ -171,7 +171,7 @@ fn files_for(connections: u32) -> u64 {
 }
 
 /// One state, again where strangers' objects came between; the least disturbed measurement counts.
-fn measure(state: State, connections: u32, names: &Names) -> Result<Measured> {
+fn measure(state: SocketState, connections: u32, names: &Names) -> Result<Measured> {
     let mut best = measure_once(state, connections, names)?;
     for _ in 1..TRIES {
         if best.disturbed <= QUIET {
@@ -187,7 +187,7 @@ fn measure(state: State, connections: u32, names: &Names) -> Result<Measured> {
 
 /// In a namespace of its own, which takes with it what is in TIME_WAIT, and a cgroup where there
 /// can be one.
-fn measure_once(state: State, connections: u32, names: &Names) -> Result<Measured> {
+fn measure_once(state: SocketState, connections: u32, names: &Names) -> Result<Measured> {
     let namespace = Namespace::new("tcpmem")?;
     // Both ends are here: more ports than the 28 232 that clients have by default are of no use,
     // but the range may have been narrowed by whoever set the machine up.
@@ -198,7 +198,7 @@ fn measure_once(state: State, connections: u32, names: &Names) -> Result<Measure
 }
 
 fn inside(
-    state: State,
+    state: SocketState,
     connections: u32,
     names: &Names,
     cgroup: Option<&Cgroup>,
@@ -231,7 +231,7 @@ fn connect(
     connections: u32,
     listener: &OwnedFd,
     to: SocketAddrV4,
-    state: State,
+    state: SocketState,
     set: &OwnedFd,
 ) -> std::io::Result<Vec<Pair>> {
     let mut pairs = Vec::with_capacity(connections as usize);
@@ -280,7 +280,7 @@ mod tests {
         }
         limits::open_files();
         const CONNECTIONS: u32 = 3000;
-        let measured = measure(State::Idle, CONNECTIONS, &Names::read()).unwrap();
+        let measured = measure(SocketState::Idle, CONNECTIONS, &Names::read()).unwrap();
         for share in &measured.shares {
             let inode = share.caches["sock_inode_cache"] / f64::from(CONNECTIONS);
             assert!((700.0..1100.0).contains(&inode), "{measured:?}");

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 
-use super::{Share, Side, State};
+use super::{Share, Side, SocketState};
 use crate::Result;
 use crate::benches::tcp::memcg::{Cgroup, Charged};
 use crate::benches::tcp::slab::{Names, Slabs};
@@ -34,7 +34,7 @@ impl Moment {
     pub(super) fn strangers_since(
         &self,
         without: &Self,
-        (state, side): (State, Side),
+        (state, side): (SocketState, Side),
         connections: u32,
     ) -> f64 {
         let differs = |cache: &&str| {
@@ -50,7 +50,7 @@ impl Moment {
         &self,
         without: &Self,
         names: &Names,
-        (state, side): (State, Side),
+        (state, side): (SocketState, Side),
         connections: u32,
     ) -> Share {
         let mut caches = BTreeMap::new();
@@ -99,12 +99,24 @@ mod tests {
             let now = moment(JUDGED.map(|cache| (cache, 50 + with.next().unwrap())));
             (now.strangers_since(&before, (state, side), 100) * 100.0).round()
         };
-        assert_eq!(of(State::Idle, Side::Client, [100, 100, 100, 100, 0]), 0.0);
-        assert_eq!(of(State::TimeWait, Side::Client, [0, 0, 0, 0, 100]), 0.0);
-        assert_eq!(of(State::TimeWait, Side::Server, [0; 5]), 0.0);
-        assert_eq!(of(State::TimeWait, Side::Client, [0, 0, 0, 0, 107]), 7.0, "others' TIME_WAIT");
-        assert_eq!(of(State::TimeWait, Side::Client, [0, 0, 0, 4, 100]), 4.0, "others' sockets");
-        assert_eq!(of(State::Idle, Side::Server, [105, 100, 100, 100, 0]), 5.0, "others' files");
+        assert_eq!(of(SocketState::Idle, Side::Client, [100, 100, 100, 100, 0]), 0.0);
+        assert_eq!(of(SocketState::TimeWait, Side::Client, [0, 0, 0, 0, 100]), 0.0);
+        assert_eq!(of(SocketState::TimeWait, Side::Server, [0; 5]), 0.0);
+        assert_eq!(
+            of(SocketState::TimeWait, Side::Client, [0, 0, 0, 0, 107]),
+            7.0,
+            "others' TIME_WAIT"
+        );
+        assert_eq!(
+            of(SocketState::TimeWait, Side::Client, [0, 0, 0, 4, 100]),
+            4.0,
+            "others' sockets"
+        );
+        assert_eq!(
+            of(SocketState::Idle, Side::Server, [105, 100, 100, 100, 0]),
+            5.0,
+            "others' files"
+        );
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use ringway_terminal::text::counted;
 use serde::Serialize;
 
-use super::{Share, Side, State};
+use super::{Share, Side, SocketState};
 use crate::harness::Figures;
 use crate::harness::plot::{Bar, Page};
 use crate::harness::table::{Column, or_dash, table};
@@ -32,7 +32,7 @@ pub struct MemoryFigures {
 /// One side of a state.
 #[derive(Debug, Serialize)]
 pub struct Row {
-    pub state: State,
+    pub state: SocketState,
     pub side: Side,
     /// What it is, for people.
     pub what: &'static str,
@@ -72,9 +72,9 @@ impl MemoryFigures {
         rounds: u32,
         by_cache: bool,
         no_memcg: Option<String>,
-        shares: &BTreeMap<(State, Side), Vec<Share>>,
+        shares: &BTreeMap<(SocketState, Side), Vec<Share>>,
     ) -> Self {
-        let row = |((state, side), shares): (&(State, Side), &Vec<Share>)| {
+        let row = |((state, side), shares): (&(SocketState, Side), &Vec<Share>)| {
             Row::new(*state, *side, connections, shares)
         };
         let method = if by_cache { "slabinfo" } else { "meminfo" };
@@ -123,7 +123,7 @@ impl Figures for MemoryFigures {
             Bar { label, parts, mark: row.source_bytes.map(|bytes| bytes as f64) }
         };
         // A whole record is so much that beside it nothing else could be told apart.
-        let is_tls = |row: &&Row| matches!(row.state, State::TlsSent | State::TlsRead);
+        let is_tls = |row: &&Row| matches!(row.state, SocketState::TlsSent | SocketState::TlsRead);
         let (tls, small): (Vec<_>, Vec<_>) = self.states.iter().partition(is_tls);
         for (title, rows) in
             [("Bytes a socket, by the kernel's cache", small), ("With a TLS record of 16 KiB", tls)]
@@ -142,7 +142,7 @@ impl Figures for MemoryFigures {
 }
 
 impl Row {
-    pub(super) fn new(state: State, side: Side, connections: u32, shares: &[Share]) -> Self {
+    pub(super) fn new(state: SocketState, side: Side, connections: u32, shares: &[Share]) -> Self {
         let each = |bytes: f64| bytes / f64::from(connections);
         let caches_of = |share: &Share| -> BTreeMap<String, f64> {
             let caches = share.caches.iter().map(|(name, bytes)| (name.clone(), each(*bytes)));
@@ -233,8 +233,8 @@ mod tests {
             share(&[("TCP", 2900.0), ("filp", 200.0)]),
         ];
         let shares = [
-            ((State::Idle, Side::Client), rounds),
-            ((State::TimeWait, Side::Server), vec![share(&[("TCP", -1.0)])]),
+            ((SocketState::Idle, Side::Client), rounds),
+            ((SocketState::TimeWait, Side::Server), vec![share(&[("TCP", -1.0)])]),
         ];
         MemoryFigures::new(100, 3, true, None, &shares.into())
     }
@@ -261,7 +261,7 @@ mod tests {
             share(&[("TCP", 200.0), ("filp", 10.0)]),
             share(&[("TCP", 150.0), ("filp", 50.0)]),
         ];
-        let row = Row::new(State::Idle, Side::Client, 100, &rounds);
+        let row = Row::new(SocketState::Idle, Side::Client, 100, &rounds);
         assert_eq!(row.bytes_per_socket, 200);
         assert_eq!(row.caches.values().sum::<f64>(), 200.0);
     }
@@ -270,9 +270,10 @@ mod tests {
     fn disturbed_rounds_do_not_count() {
         let disturbed = |bytes| Share { disturbed: true, ..share(&[("TCP", bytes)]) };
         let rounds = [disturbed(9000.0), share(&[("TCP", 2500.0)]), disturbed(9100.0)];
-        let row = Row::new(State::Idle, Side::Client, 100, &rounds);
+        let row = Row::new(SocketState::Idle, Side::Client, 100, &rounds);
         assert_eq!((row.bytes_per_socket, row.disturbed_rounds, row.disturbed), (2500, 2, false));
-        let row = Row::new(State::Idle, Side::Client, 100, &[disturbed(1.0), disturbed(9100.0)]);
+        let row =
+            Row::new(SocketState::Idle, Side::Client, 100, &[disturbed(1.0), disturbed(9100.0)]);
         assert!(row.disturbed && row.spread().starts_with('!'), "{row:?}");
     }
 

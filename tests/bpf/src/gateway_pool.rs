@@ -1,5 +1,6 @@
-//! Gateways that are used again: the verifier takes longer over one than most tests last. A world
-//! gives its own back, emptied; the next world of that size writes its tables over what is left.
+//! Gateways that worlds use one after the other: the verifier takes longer over one than most tests
+//! last. A world gives its own back, emptied; the next world of that size writes its tables over
+//! the rest.
 
 use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -13,7 +14,7 @@ use ringway_kernel::Gateway;
 
 use crate::audit;
 use crate::dry::Dry;
-use crate::whole::clear;
+use crate::map_batch::clear;
 
 /// What packets write, and tables do not.
 const WRITTEN: [&str; 12] = [
@@ -40,7 +41,7 @@ static SPARE: Mutex<Vec<(u32, Gateway, Option<Dry>)>> = Mutex::new(Vec::new());
 
 /// A gateway, and the dry instance that is asked before each frame once it is loaded.
 #[derive(Debug)]
-pub struct Lent {
+pub struct PooledGateway {
     /// `None` only while it is dropped.
     gateway: Option<Gateway>,
     pub(crate) dry: Mutex<Option<Dry>>,
@@ -48,7 +49,7 @@ pub struct Lent {
     spoilt: AtomicBool,
 }
 
-impl Lent {
+impl PooledGateway {
     /// One for so many flows that was used before, if there is any.
     pub(crate) fn spare(flows: u32) -> Option<Self> {
         let mut spare = SPARE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -70,7 +71,7 @@ impl Lent {
     }
 }
 
-impl Deref for Lent {
+impl Deref for PooledGateway {
     type Target = Gateway;
 
     fn deref(&self) -> &Gateway {
@@ -78,13 +79,13 @@ impl Deref for Lent {
     }
 }
 
-impl DerefMut for Lent {
+impl DerefMut for PooledGateway {
     fn deref_mut(&mut self) -> &mut Gateway {
         self.gateway.as_mut().unwrap()
     }
 }
 
-impl Drop for Lent {
+impl Drop for PooledGateway {
     fn drop(&mut self) {
         let Some(gateway) = self.gateway.take() else { return };
         if std::thread::panicking() || self.spoilt.load(Ordering::Relaxed) {

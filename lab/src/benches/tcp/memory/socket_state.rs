@@ -17,7 +17,7 @@ const RECORD: usize = 16384 + 1 + 5 + 16;
 
 named! {
     /// What has become of a connection.
-    pub enum State {
+    pub enum SocketState {
         Idle = "established",
         Epoll = "established-epoll",
         ClientSent = "client-sent-unread",
@@ -32,9 +32,9 @@ named! {
     }
 }
 
-use State::*;
+use SocketState::*;
 
-impl State {
+impl SocketState {
     /// What it is, for people.
     pub fn what(self) -> &'static str {
         match self {

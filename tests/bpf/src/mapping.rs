@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
-use crate::whole::info_of;
+use crate::map_batch::info_of;
 
 #[derive(Debug)]
 pub struct Mapping {

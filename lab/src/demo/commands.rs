@@ -1,10 +1,15 @@
-//! What to try with a demo that was left standing.
+//! Commands to try with a demo that was left standing.
 
 use std::path::Path;
 
-use super::Command;
 use super::site::{SERVICE_V4, Site};
 use crate::{Result, programs};
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Command {
+    pub what: String,
+    pub line: String,
+}
 
 /// Five commands, the last of which takes it all down.
 pub(super) fn commands(ringway: &Path, site: &mut Site) -> Result<Vec<Command>> {
