@@ -8,7 +8,6 @@ pub(crate) mod named;
 pub(crate) mod plot;
 pub(crate) mod report;
 pub(crate) mod table;
-pub(crate) mod tool;
 pub(crate) mod wrk;
 
 use std::fmt::Display;

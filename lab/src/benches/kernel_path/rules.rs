@@ -4,9 +4,8 @@ use std::fmt::Write as _;
 
 use ringway_testnet::Namespace;
 
-use crate::Result;
 use crate::harness::named::named;
-use crate::harness::tool;
+use crate::{Result, programs};
 
 named! {
     /// Who keeps the rules, and which half of the kernel goes through them.
@@ -26,20 +25,20 @@ impl Firewall {
         if self == Self::Nft {
             let mut command = namespace.tool("nft")?;
             command.args(["-f", "-"]);
-            return tool::feed(command, "nft", &nft(count));
+            return programs::feed(command, "nft", &nft(count));
         }
         let program = format!("{self}-restore");
         let mut command = namespace.tool(&program)?;
         // Else it locks, and leaves, /run/xtables.lock of the machine.
         command.env("XTABLES_LOCKFILE", namespace.directory().join("xtables.lock"));
-        tool::feed(command, &program, &iptables(count))
+        programs::feed(command, &program, &iptables(count))
     }
 
     /// Takes the rules away again.
     pub(super) fn clear(self, namespace: &Namespace) -> Result<()> {
         match self {
             Self::IptablesLegacy => self.fill(namespace, 0),
-            _ => tool::run(namespace, "nft", &["flush", "ruleset"]),
+            _ => programs::run(namespace, "nft", &["flush", "ruleset"]),
         }
     }
 }

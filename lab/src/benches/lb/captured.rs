@@ -6,8 +6,7 @@ use std::time::Duration;
 use ringway_testnet::{Signal, tools};
 use serde_json::Value;
 
-use super::path::Path;
-use super::path_setup::PathSetup;
+use super::path::{Path, PathSetup};
 use crate::harness::{Harness, wrk};
 use crate::{Error, Result};
 

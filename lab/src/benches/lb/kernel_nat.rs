@@ -3,8 +3,7 @@
 use ringway_testnet::{Namespace, OneBridge};
 
 use super::balancer::{Balancer, PORT, v4, write};
-use crate::harness::tool;
-use crate::{Error, Result};
+use crate::{Error, Result, programs};
 
 pub(super) fn nftables(net: &OneBridge) -> Result<Balancer> {
     let address = v4(net.balancer.v4);
@@ -21,7 +20,7 @@ pub(super) fn nftables(net: &OneBridge) -> Result<Balancer> {
     let ns = &net.balancer.ns;
     let sysctls = forward(ns)?;
     let file = write(ns, "balancer.nft", &rules)?;
-    tool::run(ns, "nft", &["-f", &file.to_string_lossy()])?;
+    programs::run(ns, "nft", &["-f", &file.to_string_lossy()])?;
     Ok(Balancer { address, configuration: format!("{sysctls}{rules}"), child: None, _xdp: None })
 }
 
@@ -45,10 +44,10 @@ pub(super) fn ipvs(net: &OneBridge) -> Result<Balancer> {
     for line in rules.lines() {
         let mut ipvsadm = ns.tool("ipvsadm").map_err(|e| Error::Unavailable(e.to_string()))?;
         ipvsadm.args(line.split(' '));
-        tool::feed(ipvsadm, "ipvsadm", "")?;
+        programs::feed(ipvsadm, "ipvsadm", "")?;
     }
     let file = write(ns, "balancer.nft", masquerade)?;
-    tool::run(ns, "nft", &["-f", &file.to_string_lossy()])?;
+    programs::run(ns, "nft", &["-f", &file.to_string_lossy()])?;
     let configuration = format!("{sysctls}net.ipv4.vs.conntrack=1\n{rules}{masquerade}");
     Ok(Balancer { address, configuration, child: None, _xdp: None })
 }

@@ -17,7 +17,6 @@ pub(crate) mod captured;
 mod gateway;
 mod kernel_nat;
 mod path;
-mod path_setup;
 mod proxies;
 mod report;
 
@@ -32,7 +31,7 @@ pub use path::Path;
 
 use crate::harness::{self, Case, Harness, Repeated, Scenario, wrk};
 use crate::{Result, programs};
-use path_setup::PathSetup;
+use path::PathSetup;
 use report::LbFigures;
 
 /// HTTP through Ringway, nginx, haproxy and nftables, in turns.

@@ -16,8 +16,7 @@ use ringway_host::Tap;
 use ringway_testnet::{End, Namespace, VethOptions, veth};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::Result;
-use crate::harness::tool;
+use crate::{Result, programs};
 
 const CLIENT: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 const SERVER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 2);
@@ -62,7 +61,7 @@ fn netem(namespace: &Namespace, device: &str, delay: Duration) -> Result<()> {
     // It holds what is under way: more than all connections have at once.
     let words =
         ["qdisc", "add", "dev", device, "root", "netem", "limit", "100000", "delay", &delay];
-    tool::run(namespace, "tc", &words)
+    programs::run(namespace, "tc", &words)
 }
 
 /// Client and server, and what is between them.

@@ -1,11 +1,14 @@
 //! The helper processes, this same binary: servers that share listeners, and clients. They take
-//! orders on standard input, a line each, and answer each with a line.
+//! orders on standard input, a line each, and answer each with a line. [`Helper`] is the other end
+//! of their pipes.
 
-use std::io::{self, BufRead, Write};
+use std::io::{self, BufRead, BufReader, Write};
 use std::net::SocketAddrV4;
 use std::os::fd::OwnedFd;
+use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 use std::time::{Duration, Instant};
 
+use ringway_testnet::Namespace;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{
@@ -14,6 +17,7 @@ use rustix::net::{
 
 use super::plan::{SERVER, SERVER_PORT, Scheme};
 use crate::benches::tcp::socket::{listener, stream, vanish};
+use crate::{Error, Result, programs};
 
 /// Bytes of a token that goes there and back.
 const TOKEN: usize = 8;
@@ -21,6 +25,82 @@ const TOKEN: usize = 8;
 const BURST: usize = 1000;
 /// For all tokens, and for a burst of connections, at most.
 const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A process of this binary that takes orders. It dies with the thread that started it.
+pub(super) struct Helper {
+    process: Child,
+    orders: Option<ChildStdin>,
+    answers: BufReader<ChildStdout>,
+}
+
+impl Helper {
+    /// Starts one in the namespace, and waits until it is ready.
+    pub(super) fn start(namespace: &Namespace, job: &str) -> Result<Self> {
+        let binary = programs::own()?;
+        let failed = |source| Error::Run { program: binary.display().to_string(), source };
+        let mut command = namespace.command(&binary);
+        command.args(["bench", "inner", job]);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());
+        let mut process = command.spawn().map_err(failed)?;
+        let missing = || failed(std::io::ErrorKind::BrokenPipe.into());
+        let answers = BufReader::new(process.stdout.take().ok_or_else(missing)?);
+        let orders = process.stdin.take();
+        let mut helper = Self { process, orders, answers };
+        match helper.answer()?.as_str() {
+            "ready" => Ok(helper),
+            other => Err(helper.failed(other)),
+        }
+    }
+
+    /// Gives an order; the answer is still to come.
+    pub(super) fn order(&mut self, line: &str) -> Result<()> {
+        let sent = self.orders.as_mut().map(|pipe| writeln!(pipe, "{line}"));
+        match sent {
+            Some(Ok(())) => Ok(()),
+            _ => Err(self.failed("it is gone")),
+        }
+    }
+
+    /// The answer to the order before.
+    pub(super) fn answer(&mut self) -> Result<String> {
+        let mut line = String::new();
+        match self.answers.read_line(&mut line) {
+            Ok(0) => Err(self.failed("it ended before it answered")),
+            Ok(_) => Ok(line.trim_end().to_owned()),
+            Err(error) => Err(self.failed(&error.to_string())),
+        }
+    }
+
+    /// Numbers of an answer.
+    pub(super) fn numbers<const N: usize>(&mut self) -> Result<[u64; N]> {
+        let answer = self.answer()?;
+        let numbers: Vec<u64> = answer.split(' ').filter_map(|word| word.parse().ok()).collect();
+        numbers.try_into().map_err(|_| self.failed(&format!("it answered {answer:?}")))
+    }
+
+    /// No more orders: it takes its sockets down and ends.
+    pub(super) fn dismiss(&mut self) {
+        self.orders = None;
+    }
+
+    /// Waits for its end after [`Helper::dismiss`].
+    pub(super) fn wait(mut self) {
+        let _ = self.process.wait();
+    }
+
+    fn failed(&self, what: &str) -> Error {
+        let program = format!("helper process {}", self.process.id());
+        Error::Failed { program, output: format!("{what}; see what it said before") }
+    }
+}
+
+impl Drop for Helper {
+    fn drop(&mut self) {
+        // Ended already: fine.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
 
 fn wrong(what: impl ToString) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, what.to_string())

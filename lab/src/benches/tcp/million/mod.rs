@@ -3,7 +3,6 @@
 //! The limit of open files is one of each process, so that many share the work: servers share their
 //! listeners (SO_REUSEPORT), clients the numbers of the connections.
 
-mod fleet;
 mod helper;
 mod plan;
 mod report;
@@ -19,7 +18,7 @@ use ringway_terminal::text::counted;
 use ringway_testnet::{Namespace, wait_until};
 use serde_json::{Value, json};
 
-use self::fleet::Helper;
+use self::helper::Helper;
 use self::plan::{Limits, Plan, Scheme};
 use self::report::{MillionFigures, Round, Sample, bytes_in_words};
 use super::counters::Counters;
