@@ -7,6 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 use ringway_config::{Backend, Config, Service, endpoint_text, nearest};
 use serde::{Deserialize, Serialize};
 
+use crate::clock::Timestamp;
 use crate::documents::status;
 use crate::error::Error;
 use crate::state_dir::State;
@@ -41,8 +42,8 @@ pub struct Override {
     pub drained: bool,
     /// Its weight while it is not drained; absent: the file's.
     pub weight: Option<u16>,
-    /// When it was said last, RFC 3339.
-    pub since: String,
+    /// When it was said last.
+    pub since: Timestamp,
 }
 
 impl Override {
@@ -223,16 +224,16 @@ impl Overrides {
             drained: o.drained,
             weight: o.weight,
             file_weight: in_file(o),
-            since: o.since.clone(),
+            since: o.since,
         };
         self.overrides.iter().map(shown).collect()
     }
 
-    /// They with one change; `now`: RFC 3339.
+    /// They with one change.
     ///
     /// # Errors
     /// There is no such service or backend, or nothing to undo.
-    pub fn with(&self, change: &Change, file: &Config, now: String) -> Result<Overrides, Error> {
+    pub fn with(&self, change: &Change, file: &Config, now: Timestamp) -> Result<Overrides, Error> {
         let mut new = self.clone();
         let (service, backend) = match change {
             Change::Clear { service, backend } => {
@@ -280,7 +281,7 @@ impl Overrides {
                 port: endpoint.port(),
                 drained: false,
                 weight: None,
-                since: String::new(),
+                since: Timestamp::default(),
             });
             self.overrides.len() - 1
         })

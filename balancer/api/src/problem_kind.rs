@@ -224,6 +224,8 @@ pub enum Subject {
     FlowTable,
     /// The records of dsr flows.
     TrackedFlows,
+    /// A check of the machine, and the first that it is about.
+    Check(&'static str, String),
 }
 
 impl fmt::Display for Subject {
@@ -234,6 +236,7 @@ impl fmt::Display for Subject {
             Subject::Service(name) => write!(f, "service {name}"),
             Subject::Checks(lack) => f.write_str(lack.name()),
             Subject::FlowTable => f.write_str("flow table"),
+            Subject::Check(_, about) => f.write_str(about),
             Subject::TrackedFlows => f.write_str("table of dsr flows"),
         }
     }

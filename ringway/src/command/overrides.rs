@@ -52,7 +52,7 @@ fn render(listed: &Listed, colour: bool) -> String {
             Cell::new(address),
             Cell::new(words),
             file,
-            Cell::new(&found.since).tone(Tone::Dim),
+            Cell::new(found.since.to_string()).tone(Tone::Dim),
         ]);
     }
     text + &table.render(colour)

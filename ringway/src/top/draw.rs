@@ -5,7 +5,7 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::{Color, Modifier, Style};
 
-use super::model::Model;
+use super::model::{Heading, Model};
 use super::sheet::{Column, Row};
 use crate::cli::TopView;
 use crate::table::Tone;
@@ -46,16 +46,13 @@ pub fn draw(model: &Model, frame: &mut Frame<'_>, colour: bool) {
         return;
     }
     let above = lines_above(area.height);
-    let heading = model.heading();
-    let bad =
-        ["unhealthy", "no daemon", "daemon silent"].iter().any(|bad| heading[0].contains(bad));
+    let Heading { health, is_bad, mut figures } = model.heading();
     if above > 0 {
-        screen.put(&heading[0], screen.tone(if bad { Tone::Bad } else { Tone::Plain }));
+        screen.put(&health, screen.tone(if is_bad { Tone::Bad } else { Tone::Plain }));
     }
     if above > 1 {
-        let every = model.delay.as_secs_f64();
-        let rates = format!("{}  every {every} s", heading[1]);
-        screen.put(&fitting(&rates, area.width.into()), Style::new());
+        figures.push(format!("every {} s", model.delay.as_secs_f64()));
+        screen.put(&fitting(&figures, area.width.into()), Style::new());
         screen.put(&views(model.view, area.width), screen.tone(Tone::Dim));
     }
     match model.help {
@@ -65,14 +62,15 @@ pub fn draw(model: &Model, frame: &mut Frame<'_>, colour: bool) {
     screen.last(&footer(model));
 }
 
-/// Figures that stand two spaces apart, closer or fewer of them on a narrow screen: one that is cut
-/// off would be another.
-fn fitting(line: &str, width: usize) -> String {
-    if line.chars().count() <= width {
-        return line.to_owned();
+/// Figures two spaces apart, closer or fewer of them on a narrow screen: one that is cut off would
+/// be another.
+fn fitting(figures: &[String], width: usize) -> String {
+    let all = figures.join("  ");
+    if all.chars().count() <= width {
+        return all;
     }
     let mut fits = String::new();
-    for figure in line.split("  ") {
+    for figure in figures {
         let space = if fits.is_empty() { "" } else { " " };
         if fits.chars().count() + space.len() + figure.chars().count() > width {
             break;

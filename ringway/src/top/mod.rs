@@ -20,7 +20,7 @@ use crate::exit::Exit;
 use crate::table::{self, Cell, Table};
 
 use feed::{Feed, Reading};
-use model::Model;
+use model::{Heading, Model};
 pub use sheet::verdict_tone;
 
 /// Watches until it is told to end; with `--once` looks once.
@@ -99,5 +99,6 @@ fn printed(model: &Model, width: u16, colour: bool) -> String {
         sheet.row(shown.iter().map(cell).collect());
     }
     let over = model.delay.as_secs_f64();
-    format!("{}  over {over} s\n{}", model.heading().join("\n"), sheet.render(colour))
+    let Heading { health, figures, .. } = model.heading();
+    format!("{health}\n{}  over {over} s\n{}", figures.join("  "), sheet.render(colour))
 }

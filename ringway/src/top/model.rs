@@ -23,6 +23,15 @@ pub enum Asked {
     End,
 }
 
+/// What stands above every view.
+#[derive(Debug)]
+pub struct Heading {
+    /// The node, how it is, and what is wrong.
+    pub health: String,
+    pub is_bad: bool,
+    pub figures: Vec<String>,
+}
+
 /// Everything that is on the screen.
 #[derive(Debug)]
 pub struct Model {
@@ -115,15 +124,15 @@ impl Model {
         rows
     }
 
-    pub fn heading(&self) -> Vec<String> {
+    pub fn heading(&self) -> Heading {
         let status = &self.sample.status;
-        let health = match (status.healthy, status.degraded, status.daemon.running) {
-            _ if status.node.is_empty() => "looking",
-            (_, _, false) => "no daemon",
-            _ if status.from_pins => "daemon silent",
-            (false, ..) => "unhealthy",
-            (true, true, _) => "degraded",
-            (true, false, _) => "healthy",
+        let (health, is_bad) = match (status.healthy, status.degraded, status.daemon.running) {
+            _ if status.node.is_empty() => ("looking", false),
+            (_, _, false) => ("no daemon", true),
+            _ if status.from_pins => ("daemon silent", true),
+            (false, ..) => ("unhealthy", true),
+            (true, true, _) => ("degraded", false),
+            (true, false, _) => ("healthy", false),
         };
         // The header already says that no daemon runs.
         let known = |problem: &&Problem| problem.kind != ProblemKind::DaemonNotRunning;
@@ -132,16 +141,15 @@ impl Model {
         let first = |text: &'_ str| text.lines().next().unwrap_or_default().to_owned();
         let note = self.trouble.as_deref().or(problem).map(first).unwrap_or_default();
         let paused = if self.paused { " [paused]" } else { "" };
-        vec![
-            format!("ringway {}: {health}{paused} {note}", status.node).trim_end().to_owned(),
-            format!(
-                "in {}/s  dropped {}/s  lost {}/s  flows {}",
-                units::rate(sum(status.interfaces.iter().map(|i| i.rate_pps))),
-                units::rate(sum(dropped(status))),
-                units::rate(sum(status.losses.iter().map(|loss| loss.rate_pps))),
-                units::count(status.flow_table.as_ref().map(|table| table.current_flows)),
-            ),
-        ]
+        let health = format!("ringway {}: {health}{paused} {note}", status.node);
+        let flows = status.flow_table.as_ref().map(|table| table.current_flows);
+        let figures = vec![
+            format!("in {}/s", units::rate(sum(status.interfaces.iter().map(|i| i.rate_pps)))),
+            format!("dropped {}/s", units::rate(sum(dropped(status)))),
+            format!("lost {}/s", units::rate(sum(status.losses.iter().map(|loss| loss.rate_pps)))),
+            format!("flows {}", units::count(flows)),
+        ];
+        Heading { health: health.trim_end().to_owned(), is_bad, figures }
     }
 
     /// What is said where there are no rows.

@@ -8,7 +8,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use ringway_abi::{Faces, FlowState, Forward, Reason, Verdict};
 use ringway_config::{Announce, Protocol, SourceMode, endpoint_text};
-use ringway_host::Mac;
+use ringway_host::{Fix, Mac};
 use ringway_kernel::XdpMode;
 use ringway_plan::tables::ServiceKey;
 use serde::{Deserialize, Serialize};
@@ -106,7 +106,7 @@ pub struct Reload {
     /// What is wrong; empty when it succeeded.
     pub error: String,
     /// What to do about it; may be empty.
-    pub remedy: String,
+    pub remedy: Fix,
 }
 
 /// Reloads since the daemon began; dry runs are none.
@@ -132,7 +132,7 @@ pub struct Override {
     /// What the file says; absent: the file has no such backend.
     pub file_weight: Option<u16>,
     /// When it was said last.
-    pub since: String,
+    pub since: Timestamp,
 }
 
 /// Packets that were counted as sent and that the kernel dropped after all.

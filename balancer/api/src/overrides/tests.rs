@@ -34,7 +34,7 @@ fn after(changes: &[Change]) -> Result<Vec<u16>, String> {
     let mut overrides = Overrides::default();
     for change in changes {
         overrides = overrides
-            .with(change, &config, "now".into())
+            .with(change, &config, Timestamp::default())
             .map_err(|error| format!("{}: {}", error.what, error.remedy))?;
     }
     Ok(weights(&overrides.apply(&config)))
@@ -46,7 +46,7 @@ fn a_backend_of_every_port_is_its_address() {
         [[service]]\nname = \"all\"\naddress = \"203.0.113.9\"\nport = \"*\"\n\
         backends = [{ address = \"10.2.1.2\" }, { address = \"10.2.1.3\" }]\n";
     let config = ringway_config::parse(text, "ringway.toml").expect("valid");
-    let with = |change| Overrides::default().with(&change, &config, "now".into());
+    let with = |change| Overrides::default().with(&change, &config, Timestamp::default());
     let change = |backend: &str| Change::Drain { service: "all".into(), backend: backend.into() };
     let drained = with(change("10.2.1.2")).expect("known");
     assert_eq!(weights(&drained.apply(&config)), [0, 1]);
@@ -129,13 +129,13 @@ fn what_is_not_there_is_told_with_what_is() {
 #[test]
 fn those_of_what_is_gone_are_known() {
     let mut config = config();
-    let overrides = Overrides::default().with(&drain("10.0.0.2"), &config, "now".into());
+    let overrides = Overrides::default().with(&drain("10.0.0.2"), &config, Timestamp::default());
     let overrides = overrides.expect("known");
     assert_eq!(overrides.orphans(&config).count(), 0);
     config.services[0].backends.remove(0);
     assert_eq!(overrides.orphans(&config).count(), 1);
     let clear = Change::Clear { service: Some("web".into()), backend: Some("10.0.0.2".into()) };
-    assert_eq!(overrides.with(&clear, &config, String::new()).expect("there").overrides, []);
+    assert_eq!(overrides.with(&clear, &config, Timestamp::default()).expect("there").overrides, []);
 }
 
 #[test]
@@ -143,8 +143,10 @@ fn they_are_kept() {
     let place = tempfile::tempdir().expect("a directory");
     let state = State::new(place.path());
     assert_eq!(Overrides::load(&state), Ok(Overrides::default()));
-    let one = Overrides::default().with(&drain("10.0.0.2"), &config(), "now".into());
+    let one = Overrides::default().with(&drain("10.0.0.2"), &config(), Timestamp::default());
     let one = one.expect("known");
+    let document = r#"{"schema":"ringway.overrides/1","overrides":[{"service":"web","address":"10.0.0.2","port":80,"drained":true,"weight":null,"since":"1970-01-01T00:00:00Z"}]}"#;
+    assert_eq!(serde_json::to_string(&one).expect("JSON"), document);
     state.write(DOCUMENT, &one).expect("written");
     assert_eq!(Overrides::load(&state), Ok(one));
     state

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
-use ringway_api::clock;
+use ringway_api::clock::Timestamp;
 use ringway_api::documents::changes::Changes;
 use ringway_api::documents::status::Problem;
 use ringway_api::error::Error;
@@ -114,7 +114,7 @@ pub fn overridden(
 ) -> Result<Loaded, Error> {
     // What could not be read at start must not be overwritten.
     let known = known.map_or_else(|| Overrides::load(state), Ok)?;
-    let overrides = known.with(change, file, clock::rfc3339(SystemTime::now()))?;
+    let overrides = known.with(change, file, Timestamp(SystemTime::now()))?;
     let config = overrides.apply(file);
     let before = known.overrides.len();
     let mut loaded = judge(now, file.clone(), config, overrides, known)?;

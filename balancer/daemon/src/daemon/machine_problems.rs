@@ -1,7 +1,7 @@
 //! Problems and findings of what preflight found wrong with the machine.
 
 use ringway_api::documents::status::Problem;
-use ringway_api::problem_kind::ProblemKind;
+use ringway_api::problem_kind::{ProblemKind, Subject};
 use ringway_doctor::{Finding, Outcome, Report, Severity};
 
 use crate::preflight::{self, Cause, names};
@@ -50,7 +50,8 @@ pub fn problem(cause: &Cause<'_>) -> Problem {
     };
     let subjects = cause.subjects();
     let error = format!("{}: {prefix}{found}", subjects.join(", "));
-    Problem { subjects, ..trouble.problem(error, outcome.remedy()) }
+    let subject = Subject::Check(check, outcome.subject.clone());
+    Problem { subject, subjects, ..trouble.problem(error, outcome.remedy()) }
 }
 
 #[cfg(test)]
@@ -66,6 +67,7 @@ mod tests {
         report.push(names::NEIGHBOUR, Outcome::unknown("web", "no MAC address yet"));
         report.push(names::INTERFACE, Outcome::warn("b1", "it has no carrier"));
         report.push("mtu", Outcome::warn("web", "too little room"));
+        report.push("mtu", Outcome::warn("api", "no room at all"));
         report.push(names::NAT_ADDRESS, Outcome::crit("10.0.0.9", "nobody answers"));
         report.ok("btf", "kernel", "there");
         let said = |problems: Vec<Problem>| -> Vec<String> {
@@ -73,8 +75,13 @@ mod tests {
         };
         let found = findings(&report);
         let kinds: Vec<ProblemKind> = found.iter().map(|finding| finding.kind).collect();
-        assert_eq!(kinds, [ProblemKind::CheckHost, ProblemKind::CheckHostUnknown]);
-        assert_eq!(said(found), ["web: too little room", "wan, b1: not known: its far end"]);
+        assert_ne!(found[0].identity(), found[1].identity());
+        let [warns, unknown] = [ProblemKind::CheckHost, ProblemKind::CheckHostUnknown];
+        assert_eq!(kinds, [warns, warns, unknown]);
+        assert_eq!(
+            said(found),
+            ["web: too little room", "api: no room at all", "wan, b1: not known: its far end"]
+        );
         assert_eq!(said(problems(&report)), ["10.0.0.9: nobody answers"]);
     }
 }

@@ -93,6 +93,7 @@ fn next(desk: &Mutex<Desk>) -> Option<(u64, Overrides)> {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
+    use ringway_api::clock::Timestamp;
     use std::fs;
     use std::sync::atomic::Ordering;
 
@@ -139,7 +140,7 @@ pub(super) mod tests {
 
     pub fn drained(n: u8) -> Overrides {
         let address = [10, 0, 0, n].into();
-        let (service, since) = ("web".to_owned(), String::new());
+        let (service, since) = ("web".to_owned(), Timestamp::default());
         let drained = Override { service, address, port: 80, drained: true, weight: None, since };
         Overrides { overrides: vec![drained], ..Overrides::default() }
     }

@@ -99,5 +99,7 @@ pub struct Sort(std::mem::Discriminant<Failure>, i32);
 /// Without the number, which says nothing to people.
 fn in_words(error: &io::Error) -> String {
     let text = error.to_string();
-    text.split(" (os error").next().unwrap_or_default().to_lowercase()
+    let number = error.raw_os_error().map(|number| format!(" (os error {number})"));
+    let words = number.and_then(|number| text.strip_suffix(&number));
+    words.unwrap_or(&text).to_lowercase()
 }

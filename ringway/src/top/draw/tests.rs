@@ -202,7 +202,7 @@ fn keys_sort_filter_scroll_and_pause() {
     press(&mut model, &[KeyCode::Char(' ')]);
     model.take(Ok(Reading::default()));
     assert_eq!(model.rows().len(), 3, "paused");
-    assert!(model.heading()[0].contains("[paused]"));
+    assert!(model.heading().health.contains("[paused]"));
     assert_eq!(press(&mut model, &[KeyCode::Char(' ')]), Asked::Sample);
 
     assert_eq!(press(&mut model, &[KeyCode::Tab]), Asked::Sample);
@@ -243,9 +243,10 @@ fn one_look_fits_its_terminal() {
 
 #[test]
 fn figures_are_never_cut() {
-    let line = "in 294/s  dropped 0/s  lost 0/s  flows 59  every 2 s";
-    assert_eq!(super::fitting(line, 60), line);
-    assert_eq!(super::fitting(line, 40), "in 294/s dropped 0/s lost 0/s flows 59");
-    assert_eq!(super::fitting(line, 35), "in 294/s dropped 0/s lost 0/s");
-    assert_eq!(super::fitting(line, 3), "");
+    let figures = ["in 294/s", "dropped 0/s", "lost 0/s", "flows 59", "every 2 s"];
+    let fitting = |width| super::fitting(&figures.map(str::to_owned), width);
+    assert_eq!(fitting(60), "in 294/s  dropped 0/s  lost 0/s  flows 59  every 2 s");
+    assert_eq!(fitting(40), "in 294/s dropped 0/s lost 0/s flows 59");
+    assert_eq!(fitting(35), "in 294/s dropped 0/s lost 0/s");
+    assert_eq!(fitting(3), "");
 }

@@ -18,6 +18,7 @@ use ringway_api::overrides::{self, Overrides};
 use ringway_api::problem_kind::ProblemKind;
 use ringway_api::text::counted;
 use ringway_config::Config;
+use ringway_host::Fix;
 
 use super::effect::{Effect, Judge};
 use super::{FIRST_RESULTS, State};
@@ -403,11 +404,11 @@ impl Reload {
 }
 
 /// What to do about an error whose words may tell it themselves.
-fn remedy(error: &Error) -> String {
+fn remedy(error: &Error) -> Fix {
     match (error.kind, error.remedy.as_str()) {
         // The file is not at fault.
-        (Fault::Failed, "") => "remove this cause".to_owned(),
-        (_, remedy) => remedy.to_owned(),
+        (Fault::Failed, "") => "remove this cause".into(),
+        (_, remedy) => remedy.into(),
     }
 }
 
@@ -415,9 +416,9 @@ fn remedy(error: &Error) -> String {
 fn refused(last: &status::Reload, file: &Path, in_force: Timestamp) -> Problem {
     let file = file.display();
     let cause = ringway_config::in_one_line(&last.error);
-    let remedy = match last.remedy.as_str() {
-        "" => format!("mend the file until `ringway check -c {file}` is content"),
-        remedy => remedy.to_owned(),
+    let remedy = match last.remedy.is_empty() {
+        true => format!("mend the file until `ringway check -c {file}` is content"),
+        false => last.remedy.to_string(),
     };
     ProblemKind::ReloadFailed.problem(
         format!(

@@ -101,15 +101,19 @@ fn in_words(error: &CertificateError, tls: &TlsCheck) -> String {
                  ca_file, {anyway}"
             )
         }
-        other if format!("{other:?}").contains("CaUsedAsEndEntity") => format!(
-            "certificate is an authority's own (CA:TRUE), which no server may show: sign another \
-             with it, {anyway}"
-        ),
+        CertificateError::Other(other)
+            if other.0.downcast_ref() == Some(&webpki::Error::CaUsedAsEndEntity) =>
+        {
+            format!(
+                "certificate is an authority's own (CA:TRUE), which no server may show: sign \
+                 another with it, {anyway}"
+            )
+        }
         other => format!("certificate is not valid: {other}"),
     }
 }
 
-/// `DnsName("a")` and `IpAddress(1.2.3.4)`, as they come from the parser, without their kinds.
+/// `DnsName("a")` and `IpAddress(1.2.3.4)`, as rustls has them, without their kinds.
 fn names(presented: &[String]) -> String {
     let bare = |name: &String| {
         let inner = name.split_once('(').and_then(|(_, rest)| rest.strip_suffix(')'));

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use ringway_abi::Faces;
+use ringway_api::clock::Timestamp;
 use ringway_api::documents::changes::Changes;
 use ringway_api::error::Error;
 use ringway_api::overrides::{self, Overrides};
@@ -463,7 +464,7 @@ impl World {
             Judge::File(_) => Err(refused()),
             Judge::Overridden(change) => {
                 let known = kept.unwrap_or_else(|| self.disk.clone());
-                let with = known.with(&change, &in_force, String::new());
+                let with = known.with(&change, &in_force, Timestamp::default());
                 with.map(|overrides| (in_force, overrides, known))
             }
             Judge::Recalled if good => {
