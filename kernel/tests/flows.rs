@@ -117,7 +117,7 @@ fn flows_that_change_while_they_are_read_are_whole() {
 #[ignore = "takes 800 MB"]
 fn ten_million_flows_under_churn() {
     let node = Node::new();
-    let options = ringway_kernel::Options { flows: 10_000_000, ..node.options() };
+    let options = ringway_kernel::GatewayOptions { flows: 10_000_000, ..node.options() };
     let (_gateway, _) = Gateway::open(&options).unwrap();
     // Seen later than now: nobody has set timeouts, and none is to pass while it is held.
     let (table, now) = (table(&node), ringway_kernel::now_seconds() + 600);

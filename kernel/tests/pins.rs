@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 use ringway_abi::raw::{RW_HASH_MULTILINEAR, RW_HASH_NH, rw_settings};
 use ringway_abi::{FromBytes, IntoBytes};
 use ringway_kernel::{
-    Applied, Error, Gateway, Interface, Options, Orphan, OrphanCause, Result, XdpMode,
+    Applied, Error, Gateway, GatewayOptions, Interface, Orphan, OrphanCause, Result, XdpMode,
 };
 use ringway_plan::tables::Protocol;
 use ringway_testnet::{End, Link, Namespace, VethOptions, attach_pass, root_or_skip, veth};
@@ -49,7 +49,11 @@ fn interface(link: &Link) -> Interface {
 }
 
 /// Opens the node in the link's namespace, puts it on the link, and lets go of it again.
-fn attach_once(link: &Link, options: &Options, mode: Option<XdpMode>) -> Result<(XdpMode, bool)> {
+fn attach_once(
+    link: &Link,
+    options: &GatewayOptions,
+    mode: Option<XdpMode>,
+) -> Result<(XdpMode, bool)> {
     let attach = || -> Result<_> {
         let (mut gateway, _) = Gateway::open(options)?;
         gateway.set_iface(&interface(link))?;
@@ -188,7 +192,7 @@ fn pinned_tables_keep_their_size() {
     }
     let node = Node::new();
     Gateway::open(&node.options()).unwrap();
-    let larger = Options { flows: 100_000, ..node.options() };
+    let larger = GatewayOptions { flows: 100_000, ..node.options() };
     let (gateway, opened) = Gateway::open(&larger).unwrap();
     assert_eq!(opened.taken_over.unwrap().flow_buckets, Some((2048, 65536)));
     assert_eq!(gateway.view().flows().unwrap().capacity, 3 * 2048);

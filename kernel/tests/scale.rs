@@ -10,7 +10,7 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use ringway_config::{Config, parse};
-use ringway_kernel::{Gateway, Options};
+use ringway_kernel::{Gateway, GatewayOptions};
 use ringway_plan::tables::NextHop;
 use ringway_plan::{Health, Observed};
 use ringway_testnet::root_or_skip;
@@ -82,13 +82,13 @@ fn a_thousand_services_of_a_hundred_backends() {
 fn measure(forward: &str, own: bool) {
     let mut config = config(forward, own);
     let mut observed = well(&config);
-    let options = Options {
+    let options = GatewayOptions {
         node: "scale".into(),
         flows: 4096,
         tracked: 4096,
         backends: (SERVICES * BACKENDS) as u32,
         pin: false,
-        ..Options::default()
+        ..GatewayOptions::default()
     };
     let (mut gateway, _) = Gateway::open(&options).unwrap();
     let mut planner = gateway.existing().unwrap().planner();

@@ -224,7 +224,7 @@ fn tracked_flows_are_small() {
         return;
     }
     for tracked in [1 << 20, 10_000_000] {
-        let options = ringway_kernel::Options {
+        let options = ringway_kernel::GatewayOptions {
             node: "test".into(),
             flows: 4096,
             tracked,

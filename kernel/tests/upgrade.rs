@@ -5,7 +5,7 @@ mod common;
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
 use ringway_abi::raw::RW_LAYOUT;
-use ringway_kernel::{Error, Fate, Gateway, Options, Upgrade, upgrade};
+use ringway_kernel::{Error, Fate, Gateway, GatewayOptions, Upgrade, upgrade};
 use ringway_plan::tables::Protocol;
 use ringway_testnet::root_or_skip;
 
@@ -54,7 +54,7 @@ fn own_pins_are_kept() {
     let stays = |fate| matches!(fate, Fate::Kept | Fate::Rebuilt);
     assert!(found.tables.iter().all(|table| stays(table.fate)), "{:#?}", found.tables);
 
-    let larger = Options { flows: 1 << 16, ..node.options() };
+    let larger = GatewayOptions { flows: 1 << 16, ..node.options() };
     let found = upgrade(&larger).unwrap();
     assert_eq!((fate(&found, "flows"), found.takes_over()), (Fate::KeptAtSize, true));
     assert_eq!(fate(&found, "services"), Fate::Rebuilt);

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::clock::Timestamp;
 use crate::documents::status;
 use crate::error::Error;
-use crate::state_dir::State;
+use crate::state_dir::StateDir;
 
 /// Name of the document in the state directory.
 pub const DOCUMENT: &str = "overrides";
@@ -92,7 +92,7 @@ pub struct OverriddenBackend {
 /// What to change. Backends are written as ADDRESS or ADDRESS:PORT.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", tag = "action")]
-pub enum Change {
+pub enum OverrideChange {
     /// No new flows.
     Drain { service: String, backend: String },
     /// New flows again.
@@ -113,24 +113,24 @@ pub enum Change {
     },
 }
 
-impl fmt::Display for Change {
+impl fmt::Display for OverrideChange {
     /// For the log: on what, and what.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Change::Drain { service, backend } => {
+            OverrideChange::Drain { service, backend } => {
                 write!(f, "{service}: backend {backend} is drained")
             }
-            Change::Undrain { service, backend } => {
+            OverrideChange::Undrain { service, backend } => {
                 write!(f, "{service}: backend {backend} is undrained")
             }
-            Change::Weight { service, backend, weight } => {
+            OverrideChange::Weight { service, backend, weight } => {
                 write!(f, "{service}: backend {backend} has weight {weight}")
             }
-            Change::Clear { service: None, .. } => f.write_str("all overrides are cleared"),
-            Change::Clear { service: Some(service), backend: None } => {
+            OverrideChange::Clear { service: None, .. } => f.write_str("all overrides are cleared"),
+            OverrideChange::Clear { service: Some(service), backend: None } => {
                 write!(f, "{service}: overrides are cleared")
             }
-            Change::Clear { service: Some(service), backend: Some(backend) } => {
+            OverrideChange::Clear { service: Some(service), backend: Some(backend) } => {
                 write!(f, "{service}: override of backend {backend} is cleared")
             }
         }
@@ -142,7 +142,7 @@ impl Overrides {
     ///
     /// # Errors
     /// The state directory cannot be used, or what is there is of another version.
-    pub fn load(state: &State) -> Result<Overrides, Error> {
+    pub fn load(state: &StateDir) -> Result<Overrides, Error> {
         Ok(state.read(DOCUMENT, SCHEMA)?.unwrap_or_default())
     }
 
@@ -182,12 +182,16 @@ impl Overrides {
     }
 
     /// The backend that a change was about, as it is with them; `None`: a change about several.
-    pub fn backend_after(&self, change: &Change, file: &Config) -> Option<OverriddenBackend> {
+    pub fn backend_after(
+        &self,
+        change: &OverrideChange,
+        file: &Config,
+    ) -> Option<OverriddenBackend> {
         let (service, backend) = match change {
-            Change::Drain { service, backend }
-            | Change::Undrain { service, backend }
-            | Change::Weight { service, backend, .. } => (service, backend),
-            Change::Clear { service, backend } => (service.as_ref()?, backend.as_ref()?),
+            OverrideChange::Drain { service, backend }
+            | OverrideChange::Undrain { service, backend }
+            | OverrideChange::Weight { service, backend, .. } => (service, backend),
+            OverrideChange::Clear { service, backend } => (service.as_ref()?, backend.as_ref()?),
         };
         let (service, backend) = find(file, service, backend).ok()?;
         let said = self.of(&service.name, backend.endpoint());
@@ -233,34 +237,39 @@ impl Overrides {
     ///
     /// # Errors
     /// There is no such service or backend, or nothing to undo.
-    pub fn with(&self, change: &Change, file: &Config, now: Timestamp) -> Result<Overrides, Error> {
+    pub fn with(
+        &self,
+        change: &OverrideChange,
+        file: &Config,
+        now: Timestamp,
+    ) -> Result<Overrides, Error> {
         let mut new = self.clone();
         let (service, backend) = match change {
-            Change::Clear { service, backend } => {
+            OverrideChange::Clear { service, backend } => {
                 new.clear(service.as_deref(), backend.as_deref(), file)?;
                 return Ok(new);
             }
-            Change::Drain { service, backend }
-            | Change::Undrain { service, backend }
-            | Change::Weight { service, backend, .. } => (service, backend),
+            OverrideChange::Drain { service, backend }
+            | OverrideChange::Undrain { service, backend }
+            | OverrideChange::Weight { service, backend, .. } => (service, backend),
         };
         let (service, backend) = find(file, service, backend)?;
         let place = new.place(service, backend);
         let found = &mut new.overrides[place];
         match change {
-            Change::Weight { weight, .. } if *weight > 1000 => {
+            OverrideChange::Weight { weight, .. } if *weight > 1000 => {
                 return Err(Error::configuration(
                     format!("weight {weight} is out of range"),
                     "write a whole number from 0 to 1000",
                 ));
             }
             // A drain goes on: it is for whoever maintains the backend to end.
-            Change::Weight { weight, .. } => found.weight = Some(*weight),
-            Change::Drain { .. } => found.drained = true,
-            Change::Undrain { .. } if !found.drained => {
+            OverrideChange::Weight { weight, .. } => found.weight = Some(*weight),
+            OverrideChange::Drain { .. } => found.drained = true,
+            OverrideChange::Undrain { .. } if !found.drained => {
                 return Err(not_drained(service, backend, found));
             }
-            Change::Undrain { .. } | Change::Clear { .. } => found.drained = false,
+            OverrideChange::Undrain { .. } | OverrideChange::Clear { .. } => found.drained = false,
         }
         found.since = now;
         if !found.drained && found.weight.is_none() {

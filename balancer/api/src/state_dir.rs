@@ -2,7 +2,7 @@
 //! each replaced as a whole.
 //!
 //! Nothing depends on it: where it cannot be used, the daemon and its traffic go on, and
-//! [`State::problems`] says what is wrong.
+//! [`StateDir::problems`] says what is wrong.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, Metadata, OpenOptions};
@@ -34,7 +34,7 @@ struct Schema {
 /// A state directory. It is made and looked at when a document is read or written, so one that
 /// becomes usable is used.
 #[derive(Debug)]
-pub struct State {
+pub struct StateDir {
     directory: PathBuf,
     /// What went wrong last, by document.
     trouble: Mutex<BTreeMap<String, Error>>,
@@ -46,10 +46,10 @@ pub struct State {
     pub hangs: std::sync::atomic::AtomicBool,
 }
 
-impl State {
+impl StateDir {
     /// In this directory, which need not exist yet.
-    pub fn new(directory: impl Into<PathBuf>) -> State {
-        State {
+    pub fn new(directory: impl Into<PathBuf>) -> StateDir {
+        StateDir {
             directory: directory.into(),
             trouble: Mutex::default(),
             probing: Mutex::default(),
@@ -299,14 +299,14 @@ mod tests {
         json!({ "schema": SCHEMA, "numbers": numbers })
     }
 
-    fn read(state: &State) -> Result<Option<Value>, Error> {
+    fn read(state: &StateDir) -> Result<Option<Value>, Error> {
         state.read("numbers", SCHEMA)
     }
 
     #[test]
     fn documents_come_back_and_are_replaced_as_a_whole() {
         let place = tempfile::tempdir().expect("a directory");
-        let state = State::new(place.path().join("ringway/gw1"));
+        let state = StateDir::new(place.path().join("ringway/gw1"));
         assert_eq!(read(&state), Ok(None));
         state.write("numbers", &numbers(&[1, 2])).expect("written");
         state.write("numbers", &numbers(&[3])).expect("written");
@@ -324,7 +324,7 @@ mod tests {
     #[test]
     fn what_is_wrong_is_shown_until_it_is_right() {
         let place = tempfile::tempdir().expect("a directory");
-        let state = State::new(place.path());
+        let state = StateDir::new(place.path());
         fs::write(state.path("numbers"), "[1, ").expect("written");
         let error = read(&state).expect_err("half a document");
         assert!(error.what.contains("numbers.json cannot be understood"), "{error}");
@@ -334,7 +334,7 @@ mod tests {
         state.write("numbers", &numbers(&[1])).expect("written");
         assert!(state.problems().is_empty());
 
-        let file = State::new(place.path().join("numbers.json"));
+        let file = StateDir::new(place.path().join("numbers.json"));
         let error = file.write("numbers", &[1]).expect_err("no directory");
         assert!(error.what.contains("something else than a directory"), "{error}");
     }
@@ -342,7 +342,7 @@ mod tests {
     #[test]
     fn a_document_of_another_schema_is_not_read_and_stays_wrong() {
         let place = tempfile::tempdir().expect("a directory");
-        let state = State::new(place.path());
+        let state = StateDir::new(place.path());
         state.write("numbers", &json!({ "schema": "numbers/2" })).expect("written");
         let error = read(&state).expect_err("another");
         assert!(
@@ -356,7 +356,7 @@ mod tests {
     #[test]
     fn nobody_elses_directory_is_trusted() {
         let place = tempfile::tempdir().expect("a directory");
-        let state = State::new(place.path());
+        let state = StateDir::new(place.path());
         fs::set_permissions(place.path(), fs::Permissions::from_mode(0o777)).expect("opened");
         let error = state.write("numbers", &numbers(&[1])).expect_err("everybody's");
         assert!(error.what.contains("by everybody") && error.remedy.contains("o-w"), "{error}");
@@ -371,7 +371,7 @@ mod tests {
     #[test]
     fn a_fifo_hangs_nobody() {
         let place = tempfile::tempdir().expect("a directory");
-        let state = State::new(place.path());
+        let state = StateDir::new(place.path());
         let fifo = |name: &str| {
             let (mode, kind) = (rustix::fs::Mode::RWXU, rustix::fs::FileType::Fifo);
             let path = place.path().join(name);
@@ -388,7 +388,7 @@ mod tests {
     #[test]
     fn a_link_in_the_place_of_a_document_is_not_followed() {
         let place = tempfile::tempdir().expect("a directory");
-        let state = State::new(place.path().join("state"));
+        let state = StateDir::new(place.path().join("state"));
         state.write("other", &1).expect("written");
         fs::write(place.path().join("secret"), "2").expect("written");
         symlink(place.path().join("secret"), state.path("numbers")).expect("linked");

@@ -17,8 +17,8 @@ use toml::de::DeTable;
 pub use files::identity::{Identity, identity};
 pub use files::redact::{REMOVED, Redacted, redacted};
 pub use model::*;
+pub use reader::diagnostics::{Error, Errors, in_one_line};
 pub use reader::located::Located;
-pub use reader::report::{Error, Errors, in_one_line};
 pub use reader::suggest::nearest;
 pub use sections::check::{
     Check, CheckAt, CheckKind, DnsCheck, DnsRecord, ExecCheck, HttpCheck, Rcode, Statuses,
@@ -27,7 +27,7 @@ pub use sections::check::{
 
 use files::file;
 use files::include::{self, Includes};
-use reader::report::{Report, Source};
+use reader::diagnostics::{Diagnostics, Source};
 use reader::section::Section;
 use reader::syntax;
 use sections::{check, daemon, flows, nat, node, service, tunnel};
@@ -56,14 +56,14 @@ pub fn load(path: &Path) -> Result<Config, Errors> {
 /// # Errors
 /// Everything that is wrong with it.
 pub fn parse(text: &str, filename: &str) -> Result<Config, Errors> {
-    let report = Report::new(Source::new(filename, text));
+    let report = Diagnostics::new(Source::new(filename, text));
     let Some(document) = syntax::parse(&report, text, 0) else { return report.finish(None) };
     let config = read(&report, filename, document.get_ref());
     report.finish(config)
 }
 
 /// The whole file. Every section is read whatever is wrong with the others.
-fn read(report: &Report, filename: &str, document: &DeTable) -> Option<Config> {
+fn read(report: &Diagnostics, filename: &str, document: &DeTable) -> Option<Config> {
     let mut file = Section::file(report, 0, document);
     let node = node::read(&mut file);
     let nat = nat::read(&mut file);

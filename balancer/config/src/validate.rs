@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use ringway_abi::raw::{RW_MAX_BACKENDS, RW_MAX_MEMBERS, RW_MAX_SERVICE_ENTRIES, RW_MAX_SERVICES};
 
 use crate::model::{Forward, Nat, PortRange, Service, SourceMode, Tunnel};
-use crate::reader::report::Report;
+use crate::reader::diagnostics::Diagnostics;
 
 const MAX_ENTRIES: usize = RW_MAX_SERVICES as usize;
 const MAX_ROWS: usize = RW_MAX_SERVICE_ENTRIES as usize;
@@ -14,7 +14,7 @@ const MAX_BACKENDS: usize = RW_MAX_BACKENDS as usize;
 const MAX_MEMBERS: usize = RW_MAX_MEMBERS as usize;
 
 /// The services, each and among each other.
-pub(crate) fn services(report: &Report, services: &[Service]) {
+pub(crate) fn services(report: &Diagnostics, services: &[Service]) {
     duplicate_names(report, services);
     duplicate_keys(report, services);
     overlaps(report, services);
@@ -26,7 +26,7 @@ pub(crate) fn services(report: &Report, services: &[Service]) {
     limits(report, services);
 }
 
-fn duplicate_names(report: &Report, services: &[Service]) {
+fn duplicate_names(report: &Diagnostics, services: &[Service]) {
     let mut seen: HashMap<&str, &Service> = HashMap::new();
     for service in services {
         let span = service.name.span();
@@ -43,7 +43,7 @@ fn duplicate_names(report: &Report, services: &[Service]) {
     }
 }
 
-fn duplicate_keys(report: &Report, services: &[Service]) {
+fn duplicate_keys(report: &Diagnostics, services: &[Service]) {
     let mut seen = HashMap::new();
     for service in services {
         for protocol in &service.protocols {
@@ -65,7 +65,7 @@ fn duplicate_keys(report: &Report, services: &[Service]) {
 
 /// Ranges of ports that overlap: nobody could tell which service has a port. A port alone goes
 /// before a range, and a range before "*".
-fn overlaps(report: &Report, services: &[Service]) {
+fn overlaps(report: &Diagnostics, services: &[Service]) {
     let is_range = |service: &&Service| {
         let ports = service.ports();
         ports.first < ports.last && ports != PortRange::ALL
@@ -95,7 +95,7 @@ fn overlaps(report: &Report, services: &[Service]) {
 
 /// Where checks are asked, if elsewhere than at the backends. The gateway does not balance what it
 /// sends itself.
-fn asked_at(report: &Report, service: &Service, service_addresses: &HashSet<IpAddr>) {
+fn asked_at(report: &Diagnostics, service: &Service, service_addresses: &HashSet<IpAddr>) {
     let general = service.check.iter().filter_map(|check| check.address.as_ref());
     let own = service.backends.iter().filter_map(|backend| backend.check.address.as_ref());
     for address in general.chain(own).filter(|address| service_addresses.contains(address)) {
@@ -109,7 +109,7 @@ fn asked_at(report: &Report, service: &Service, service_addresses: &HashSet<IpAd
 }
 
 /// The backends of one service.
-fn backends(report: &Report, service: &Service, service_addresses: &HashSet<IpAddr>) {
+fn backends(report: &Diagnostics, service: &Service, service_addresses: &HashSet<IpAddr>) {
     let mut seen = HashSet::new();
     for backend in &service.backends {
         let (address, port) = (*backend.address, backend.port);
@@ -152,7 +152,7 @@ fn backends(report: &Report, service: &Service, service_addresses: &HashSet<IpAd
 }
 
 /// What the tables of the packet path hold. A service with two protocols takes twice its room.
-fn limits(report: &Report, services: &[Service]) {
+fn limits(report: &Diagnostics, services: &[Service]) {
     let (mut entries, mut backends) = (0, 0);
     for service in services {
         entries += service.protocols.len();
@@ -177,7 +177,7 @@ fn limits(report: &Report, services: &[Service]) {
 
 /// The table that packets' destinations are looked up in: a range of ports takes a row for every
 /// block of it, an address one, and so does a backend that is told who its client is.
-fn rows(report: &Report, services: &[Service]) {
+fn rows(report: &Diagnostics, services: &[Service]) {
     let (mut rows, mut addresses) = (0, HashSet::new());
     for service in services {
         let blocks = service.ports().blocks().len();
@@ -201,7 +201,7 @@ fn rows(report: &Report, services: &[Service]) {
 }
 
 /// `[nat]` against the services that use it.
-pub(crate) fn nat(report: &Report, services: &[Service], nat: &Nat) {
+pub(crate) fn nat(report: &Diagnostics, services: &[Service], nat: &Nat) {
     for (family, v4) in [("IPv4", true), ("IPv6", false)] {
         let translated = |service: &&Service| {
             service.source == SourceMode::Node && service.address.is_ipv4() == v4
@@ -225,7 +225,7 @@ pub(crate) fn nat(report: &Report, services: &[Service], nat: &Nat) {
 }
 
 /// `[tunnel]` against the services that use it.
-pub(crate) fn tunnel(report: &Report, services: &[Service], tunnel: &Tunnel) {
+pub(crate) fn tunnel(report: &Diagnostics, services: &[Service], tunnel: &Tunnel) {
     for source in tunnel.source.iter() {
         let taken = |service: &&Service| *service.address == *source;
         if let Some(service) = services.iter().find(taken) {
@@ -248,7 +248,7 @@ pub(crate) fn tunnel(report: &Report, services: &[Service], tunnel: &Tunnel) {
 
 /// A reply to a nat address and port must not look like a client's request. Which address nat
 /// uses by default is not known here: it may be the service's.
-fn shared_port(report: &Report, service: &Service, nat: &Nat) {
+fn shared_port(report: &Diagnostics, service: &Service, nat: &Nat) {
     let shared = match nat.addresses.is_empty() {
         true => true,
         false => nat.addresses.iter().any(|address| **address == *service.address),

@@ -8,24 +8,24 @@ use ringway_api::documents::status::Status;
 use ringway_api::error::Error;
 use ringway_api::node::{netns_hint, service_manager};
 use ringway_config::Config;
-use ringway_kernel::{DEFAULT_BPFFS, Fate, Options, OrphanCause, Upgrade, View};
+use ringway_kernel::{DEFAULT_BPFFS, Fate, GatewayOptions, OrphanCause, Upgrade, View};
 use serde::Serialize;
 
 /// How the packet path of this configuration is opened.
-pub(crate) fn options(config: &Config) -> Options {
+pub(crate) fn options(config: &Config) -> GatewayOptions {
     let entries = config.services.iter().map(|s| s.backends.len() * s.protocols.len());
-    Options {
+    GatewayOptions {
         node: config.node.name.to_string(),
         flows: config.nat.flows,
         tracked: config.flows.tracked,
         // With room for as many new ones.
         backends: 2 * entries.sum::<usize>() as u32,
-        ..Options::default()
+        ..GatewayOptions::default()
     }
 }
 
 #[derive(Clone, Debug, Serialize)]
-pub struct Report {
+pub struct UpgradeReport {
     /// `ringway.upgrade/1`.
     pub schema: &'static str,
     pub node: String,
@@ -69,7 +69,7 @@ pub struct Table {
 ///
 /// # Errors
 /// They may not be looked at, or cannot be seen here.
-pub fn check(config: &Config) -> Result<Report, Error> {
+pub fn check(config: &Config) -> Result<UpgradeReport, Error> {
     let node = config.node.name.as_str();
     let pins = format!("what is pinned for node {node}");
     if let Some((what, remedy)) = netns_hint::hidden(&pins, "ringway check --upgrade") {
@@ -87,11 +87,11 @@ pub fn check(config: &Config) -> Result<Report, Error> {
     let status = http::get::<Status>(&config.api.socket, "/v1/status").ok();
     let own = status.filter(|status| status.node == node);
     let version = own.and_then(|status| status.daemon.version);
-    Ok(Report { version, ..report(node, found, restart, &enter) })
+    Ok(UpgradeReport { version, ..report(node, found, restart, &enter) })
 }
 
 /// `restart`: how the daemon that runs is restarted. `enter`: the way to where the node is.
-fn report(node: &str, found: Upgrade, restart: String, enter: &str) -> Report {
+fn report(node: &str, found: Upgrade, restart: String, enter: &str) -> UpgradeReport {
     let takes_over = found.takes_over();
     let fits = found.tables.iter().all(|table| table.fate != Fate::Lost);
     let mut notes: Vec<String> = found.refused.iter().cloned().collect();
@@ -128,7 +128,7 @@ fn report(node: &str, found: Upgrade, restart: String, enter: &str) -> Report {
         wanted: table.wanted,
         why: table.why,
     });
-    Report {
+    UpgradeReport {
         schema: "ringway.upgrade/1",
         node: node.to_owned(),
         version: None,

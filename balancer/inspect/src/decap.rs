@@ -26,7 +26,7 @@ use tokio::sync::Notify;
 const SETTLE: Duration = Duration::from_millis(20);
 
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct DecapOptions {
     /// The interface by which tunnel packets come.
     pub interface: String,
     /// Where tunnels end; empty: at every address of the interface.
@@ -76,7 +76,7 @@ pub struct Counter {
 ///
 /// # Errors
 /// It cannot begin, or the program was taken off its interface.
-pub fn run(options: &Options, tell: impl Fn(&str)) -> Result<Status, Error> {
+pub fn run(options: &DecapOptions, tell: impl Fn(&str)) -> Result<Status, Error> {
     let link = find(&options.interface)?;
     refuse_default_route(options, &link)?;
     let pin = DecapPin::new(Path::new(DEFAULT_BPFFS), &link.name).map_err(kernel)?;
@@ -162,7 +162,7 @@ pub fn detach(interface: &str) -> Result<bool, Error> {
 
 /// What is pinned is replaced by what is to stay as well, and what runs by nothing: the end of this
 /// process would be the end of the other's tunnels.
-fn alone(options: &Options, link: &Link, pin: &DecapPin) -> Result<(), Error> {
+fn alone(options: &DecapOptions, link: &Link, pin: &DecapPin) -> Result<(), Error> {
     let interface = &link.name;
     match pin.since(link.ifindex).map_err(kernel)? {
         Some(_) if options.pin => Ok(()),
@@ -190,7 +190,7 @@ fn alone(options: &Options, link: &Link, pin: &DecapPin) -> Result<(), Error> {
 
 async fn look_after(
     decap: &mut Decap,
-    options: &Options,
+    options: &DecapOptions,
     link: &Link,
     changed: &Notify,
     tell: &impl Fn(&str),
@@ -231,7 +231,7 @@ fn find(interface: &str) -> Result<Link, Error> {
 }
 
 /// Attaching to the interface by which an administrator came in can lock them out.
-fn refuse_default_route(options: &Options, link: &Link) -> Result<(), Error> {
+fn refuse_default_route(options: &DecapOptions, link: &Link) -> Result<(), Error> {
     if options.allow_default_route || !Host::live().first_network_namespace() {
         return Ok(());
     }
@@ -251,7 +251,7 @@ fn refuse_default_route(options: &Options, link: &Link) -> Result<(), Error> {
 /// Tells the program the host's addresses.
 fn refresh(
     decap: &mut Decap,
-    options: &Options,
+    options: &DecapOptions,
     link: &Link,
 ) -> Result<BTreeMap<IpAddr, Uses>, Error> {
     let wanted = uses(&addresses::all().map_err(host)?, options, link);
@@ -259,7 +259,7 @@ fn refresh(
     Ok(wanted)
 }
 
-fn uses(all: &[Address], options: &Options, link: &Link) -> BTreeMap<IpAddr, Uses> {
+fn uses(all: &[Address], options: &DecapOptions, link: &Link) -> BTreeMap<IpAddr, Uses> {
     let here =
         |address: &Address| address.ifindex == link.ifindex || link.master == Some(address.ifindex);
     let given: BTreeSet<IpAddr> = options.addresses.iter().copied().collect();
@@ -275,7 +275,11 @@ fn uses(all: &[Address], options: &Options, link: &Link) -> BTreeMap<IpAddr, Use
     wanted
 }
 
-fn start_line(options: &Options, attached: &Attached, told: &BTreeMap<IpAddr, Uses>) -> String {
+fn start_line(
+    options: &DecapOptions,
+    attached: &Attached,
+    told: &BTreeMap<IpAddr, Uses>,
+) -> String {
     let over = if attached.taken_over { ", in place of the one before" } else { "" };
     let mut text = format!(
         "attached to {} ({}{over}): opens IP in IP, and GUE on UDP port {}, sent to {}",
@@ -352,7 +356,7 @@ mod tests {
         let mut link = links::by_name("lo").expect("lo");
         link.ifindex = 7;
         let all = [address(7, "10.0.0.2"), address(1, "203.0.113.9"), address(1, "127.0.0.1")];
-        let mut options = Options {
+        let mut options = DecapOptions {
             interface: "eth0".into(),
             addresses: Vec::new(),
             gue_port: 6080,
@@ -360,7 +364,7 @@ mod tests {
             pin: false,
             allow_default_route: false,
         };
-        let list = |options: &Options| -> Vec<(String, bool, bool)> {
+        let list = |options: &DecapOptions| -> Vec<(String, bool, bool)> {
             let found = uses(&all, options, &link);
             found.iter().map(|(a, uses)| (a.to_string(), uses.outer, uses.inner)).collect()
         };

@@ -29,7 +29,7 @@ use crate::testrun::{self, Frame, TestRun};
 use crate::{Error, Result, View, requirements};
 
 use open::Opened;
-use options::Options;
+use options::GatewayOptions;
 
 /// An interface to balance on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -118,7 +118,7 @@ impl Gateway {
     ///
     /// Nothing is attached and no table filled yet. Fails when another process holds the node or
     /// when the pinned tables have another layout.
-    pub fn open(options: &Options) -> Result<(Self, Opened)> {
+    pub fn open(options: &GatewayOptions) -> Result<(Self, Opened)> {
         log::install();
         requirements::probe()?.require()?;
         let sizes = options.sizes();

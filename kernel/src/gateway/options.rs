@@ -13,7 +13,7 @@ const LEAST_BACKENDS: u32 = 16_384;
 
 /// How to open a gateway.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct GatewayOptions {
     /// Name of the node: the directory its pins live in.
     pub node: String,
     /// Where bpffs is, or is to be mounted.
@@ -29,7 +29,7 @@ pub struct Options {
     pub pin: bool,
 }
 
-impl Options {
+impl GatewayOptions {
     pub(crate) fn sizes(&self) -> FlowSizes {
         FlowSizes {
             flow_buckets: flow_buckets(self.flows),
@@ -40,7 +40,7 @@ impl Options {
     }
 }
 
-impl Default for Options {
+impl Default for GatewayOptions {
     fn default() -> Self {
         Self {
             node: String::new(),

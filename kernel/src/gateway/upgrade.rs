@@ -9,7 +9,7 @@ use libbpf_rs::MapType;
 use ringway_abi::raw::RW_LAYOUT;
 
 use crate::gateway::open::{Orphan, find_orphan, layout_of};
-use crate::gateway::options::Options;
+use crate::gateway::options::GatewayOptions;
 use crate::load::{self, log};
 use crate::maps::shape::{Shape, shape_of};
 use crate::maps::{self, Maps};
@@ -134,7 +134,7 @@ pub(crate) fn compare(
 
 /// Looks at the pins of a node as [`crate::Gateway::open`] would with these options, and changes
 /// nothing.
-pub fn upgrade(options: &Options) -> Result<Upgrade> {
+pub fn upgrade(options: &GatewayOptions) -> Result<Upgrade> {
     log::install();
     let pins = Pins::new(&options.bpffs, &options.node)?;
     let mut found = Upgrade {

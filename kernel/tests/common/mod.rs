@@ -4,7 +4,7 @@
 pub mod node;
 pub mod tables;
 
-use ringway_kernel::{Gateway, Interface, Options};
+use ringway_kernel::{Gateway, GatewayOptions, Interface};
 
 /// MAC address of the gateway's interface in slot 0; slot n has n in its last byte.
 pub const GATEWAY_MAC: [u8; 6] = [0x02, 0, 0, 0, 0xfe, 0];
@@ -14,7 +14,12 @@ pub const CLIENT_MAC: [u8; 6] = [0x02, 0, 0, 0, 0xc1, 0];
 /// A gateway that dies with the test: nothing pinned, nothing attached, two interfaces in slots 0
 /// (clients) and 1 (backends), and small flow tables.
 pub fn gateway() -> Gateway {
-    let options = Options { node: "test".into(), flows: 4096, pin: false, ..Options::default() };
+    let options = GatewayOptions {
+        node: "test".into(),
+        flows: 4096,
+        pin: false,
+        ..GatewayOptions::default()
+    };
     let (mut gateway, _) = Gateway::open(&options).expect("the packet path loads");
     for slot in 0..2 {
         let mut mac = GATEWAY_MAC;

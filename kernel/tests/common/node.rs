@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use ringway_kernel::{DEFAULT_BPFFS, Detached, Options, Pins, View, detach};
+use ringway_kernel::{DEFAULT_BPFFS, Detached, GatewayOptions, Pins, View, detach};
 
 /// A node of its own under the machine's bpffs, detached when dropped, also by a failing test.
 /// What a killed test left behind goes when the next one starts.
@@ -22,8 +22,8 @@ impl Node {
     }
 
     /// Options to open it with.
-    pub fn options(&self) -> Options {
-        Options { node: self.name.clone(), flows: 4096, ..Options::default() }
+    pub fn options(&self) -> GatewayOptions {
+        GatewayOptions { node: self.name.clone(), flows: 4096, ..GatewayOptions::default() }
     }
 
     pub fn pins(&self) -> Pins {

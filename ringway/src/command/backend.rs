@@ -1,7 +1,7 @@
 //! `ringway backend`: another weight for a backend, without another file.
 
 use ringway_api::client::requests;
-use ringway_api::overrides::Change;
+use ringway_api::overrides::OverrideChange;
 
 use super::reload;
 use crate::cli::{BackendAction, BackendArgs};
@@ -11,14 +11,15 @@ use crate::exit::Exit;
 pub fn main(args: &BackendArgs) -> anyhow::Result<Exit> {
     let (change, of) = match &args.action {
         BackendAction::Drain(of) => {
-            (Change::Drain { service: of.service.clone(), backend: of.backend.clone() }, of)
+            (OverrideChange::Drain { service: of.service.clone(), backend: of.backend.clone() }, of)
         }
-        BackendAction::Undrain(of) => {
-            (Change::Undrain { service: of.service.clone(), backend: of.backend.clone() }, of)
-        }
+        BackendAction::Undrain(of) => (
+            OverrideChange::Undrain { service: of.service.clone(), backend: of.backend.clone() },
+            of,
+        ),
         BackendAction::Weight { of, weight } => {
             let (service, backend) = (of.service.clone(), of.backend.clone());
-            (Change::Weight { service, backend, weight: *weight }, of)
+            (OverrideChange::Weight { service, backend, weight: *weight }, of)
         }
     };
     let changes = requests::change(&of.node.selector(), &change)?;

@@ -6,7 +6,9 @@ use std::time::Duration;
 use ringway_api::client::node_selector::NodeSelector;
 use ringway_api::error::Error;
 use ringway_api::text::counted;
-use ringway_inspect::capture::{self, Ended, Form, Limits, Options, Selection, Summary, Target};
+use ringway_inspect::capture::{
+    self, CaptureOptions, Ended, Form, Limits, Selection, Summary, Target,
+};
 
 use crate::cli::{CaptureArgs, Output};
 use crate::exit::{self, Exit};
@@ -28,7 +30,7 @@ pub fn main(args: &CaptureArgs) -> anyhow::Result<Exit> {
     Ok(Exit::Failed)
 }
 
-fn options(args: &CaptureArgs) -> Result<Options, Error> {
+fn options(args: &CaptureArgs) -> Result<CaptureOptions, Error> {
     let target = args.write.as_ref().map(|path| match path.as_os_str() == "-" {
         true => Target::Stdout,
         false => Target::File(path.clone()),
@@ -47,7 +49,7 @@ fn options(args: &CaptureArgs) -> Result<Options, Error> {
         (None, false, false) => Some(Form::Lines),
         (Some(_), _, false) => None,
     };
-    Ok(Options {
+    Ok(CaptureOptions {
         // As tcpdump has it: the words of a filter need not be one argument.
         filter: args.filter.join(" "),
         selection: Selection {

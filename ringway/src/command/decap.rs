@@ -1,7 +1,7 @@
 //! `ringway decap`: open the tunnels that end at this backend.
 
 use ringway_abi::Verdict;
-use ringway_inspect::decap::{self, Status};
+use ringway_inspect::decap::{self, DecapOptions, Status};
 
 use crate::cli::{DecapArgs, Output};
 use crate::exit::{self, Exit};
@@ -26,8 +26,8 @@ pub fn main(args: &DecapArgs) -> anyhow::Result<Exit> {
     Ok(Exit::Done)
 }
 
-fn options(args: &DecapArgs) -> decap::Options {
-    decap::Options {
+fn options(args: &DecapArgs) -> DecapOptions {
+    DecapOptions {
         interface: args.interface.clone(),
         addresses: args.address.clone(),
         gue_port: args.gue_port,

@@ -1,11 +1,11 @@
 //! `ringway engine`: a packet program in the foreground.
 
-mod leaky;
-mod lost;
+mod interface_drops;
+mod leaky_sink;
 mod offers;
 mod ping;
 mod programs;
-pub mod wanted;
+pub mod resources;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -37,6 +37,8 @@ use crate::command::inspect;
 use crate::exit::{self, Exit};
 use crate::table;
 
+use interface_drops::{DropBaseline, InterfaceDrops};
+use leaky_sink::LeakySink;
 use programs::EnginePrograms;
 
 /// How often it says how it goes, unasked.
@@ -53,7 +55,7 @@ struct Document {
     /// What the af_xdp ports obtained.
     queues: Vec<QueueDocument>,
     /// What their interfaces dropped; those whose counters cannot be read are left out.
-    interfaces: Vec<lost::Lost>,
+    interfaces: Vec<InterfaceDrops>,
     /// Whether every packet and every frame is accounted for.
     balanced: bool,
     /// Why it ended, unless it was told to or was done.
@@ -118,7 +120,7 @@ pub fn main(args: &EngineArgs) -> anyhow::Result<Exit> {
         bound = control()?;
     }
     let control = bound;
-    let since = lost::Since::start(&work.port);
+    let since = DropBaseline::start(&work.port);
     let over = AtomicBool::new(false);
     thread::scope(|scope| {
         if let Some(metrics) = &metrics {
@@ -144,8 +146,8 @@ fn start(work: &WorkArgs, app: &AppFactory, latency: bool) -> anyhow::Result<Eng
         idle: if latency { Idle::Latency } else { Idle::Adaptive },
         ..WorkerOptions::default()
     };
-    let workers = spread::workers(&wanted::ports(work)?)?;
-    let umem = wanted::umem(work, workers.len())?;
+    let workers = spread::workers(&resources::ports(work)?)?;
+    let umem = resources::umem(work, workers.len())?;
     let cpus = cpus(work.cpu.as_ref(), workers.len())?;
     let programs = Arc::new(EnginePrograms::new(work, workers.iter().flatten())?);
     let worker = |(ports, cpu)| WorkerConfig { cpu, ports, app: app.clone() };
@@ -153,10 +155,10 @@ fn start(work: &WorkArgs, app: &AppFactory, latency: bool) -> anyhow::Result<Eng
     let config = EngineConfig { umem, options, programs: programs.clone() };
     let engine = match &work.take_over {
         Some(target) => take_over(target, &config, workers)?,
-        None => Engine::start(&config, workers).map_err(|error| wanted::refused(&error))?,
+        None => Engine::start(&config, workers).map_err(|error| resources::refused(&error))?,
     };
     programs.bury()?;
-    wanted::say(work, &engine);
+    resources::say(work, &engine);
     diagnose(work, engine.obtained(), engine.umem().room());
     if work.memory_map {
         eprint!("{}", inspect::memory_map(&Inspection::open(std::process::id())?)?);
@@ -169,7 +171,7 @@ fn start(work: &WorkArgs, app: &AppFactory, latency: bool) -> anyhow::Result<Eng
 /// For each worker its CPU.
 fn cpus(asked: Option<&Cpus>, workers: usize) -> anyhow::Result<Vec<Option<usize>>> {
     let cpus = match asked {
-        Some(Cpus(cpus)) if cpus.len() != workers => bail!(wanted::usage(format!(
+        Some(Cpus(cpus)) if cpus.len() != workers => bail!(resources::usage(format!(
             "--cpu names {} for {}; name one for each",
             counted(cpus.len(), "CPU"),
             counted(workers, "worker")
@@ -258,7 +260,7 @@ fn take_over(
         };
         Engine::take_over(config, workers, Predecessor::ask(&path)?)
     };
-    let (engine, gap) = begin().map_err(|error: EngineError| wanted::refused(&error))?;
+    let (engine, gap) = begin().map_err(|error: EngineError| resources::refused(&error))?;
     eprintln!("took over; the rings were not read for {:.1} ms", gap.as_secs_f64() * 1e3);
     Ok(engine)
 }
@@ -278,7 +280,7 @@ fn say_leaks(leaks: &[Leak], known: &mut Vec<(usize, String)>) {
 fn finish(
     ended: Vec<Result<WorkerReport, EngineError>>,
     queues: Vec<QueueDocument>,
-    interfaces: Vec<lost::Lost>,
+    interfaces: Vec<InterfaceDrops>,
     output: Output,
 ) -> anyhow::Result<Exit> {
     let reports: Vec<WorkerReport> = ended.into_iter().collect::<Result<_, _>>()?;
@@ -337,7 +339,7 @@ fn app(app: &EngineApp) -> anyhow::Result<(&WorkArgs, AppFactory)> {
             (&args.host.work, factory(bid))
         }
         EngineApp::Sink(args) => match args.leak_every {
-            Some(every) => (&args.work, factory(move || leaky::Leaky::new(every))),
+            Some(every) => (&args.work, factory(move || LeakySink::new(every))),
             None => (&args.work, factory(Sink::default)),
         },
         EngineApp::Inspect(_) => bail!("it is no program for packets"),

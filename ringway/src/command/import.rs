@@ -46,7 +46,8 @@ fn convert(text: &str, args: &ImportIpvsArgs) -> Result<(String, Vec<String>), E
     if services.is_empty() {
         return Err(nothing(&args.file));
     }
-    let options = ipvs::Options { node: args.node.clone(), interfaces: args.interfaces.clone() };
+    let options =
+        ipvs::ImportOptions { node: args.node.clone(), interfaces: args.interfaces.clone() };
     Ok(ipvs::write(&services, &options))
 }
 

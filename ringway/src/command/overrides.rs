@@ -1,7 +1,7 @@
 //! `ringway overrides`: weights that were set at runtime.
 
 use ringway_api::client::requests::{self, Listed};
-use ringway_api::overrides::Change;
+use ringway_api::overrides::OverrideChange;
 use ringway_config::endpoint_text;
 
 use super::reload;
@@ -13,7 +13,7 @@ pub fn main(args: &OverridesArgs) -> anyhow::Result<Exit> {
     if let Some(OverridesAction::Clear(clear)) = &args.action {
         let (service, backend) = (clear.service.clone(), clear.backend.clone());
         let changes =
-            requests::change(&clear.node.selector(), &Change::Clear { service, backend })?;
+            requests::change(&clear.node.selector(), &OverrideChange::Clear { service, backend })?;
         reload::show(&changes, clear.output.output)?;
         return Ok(Exit::Done);
     }

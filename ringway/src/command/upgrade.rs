@@ -1,7 +1,7 @@
 //! `ringway check --upgrade`: what a start of this version would keep.
 
 use ringway_config::Config;
-use ringway_daemon::upgrade::{self, Report};
+use ringway_daemon::upgrade::{self, UpgradeReport};
 
 use crate::cli::Output;
 use crate::exit::Exit;
@@ -17,7 +17,7 @@ pub fn main(config: &Config, output: Output) -> anyhow::Result<Exit> {
     Ok(if report.takes_over { Exit::Done } else { Exit::Unhealthy })
 }
 
-fn versions(report: &Report) -> String {
+fn versions(report: &UpgradeReport) -> String {
     let from = match &report.version {
         Some(version) => format!("from {version}, which the running daemon is"),
         None => "from a version that no running daemon tells".to_owned(),
@@ -25,7 +25,7 @@ fn versions(report: &Report) -> String {
     format!("{from}, to {}\n", report.own_version)
 }
 
-fn render(report: &Report, colour: bool) -> String {
+fn render(report: &UpgradeReport, colour: bool) -> String {
     let node = &report.node;
     let Some(layout) = report.layout else {
         return format!("node {node}: nothing is pinned; the first start makes everything\n");

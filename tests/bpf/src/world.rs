@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use ringway_abi::raw::{rw_iface, rw_ledger, rw_settings, rw_traffic};
 use ringway_abi::{Faces, FlowState, FromBytes, IntoBytes, Reason, Slot, Verdict};
 use ringway_kernel::programs::capture::Session;
-use ringway_kernel::{Detached, Gateway, Interface, Options};
+use ringway_kernel::{Detached, Gateway, GatewayOptions, Interface};
 use ringway_plan::tables::{BackendRow, Protocol, ServiceKey, ServiceRow, Tables};
 
 use crate::audit::{self, Record};
@@ -155,7 +155,8 @@ fn pooled(flows: u32, node: Option<&Node>) -> PooledGateway {
     let spare = if pin { None } else { PooledGateway::spare(flows) };
     spare.unwrap_or_else(|| {
         let name = node.map_or_else(String::new, |node| node.name.clone());
-        let options = Options { node: name, flows, tracked: 4_096, pin, ..Default::default() };
+        let options =
+            GatewayOptions { node: name, flows, tracked: 4_096, pin, ..Default::default() };
         PooledGateway::own(Gateway::open(&options).unwrap().0, flows, pin)
     })
 }

@@ -11,8 +11,8 @@ use crate::client::status_query;
 use crate::documents::changes::Changes;
 use crate::documents::status;
 use crate::error::Error;
-use crate::overrides::{Change, Overrides, SCHEMA};
-use crate::state_dir::State;
+use crate::overrides::{OverrideChange, Overrides, SCHEMA};
+use crate::state_dir::StateDir;
 
 /// The body of `POST /v1/reload`; may be left out.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -75,9 +75,9 @@ pub fn reload(selector: &NodeSelector<'_>, dry_run: bool) -> Result<Changes, Err
 ///
 /// # Errors
 /// No daemon runs, there is no such backend, or it cannot be kept; then nothing has changed.
-pub fn change(selector: &NodeSelector<'_>, change: &Change) -> Result<Changes, Error> {
+pub fn change(selector: &NodeSelector<'_>, change: &OverrideChange) -> Result<Changes, Error> {
     match change {
-        Change::Clear { service, backend } => {
+        OverrideChange::Clear { service, backend } => {
             let clear = Clear { service: service.clone(), backend: backend.clone() };
             send(selector, "/v1/overrides/clear", &clear)
         }
@@ -111,7 +111,7 @@ pub fn overrides(selector: &NodeSelector<'_>) -> Result<Listed, Error> {
     let config = ringway_config::load(path).map_err(|errors| {
         Error::configuration(errors.to_string(), "name the node's configuration with -c FILE")
     })?;
-    let kept = Overrides::load(&State::new(config.node.state.clone().into_inner()))?;
+    let kept = Overrides::load(&StateDir::new(config.node.state.clone().into_inner()))?;
     let node = config.node.name.to_string();
     let overrides = kept.shown(&config);
     Ok(Listed { schema: SCHEMA.into(), node, in_force: false, overrides })

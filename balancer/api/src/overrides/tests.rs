@@ -16,20 +16,20 @@ fn weights(config: &Config) -> Vec<u16> {
     config.services.iter().flat_map(|s| &s.backends).map(|b| b.weight).collect()
 }
 
-fn drain(backend: &str) -> Change {
-    Change::Drain { service: "web".into(), backend: backend.into() }
+fn drain(backend: &str) -> OverrideChange {
+    OverrideChange::Drain { service: "web".into(), backend: backend.into() }
 }
 
-fn undrain(backend: &str) -> Change {
-    Change::Undrain { service: "web".into(), backend: backend.into() }
+fn undrain(backend: &str) -> OverrideChange {
+    OverrideChange::Undrain { service: "web".into(), backend: backend.into() }
 }
 
-fn weight(service: &str, backend: &str, weight: u16) -> Change {
-    Change::Weight { service: service.into(), backend: backend.into(), weight }
+fn weight(service: &str, backend: &str, weight: u16) -> OverrideChange {
+    OverrideChange::Weight { service: service.into(), backend: backend.into(), weight }
 }
 
 /// One change after another; the weights at the end, or the first error.
-fn after(changes: &[Change]) -> Result<Vec<u16>, String> {
+fn after(changes: &[OverrideChange]) -> Result<Vec<u16>, String> {
     let config = config();
     let mut overrides = Overrides::default();
     for change in changes {
@@ -47,7 +47,8 @@ fn a_backend_of_every_port_is_its_address() {
         backends = [{ address = \"10.2.1.2\" }, { address = \"10.2.1.3\" }]\n";
     let config = ringway_config::parse(text, "ringway.toml").expect("valid");
     let with = |change| Overrides::default().with(&change, &config, Timestamp::default());
-    let change = |backend: &str| Change::Drain { service: "all".into(), backend: backend.into() };
+    let change =
+        |backend: &str| OverrideChange::Drain { service: "all".into(), backend: backend.into() };
     let drained = with(change("10.2.1.2")).expect("known");
     assert_eq!(weights(&drained.apply(&config)), [0, 1]);
     assert_eq!(drained.overrides[0].shown(), "10.2.1.2");
@@ -56,7 +57,8 @@ fn a_backend_of_every_port_is_its_address() {
     let error = with(change("10.2.1.9")).expect_err("unknown");
     assert_eq!(error.remedy, "it has 10.2.1.2, 10.2.1.3");
     let backend = "10.2.1.3".into();
-    let error = with(Change::Undrain { service: "all".into(), backend }).expect_err("not drained");
+    let error =
+        with(OverrideChange::Undrain { service: "all".into(), backend }).expect_err("not drained");
     assert_eq!(error.what, "backend 10.2.1.3 of service all is not drained");
 }
 
@@ -78,7 +80,7 @@ fn they_win_over_the_file_until_they_are_cleared() {
     // A weight that was set before it was drained is there again.
     let changes = [weight("web", "10.0.0.2", 5), drain("10.0.0.2"), undrain("10.0.0.2")];
     assert_eq!(after(&changes).expect("known")[0], 5);
-    let clear = |service: Option<&str>, backend: Option<&str>| Change::Clear {
+    let clear = |service: Option<&str>, backend: Option<&str>| OverrideChange::Clear {
         service: service.map(str::to_owned),
         backend: backend.map(str::to_owned),
     };
@@ -134,14 +136,15 @@ fn those_of_what_is_gone_are_known() {
     assert_eq!(overrides.orphans(&config).count(), 0);
     config.services[0].backends.remove(0);
     assert_eq!(overrides.orphans(&config).count(), 1);
-    let clear = Change::Clear { service: Some("web".into()), backend: Some("10.0.0.2".into()) };
+    let clear =
+        OverrideChange::Clear { service: Some("web".into()), backend: Some("10.0.0.2".into()) };
     assert_eq!(overrides.with(&clear, &config, Timestamp::default()).expect("there").overrides, []);
 }
 
 #[test]
 fn they_are_kept() {
     let place = tempfile::tempdir().expect("a directory");
-    let state = State::new(place.path());
+    let state = StateDir::new(place.path());
     assert_eq!(Overrides::load(&state), Ok(Overrides::default()));
     let one = Overrides::default().with(&drain("10.0.0.2"), &config(), Timestamp::default());
     let one = one.expect("known");

@@ -13,8 +13,8 @@ use toml::de::{DeTable, DeValue};
 
 use crate::files::file::{MAX_FILE, read_text};
 use crate::model::{Service, Tunnel};
+use crate::reader::diagnostics::Diagnostics;
 use crate::reader::located::Located;
-use crate::reader::report::Report;
 use crate::reader::section::Section;
 use crate::reader::syntax;
 use crate::reader::value::{Read, text};
@@ -47,7 +47,7 @@ fn pattern(value: &DeValue) -> Read<String> {
 
 /// Reads what is included, and what that includes.
 pub(crate) struct Includes<'r> {
-    report: &'r Report,
+    report: &'r Diagnostics,
     tunnel: &'r Tunnel,
     /// From the main file to the one that is being read.
     chain: Vec<Link>,
@@ -66,7 +66,7 @@ struct Link {
 
 impl<'r> Includes<'r> {
     /// For the main file of this name.
-    pub(crate) fn new(report: &'r Report, tunnel: &'r Tunnel, main: &str) -> Includes<'r> {
+    pub(crate) fn new(report: &'r Diagnostics, tunnel: &'r Tunnel, main: &str) -> Includes<'r> {
         let link = Link { name: main.into(), file: fs::canonicalize(main).ok() };
         let (chain, seen, services) = (vec![link], HashMap::new(), Vec::new());
         Includes { report, tunnel, chain, seen, bytes: 0, services }

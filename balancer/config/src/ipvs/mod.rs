@@ -11,7 +11,7 @@ mod write;
 use std::net::{IpAddr, SocketAddr};
 
 pub use read::{Ports, read};
-pub use write::{Options, write};
+pub use write::{ImportOptions, write};
 
 use crate::model::{Forward, Protocol};
 

@@ -20,7 +20,7 @@ fn ports(name: &str, _: Protocol) -> Option<u16> {
 }
 
 fn convert(list: &str) -> (String, Vec<String>) {
-    let options = Options { node: "gw1".into(), interfaces: vec!["eth0".into()] };
+    let options = ImportOptions { node: "gw1".into(), interfaces: vec!["eth0".into()] };
     write(&read(list, &ports).unwrap(), &options)
 }
 
@@ -170,7 +170,7 @@ fn errors_name_line_and_remedy() {
 #[test]
 fn without_interfaces_the_check_says_where() {
     let list = "-A -t 192.0.2.1:80 -s sh\n-a -t 192.0.2.1:80 -r 10.0.0.1:80 -m\n";
-    let options = Options { node: "gw1".into(), interfaces: Vec::new() };
+    let options = ImportOptions { node: "gw1".into(), interfaces: Vec::new() };
     let (text, _) = write(&read(list, &ports).unwrap(), &options);
     let errors = crate::parse(&text, "imported").unwrap_err();
     let line = text.lines().position(|line| line == "interfaces = []").unwrap() as u32 + 1;

@@ -12,14 +12,14 @@ const MAX_WEIGHT: u32 = 1000;
 
 /// What IPVS does not know.
 #[derive(Clone, Debug, Default)]
-pub struct Options {
+pub struct ImportOptions {
     pub node: String,
     /// Its interfaces; none: left open, and `ringway check` says where.
     pub interfaces: Vec<String>,
 }
 
 /// The configuration, and what is not as it was, each in a sentence.
-pub fn write(services: &[Service], options: &Options) -> (String, Vec<String>) {
+pub fn write(services: &[Service], options: &ImportOptions) -> (String, Vec<String>) {
     let mut warnings = Vec::new();
     let mut text = head(options);
     for service in services {
@@ -36,7 +36,7 @@ pub fn write(services: &[Service], options: &Options) -> (String, Vec<String>) {
     (text, warnings)
 }
 
-fn head(options: &Options) -> String {
+fn head(options: &ImportOptions) -> String {
     let interfaces = match options.interfaces.as_slice() {
         [] => "# Those by which clients come and those by which backends are reached.\ninterfaces = []\n"
             .to_owned(),

@@ -13,8 +13,8 @@ pub use ringway_abi::{Faces, Forward};
 use ringway_abi::raw::RW_BLOCK_ALL;
 use ringway_bpf_sys::XdpMode;
 
+use crate::reader::diagnostics::{Error, Source};
 use crate::reader::located::Located;
-use crate::reader::report::{Error, Source};
 use crate::sections::check::{Check, CheckAt};
 
 /// A whole configuration, checked in itself. Whether it fits this machine (do the interfaces

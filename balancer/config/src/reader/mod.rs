@@ -1,7 +1,7 @@
 //! How values are read: with their places, and all errors at once.
 
+pub(crate) mod diagnostics;
 pub(crate) mod located;
-pub(crate) mod report;
 pub(crate) mod section;
 pub(crate) mod suggest;
 pub(crate) mod syntax;

@@ -7,14 +7,14 @@ use std::ops::Range;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+use crate::reader::diagnostics::Diagnostics;
 use crate::reader::located::Located;
-use crate::reader::report::Report;
 use crate::reader::suggest::nearest;
 use crate::reader::value::{Read, wrong_type};
 
 /// One table of the file.
 pub(crate) struct Section<'a> {
-    pub(crate) report: &'a Report,
+    pub(crate) report: &'a Diagnostics,
     /// How messages name it: `[node]`, `service "web"`.
     pub(crate) place: String,
     pub(crate) span: Range<usize>,
@@ -30,7 +30,11 @@ pub(crate) struct Section<'a> {
 
 impl<'a> Section<'a> {
     /// The whole of a file, which begins at `base`.
-    pub(crate) fn file(report: &'a Report, base: usize, table: &'a DeTable<'a>) -> Section<'a> {
+    pub(crate) fn file(
+        report: &'a Diagnostics,
+        base: usize,
+        table: &'a DeTable<'a>,
+    ) -> Section<'a> {
         let (place, span) = ("the file".into(), base..base);
         Section {
             report,

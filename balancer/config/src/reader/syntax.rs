@@ -5,7 +5,7 @@ use std::ops::Range;
 use toml::Spanned;
 use toml::de::DeTable;
 
-use crate::reader::report::Report;
+use crate::reader::diagnostics::Diagnostics;
 
 /// Complaint about text without quotes, whose value is known nevertheless.
 const UNQUOTED: &str = "must be quoted";
@@ -26,7 +26,7 @@ const REMEDIES: [(&str, &str); 8] = [
 /// TOML. Text without quotes is reported and taken for text: what else is wrong may be why it is
 /// there.
 pub(crate) fn parse<'t>(
-    report: &Report,
+    report: &Diagnostics,
     text: &'t str,
     base: usize,
 ) -> Option<Spanned<DeTable<'t>>> {
@@ -39,7 +39,7 @@ pub(crate) fn parse<'t>(
 }
 
 /// Reports one complaint of the parser.
-fn error(report: &Report, message: &str, span: Range<usize>) {
+fn error(report: &Diagnostics, message: &str, span: Range<usize>) {
     let remedy = REMEDIES.iter().find(|(words, _)| message.contains(words));
     let remedy = remedy.map_or("", |(_, remedy)| remedy);
     let what = message.split_once(", expected").map_or(message, |(what, _)| what);

@@ -9,8 +9,8 @@ use ringway_api::clock::Timestamp;
 use ringway_api::documents::changes::Changes;
 use ringway_api::documents::status::Problem;
 use ringway_api::error::Error;
-use ringway_api::overrides::{self, Overrides};
-use ringway_api::state_dir::State;
+use ringway_api::overrides::{self, OverrideChange, Overrides};
+use ringway_api::state_dir::StateDir;
 use ringway_config::Config;
 use ringway_doctor::{Finding, Severity};
 use ringway_kernel::View;
@@ -109,8 +109,8 @@ pub fn overridden(
     now: &Now,
     file: &Config,
     known: Option<Overrides>,
-    change: &overrides::Change,
-    state: &State,
+    change: &OverrideChange,
+    state: &StateDir,
 ) -> Result<Loaded, Error> {
     // What could not be read at start must not be overwritten.
     let known = known.map_or_else(|| Overrides::load(state), Ok)?;
@@ -119,7 +119,7 @@ pub fn overridden(
     let before = known.overrides.len();
     let mut loaded = judge(now, file.clone(), config, overrides, known)?;
     loaded.changes.backend = loaded.overrides.backend_after(change, file);
-    if let overrides::Change::Clear { .. } = change {
+    if let OverrideChange::Clear { .. } = change {
         loaded.changes.cleared_overrides = Some((before - loaded.overrides.overrides.len()) as u64);
     }
     Ok(loaded)
@@ -129,7 +129,7 @@ pub fn overridden(
 ///
 /// # Errors
 /// They cannot.
-pub fn recalled(now: &Now, file: &Config, state: &State) -> Result<Loaded, Error> {
+pub fn recalled(now: &Now, file: &Config, state: &StateDir) -> Result<Loaded, Error> {
     let kept = Overrides::load(state)?;
     state.probe(overrides::DOCUMENT)?;
     let config = kept.apply(file);

@@ -24,7 +24,7 @@ use std::time::Duration;
 
 use ringway_api::documents::changes::Changes;
 use ringway_api::error::Error;
-use ringway_api::state_dir;
+use ringway_api::state_dir::StateDir;
 use ringway_config::Config;
 use ringway_kernel::View;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -143,7 +143,7 @@ struct Daemon {
     checks: Checks,
     probe_routes: ProbeRoutes,
     status_store: Arc<StatusStore>,
-    state_dir: Arc<state_dir::State>,
+    state_dir: Arc<StateDir>,
     health_file: health::HealthFile,
     notifier: Notifier,
     background: Background,

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ringway_api::error::Error;
 use ringway_api::overrides::{self, Overrides};
-use ringway_api::state_dir::State;
+use ringway_api::state_dir::StateDir;
 use tokio::sync::mpsc;
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::timeout;
@@ -19,7 +19,7 @@ pub(super) type Written = (u64, Result<(), Error>);
 /// The thread, and what became of documents.
 #[derive(Debug)]
 pub(super) struct OverrideWriter {
-    state: Arc<State>,
+    state: Arc<StateDir>,
     desk: Arc<Mutex<Desk>>,
     thread: Option<JoinHandle<()>>,
     /// The newest change that wanted a document.
@@ -40,7 +40,7 @@ fn lock(desk: &Mutex<Desk>) -> MutexGuard<'_, Desk> {
 }
 
 impl OverrideWriter {
-    pub(super) fn new(state: Arc<State>) -> OverrideWriter {
+    pub(super) fn new(state: Arc<StateDir>) -> OverrideWriter {
         let (send, receive) = mpsc::unbounded_channel();
         OverrideWriter { state, desk: Arc::default(), thread: None, newest: 0, send, receive }
     }
@@ -101,14 +101,14 @@ pub(super) mod tests {
 
     /// A state directory on a disk that does not answer.
     pub struct Hanging {
-        pub state: Arc<State>,
+        pub state: Arc<StateDir>,
         _place: tempfile::TempDir,
     }
 
     impl Hanging {
         pub fn new() -> Hanging {
             let place = tempfile::tempdir().expect("a directory");
-            let state = State::new(place.path());
+            let state = StateDir::new(place.path());
             state.hangs.store(true, Ordering::Relaxed);
             Hanging { state: Arc::new(state), _place: place }
         }

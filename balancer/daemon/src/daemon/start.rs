@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use ringway_api::error::Error;
 use ringway_api::overrides::{self, Overrides};
-use ringway_api::state_dir;
+use ringway_api::state_dir::StateDir;
 use ringway_config::Config;
 use ringway_doctor::{Finding, Outcome, Report, Severity};
 use ringway_host::netlink::links::{self, Link};
@@ -180,7 +180,7 @@ pub struct StartConfig {
     pub file: Arc<Config>,
     /// As they were kept.
     pub overrides: Overrides,
-    pub state: Arc<state_dir::State>,
+    pub state: Arc<StateDir>,
     /// What the program was built from.
     pub commit: Option<&'static str>,
 }
@@ -188,7 +188,7 @@ pub struct StartConfig {
 impl StartConfig {
     /// Overrides that were kept go over what the file says.
     pub fn new(file: Config, commit: Option<&'static str>) -> StartConfig {
-        let state = Arc::new(state_dir::State::new(file.node.state.clone().into_inner()));
+        let state = Arc::new(StateDir::new(file.node.state.clone().into_inner()));
         let overrides = Overrides::load(&state).unwrap_or_else(|error| {
             tracing::error!(%error, "overrides not read: the file's weights are in force");
             Overrides::default()
@@ -371,7 +371,7 @@ mod tests {
         );
         let file = ringway_config::parse(&text, "gw.toml").expect("valid");
         let other = Overrides { schema: "ringway.overrides/9".into(), ..drained(1) };
-        state_dir::State::new(place.path()).write(overrides::DOCUMENT, &other).expect("written");
+        StateDir::new(place.path()).write(overrides::DOCUMENT, &other).expect("written");
         let start = StartConfig::new(file, None);
         assert_eq!((start.overrides, start.config), (Overrides::default(), start.file));
         // What is overridden now would have to be added to what is on the disk.

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use ringway_api::clock;
-use ringway_api::state_dir::State;
+use ringway_api::state_dir::StateDir;
 use serde::{Deserialize, Serialize};
 use tokio::task::JoinHandle;
 
@@ -52,7 +52,7 @@ struct Document {
 /// Writes the document when something has changed, away from the daemon's loop.
 #[derive(Debug)]
 pub struct HealthFile {
-    state: Arc<State>,
+    state: Arc<StateDir>,
     /// Something is not written yet.
     changed: Arc<AtomicBool>,
     /// A write in progress, or the last one.
@@ -62,7 +62,7 @@ pub struct HealthFile {
 }
 
 impl HealthFile {
-    pub fn new(state: Arc<State>) -> HealthFile {
+    pub fn new(state: Arc<StateDir>) -> HealthFile {
         let not_before = Arc::new(Mutex::new(Instant::now()));
         HealthFile { state, changed: Arc::default(), writing: None, not_before }
     }
@@ -172,7 +172,7 @@ mod tests {
     async fn only_changes_are_written_and_the_end_waits_for_them() {
         let directory = tempfile::tempdir().expect("a directory");
         let place = directory.path().join("gw");
-        let mut health_file = HealthFile::new(Arc::new(State::new(&place)));
+        let mut health_file = HealthFile::new(Arc::new(StateDir::new(&place)));
         let now = || Some(SystemTime::now());
         health_file.tick(|| unreachable!("nothing has changed"));
         health_file.finish(|| unreachable!("nothing has changed")).await;
@@ -191,7 +191,7 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         let place = directory.path().join("gw");
         fs::write(&place, "in the way").expect("written");
-        let state = Arc::new(State::new(&place));
+        let state = Arc::new(StateDir::new(&place));
         let mut health_file = HealthFile::new(state.clone());
         health_file.changed();
         health_file.finish(|| saved(Health::Up)).await;
@@ -208,7 +208,7 @@ mod tests {
     #[tokio::test]
     async fn what_is_old_or_of_another_boot_is_not_believed() {
         let directory = tempfile::tempdir().expect("a directory");
-        let state = Arc::new(State::new(directory.path().join("gw")));
+        let state = Arc::new(StateDir::new(directory.path().join("gw")));
         let mut health_file = HealthFile::new(state.clone());
         health_file.changed();
         health_file.finish(|| saved(Health::Up)).await;

@@ -13,7 +13,7 @@ use axum::{Extension, Json, Router, routing};
 use ringway_api::client::requests::{Clear, Reload};
 use ringway_api::documents::changes::Changes;
 use ringway_api::error::{Error, Kind};
-use ringway_api::overrides::Change;
+use ringway_api::overrides::OverrideChange;
 use serde::de::DeserializeOwned;
 use tokio::sync::{mpsc, oneshot};
 
@@ -35,7 +35,7 @@ pub enum Command {
     /// Read the overrides again that could not be read or kept.
     Recall,
     /// Say something about a backend that the file does not.
-    Override { change: Change, by: Asker },
+    Override { change: OverrideChange, by: Asker },
 }
 
 /// A command of somebody who waits for its outcome.
@@ -106,7 +106,7 @@ async fn backend(
     Extension(by): Extension<Asker>,
     body: Bytes,
 ) -> Response {
-    match read::<Change>(&body, None) {
+    match read::<OverrideChange>(&body, None) {
         Ok(change) => ask(&control, Command::Override { change, by }).await,
         Err(error) => refuse(&error),
     }
@@ -119,7 +119,7 @@ async fn clear(
 ) -> Response {
     match read(&body, Some(Clear::default())) {
         Ok(Clear { service, backend }) => {
-            let change = Change::Clear { service, backend };
+            let change = OverrideChange::Clear { service, backend };
             ask(&control, Command::Override { change, by }).await
         }
         Err(error) => refuse(&error),

@@ -8,7 +8,7 @@
 //! | `GET /v1/ready` | [`ringway_api::documents::readiness::Readiness`], at once |
 //! | `GET /v1/ready/SERVICE` | the same, and this service must have a backend, too |
 //! | `POST /v1/reload` | [`ringway_api::documents::changes::Changes`]; body `{"dry_run": true}` or none |
-//! | `POST /v1/backend` | the same; body [`ringway_api::overrides::Change`] |
+//! | `POST /v1/backend` | the same; body [`ringway_api::overrides::OverrideChange`] |
 //! | `POST /v1/overrides/clear` | the same; body `{"service", "backend"}`, `{"service"}` or none |
 //! | `GET /v1/health` | `healthy`, `problems` and each backend's health |
 //!

@@ -7,11 +7,11 @@ mod output;
 mod packet;
 mod pcapng;
 mod run;
+mod selection;
 mod signals;
 mod sink;
-mod wanted;
 
 pub use lines::Form;
-pub use options::{Limits, Options, Target};
+pub use options::{CaptureOptions, Limits, Target};
 pub use run::{Ended, Outcome, SCHEMA, Summary, run};
-pub use wanted::Selection;
+pub use selection::Selection;

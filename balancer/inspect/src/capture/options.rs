@@ -4,11 +4,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::Form;
-use super::wanted::Selection;
+use super::selection::Selection;
 
 /// What to capture, and where to.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct CaptureOptions {
     /// Filter in the language of tcpdump; empty: every packet.
     pub filter: String,
     /// Which packets, by what was decided.

@@ -12,11 +12,11 @@ use ringway_kernel::programs::capture::{Record, Session, Wanted};
 use serde::Serialize;
 
 use super::names::{self, Interface, Names};
-use super::options::Options;
+use super::options::CaptureOptions;
 use super::pcapng::Totals;
+use super::selection::Selected;
 use super::signals;
 use super::sink::Sink;
-use super::wanted::Selected;
 use crate::capture::output::Stopped;
 
 /// Name and version of the summary's schema.
@@ -86,7 +86,7 @@ pub struct Outcome {
 /// It cannot begin.
 pub fn run(
     selector: &NodeSelector<'_>,
-    options: &Options,
+    options: &CaptureOptions,
     tell: impl Fn(&str),
 ) -> Result<Outcome, Error> {
     let filter = Filter::compile(&options.filter, options.snaplen).map_err(|error| {
@@ -131,7 +131,7 @@ fn start(
     view: &View,
     filter: &Filter,
     selected: &Selected,
-    options: &Options,
+    options: &CaptureOptions,
     inner_bytes: u32,
 ) -> Result<Session, Error> {
     let wanted = Wanted {
@@ -150,7 +150,7 @@ fn start(
 
 fn start_line(
     node: &str,
-    options: &Options,
+    options: &CaptureOptions,
     interfaces: &[Interface],
     slot: Option<u32>,
 ) -> String {
@@ -178,7 +178,7 @@ struct Capture<'o> {
     sinks: Vec<Sink>,
     /// Interfaces captured from, and for how many looks they have been missing.
     watched: Vec<(Interface, u32)>,
-    options: &'o Options,
+    options: &'o CaptureOptions,
     asked: Arc<AtomicBool>,
     begun: (Instant, u64),
     taken: u64,

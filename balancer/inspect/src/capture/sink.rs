@@ -7,7 +7,7 @@ use ringway_api::error::Error;
 
 use super::lines::Printer;
 use super::names::Interface;
-use super::options::{Options, Target};
+use super::options::{CaptureOptions, Target};
 use super::packet::Packet;
 use super::pcapng::{Pcapng, Totals};
 use crate::capture::output::{Output, OutputPieces, Stopped};
@@ -33,7 +33,7 @@ impl Sink {
     /// # Errors
     /// One cannot be opened.
     pub fn open(
-        options: &Options,
+        options: &CaptureOptions,
         interfaces: &[Interface],
         slot: Option<u32>,
     ) -> Result<Vec<Sink>, Error> {
@@ -64,7 +64,7 @@ impl Sink {
     /// can show them when none has come.
     fn pcapng(
         outlet: Output,
-        options: &Options,
+        options: &CaptureOptions,
         interfaces: &[Interface],
         slot: Option<u32>,
     ) -> Sink {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::thread;
 
 use ringway_filter::Filter;
-use ringway_kernel::Options;
+use ringway_kernel::GatewayOptions;
 use ringway_kernel::programs::capture::{MOST_BYTES, Session, Wanted};
 use rustix::mount::{MountPropagationFlags, mount_change};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
@@ -55,7 +55,8 @@ fn own_mounts() -> Result<PathBuf> {
 }
 
 fn on_own_gateway(bpffs: PathBuf) -> Result<Costs> {
-    let options = Options { node: "bench".into(), bpffs, flows: ROOM, ..Options::default() };
+    let options =
+        GatewayOptions { node: "bench".into(), bpffs, flows: ROOM, ..GatewayOptions::default() };
     let mut storage = Storage::uninit();
     let mut feeder = Feeder::load(&mut storage)?;
     let mut site = Site::with(Path::Nat, Ip::V4, &options)?;

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use ringway_abi::raw::rw_ledger;
 use ringway_abi::{Reason, Verdict};
-use ringway_kernel::{Gateway, Interface, Options, View};
+use ringway_kernel::{Gateway, GatewayOptions, Interface, View};
 use ringway_plan::tables::{NextHop, Tables};
 use ringway_plan::{Ids, Observed, Planner};
 
@@ -35,11 +35,15 @@ pub(super) struct Site {
 impl Site {
     /// Loads the programs and fills the tables as the daemon would, with room for so many flows.
     pub(super) fn new(path: Path, ip: Ip, room: u32) -> Result<Self> {
-        Self::with(path, ip, &Options { flows: room, pin: false, ..Options::default() })
+        Self::with(
+            path,
+            ip,
+            &GatewayOptions { flows: room, pin: false, ..GatewayOptions::default() },
+        )
     }
 
     /// The same with a say in how the gateway is opened.
-    pub(super) fn with(path: Path, ip: Ip, options: &Options) -> Result<Self> {
+    pub(super) fn with(path: Path, ip: Ip, options: &GatewayOptions) -> Result<Self> {
         let (mut gateway, _) = Gateway::open(options)?;
         gateway.set_iface(&Interface {
             slot: SLOT,

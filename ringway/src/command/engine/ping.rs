@@ -24,7 +24,7 @@ const LOOKS: Duration = Duration::from_millis(20);
 const OFTEN: Duration = Duration::from_millis(200);
 
 #[derive(Serialize)]
-struct Report {
+struct PingReport {
     schema: &'static str,
     address: IpAddr,
     mac: Option<String>,
@@ -82,7 +82,7 @@ pub fn main(args: &IcmpArgs, address: IpAddr) -> anyhow::Result<Exit> {
     let seconds = start.elapsed().as_secs_f64();
     let ended: Vec<_> = engine.stop().into_iter().collect::<Result<_, _>>()?;
     print_latest(&pinged, args, address);
-    let report = Report::new(address, &lock(&pinged), seconds, &ended);
+    let report = PingReport::new(address, &lock(&pinged), seconds, &ended);
     match work.output.output {
         Output::Table => table::print(&report.to_string())?,
         Output::Json => table::json(&report)?,
@@ -125,7 +125,7 @@ fn lock(pinged: &Mutex<Pinged>) -> MutexGuard<'_, Pinged> {
     pinged.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Report {
+impl PingReport {
     fn new(
         address: IpAddr,
         pinged: &Pinged,
@@ -156,7 +156,7 @@ impl Report {
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for PingReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { address, sent_packets: sent, received_packets: received, .. } = self;
         writeln!(f, "--- {address} ping statistics ---")?;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use ringway_api::documents::changes::Changes;
 use ringway_api::documents::status::Problem;
 use ringway_api::error::Error;
-use ringway_api::overrides::{self, Overrides};
+use ringway_api::overrides::{OverrideChange, Overrides};
 use ringway_config::Config;
 use ringway_kernel::Interface;
 use tracing::Level;
@@ -74,7 +74,7 @@ pub enum Judge {
     /// The file is read again; which one is meant.
     File(Option<PathBuf>),
     /// The same file with one override more or less.
-    Overridden(overrides::Change),
+    Overridden(OverrideChange),
     /// The same file with the overrides that are kept.
     Recalled,
 }

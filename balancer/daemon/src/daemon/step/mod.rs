@@ -34,7 +34,7 @@ use crate::snapshot::Snapshot;
 use attachment::Stage;
 use effect::Effects;
 use monitor::Monitor;
-use reload::Change;
+use reload::PendingChange;
 use tables::Tables;
 
 pub(super) use attachment::Attachment;
@@ -196,7 +196,7 @@ impl State {
 
     /// When something is to be done though nothing happens.
     pub(super) fn until(&self) -> Option<Instant> {
-        let change = self.reload.change.as_ref().and_then(Change::until);
+        let change = self.reload.change.as_ref().and_then(PendingChange::until);
         let all = [self.tables.due, change, self.attachment.until(), self.confirm.until()];
         all.into_iter().flatten().min()
     }

@@ -14,7 +14,7 @@ use ringway_api::clock::Timestamp;
 use ringway_api::documents::changes::{Changes, What};
 use ringway_api::documents::status::{self, Problem};
 use ringway_api::error::{Error, Kind as Fault};
-use ringway_api::overrides::{self, Overrides};
+use ringway_api::overrides::{OverrideChange, Overrides};
 use ringway_api::problem_kind::ProblemKind;
 use ringway_api::text::counted;
 use ringway_config::Config;
@@ -47,7 +47,7 @@ pub struct Reload {
     /// When the file in force was read.
     read_at: SystemTime,
     /// The change that is on its way.
-    pub(super) change: Option<Change>,
+    pub(super) change: Option<PendingChange>,
     changes: u64,
     /// SIGHUP has come.
     pub(super) hung_up: bool,
@@ -94,12 +94,12 @@ impl Reload {
 
 /// A change on its way; one at a time.
 #[derive(Debug)]
-pub(super) struct Change {
+pub(super) struct PendingChange {
     number: u64,
     kind: Kind,
     request: Option<RequestId>,
     /// What was said of backends, and by whom.
-    said: Option<(overrides::Change, Asker)>,
+    said: Option<(OverrideChange, Asker)>,
     began: Instant,
     /// Once it has been judged.
     next: Option<Next>,
@@ -135,7 +135,7 @@ enum Stage {
     Ordered,
 }
 
-impl Change {
+impl PendingChange {
     pub fn until(&self) -> Option<Instant> {
         match &self.next {
             Some(Next { stage: Stage::Waiting, until, .. }) => Some(*until),
@@ -184,7 +184,7 @@ impl State {
         }
         self.reload.changes += 1;
         let (number, began) = (self.reload.changes, self.at.now);
-        self.reload.change = Some(Change { number, kind, request, said, began, next: None });
+        self.reload.change = Some(PendingChange { number, kind, request, said, began, next: None });
         self.effects.push(Effect::Load(number, judge));
     }
 
@@ -262,7 +262,9 @@ impl State {
                 "does the file system of the configuration, of a ca_file or of [node] state hang? Then try again",
             ));
         }
-        let Some(Change { number, next: Some(next), .. }) = &mut self.reload.change else { return };
+        let Some(PendingChange { number, next: Some(next), .. }) = &mut self.reload.change else {
+            return;
+        };
         if next.stage != Stage::Waiting {
             return;
         }
@@ -316,10 +318,10 @@ impl State {
     /// What is in force now, for the log.
     fn tell(&mut self, changes: &Changes) {
         match &self.reload.change {
-            Some(Change { said: Some((said, by)), .. }) => {
+            Some(PendingChange { said: Some((said, by)), .. }) => {
                 self.effects.info(format!("{said} (by {by})"));
             }
-            Some(Change { kind: Kind::Recall, .. }) if !changes.changed => {}
+            Some(PendingChange { kind: Kind::Recall, .. }) if !changes.changed => {}
             _ => self.effects.info(summary(changes)),
         }
         for service in &changes.unserved_services {
@@ -346,7 +348,9 @@ impl State {
     }
 
     fn end(&mut self, mut outcome: Result<Changes, Error>) {
-        let Some(Change { kind, request, began, .. }) = self.reload.change.take() else { return };
+        let Some(PendingChange { kind, request, began, .. }) = self.reload.change.take() else {
+            return;
+        };
         if let Ok(changes) = &mut outcome {
             changes.dry_run = kind == Kind::DryRun;
             let took = self.at.now.saturating_duration_since(began);

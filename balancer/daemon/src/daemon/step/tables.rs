@@ -11,7 +11,7 @@ use tracing::Level;
 
 use super::State;
 use super::effect::{Effect, LogLine};
-use super::reload::Change;
+use super::reload::PendingChange;
 use crate::backends::{BackendSet, Line, Replies};
 use crate::daemon::datapath_thread::DatapathCommand;
 use crate::daemon::netlink_watch::Found;
@@ -92,7 +92,7 @@ impl State {
         if let Some(service) = self.tables.backend_set.service(event) {
             self.monitor.no_reply_watch.forget(service);
         }
-        let next = self.reload.change.as_mut().and_then(Change::backend_set);
+        let next = self.reload.change.as_mut().and_then(PendingChange::backend_set);
         let news = next.and_then(|next| next.take(event, self.at.now));
         if let Some(text) = self.tables.backend_set.take(event, self.at.now).or(news) {
             let good = event.health.is_up();
@@ -127,7 +127,7 @@ impl State {
             self.monitor.no_reply_watch = NoReplyWatch::default();
             self.apply_soon();
         }
-        if let Some(next) = self.reload.change.as_mut().and_then(Change::backend_set) {
+        if let Some(next) = self.reload.change.as_mut().and_then(PendingChange::backend_set) {
             next.take_ways(way);
         }
         self.effects.push(Effect::ProbeWays(Box::new(around)));
@@ -136,7 +136,7 @@ impl State {
     /// Connections of backends that are down go on no longer than they may.
     pub(super) fn tend(&mut self) {
         let (now, replies) = (self.at.now, &self.tables.replies);
-        if let Some(next) = self.reload.change.as_mut().and_then(Change::backend_set) {
+        if let Some(next) = self.reload.change.as_mut().and_then(PendingChange::backend_set) {
             next.tend(now, replies);
         }
         let ended = self.tables.backend_set.tend(now, replies);
@@ -149,7 +149,7 @@ impl State {
     /// Looks up the ways to backends that are, and that will be.
     pub(super) fn look_up_ways(&mut self) {
         let mut addresses = self.tables.backend_set.addresses();
-        if let Some(next) = self.reload.change.as_mut().and_then(Change::backend_set) {
+        if let Some(next) = self.reload.change.as_mut().and_then(PendingChange::backend_set) {
             addresses.extend(next.addresses());
             addresses.sort();
             addresses.dedup();
@@ -183,7 +183,7 @@ impl State {
 
     pub(super) fn apply(&mut self) {
         self.tables.due = None;
-        if self.reload.change.as_ref().is_some_and(Change::is_ordered) {
+        if self.reload.change.as_ref().is_some_and(PendingChange::is_ordered) {
             // The backends in force are not those of the tables any more, or not yet.
             return;
         }

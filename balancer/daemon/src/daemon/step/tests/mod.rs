@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use ringway_api::error::Error;
-use ringway_api::overrides::Change;
+use ringway_api::overrides::OverrideChange;
 
 use super::Event;
 use crate::daemon::datapath_thread::DatapathEvent;
@@ -90,7 +90,7 @@ fn happen(world: &mut World, happening: &Happening) {
             world.ask(Some(drain(*n)), false);
         }
         Happening::Clear => {
-            world.ask(Some(Change::Clear { service: None, backend: None }), false);
+            world.ask(Some(OverrideChange::Clear { service: None, backend: None }), false);
         }
         Happening::Confirm => world.confirm(),
         Happening::Detach(slot) => _ = world.on.remove(slot),
@@ -115,8 +115,8 @@ fn happen(world: &mut World, happening: &Happening) {
     }
 }
 
-fn drain(n: u8) -> Change {
-    Change::Drain { service: "web".into(), backend: format!("10.0.0.{n}") }
+fn drain(n: u8) -> OverrideChange {
+    OverrideChange::Drain { service: "web".into(), backend: format!("10.0.0.{n}") }
 }
 
 fn late(world: &mut World, which: usize) {

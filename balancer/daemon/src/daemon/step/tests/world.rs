@@ -10,7 +10,7 @@ use ringway_abi::Faces;
 use ringway_api::clock::Timestamp;
 use ringway_api::documents::changes::Changes;
 use ringway_api::error::Error;
-use ringway_api::overrides::{self, Overrides};
+use ringway_api::overrides::{OverrideChange, Overrides};
 use ringway_api::problem_kind::ProblemKind;
 use ringway_config::Config;
 use ringway_host::Mac;
@@ -532,13 +532,13 @@ impl World {
     }
 
     /// Somebody asks for a change; he waits while another is on its way.
-    pub(super) fn ask(&mut self, change: Option<overrides::Change>, dry_run: bool) {
+    pub(super) fn ask(&mut self, change: Option<OverrideChange>, dry_run: bool) {
         if !self.state.takes_commands() {
             return;
         }
         let (reply, answer) = oneshot::channel();
         let backend = match &change {
-            Some(overrides::Change::Drain { backend, .. }) => Some(backend.clone()),
+            Some(OverrideChange::Drain { backend, .. }) => Some(backend.clone()),
             _ => None,
         };
         self.asked.push((backend, answer));

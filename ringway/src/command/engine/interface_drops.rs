@@ -9,18 +9,18 @@ use ringway_host::netlink::counters::{self, Stats};
 use serde::Serialize;
 
 /// What interfaces had dropped when the engine began.
-pub struct Since(BTreeMap<String, u64>);
+pub struct DropBaseline(BTreeMap<String, u64>);
 
 /// Packets that an interface dropped since then.
 #[derive(Debug, PartialEq, Eq, Serialize)]
-pub struct Lost {
+pub struct InterfaceDrops {
     interface: String,
     /// Dropped or missed on reception. Drivers differ in whether packets are among them for which a
     /// socket's ring was full.
     pub rx_dropped_packets: u64,
 }
 
-impl Since {
+impl DropBaseline {
     /// Of the interfaces of these ports. One whose counters cannot be read is left out.
     pub fn start(ports: &[Spread]) -> Self {
         let mut all = counters::stats().unwrap_or_default();
@@ -28,16 +28,16 @@ impl Since {
         Self(known.filter_map(|name| Some((name.into(), dropped(&all.remove(name)?)))).collect())
     }
 
-    pub fn lost(self) -> Vec<Lost> {
+    pub fn lost(self) -> Vec<InterfaceDrops> {
         self.until(&counters::stats().unwrap_or_default())
     }
 
-    fn until(self, now: &BTreeMap<String, Stats>) -> Vec<Lost> {
+    fn until(self, now: &BTreeMap<String, Stats>) -> Vec<InterfaceDrops> {
         let lost = |(interface, before): (String, u64)| {
             let now = dropped(now.get(&interface)?);
             // An interface that was made anew counts from zero.
             let rx_dropped_packets = now.checked_sub(before).unwrap_or(now);
-            Some(Lost { interface, rx_dropped_packets })
+            Some(InterfaceDrops { interface, rx_dropped_packets })
         };
         self.0.into_iter().filter_map(lost).collect()
     }
@@ -47,7 +47,7 @@ fn dropped(stats: &Stats) -> u64 {
     stats.rx_dropped + stats.rx_missed_errors
 }
 
-impl fmt::Display for Lost {
+impl fmt::Display for InterfaceDrops {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { interface, rx_dropped_packets } = self;
         write!(
@@ -64,7 +64,8 @@ mod tests {
 
     #[test]
     fn what_was_dropped_meanwhile() {
-        let since = || Since([("eth0".into(), 5), ("eth1".into(), 1), ("gone".into(), 1)].into());
+        let since =
+            || DropBaseline([("eth0".into(), 5), ("eth1".into(), 1), ("gone".into(), 1)].into());
         let stats = |rx_dropped, rx_missed_errors| Stats {
             rx_dropped,
             rx_missed_errors,

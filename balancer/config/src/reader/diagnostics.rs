@@ -215,15 +215,15 @@ pub fn in_one_line(errors: &str) -> String {
 }
 
 /// Gathers files and errors while a configuration is read.
-pub(crate) struct Report {
+pub(crate) struct Diagnostics {
     source: RefCell<Source>,
     /// With the number of the file, which orders them.
     errors: RefCell<Vec<(usize, Error)>>,
 }
 
-impl Report {
-    pub(crate) fn new(source: Source) -> Report {
-        Report { source: source.into(), errors: RefCell::default() }
+impl Diagnostics {
+    pub(crate) fn new(source: Source) -> Diagnostics {
+        Diagnostics { source: source.into(), errors: RefCell::default() }
     }
 
     /// Adds a file; where its text begins among all of them.

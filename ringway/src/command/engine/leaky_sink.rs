@@ -7,7 +7,7 @@ use ringway_engine::{App, Burst, Cycles, Reason, Verdict};
 use ringway_xsk::{Packet, Pool, Umem, UmemConfig};
 
 /// Drops what comes, and loses the frames of each Nth packet.
-pub struct Leaky {
+pub struct LeakySink {
     every: u64,
     seen: u64,
     /// A packet from there takes the place of one that is lost, which cannot be taken away
@@ -15,7 +15,7 @@ pub struct Leaky {
     others: Option<Pool>,
 }
 
-impl Leaky {
+impl LeakySink {
     /// `every`: at least 1.
     pub fn new(every: u64) -> Self {
         let others = Umem::new(&UmemConfig { frames: 64, ..UmemConfig::default() });
@@ -30,7 +30,7 @@ impl Leaky {
     }
 }
 
-impl App for Leaky {
+impl App for LeakySink {
     fn name(&self) -> &'static str {
         "leaky sink"
     }
