@@ -380,7 +380,7 @@ struct rw_address {
 	__u32 addr[4];
 };
 
-/* What ringway decap may use an address of its host for. */
+/* Uses of a host's address by ringway decap. */
 enum rw_decap_address {
 	RW_DECAP_OUTER = 1, /* tunnels end here */
 	RW_DECAP_INNER = 2, /* what comes out of them may be for this */
@@ -699,7 +699,7 @@ struct rw_steer {
 	struct rw_steer_rule rule[RW_MAX_STEER_RULES];
 };
 
-/* What drop_reasons.bpf.c counts, of one network namespace. */
+/* Counters of drop_reasons.bpf.c, of one network namespace. */
 enum rw_seen {
 	RW_SEEN_RECEIVED,  /* handed to the stack by this device, after GRO */
 	RW_SEEN_PASSED_ON, /* came in by this device, and is put before another's queue */

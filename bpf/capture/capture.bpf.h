@@ -30,7 +30,7 @@ struct {
 } capture_slots SEC(".maps");
 #define OWN_SLOTS capture_slots
 
-/* What leave() returned: verdict, reason, and the verdict without on_pass. */
+/* The result of leave(): verdict, reason, and the verdict without on_pass. */
 #define END_VERDICT(end) ((end)&0xff)
 #define END_REASON(end) ((end) >> 8 & 0xff)
 #define END_OTHERWISE(end) ((end) >> 16 & 0xff)

@@ -19,7 +19,7 @@ static __always_inline __u16 csum_fold(__u64 sum)
 	return (__u16)sum;
 }
 
-/* What changing a word from `old` to `new` adds to the sum. */
+/* The difference of the sum when a word changes from `old` to `new`. */
 static __always_inline __u64 csum_change(__u32 old, __u32 new)
 {
 	return (__u64)(__u32)~old + new;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * What a tunnel packet consists of: IP in IP (RFC 2003, 2473, 4213) and GUE
+ * The parts of a tunnel packet: IP in IP (RFC 2003, 2473, 4213) and GUE
  * (draft-ietf-intarea-gue: variant 1, the inner header directly behind UDP;
  * variant 0 without options). FOU looks like variant 1.
  */

@@ -32,7 +32,7 @@ struct outer {
 	__u32 more[5]; /* IPv6 goes on */
 } __attribute__((packed, aligned(2)));
 
-/* What the outer header takes from the inner packet. */
+/* Fields of the inner packet that the outer header uses. */
 struct inner {
 	__u32 hash; /* of the flow */
 	__u16 len;

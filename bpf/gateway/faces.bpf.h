@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Who may send what on which interface. XDP comes before the kernel's reverse path filter, so a
+ * The sources that an interface accepts. XDP comes before the kernel's reverse path filter, so a
  * source address proves nothing: a host on one link must not speak for hosts on another.
  *
  * - A backend's packets are accepted on the interface that leads to it, and on any that faces

@@ -19,7 +19,7 @@
 
 #define FRAGMENTS_TCP (1ull << 63)
 
-/* What all fragments of a datagram have in common. Under IPv6 not the protocol:
+/* The hash of what all fragments of a datagram share. Under IPv6 not the protocol:
  * another extension may follow the fragment header (RFC 8200 section 4.5), and only
  * the first fragment shows what is behind it. */
 static __always_inline __u64 fragment_hash(const struct packet_context *pctx,

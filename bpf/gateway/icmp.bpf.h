@@ -419,7 +419,7 @@ static __always_inline enum icmp_next error_to_backend(struct rw_scratch *s, str
 	to.daddr = backend->addr;
 	to.dport_be = backend->port_be ?: s->tuple.dport_be;
 	if (nat == RW_NAT_CLIENT) {
-		/* Whoever sent it, the backend has a route to clients. */
+		/* The backend has a route to clients, whoever sent the error. */
 		if (it->v6)
 			copy_addr(outer, ((struct ipv6hdr *)it->l3)->saddr.in6_u.u6_addr32);
 		else

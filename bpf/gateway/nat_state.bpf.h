@@ -18,7 +18,7 @@
 #include "confirm.bpf.h"
 #include "partial.bpf.h"
 
-/* What a segment says about its connection. */
+/* A segment, as far as it matters to its connection. */
 struct segment {
 	__u8 flags;
 	bool fin;

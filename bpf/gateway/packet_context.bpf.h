@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
-/* What a stage needs for every packet, looked up once at its entry. */
+/* Map entries that a stage needs for every packet, looked up once at its entry. */
 #ifndef RINGWAY_PACKET_CONTEXT_H
 #define RINGWAY_PACKET_CONTEXT_H
 

@@ -123,7 +123,7 @@ int ringway_lost_back(__u64 *args)
 }
 
 /* One frame that could not be sent back; in generic mode also one redirected.
- * What a driver tells of XDP_REDIRECT here, xdp_redirect_err has told before.
+ * xdp_redirect_err has already counted an XDP_REDIRECT that a driver reports here.
  * (device, program, action) */
 SEC("tp_btf/xdp_exception")
 int ringway_lost_tx(__u64 *args)

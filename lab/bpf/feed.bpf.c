@@ -16,7 +16,7 @@
 #define WORDS_V4 8  /* 14 + 20 + 20 + 10 */
 #define WORDS_V6 11 /* 14 + 40 + 20 + 14 */
 
-/* Who is to be fed. */
+/* The program that is fed. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
 	__uint(max_entries, 1);

@@ -45,7 +45,7 @@ const volatile __u32 timed;	  /* whether `arrived` looks at the time in a packet
 __u64 next_ns;
 __u32 client;
 
-/* What all packets are; `bid` asks and answers with its number at this place. */
+/* The form of all packets; `bid` asks and answers with its number at this place. */
 struct packet {
 	struct ethhdr eth;
 	struct iphdr ip;

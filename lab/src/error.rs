@@ -19,9 +19,9 @@ pub enum Error {
     TooMany {
         asked: u64,
         possible: u64,
-        /// What there is too little of.
+        /// The resource that is too small.
         short: String,
-        /// What gives more of it.
+        /// The way to get more of it.
         more: String,
     },
     #[error("not enough open files: {needed} needed, {have} allowed (`ulimit -Hn`); {}", raise_files(*needed))]
@@ -62,7 +62,7 @@ pub enum Error {
         "`ringway-lab {command}` needs root, for network namespaces and XDP programs; write `sudo {typed}`"
     )]
     NotRoot {
-        /// What follows `ringway-lab`.
+        /// The words after `ringway-lab`.
         command: String,
         /// All that was typed.
         typed: String,
@@ -79,7 +79,7 @@ pub enum Error {
     Remove { path: PathBuf, source: io::Error },
 }
 
-/// What to do where so many connections are possible.
+/// The remedy if so many connections are possible.
 fn remedy(possible: u64, more: &str) -> String {
     match possible {
         0 => format!("not even one is possible; {more}"),

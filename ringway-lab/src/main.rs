@@ -15,8 +15,8 @@ use ringway_terminal::{command_line, table, units};
 
 use crate::cli::{Cli, Command};
 
-/// What `--version` says after the name: the version and the commit. A `ringway` of another one is
-/// not measured.
+/// The text of `--version` after the name: the version and the commit. A `ringway` of another one
+/// is not measured.
 const VERSION: &str = env!("RINGWAY_VERSION");
 
 fn main() -> ExitCode {

@@ -55,7 +55,7 @@ fn calibrate(file: &Path, overwrite: bool) -> anyhow::Result<Exit> {
     Ok(Exit::Done)
 }
 
-/// What was measured, and what is still the reference's.
+/// Costs that were measured, and those that are still the reference's.
 fn calibrated(costs: &Costs, reference: &Costs) -> Table {
     let mut table = Table::new(&["cost", "", "spread", "measured by"]);
     let mut row = |what: String, value: String, spread: Option<f64>, from: &str, kept: bool| {
@@ -136,7 +136,7 @@ fn text(answer: &Answer, colour: bool) -> String {
     out
 }
 
-/// What is calculated, for those who did not say.
+/// The assumed work in words.
 fn work(work: Work) -> &'static str {
     match work {
         Work::Connections => "connections: a program reads messages of TCP and answers them",
@@ -318,7 +318,7 @@ mod tests {
         assert!(costs(Some(Path::new("/dev/zero"))).is_err());
     }
 
-    /// What the table shows is in the JSON, but for its prefixes.
+    /// The JSON has everything that the table shows, except its prefixes.
     #[test]
     fn json_has_what_the_table_has() {
         let answer = sized(

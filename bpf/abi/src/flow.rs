@@ -56,7 +56,7 @@ impl FlowKey {
 pub struct BackendRef {
     /// Index in the packet path's table; below `RW_MAX_BACKENDS`.
     pub index: u32,
-    /// Which of the index's owners; 1 to [`BackendRef::GENERATIONS`].
+    /// The number of the index's owner; 1 to [`BackendRef::GENERATIONS`].
     pub generation: u16,
 }
 

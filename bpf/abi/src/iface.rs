@@ -1,8 +1,8 @@
-//! What an interface's row says.
+//! The row of an interface.
 
 use crate::raw::{RW_IFACE_BACKENDS, RW_IFACE_CLIENTS, RW_IFACE_LAYER3, rw_iface};
 
-/// Who is on an interface, by the configuration.
+/// The hosts on an interface, by the configuration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Faces {
     /// Clients and backends, as far as is known.

@@ -82,7 +82,7 @@ pub use zerocopy::{FromBytes, FromZeros, IntoBytes};
      run `ringway run` of this version to take it over, or read it with the version that loaded it"
 )]
 pub struct UnknownValue {
-    /// Which enumeration: "verdict", "reason", "flow state".
+    /// The enumeration: "verdict", "reason", "flow state".
     pub what: &'static str,
     /// The number that has no name.
     pub value: u32,

@@ -1,5 +1,5 @@
-//! What the kernel drops after our verdict: such a packet has been counted as sent, and is counted
-//! a second time here. Names begin with `lost-`, unlike those of reasons.
+//! Packets that the kernel drops after our verdict. Each was counted as sent and is counted a
+//! second time here. Names begin with `lost-`, unlike those of reasons.
 
 use std::fmt;
 
@@ -18,12 +18,12 @@ impl Loss {
         self.text()[1]
     }
 
-    /// What usually causes it, for `ringway reasons`.
+    /// The usual cause, for `ringway reasons`.
     pub const fn cause(self) -> &'static str {
         self.text()[2]
     }
 
-    /// What to run or change next.
+    /// The next command or change.
     pub const fn next(self) -> &'static str {
         self.text()[3]
     }

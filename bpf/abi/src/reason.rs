@@ -1,4 +1,4 @@
-//! What every reason means, why it happens and what to run next: the text of `ringway reasons`.
+//! The text of `ringway reasons`: the meaning of every reason, its cause and the next command.
 
 use std::fmt;
 
@@ -17,7 +17,7 @@ pub struct Explanation {
     pub meaning: &'static str,
     /// Why that happens.
     pub cause: &'static str,
-    /// What to run or change next; empty when nothing needs doing.
+    /// The next command or change; empty when nothing needs doing.
     pub next: &'static str,
 }
 
@@ -37,7 +37,7 @@ impl Reason {
         self.explain().cause
     }
 
-    /// What to run or change next, if anything.
+    /// The next command or change, if any.
     pub const fn next(self) -> Option<&'static str> {
         let next = self.explain().next;
         if next.is_empty() { None } else { Some(next) }

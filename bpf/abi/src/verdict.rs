@@ -21,7 +21,7 @@ impl Verdict {
         }
     }
 
-    /// What the kernel does with the packet.
+    /// The kernel's action on the packet.
     pub const fn meaning(self) -> &'static str {
         match self {
             Self::Aborted => "dropped after an error inside the program",

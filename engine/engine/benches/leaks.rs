@@ -1,6 +1,6 @@
-//! What it costs to look for leaks once a second, as `ringway engine` does: a worker that makes and
-//! drops packets, looked at and alone, in turn. Rates are packets for each second of this process's
-//! CPU time, who looks included: what others do on the machine counts little.
+//! The cost of a search for leaks once a second, as `ringway engine` makes it: a worker makes and
+//! drops packets, with the search and without, in turn. Rates are packets for each second of this
+//! process's CPU time, the search included, so other load on the machine matters little.
 
 use std::sync::Arc;
 use std::thread;

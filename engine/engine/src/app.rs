@@ -1,4 +1,4 @@
-//! What is done with packets.
+//! Packet programs.
 
 use crate::arch::Cycles;
 use crate::burst::Burst;

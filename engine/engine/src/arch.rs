@@ -1,4 +1,4 @@
-//! What depends on the processor: its cycle counter, and how to have it fetch memory in advance.
+//! Code that depends on the processor: the cycle counter and prefetching.
 //!
 //! Barriers need none: those of the language ([`std::sync::atomic`]) become each processor's own,
 //! and the rings use no other. Nor does copying: `copy_from_slice` of a frame is the C library's,

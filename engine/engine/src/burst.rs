@@ -7,7 +7,7 @@ use ringway_xsk::{Batch, Packet, Pool};
 use crate::port::{Port, PortError};
 use crate::status::reason::Reason;
 
-/// What becomes of a packet.
+/// The decision about a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// It goes out by the worker's port of this number, counted from 0.
@@ -24,7 +24,7 @@ impl From<Result<Verdict, Reason>> for Verdict {
     }
 }
 
-/// What came in together, and the ways out.
+/// Packets that came in together, and the ports that they can leave by.
 pub struct Burst<'a> {
     from: usize,
     incoming: &'a mut Batch,
@@ -261,8 +261,8 @@ impl TxQueues {
 /// Burst sizes are told apart by powers of two: 1, 2 to 3, 4 to 7, ..., 64 and more.
 pub(crate) const BURST_SIZES: usize = 7;
 
-/// What a worker counts. It alone writes, and reads when it is asked for its status. On cache lines
-/// of its own: workers lie in memory beside each other.
+/// The counters of a worker. Only the worker writes and reads them, the latter when it is asked for
+/// its status. On cache lines of its own: workers lie in memory beside each other.
 #[repr(align(128))]
 #[derive(Debug, Default)]
 pub(crate) struct Tally {

@@ -44,7 +44,7 @@ pub enum EngineError {
     SameFile {
         /// To be written to, as it was named.
         written: String,
-        /// What it is, as it was named.
+        /// The other one, as it was named.
         other: String,
     },
     #[error("worker {worker}: {source}")]

@@ -75,7 +75,7 @@ mod tests {
         assert!(needed_mib > 39_000 && said.contains("20000000 frames of 2048 bytes"), "{said}");
         assert!(said.contains("20480 MiB are available"), "{said}");
         assert!(said.contains(&format!("`--frames {possible}`")), "{said}");
-        // What it says is possible is, and not much more.
+        // The number that it suggests fits, and not much more does.
         assert!(fits(&host, &config(possible as u32)).is_ok());
         assert!(fits(&host, &config(possible as u32 + 10_000)).is_err());
     }

@@ -31,7 +31,7 @@ pub trait Port {
 
     fn statistics(&mut self) -> PortStatistics;
 
-    /// What becomes readable when packets arrive; none: only asking tells.
+    /// The descriptor that becomes readable when packets arrive; none if the port must be polled.
     fn readable(&self) -> Option<BorrowedFd<'_>> {
         None
     }
@@ -54,9 +54,9 @@ pub trait Port {
         Ok(())
     }
 
-    /// What a successor needs to go on with it; none: it opens such a port anew. What has not
-    /// arrived wholly is dropped. The worker goes on with it, or drops it after its memory was
-    /// offered.
+    /// The state that a successor needs to continue; none: the successor opens the port anew. A
+    /// packet that has not arrived completely is dropped. The worker goes on with it, or drops it
+    /// after its memory was offered.
     fn leave(&mut self) -> Option<LeftPort> {
         None
     }
@@ -66,20 +66,20 @@ pub trait Port {
         None
     }
 
-    /// What it got of what it asked the kernel for, if it has a queue.
+    /// The modes that the kernel granted, if the port has a queue.
     fn obtained(&self) -> Option<Obtained> {
         None
     }
 }
 
-/// What a port leaves to a successor.
+/// A port that is left to a successor.
 pub struct LeftPort {
     pub(crate) name: String,
     pub(crate) interface: String,
     pub(crate) socket: OwnedFd,
     pub(crate) left: LeftSocket,
     pub(crate) redirect: Arc<Redirect>,
-    /// What that chooses, in words; all, where it is empty.
+    /// The packets that it chooses, in words; empty: all.
     pub(crate) chooses: String,
     pub(crate) mac: Option<Mac>,
 }
@@ -97,13 +97,13 @@ pub struct Obtained {
     pub chosen: bool,
     /// Whether packets may be longer than a frame.
     pub several_frames: bool,
-    /// What the driver can do; none where the kernel does not tell.
+    /// The driver's features; none if the kernel does not report them.
     pub driver: Option<Features>,
     /// A sentence for each thing that was wished for and not granted.
     pub refusals: Vec<String>,
 }
 
-/// What a port has counted since it was opened. What a kind of port does not have is none, and not
+/// The counters of a port since it was opened. A counter that this kind of port lacks is none, not
 /// zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
@@ -123,7 +123,7 @@ pub struct PortStatistics {
     pub filled_frames: Option<u64>,
     /// Frames that came back after they were sent.
     pub completed_frames: Option<u64>,
-    /// What the kernel dropped before it came here.
+    /// Packets that the kernel dropped before they came here.
     pub kernel_rx_dropped_packets: Option<u64>,
     /// Descriptors that the kernel refused in FILL.
     pub kernel_rx_invalid_descs: Option<u64>,
@@ -141,7 +141,7 @@ pub struct PortStatistics {
 }
 
 impl PortStatistics {
-    /// What this one and another one after it have counted; how things are is the other's.
+    /// The sum of this one and a later one. The state (`lost`) is that of the later one.
     pub(crate) fn then(&self, after: &PortStatistics) -> PortStatistics {
         let both = |of: fn(&PortStatistics) -> Option<u64>| match (of(self), of(after)) {
             (Some(before), Some(after)) => Some(before + after),
@@ -183,12 +183,12 @@ pub enum PortError {
     #[error("{port}: {what}: {source}; {}", for_port(port, remedy))]
     System {
         port: String,
-        /// What was asked of the system.
+        /// The request to the system.
         what: &'static str,
         source: io::Error,
         remedy: &'static str,
     },
-    /// What it was asked for cannot be.
+    /// The request is impossible.
     #[error("{port}: {why}; {}", for_port(port, remedy))]
     Refused { port: String, why: String, remedy: &'static str },
     /// A ring cannot go on.

@@ -1,4 +1,4 @@
-//! What ports of several workers have in common: memory, cables, and the XDP programs of
+//! The state that ports of several workers share: memory, cables, and the XDP programs of
 //! interfaces.
 
 use std::collections::HashMap;
@@ -11,7 +11,7 @@ use crate::ports::memory::{Plug, cable};
 use crate::programs::{AllPackets, Programs};
 use crate::takeover::Predecessor;
 
-/// What ports of several workers have in common.
+/// The state that ports of several workers share.
 #[derive(Clone)]
 pub struct PortContext {
     umem: Umem,
@@ -21,7 +21,7 @@ pub struct PortContext {
     cables: Arc<Mutex<HashMap<String, Option<Plug>>>>,
     /// XDP programs by interface: one for all of its queues, for as long as any is open.
     redirects: Arc<Mutex<HashMap<String, Weak<Redirect>>>>,
-    /// Whose pools, sockets and programs are taken over.
+    /// The engine from which pools, sockets and programs are taken over.
     predecessor: Option<Arc<Predecessor>>,
 }
 
@@ -105,6 +105,6 @@ impl PortContext {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Whoever panicked left a map behind that is whole.
+    // A thread that panicked left the map complete.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -13,7 +13,8 @@ pub const QUEUES: u32 = 256;
 /// Where an engine's programs come from. Called on workers' threads. As it is here, they bring all
 /// packets and go with their process.
 pub trait Programs: fmt::Debug + Send + Sync {
-    /// What they choose, in words, which a successor has to choose, too. Empty: all packets.
+    /// The packets that they choose, in words; a successor must choose the same. Empty: all
+    /// packets.
     fn choice(&self) -> &str {
         ""
     }

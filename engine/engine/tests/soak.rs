@@ -20,7 +20,7 @@ use ringway_engine::{
 use ringway_testnet::{End, Namespace, VethOptions, root_or_skip, veth, wait_until};
 
 const SOON: Duration = Duration::from_secs(20);
-/// What an allocator may keep for itself, in KiB.
+/// Memory that an allocator may keep for itself, in KiB.
 const SLACK_KIB: u64 = 4096;
 
 struct Slow;

@@ -163,7 +163,7 @@ fn jumbo_packets_are_answered() {
     ends(engine);
 }
 
-/// What no number of frames has room for is not there for the app, and counted.
+/// A packet that fits into no number of frames never reaches the app, and is counted.
 #[test]
 fn packets_that_are_cut() {
     if !root_or_skip("packets_that_are_cut") {
@@ -216,8 +216,8 @@ fn checksums_that_a_kernel_leaves_undone() {
     assert!(dropped.iter().all(|dropped| dropped.reason != "bad-checksum"), "{}", report.status);
 }
 
-/// Whatever kind of port: what its interface does not send is counted, and what is counted as sent
-/// arrives.
+/// For every kind of port: packets that its interface does not send are counted, and packets that
+/// count as sent arrive.
 #[test]
 fn packets_longer_than_the_mtu() {
     if !root_or_skip("packets_longer_than_the_mtu") {

@@ -102,7 +102,7 @@ impl<T: Copy> Shared<T> {
         Ok(filled)
     }
 
-    /// What lies between the indices now.
+    /// The entries between the indices now.
     fn between(
         &self,
         producer: u32,
@@ -229,7 +229,8 @@ impl<T: Copy> Producer<T> {
         Ok(Reserved { ring: self, reserved, written: 0 })
     }
 
-    /// What was produced and not consumed yet, oldest first. The other side may consume meanwhile.
+    /// Entries that were produced and are not consumed yet, oldest first. The other side may
+    /// consume meanwhile.
     ///
     /// # Errors
     /// [`Corrupt`].
@@ -314,8 +315,8 @@ impl<T: Copy> Consumer<T> {
         Ok(Peeked { ring: self, len })
     }
 
-    /// What was produced and not released yet, oldest first; the other side may produce more
-    /// meanwhile.
+    /// Entries that were produced and are not released yet, oldest first. The other side may
+    /// produce more meanwhile.
     ///
     /// # Errors
     /// [`Corrupt`].

@@ -7,9 +7,9 @@
 use loom::thread;
 use ringway_ring::in_memory_from;
 
-/// What is consumed was produced, in this order, and nothing is lost; and no slot is read while it
-/// is written, which loom looks for by itself. Each side tries so many times: to wait for each
-/// other would be orders without end.
+/// Entries are consumed in the order in which they were produced, and none is lost. loom itself
+/// checks that no slot is read while it is written. Each side tries a fixed number of times: if
+/// they waited for each other, the number of orders would have no bound.
 fn passes_through(size: u32, burst: u32, tries: usize) {
     loom::model(move || {
         let (mut producer, mut consumer) = in_memory_from(size, u32::MAX);

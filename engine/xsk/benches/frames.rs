@@ -1,4 +1,4 @@
-//! What a frame costs apart from the kernel: `cargo bench -p ringway-xsk`. Figures are for 32
+//! The cost of a frame apart from the kernel: `cargo bench -p ringway-xsk`. Figures are for 32
 //! packets.
 
 use divan::Bencher;

@@ -18,7 +18,7 @@ use crate::umem::KERNEL_HEADROOM;
 /// A queue whose kernel is played.
 pub type Queue = crate::queue::Queue<Wakes>;
 
-/// What is told to the kernel, which nobody hears but who looks.
+/// Counts of the wake-ups that a kernel would get.
 #[derive(Clone, Debug, Default)]
 pub struct Wakes(Rc<WakeCounts>);
 
@@ -60,7 +60,7 @@ pub struct Fake {
     wakes: Wakes,
 }
 
-/// What became of a packet that arrived at the fake.
+/// The end of a packet that arrived at the fake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrival {
     /// It is in RX.

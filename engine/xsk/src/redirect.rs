@@ -1,7 +1,7 @@
 //! The program that brings packets into sockets: what arrives at a queue with a socket goes there,
 //! all else to the kernel as if there were no program.
 //!
-//! Whoever has an XDP program already puts sockets into a map of that one: [`SocketMap::from`].
+//! If you have an XDP program already, put sockets into a map of that program: [`SocketMap::from`].
 //!
 //! To load takes CAP_BPF and CAP_NET_ADMIN; to put sockets into a map takes neither, but the map.
 
@@ -76,7 +76,7 @@ fn failed(queue: u32, error: io::Error) -> SetupError {
 pub struct Program {
     /// The loaded program, to be attached.
     pub program: OwnedFd,
-    /// What it redirects into.
+    /// The sockets that it redirects to.
     pub map: SocketMap,
 }
 

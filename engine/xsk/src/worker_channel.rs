@@ -163,7 +163,7 @@ impl Drop for Giver {
         if self.gone.fetch_or(GIVER_GONE, AcqRel) & TAKER_GONE == 0 {
             return;
         }
-        // What was given while the taker went; nobody else has written to this ring.
+        // Packets that were given while the taker went; nobody else has written to this ring.
         if let Ok(left) = self.ring.unconsumed() {
             left.for_each(|entry| drop(Transfer::of_parts(&self.umem, entry.home, entry.parts)));
         }

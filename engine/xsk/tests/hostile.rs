@@ -18,7 +18,7 @@ fn umem() -> Umem {
     Umem::new(&UmemConfig { frames: FRAMES, ..UmemConfig::default() }).unwrap()
 }
 
-/// What whoever was ever given the file can write to, whatever it was told.
+/// The memory's file: everyone who was ever given it can write to it, whatever the claim says.
 fn file(umem: &Umem) -> File {
     // SAFETY: tests write to the ledger, which must be harmless, and to no frame in use.
     File::from(unsafe { umem.file() }.try_clone_to_owned().unwrap())
@@ -252,7 +252,7 @@ fn what_changes_later_stays_within_the_frames() {
         assert_eq!(batch.iter().map(Packet::frames).sum::<usize>(), FRAMES as usize - 3);
         overwrite(&umem, word);
         check(&batch);
-        // What comes home from other threads, too.
+        // Packets that return from other threads, too.
         let transfers: Vec<_> = batch.drain().map(Packet::into_transfer).collect();
         overwrite(&umem, word);
         for (n, transfer) in transfers.into_iter().enumerate() {

@@ -58,7 +58,7 @@ struct World {
     queue: fake::Queue,
     kernel: Fake,
     held: Vec<Packet>,
-    /// What each of them holds.
+    /// The contents of each.
     contents: Vec<Vec<u8>>,
     arriving: VecDeque<Vec<u8>>,
     leaving: VecDeque<Vec<u8>>,
@@ -206,7 +206,7 @@ impl World {
                 self.queue.receive(&mut batch).unwrap();
                 batch.drain().for_each(|packet| self.keep(packet));
             }
-            // What arrives is not what was sent any more; what is held still is.
+            // Arriving packets differ from those that were sent; held ones do not.
             Step::Transmit => drop(self.kernel.transmit(u32::MAX)),
             step => self.step(step),
         }
@@ -221,7 +221,7 @@ impl World {
     }
 }
 
-/// What a kernel would never say, and what nobody but this process should write.
+/// Values that a kernel would never give and that only this process should write.
 #[derive(Clone, Debug)]
 enum Lie {
     Complete(u64),
@@ -262,14 +262,14 @@ proptest! {
             world.step(step);
             world.check();
         }
-        // What the kernel had when the queue went comes back too.
+        // Frames that the kernel had when the queue went come back too.
         let World { pool, queue, held, .. } = world;
         drop((queue, held));
         prop_assert_eq!(pool.free(), FRAMES);
         prop_assert!(pool.audit(&[]).balanced());
     }
 
-    /// What is said in error costs packets, never memory safety: no frame has two owners.
+    /// Wrong values cost packets, never memory safety: no frame has two owners.
     #[test]
     fn a_kernel_that_lies(before in 0..40_u32, steps in vec(prop_oneof![
         step().prop_map(Ok), lie().prop_map(Err),

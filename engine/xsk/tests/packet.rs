@@ -1,4 +1,4 @@
-//! What can be done to a packet within its frames.
+//! Changes of a packet within its frames.
 #![allow(clippy::unwrap_used)]
 
 use ringway_xsk::{Batch, Chunk, KERNEL_HEADROOM, MAX_FRAMES, NoRoom, Pool, Umem, UmemConfig};

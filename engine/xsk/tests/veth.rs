@@ -95,7 +95,7 @@ fn reflect(name: &str, mode: XdpMode, config: SocketConfig) {
                 sent += 1;
             }
             left.send(&mut batch).unwrap();
-            // What TX had no room for.
+            // Packets that did not fit into TX.
             sent -= batch.len() as u64;
             batch.clear();
 
@@ -240,7 +240,7 @@ fn queues_that_cannot_be_had() {
         assert!(said.contains("all 256 frames"), "{said}");
         drop(greedy);
         let first = Socket::open(&pool, "eth0", 0, &small).unwrap();
-        // Whatever the flag in FILL said as it was bound.
+        // This holds for either value of FILL's flag at the bind.
         assert_eq!(first.counts().rx_wakeups, 1);
         let before = pool.counts();
         let (cause, text) = open("eth0", 0, &small);
@@ -270,7 +270,7 @@ fn a_veth_with_too_few_queues() {
         let error = Redirect::attach("eth0", XdpMode::Native, 4).unwrap_err();
         assert_eq!(error.cause, Cause::FewQueues, "{error}");
         assert!(error.to_string().contains("`ethtool -L IFACE tx N`"), "{error}");
-        // What it says helps.
+        // The advice helps.
         let there = pair.right.command("ethtool").args(["-L", "eth0", "tx", "1"]).output().unwrap();
         assert!(there.status.success());
         drop(Redirect::attach("eth0", XdpMode::Native, 4).unwrap());
@@ -300,7 +300,7 @@ fn without_capabilities() {
         assert!(error.to_string().contains("it takes CAP_NET_RAW"), "{error}");
         let error = Redirect::attach("eth0", XdpMode::Native, 1).unwrap_err();
         assert!(error.to_string().contains("it takes CAP_BPF and CAP_NET_ADMIN"), "{error}");
-        // What a helper opened needs none of them.
+        // A socket that a helper opened needs none of them.
         let socket = Socket::open_on(helper, &pool, "eth0", 0, &small).unwrap();
         redirect
             .map()
@@ -380,7 +380,7 @@ fn a_socket_that_is_open_elsewhere_keeps_its_frames() {
     });
 }
 
-/// What has no socket goes to the kernel, and there is one program at a time.
+/// Packets of a queue without a socket go to the kernel, and there is one program at a time.
 #[test]
 fn the_rest_passes() {
     on_a_pair("the_rest_passes", &VethOptions::default(), |pair| {

@@ -1,4 +1,4 @@
-//! What things cost, each figure with the command that measured it.
+//! Costs, each with the command that measured it.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Error, Work};
 
-/// What a file of costs begins with.
+/// The first lines of a file of costs.
 const HEADER: &str = "\
 # What things cost: nanoseconds of processor time, bytes of kernel memory; spread: how far the rounds of a figure are apart, as a part of it.
 # Written by `ringway-lab size --calibrate FILE`, used by `ringway-lab size --costs FILE`.
@@ -71,7 +71,7 @@ pub struct NsCost {
     /// Whether that was another machine: such a path is taken only where no measured one is enough.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub elsewhere: bool,
-    /// What measured it.
+    /// The command that measured it.
     pub from: String,
 }
 
@@ -84,14 +84,14 @@ pub struct BytesCost {
     /// As that of [`NsCost`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spread: Option<f64>,
-    /// What measured it.
+    /// The command that measured it.
     pub from: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Costs {
-    /// Which machine, and when.
+    /// The machine, and the day.
     pub machine: String,
     /// Processors that other work kept busy meanwhile, on average; none: nobody looked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -177,7 +177,7 @@ impl Costs {
         ]
     }
 
-    /// What to take these costs with care for: figures whose rounds differ much, and other work.
+    /// Doubts about these costs: figures whose rounds differ much, and other load.
     pub fn doubts(&self) -> Vec<String> {
         let far = |spread: Option<f64>| spread.filter(|spread| *spread > SPREAD);
         let told = |what: String, spread: f64| {
@@ -204,8 +204,8 @@ impl Costs {
         Ok(format!("{HEADER}{text}"))
     }
 
-    /// What one packet or message of such work costs on an I/O path; none where it cannot go there
-    /// or nobody measured it.
+    /// The cost of one packet or message of such work on an I/O path; none if the path cannot do
+    /// the work or nobody measured it.
     pub fn of(&self, work: Work, road: IoPath) -> Option<&NsCost> {
         match work {
             Work::Connections => &self.connections,

@@ -1,4 +1,4 @@
-//! What a workload asks of machines on one I/O path.
+//! The demand of a workload on one I/O path.
 
 use serde::Serialize;
 
@@ -15,7 +15,7 @@ pub const DEFAULT_PORTS: (u16, u16) = (32_768, 60_999);
 /// The widest that leaves the ports of services alone.
 pub(crate) const WIDE_PORTS: (u16, u16) = (1024, 65_535);
 
-/// What asks for the most machines.
+/// The resource that needs the most machines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Limit {
@@ -40,7 +40,7 @@ impl Limit {
     }
 }
 
-/// What a workload asks for on one I/O path, all machines together.
+/// The resources that a workload needs on one I/O path, all machines together.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Demand {
     /// Processors at the allowed business, for the workload's packets.
@@ -59,11 +59,11 @@ pub struct Demand {
     pub asked: Asked,
     /// Machines without a spare one.
     pub machines: u64,
-    /// What asks for so many.
+    /// The resource that needs so many.
     pub limit: Limit,
 }
 
-/// What asks for how many machines, in parts of one.
+/// Machines that each resource needs, as fractions.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Asked {
     /// Processor time of packets.
@@ -85,7 +85,7 @@ pub(crate) fn units(workload: &Workload) -> f64 {
     }
 }
 
-/// What a connection takes in the kernel: one made from here another than one that was accepted.
+/// The kernel's memory for a connection: it differs between connections made and accepted here.
 pub(crate) fn socket<'a>(workload: &Workload, costs: &'a Costs) -> &'a BytesCost {
     match (workload.work, workload.destinations) {
         (Work::Forward, _) => &costs.flow,

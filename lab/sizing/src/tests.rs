@@ -235,7 +235,7 @@ fn every_number_has_its_source() {
         assert_eq!(road.cost.is_some(), road.demand.is_some());
         assert_eq!(road.machines, road.demand.as_ref().map(|demand| demand.machines + 1));
     }
-    // What the calculation says is what it comes to.
+    // The formula gives the result that is shown.
     assert_eq!(answer.lines[0].how, "10.00/s x 10000 ns / 0.6 busy");
     let machines = answer.lines.iter().find(|line| line.unit == Unit::Machines).unwrap();
     assert!(machines.how.starts_with("cores 0.208 of 16 x 0.25"), "{}", machines.how);
@@ -327,7 +327,7 @@ proptest! {
         prop_assert!(less.demand.machines >= 1 && less.lines.iter().all(|line| line.value.is_finite()));
     }
 
-    /// Whatever is asked, the answer is of numbers, or says what is wrong and what to do.
+    /// Any question gets an answer in numbers, or an error with its remedy.
     #[test]
     fn anything_is_answered(
         work in prop_oneof![Just(Work::Connections), Just(Work::Answer), Just(Work::Forward)],

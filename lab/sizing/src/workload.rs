@@ -1,4 +1,4 @@
-//! What comes, and onto what machines.
+//! The traffic, and the machines.
 
 use serde::Serialize;
 
@@ -23,7 +23,7 @@ const MOST_CORES: u32 = 65_536;
 const MOST_MEMORY: u64 = 1 << 50;
 const MOST_LINK: u64 = 100_000_000_000_000;
 
-/// What is done with packets.
+/// The work on packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Work {
@@ -56,10 +56,10 @@ pub struct Machine {
     pub link_bits: u64,
 }
 
-/// What comes, at its busiest.
+/// The traffic at its busiest.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Workload {
-    /// What is done with it.
+    /// The work on it.
     pub work: Work,
     /// Packets a second that come in; of connections: beyond what their messages make. None: those
     /// of requests and messages alone.
@@ -119,13 +119,13 @@ impl Workload {
     /// Bits a second of one direction, on the wire.
     pub fn bandwidth_bits(&self) -> f64 {
         let bits = |bytes: u32| f64::from((bytes + AROUND).max(SHORTEST)) * 8.0;
-        // What attacks is small: its aim is packets.
+        // Packets of an attack are small: their number is its means.
         self.packets_in_pps() * bits(self.packet_bytes) + self.attack_pps * bits(0)
     }
 
     /// # Errors
     ///
-    /// What contradicts what, and what to give instead.
+    /// Refuses contradictions, each with its remedy.
     pub fn validate(&self) -> Result<(), Error> {
         let wrong = |what: String, remedy| Err(Error::Workload { what, remedy });
         let rates = [self.packets(), self.requests_per_s, self.messages_per_hour, self.attack_pps];

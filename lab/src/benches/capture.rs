@@ -1,4 +1,4 @@
-//! What it costs to look at every packet, and to look at none: `ringway-lab bench capture`.
+//! The cost of capturing every packet, and of capturing none: `ringway-lab bench capture`.
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What is measured.
+//! The benchmarks.
 
 pub mod calibrate;
 mod capture;

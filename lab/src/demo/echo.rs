@@ -9,7 +9,7 @@ use hdrhistogram::Histogram;
 
 use super::load::nanoseconds;
 
-/// What the server prints once it listens.
+/// The server prints this once it listens.
 pub(super) const READY: &str = "listening";
 const LONGEST: usize = 1500;
 

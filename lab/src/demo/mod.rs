@@ -30,7 +30,7 @@ use site::Site;
 /// Takes a line whenever something happens.
 pub type Say<'a> = &'a dyn Fn(&str);
 
-/// What to show, and how.
+/// The phases to show, and how.
 #[derive(Debug, Clone, Default)]
 pub struct DemoOptions {
     pub ringway: PathBuf,

@@ -1,4 +1,4 @@
-//! What the demo shows, one after another.
+//! The phases of the demo.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -193,7 +193,7 @@ fn kill_backend(site: &mut Site, say: Say) -> Result<Phase> {
 
 fn lose_backend(site: &mut Site, say: Say) -> Result<Phase> {
     let phase = with_a_death("lose-backend", site, say, true, |site| site.set_link(VICTIM, false));
-    // Whatever became of the phase, the next one needs the link.
+    // The next phase needs the link, even if this one failed.
     site.set_link(VICTIM, true)?;
     back_again(site, phase?, say)
 }

@@ -1,4 +1,4 @@
-//! What the demo found.
+//! The report of a demo.
 
 use std::time::Duration;
 
@@ -51,7 +51,7 @@ pub struct Phase {
     pub failover_ms: Option<u64>,
     /// Whether what this phase shows held.
     pub ok: bool,
-    /// What did not, for people.
+    /// The failures in words.
     pub problems: Vec<String>,
 }
 

@@ -1,4 +1,5 @@
-//! What the demo builds: a client, a gateway and three backends, each in a namespace of its own.
+//! The topology of the demo: a client, a gateway and three backends, each in a namespace of its
+//! own.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};

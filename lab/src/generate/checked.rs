@@ -1,4 +1,4 @@
-//! What a receiver makes of stamped packets.
+//! Counts of stamped packets at their receiver.
 
 use hdrhistogram::Histogram;
 use ringway_engine::stamp::{Arrival, Sequence, Stamp};
@@ -12,7 +12,7 @@ const STREAMS: usize = 64;
 /// 100 KiB, two digits are exact.
 const LONGEST: u64 = 60_000_000_000;
 
-/// What came, and what did not.
+/// Packets that came, and those that did not.
 #[derive(Clone, Debug)]
 pub struct Checked {
     streams: Vec<StreamChecked>,

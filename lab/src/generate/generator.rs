@@ -21,7 +21,7 @@ pub enum Rate {
 }
 
 impl Rate {
-    /// What a frame of this length takes of it.
+    /// Units of a frame of this length.
     #[inline]
     pub fn units(self, len: usize) -> u64 {
         match self {
@@ -37,7 +37,7 @@ impl Rate {
     }
 }
 
-/// What is to be sent.
+/// The traffic to be sent.
 #[derive(Clone, Debug)]
 pub struct Generated {
     /// Frames that take turns, at least one.
@@ -53,22 +53,22 @@ pub struct Generated {
     pub duration: Option<Duration>,
 }
 
-/// What a generator has done so far.
+/// The work of a generator so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Made {
     /// Packets that were made; their sequence numbers are below this.
     pub packets: u64,
     pub bytes: u64,
-    /// What they took of the rate, in its units.
+    /// Units of the rate that they took.
     pub units: u64,
-    /// What the rate wanted until then, in its units.
+    /// Units that the rate allowed until then.
     pub intended_units: u64,
     /// Nanoseconds from the beginning to the last packet or, where it is to go on, until now.
     pub ns: u64,
     pub finished: bool,
 }
 
-/// What a generator and whoever watches it have in common.
+/// The state that a generator shares with its watcher.
 #[derive(Debug, Default)]
 pub struct GeneratorControl {
     made: Mutex<Made>,

@@ -1,8 +1,8 @@
 //! bpf/live.bpf.c: packets out of the kernel itself, without a socket: the highest rate there is.
 //! `ringway-lab gen --port xdp:IFACE`.
 //!
-//! What is counted as sent was given to the driver. A veth takes nothing unless its other end has
-//! an XDP program or GRO, and says nothing.
+//! Packets that count as sent were given to the driver. A veth takes none unless its other end has
+//! an XDP program or GRO, and reports no error.
 
 use std::mem::MaybeUninit;
 use std::thread;

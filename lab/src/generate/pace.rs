@@ -75,7 +75,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// What is spent by whoever spends all he may, packet by packet.
+    /// The units that a greedy sender spends, packet by packet.
     fn spent(pace: &mut Pace, units: u64) -> u64 {
         let (mut spent, allowance) = (0, pace.allowance());
         while pace.allows(units) {
@@ -138,7 +138,7 @@ mod tests {
         }
     }
 
-    /// What is left over by a step of almost a burst is not lost.
+    /// The rest of a step of almost a burst is not lost.
     #[test]
     fn fractions_add_up() {
         let mut pace = Pace::new(61, 1);

@@ -8,7 +8,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::{Error, Result};
 
-/// What each has to itself, unless there is one for all.
+/// The processors of load and program, each for itself, unless there is only one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cpus {
     /// The first: load, and the kernel's half of reception, which runs where packets are sent.

@@ -1,4 +1,4 @@
-//! What a figure must be read with: the machine, the versions, the day.
+//! The context of a figure: the machine, the versions, the day.
 
 use std::collections::BTreeMap;
 use std::fmt;

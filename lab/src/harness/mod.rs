@@ -1,5 +1,5 @@
-//! What all benches share. A [`Scenario`] says what is measured and what was found; how often and
-//! in which order, what is left out and why, progress, and how the result is told are here.
+//! The shared part of all benches. A [`Scenario`] measures and describes its figures. Repetition
+//! and order, skipped cases, progress and the report are here.
 
 pub(crate) mod cpu;
 pub(crate) mod machine;
@@ -27,7 +27,7 @@ pub type Progress<'p> = &'p mut (dyn FnMut(&str) + Send);
 
 /// Something that `ringway-lab bench` measures. Its fields are its options on the command line.
 pub trait Scenario {
-    /// What follows `ringway-lab bench`.
+    /// The word after `ringway-lab bench`.
     const NAME: &'static str;
     /// Programs that Ringway is measured beside, each with the option that prints its version.
     const PEERS: &'static [(&'static str, &'static str)] = &[];
@@ -70,7 +70,7 @@ pub struct Repeated {
 
 /// One of the things that are measured in turn.
 pub(crate) trait Case: Display {
-    /// What names it in JSON.
+    /// Its name in JSON.
     fn key(&self) -> Value;
 }
 
@@ -100,7 +100,7 @@ fn schema(name: &str) -> String {
     format!("ringway.bench.{name}/1")
 }
 
-/// What a scenario measures by.
+/// The tool of a scenario: rounds, progress, skipped cases.
 pub struct Harness<'p> {
     pub(crate) machine: Machine,
     progress: Progress<'p>,
@@ -187,7 +187,7 @@ impl<'p> Harness<'p> {
     }
 }
 
-/// What is compared, in the order of this round: who begins takes turns.
+/// The compared sides in the order of this round: they take turns to begin.
 pub(crate) fn in_turns<T>(round: u32, mut sides: Vec<T>) -> Vec<T> {
     if round.is_multiple_of(2) {
         sides.reverse();

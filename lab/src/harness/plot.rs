@@ -76,7 +76,7 @@ impl Page {
     ) {
         let cells = |row: &R| columns.iter().map(|column| (column.cell)(row)).collect();
         let rows: Vec<Vec<String>> = rows.into_iter().map(|row| cells(row.borrow())).collect();
-        // What is long does not stay on a line.
+        // Long cells are wrapped.
         let of_words = |column: usize| {
             column > 0 && rows.iter().filter_map(|row| row.get(column)).any(|c| c.len() > LONG_CELL)
         };
@@ -459,7 +459,7 @@ mod tests {
         assert_eq!(colour(&names, "p1"), colour(&names, OTHERS));
     }
 
-    /// What a book has stands beside what was measured, and neither is taken for the other.
+    /// The book's figure stands beside the measured one, and the two are told apart.
     #[test]
     fn the_number_is_the_bars() {
         let number_at = |mark| {

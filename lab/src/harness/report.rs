@@ -1,4 +1,4 @@
-//! What came of a bench: JSON by serde, text for people, a page with plots.
+//! The report of a bench: JSON by serde, text for people, a page with plots.
 
 use std::fmt::{self, Display};
 
@@ -8,16 +8,16 @@ use serde_json::Value;
 use super::machine::Machine;
 use super::plot::Page;
 
-/// What a scenario found: its own part of the report.
+/// The figures of a scenario: its own part of the report.
 pub trait Figures: Serialize {
     fn tables(&self) -> String;
 
-    /// What was to be reached, and whether it was; a line each.
+    /// Goals, and whether each was reached; a line each.
     fn goals(&self) -> Vec<String> {
         Vec::new()
     }
 
-    /// What the figures must be read with; a line each.
+    /// Notes on how to read the figures; a line each.
     fn notes(&self) -> Vec<String>;
 
     /// The plots, where there is something to draw.
@@ -38,9 +38,9 @@ pub struct BenchReport<F> {
     pub(super) schema: String,
     #[serde(flatten)]
     pub(crate) figures: F,
-    /// What this machine cannot measure.
+    /// Cases that this machine cannot measure.
     pub(crate) skipped: Vec<NotRun>,
-    /// What should have been measured and was not.
+    /// Cases that failed.
     pub(crate) failed: Vec<NotRun>,
     pub(super) machine: Machine,
 }
@@ -96,7 +96,7 @@ impl<F: Figures> Display for BenchReport<F> {
 
 #[derive(Debug, Clone, Serialize)]
 pub struct Goal {
-    /// What is counted, and how it is to compare.
+    /// The figure's name, and how it compares with the goal.
     pub what: &'static str,
     pub figure: f64,
     pub goal: f64,

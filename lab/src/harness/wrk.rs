@@ -18,7 +18,7 @@ done = function(summary, latency, requests)
 end
 "#;
 
-/// What one run of wrk measured.
+/// The figures of one run of wrk.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Figures {
     pub requests: u64,

@@ -1,4 +1,4 @@
-//! What the command line says is to be sent, and what it leaves to us.
+//! The traffic that the command line asks for, with defaults for the rest.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
@@ -160,7 +160,7 @@ fn source(interface: Option<&Interface>, destination: IpAddr) -> anyhow::Result<
     Ok(own.map_or(benchmark, |own| own.address).into())
 }
 
-/// Whose MAC address leads to the first of the destinations, by this interface.
+/// The MAC address that leads to the first of the destinations by this interface.
 fn neighbour(interface: &Interface, own: Mac, destinations: Addresses) -> anyhow::Result<Mac> {
     let (link, destination) = (&interface.link, destinations.first());
     let route = routes::route_to(destination).ok();

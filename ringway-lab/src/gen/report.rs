@@ -1,4 +1,4 @@
-//! What was intended, sent and received: as a table and as JSON (`ringway.gen/1`).
+//! Packets intended, sent and received: as a table and as JSON (`ringway.gen/1`).
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -79,7 +79,7 @@ struct Received {
     other_streams_packets: u64,
     streams: Vec<Stream>,
     latency: Option<Latency>,
-    /// What each port counted.
+    /// The counters of each port.
     port_counters: Vec<PortStatus>,
 }
 
@@ -92,7 +92,7 @@ struct Stream {
     late_packets: u64,
 }
 
-/// What happened since the one before.
+/// Packets since the previous interval.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct Interval {
     seconds: f64,
@@ -216,8 +216,8 @@ fn by_rate(made: &Made, sent: u64) -> u64 {
 }
 
 fn kept_rate(made: &Made, sent: u64, count: Option<u64>) -> bool {
-    // What cannot be sent yet since it is the next packet is not missed. In the round that sends
-    // the last of a count, the rate mostly allows more than is left.
+    // The next packet, which cannot be sent yet, is not missed. In the round that sends the last of
+    // a count, the rate mostly allows more than is left.
     let spare = if count == Some(sent) { LAST_ROUND } else { 1 };
     let wanted = by_rate(made, sent);
     sent as f64 >= wanted as f64 * KEPT || sent + spare >= wanted
@@ -231,7 +231,7 @@ impl Received {
         let unique = checked.unique_packets();
         let missing = sum(|stream| stream.sequence.missing());
         let lost = match (sent, streams.first()) {
-            // What is missing behind the last that came is lost, too.
+            // Packets behind the last that came are lost, too.
             (Some(sent), Some(ours)) => {
                 missing - ours.sequence.missing() + sent.saturating_sub(ours.sequence.unique())
             }
@@ -341,7 +341,7 @@ impl fmt::Display for Received {
     }
 }
 
-/// What did not come through a port, if there is any.
+/// The losses of a port, if there are any.
 fn losses(f: &mut fmt::Formatter<'_>, port: &PortStatus) -> fmt::Result {
     let s = &port.statistics;
     let known = |count: Option<u64>| count.unwrap_or(0);
@@ -360,7 +360,7 @@ fn losses(f: &mut fmt::Formatter<'_>, port: &PortStatus) -> fmt::Result {
     writeln!(f, "  at {}: {}", port.port, losses.join(", "))
 }
 
-/// What is said meanwhile.
+/// Lines of progress, and their intervals.
 pub(super) struct Log {
     every: Option<Duration>,
     start: Instant,

@@ -183,7 +183,7 @@ pub(crate) fn set_program(
     }
 }
 
-/// What an audit of the flow tables found in order.
+/// The counts of a successful audit of the flow tables.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Audit {
     pub live: usize,

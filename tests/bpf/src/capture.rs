@@ -21,8 +21,7 @@ pub(crate) fn begin(test: &str) {
     LEFT_OUT.set(false);
 }
 
-/// What this test's frames give is not kept: they are some sound, some not, as those that mutation
-/// starts from.
+/// Keeps no capture of this test: its frames are mutated, some of them sound and some not.
 pub fn leave_out() {
     LEFT_OUT.set(true);
 }

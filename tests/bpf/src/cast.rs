@@ -1,4 +1,4 @@
-//! Who takes part: addresses and MACs, the same in every test.
+//! The hosts of every test: addresses and MACs.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

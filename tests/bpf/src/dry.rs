@@ -45,7 +45,7 @@ pub(crate) struct Dry {
     asked: u32,
 }
 
-/// What was foretold, and where.
+/// A prediction, and its CPU.
 #[derive(Debug)]
 pub(crate) struct Foretold {
     explained: Explained,
@@ -93,7 +93,7 @@ impl Foretold {
             return;
         }
         let same = (*verdict, *reason) == live.pair();
-        // What time decides: it went on between the two runs.
+        // Time decides these cases, and it advanced between the two runs.
         let limited = matches!(reason, Reason::IcmpLimited | Reason::ResetLimited);
         let rested = limited && live.verdict == Verdict::Tx;
         if !same && (rested || now() != self.second) {

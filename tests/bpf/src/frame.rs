@@ -210,7 +210,7 @@ impl Frame {
         l4
     }
 
-    /// What a sender with checksum offload leaves in the checksum: the pseudo-header's sum.
+    /// The checksum field of a sender with checksum offload: the pseudo-header's sum.
     pub fn pseudo_sum(&self) -> u16 {
         sum(&[], self.pseudo(self.l4().len()))
     }
@@ -256,7 +256,7 @@ pub fn fragments(frame: &[u8], size: usize, id: u32) -> Vec<Vec<u8>> {
     l4.chunks(size).enumerate().map(fragment).collect()
 }
 
-/// What a host makes of fragments that came in order: the frame as if it had never been cut.
+/// Reassembles fragments that came in order, as a host does: the frame as if it had never been cut.
 pub fn reassemble(parts: &[Vec<u8>]) -> Vec<u8> {
     let v4 = parts[0][14] >> 4 == 4;
     let mut out = parts[0][..if v4 { 34 } else { 54 }].to_vec();

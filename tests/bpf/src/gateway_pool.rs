@@ -16,7 +16,7 @@ use crate::audit;
 use crate::dry::Dry;
 use crate::map_batch::clear;
 
-/// What packets write, and tables do not.
+/// Maps that packets write and tables do not.
 const WRITTEN: [&str; 12] = [
     "flows",
     "flow_index",

@@ -67,7 +67,7 @@ pub fn frame(src: IpAddr, dst: IpAddr, message: Vec<u8>) -> Frame {
     frame
 }
 
-/// What a router quotes of a frame: layer 3 as it came there, at most `len` bytes of it.
+/// A router's quote of a frame: layer 3 as it came there, at most `len` bytes of it.
 pub fn quote(frame: &Frame, len: usize) -> Vec<u8> {
     let mut bytes = frame.clone().with(|f| f.padding = 0).bytes().split_off(14);
     bytes.truncate(len);

@@ -166,7 +166,8 @@ impl Layout {
         u64::from(sum(&frame[addresses], 0)) + u64::from(self.proto) + len as u64
     }
 
-    /// What the layer-4 checksum covers; none where there is none, or not all of it is here.
+    /// The sum over the bytes that the layer-4 checksum covers; none if there is no checksum, or
+    /// not all bytes are here.
     fn covered(&self, frame: &[u8]) -> Result<Option<Sum>> {
         if self.fragment || !self.summable {
             return Ok(None);

@@ -1,4 +1,4 @@
-//! What may leave when something came: rules that hold for every frame, whatever the tables say.
+//! Rules for the frame that leaves, which hold for every frame that came, with any tables.
 
 use ringway_abi::{Reason, Verdict};
 
@@ -59,7 +59,8 @@ fn not_ip(came: &[u8], left: &[u8]) -> Result<(), String> {
     Err("neither IP nor ARP, but sent".into())
 }
 
-/// What came out of a tunnel was in it, but for the congestion mark (RFC 6040) and its checksum.
+/// A packet from a tunnel is the inner packet, except the congestion mark (RFC 6040) and its
+/// checksum.
 fn opened(came: &[u8], left: &[u8]) -> Result<(), String> {
     const ETHERNET: usize = 14;
     if left.len() >= came.len() || left[..12] != came[..12] {
@@ -118,7 +119,7 @@ fn same_payload(came: Read<'_>, left: Read<'_>) -> Result<(), String> {
     if lengths.0 != lengths.1 {
         return Err(format!("{} bytes came, {} were sent on", lengths.0, lengths.1));
     }
-    // What an ICMP error quotes is translated.
+    // The quote of an ICMP error is translated.
     if came.1.icmp_error(came.0).is_some() {
         return Ok(());
     }

@@ -1,4 +1,4 @@
-//! What the packet path should choose, written down a second time.
+//! The choices of the packet path, implemented a second time.
 
 use std::net::{IpAddr, SocketAddr};
 

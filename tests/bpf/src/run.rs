@@ -44,7 +44,8 @@ impl Program {
         (action, out)
     }
 
-    /// What it returns. `context`: how the program's context begins; nothing for an empty one.
+    /// Runs it once; its result. `context`: the first bytes of the program's context; nothing for
+    /// an empty one.
     fn test_run(
         &self,
         frame: &[u8],

@@ -7,7 +7,7 @@ use crate::cast::FRONT;
 use crate::frame::{Arp, Frame};
 use crate::{Summary, World};
 
-/// What must become of the frame.
+/// The expected frame.
 #[derive(Clone, Debug)]
 pub enum Out {
     /// Not a byte changed.

@@ -68,7 +68,7 @@ pub fn start(
     Session::start(view, &wanted)
 }
 
-/// What it has seen up to now.
+/// The records so far.
 pub fn seen(session: &mut Session) -> Vec<Seen> {
     let mut all = Vec::new();
     while session.poll(Duration::ZERO, |record| all.push(Seen::new(&record))).unwrap() > 0 {}

@@ -28,7 +28,7 @@ pub struct Service {
     pub backends: Vec<BackendRow>,
 }
 
-/// What came of one frame.
+/// The result of one frame.
 #[derive(Clone, Debug)]
 pub struct Summary {
     pub verdict: Verdict,
@@ -85,7 +85,7 @@ impl Flow {
         self.backend.next_hop.unwrap().iface
     }
 
-    /// What the backend should get for a request.
+    /// The frame that the backend should get for a request.
     pub fn forwarded(&self, request: &Frame) -> Frame {
         let hop = self.backend.next_hop.unwrap();
         let (src, dst) = (self.source, SocketAddr::new(self.backend.address, self.backend.port));
@@ -94,7 +94,7 @@ impl Flow {
         Frame { src, dst, src_mac, dst_mac, ttl, ..request.clone() }
     }
 
-    /// What the client should get for an answer.
+    /// The frame that the client should get for an answer.
     pub fn returned(&self, answer: &Frame) -> Frame {
         Frame {
             src: self.request.dst,
@@ -135,7 +135,7 @@ pub fn mac_of(slot: u32) -> [u8; 6] {
 #[derive(Debug)]
 pub struct World {
     pub gateway: PooledGateway,
-    /// What [`Gateway::apply`] was last given.
+    /// The tables that [`Gateway::apply`] was last given.
     pub tables: Tables,
     roots: [Program; 2],
     /// Whether the interface of a slot has no Ethernet header.
@@ -264,7 +264,7 @@ impl World {
         let verdict = self.root(slot).run(frame, &mut out).unwrap();
         let reason = self.counted(slot, &before, verdict);
         let raw = self.layer3[slot as usize];
-        // What is redirected leaves by an Ethernet device.
+        // A redirected packet leaves by an Ethernet device.
         let came = if raw { framed(frame) } else { frame.to_vec() };
         let left = if raw && verdict != Verdict::Redirect { framed(&out) } else { out.clone() };
         let sent = matches!(verdict, Verdict::Tx | Verdict::Redirect);

@@ -17,7 +17,7 @@ use crate::status::reason::Reason;
 /// Bytes of an [`Answer`].
 pub const ANSWER_BYTES: usize = 30;
 
-/// What is asked: a payload of UDP, all numbers in network byte order.
+/// A request: a payload of UDP, all numbers in network byte order.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct Request {
@@ -27,13 +27,13 @@ pub struct Request {
     pub version: u8,
     /// 0.
     pub flags: u8,
-    /// Who asks: below the number of clients.
+    /// The client's number, below the number of clients.
     pub client: U32,
     /// Comes back in the answer.
     pub id: U64,
-    /// Who would see the advertisement.
+    /// The user who would see the advertisement.
     pub user: U64,
-    /// What it is for: the key of the table.
+    /// The segment of the user: the key of the table.
     pub segment: U64,
     /// The lowest price that counts, in millionths.
     pub floor: U32,
@@ -64,9 +64,9 @@ pub struct Answer {
     pub client: U32,
     /// That of the request.
     pub id: U64,
-    /// What is bid, in millionths; 0 without a bid.
+    /// The bid, in millionths; 0 without a bid.
     pub price: U32,
-    /// What would be shown; 0 without a bid.
+    /// The advertisement that would be shown; 0 without a bid.
     pub creative: U64,
     /// 0.
     pub reserved: [u8; 2],
@@ -79,14 +79,14 @@ impl Answer {
 
 const _: () = assert!(size_of::<Request>() == 50 && size_of::<Answer>() == ANSWER_BYTES);
 
-/// What is offered for a segment.
+/// The offer for a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offer {
     pub price: u32,
     pub creative: u64,
 }
 
-/// What one client has asked.
+/// The requests of one client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Client {
     requests: u64,
@@ -125,7 +125,7 @@ impl Bid {
         Ok(Verdict::Forward(from))
     }
 
-    /// What is answered to a request, wherever it came from.
+    /// The answer to a request, wherever it came from.
     ///
     /// # Errors
     /// [`Reason::BadRequest`] and [`Reason::UnknownClient`].

@@ -23,7 +23,7 @@ pub struct Datagram<'a> {
     ethernet: Ref<&'a mut [u8], Ethernet>,
     ip: IpHeader<&'a mut [u8]>,
     udp: Ref<&'a mut [u8], Udp>,
-    /// What it carries; of a packet of several frames what is in the first.
+    /// The payload; if the packet has several frames, the part in the first.
     pub payload: &'a mut [u8],
 }
 

@@ -1,5 +1,5 @@
-//! What whoever has an address must answer: ARP, neighbour solicitations and pings (RFC 826, 4861,
-//! 792, 4443). `icmp` is a host that does this and no more.
+//! The answers that every host must give: ARP, neighbour discovery and pings (RFC 826, 4861, 792,
+//! 4443). `icmp` is a host that does this and no more.
 
 use std::mem::swap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -15,7 +15,7 @@ use crate::arch::Cycles;
 use crate::burst::{Burst, Verdict};
 use crate::status::reason::Reason;
 
-/// Who we are on a link.
+/// Our addresses on a link.
 #[derive(Clone, Debug)]
 pub struct Host {
     mac: Mac,
@@ -191,7 +191,8 @@ impl Host {
         let frame = Frame::parse(packet.data())?;
         let tags = frame.tags.map(|tag| tag.map(|tag| *tag));
         let outer = frame.ethernet.ethertype.get();
-        // Who asks whether an address is free has none yet: all are told (section 7.2.4).
+        // A host that asks whether an address is free has none yet, so the answer goes to all
+        // (section 7.2.4).
         let (whom, mac, flags) = match about.source.is_unspecified() {
             true => (ALL_NODES, Mac::of_multicast(ALL_NODES), nd::flags::OVERRIDE),
             false => {
@@ -236,7 +237,7 @@ impl Host {
 const HEADERS: usize = 14 + 8 + 40 + 8;
 const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 
-/// What an advertisement says, and to whom.
+/// An advertisement and its receiver.
 struct Advertisement {
     target: Ipv6Addr,
     source: Ipv6Addr,

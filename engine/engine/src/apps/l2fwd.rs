@@ -7,7 +7,7 @@ use crate::arch::Cycles;
 use crate::burst::{Burst, Verdict};
 use crate::status::reason::Reason;
 
-/// What becomes of a frame's addresses.
+/// The change of a frame's addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Macs {
     AsIs,

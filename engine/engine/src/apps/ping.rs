@@ -19,10 +19,10 @@ use crate::burst::{Burst, Verdict};
 use crate::stamp::{Arrival, Clock, Sequence, Stamp};
 use crate::status::reason::Reason;
 
-/// Who is asked, and how often.
+/// The address to ask, and how often.
 #[derive(Clone, Copy, Debug)]
 pub struct Asked {
-    /// Who; on the link.
+    /// An address on the link.
     pub address: IpAddr,
     /// Time from one request to the next.
     pub interval: Duration,
@@ -51,7 +51,7 @@ enum Tuple {
     V6 { source: Ipv6Addr, target: Ipv6Addr },
 }
 
-/// What has come of it.
+/// The results so far.
 #[derive(Clone, Debug)]
 pub struct Pinged {
     /// Where the address was found.
@@ -76,7 +76,7 @@ pub struct Pinged {
 pub struct Answered {
     /// Bytes of the message of ICMP.
     pub bytes: usize,
-    /// Which request, from 1.
+    /// The request's number, from 1.
     pub sequence: u64,
     /// TTL or hop limit.
     pub ttl: u8,
@@ -446,7 +446,7 @@ impl App for Ping {
     }
 
     fn is_finished(&self) -> bool {
-        // Whoever asks knows when it is over.
+        // The asking worker decides when it is over.
         if !self.asks {
             return false;
         }

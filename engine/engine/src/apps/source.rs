@@ -29,7 +29,7 @@ impl App for Source {
     }
 
     fn on_round(&mut self, _now: Cycles, burst: &mut Burst<'_>) {
-        // What waits already is not added to, so that nothing is dropped for want of room.
+        // No more than fits: a packet without room would be dropped.
         let room = self.burst.saturating_sub(burst.waiting(0));
         let wanted = room.min(usize::try_from(self.left).unwrap_or(room));
         let made = burst.originate_burst(wanted, |packet| match packet.append(&self.frame) {

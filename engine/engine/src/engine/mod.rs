@@ -32,7 +32,7 @@ use worker::{Ended, Worker, WorkerAudit, WorkerOptions};
 /// Makes a worker's app, on its thread; anew when it is restarted.
 pub type AppFactory = Arc<dyn Fn() -> Box<dyn App> + Send + Sync>;
 
-/// What is common to all workers.
+/// The settings that all workers share.
 #[derive(Clone, Debug)]
 pub struct EngineConfig {
     /// The memory of all; a pool for each worker is seen to.
@@ -59,7 +59,7 @@ pub struct WorkerConfig {
     pub app: AppFactory,
 }
 
-/// What a worker said at its end.
+/// The last report of a worker.
 #[derive(Debug)]
 pub struct WorkerReport {
     pub worker: usize,
@@ -85,10 +85,10 @@ struct Running {
     shared: Arc<Shared>,
 }
 
-/// What a worker's ports obtained, or why they could not be opened.
+/// The queues that a worker's ports obtained, or why the ports could not be opened.
 type Opened = Result<Vec<Obtained>, EngineError>;
 
-/// What a worker and others have in common.
+/// The state that a worker shares with other threads.
 #[derive(Default)]
 struct Shared {
     /// It is to end its app, and go on with a new one.
@@ -371,7 +371,7 @@ impl WorkerThread {
         let (pool, ports) = match opened {
             Ok(opened) => opened,
             Err(error) => {
-                // Whoever started it waits for this, and ends then.
+                // The starter waits for this and then ends.
                 let _ = ready.send(Err(error));
                 return None;
             }

@@ -45,7 +45,7 @@ impl Spread {
         self.first.interface()
     }
 
-    /// What is wanted of its sockets, if it is of AF_XDP.
+    /// The settings of its sockets, if it is an AF_XDP port.
     pub fn af_xdp(&mut self) -> Option<&mut af_xdp::Config> {
         match &mut self.first {
             PortSpec::AfXdp(config) => Some(config),
@@ -79,8 +79,8 @@ impl Spread {
     }
 }
 
-/// What each worker has of these ports: as many workers as a port has queues. Ports of all workers
-/// but one must have as many; `null` ports are had by each.
+/// The ports of each worker. There are as many workers as a port has queues. All ports must have
+/// that many, except `null` ports, which every worker gets.
 ///
 /// # Errors
 /// Where they have not, or an interface's queues are not known.

@@ -13,7 +13,7 @@ use crate::engine::idle_poll::PollBudget;
 use crate::port::{Port, PortError};
 use crate::status::{self, WorkerStatus};
 
-/// What a worker does while there is nothing to do.
+/// The behaviour of a worker while there is nothing to do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Idle {
     /// Looks for as long as that has paid lately, ten microseconds at most, then sleeps until a
@@ -65,7 +65,7 @@ pub struct Worker<A> {
 /// Times a second that ports are asked whether they can still be used.
 const CHECKS: u64 = 4;
 
-/// Whoever finds frames that are never let go reads there whose they were.
+/// Reports of leaked frames use these names.
 fn name_stages(pool: &Pool, app: &impl App) {
     let app_name = app.name();
     for (stage, name) in [(RECEIVED, "received"), (MADE, "made")] {
@@ -73,7 +73,7 @@ fn name_stages(pool: &Pool, app: &impl App) {
     }
 }
 
-/// What a worker leaves behind.
+/// A worker that has ended, with everything that it leaves behind.
 pub struct Ended<A> {
     /// The app, with what it counted.
     pub app: A,
@@ -143,7 +143,8 @@ impl<A: App> Worker<A> {
             if let Err(error) = self.tx_queues.queues[from].port.rx_burst(&mut self.incoming) {
                 self.tx_queues.failed.get_or_insert(error);
             }
-            // Whatever the port says: what is here came in, and is counted and decided about.
+            // Every packet in the batch came in, is counted and gets a verdict, even if the port
+            // reports an error.
             let received = self.incoming.len();
             if received == 0 {
                 continue;

@@ -5,9 +5,9 @@
 //! chooses ([`Programs`](crate::programs::Programs)). So an interface that carries the default
 //! route is refused in the machine's first network namespace, unless it is forced.
 //!
-//! What a port loses while it runs (its link, its interface, its program) it notices when it is
-//! checked. By policy that is the worker's end, or the port closes, takes nothing to send, and
-//! opens itself again when all is back: the worker's other ports go on.
+//! A port detects the loss of its link, its interface or its program when it is checked. By policy
+//! the loss ends the worker; or the port closes, takes nothing to send, and opens itself again when
+//! all is back, while the worker's other ports continue.
 
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -33,7 +33,7 @@ const TX_BUDGET: u32 = 256;
 /// No driver's ring is longer.
 const MOST_FILL: u32 = 1 << 15;
 
-/// What is wanted of a socket.
+/// The settings of a socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     /// Of the calling thread's network namespace.
@@ -50,7 +50,7 @@ pub struct Config {
     pub on_loss: OnLoss,
 }
 
-/// What a port does that has lost its link, its interface or its program.
+/// The policy of a port that has lost its link, its interface or its program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnLoss {
     /// It ends its worker, with what was lost as the error.
@@ -68,7 +68,7 @@ pub struct AfXdp {
     context: PortContext,
     /// None: lost.
     open: Option<Open>,
-    /// What is left of sockets that were lost.
+    /// The counters of sockets that were lost.
     before: PortStatistics,
     /// Why it cannot be opened again, as said last.
     said: String,
@@ -246,7 +246,7 @@ fn remedy_of_down(on_loss: OnLoss) -> &'static str {
 /// Why not, and what to do.
 type Refusal = (String, &'static str);
 
-/// Whoever has this machine at the far end of a connection should not lose it.
+/// Refuses an interface that carries the default route: a remote user would lose this machine.
 fn refuse_default_route(
     default_route: bool,
     force: bool,
@@ -296,7 +296,7 @@ fn take_over(
     }
 }
 
-/// What a socket is, where another is asked for.
+/// The mode of a socket that is open, if another mode is asked for.
 fn other_mode(config: &Config, xdp_mode: XdpMode, zero_copy: bool) -> Option<&'static str> {
     match (config.xdp_mode, config.mode) {
         (Some(asked), _) if asked != xdp_mode => Some(xdp_mode.name()),
@@ -329,7 +329,7 @@ fn attach(config: &Config, context: &PortContext) -> Result<Redirect, SetupError
     Ok(redirect)
 }
 
-/// What the driver can do; not knowing is no reason to do without packets.
+/// The driver's features. Failure to read them is no reason to refuse the port.
 fn driver(interface: &str) -> Option<Features> {
     let ifindex = ringway_host::netlink::links::by_name(interface).ok()?.ifindex;
     let devices = xdp_features::devices().unwrap_or_else(|error| {

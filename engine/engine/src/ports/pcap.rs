@@ -225,7 +225,7 @@ fn capture(port: &str, path: &Path, source: PcapError, remedy: &'static str) -> 
     PortError::Capture { port: port.into(), file: path.display().to_string(), source, remedy }
 }
 
-/// What the system said, which [`PcapError`] does not show.
+/// The error of the system, which [`PcapError`] does not show.
 fn not_opened(
     port: &str,
     verb: &str,

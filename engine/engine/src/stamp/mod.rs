@@ -29,7 +29,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 pub use self::sequence::{Arrival, Sequence, WINDOW};
 
-/// Who sent a packet, as which of its own, and when.
+/// A packet's sender, its number among the sender's packets, and its time.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned,
 )]
@@ -61,7 +61,7 @@ impl Stamp {
         (stamp.magic == MAGIC).then_some(stamp)
     }
 
-    /// Who sent it: a number that every generator has for itself.
+    /// The sender: each generator has a number of its own.
     #[inline]
     pub fn stream(&self) -> u16 {
         self.stream.get()

@@ -6,7 +6,7 @@ pub const WINDOW: u64 = 1 << 16;
 
 const WORDS: usize = (WINDOW / 64) as usize;
 
-/// What a packet is to those before it.
+/// A packet's place among those before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrival {
     /// Its number is higher than all before: those between, if any, are lost so far.
@@ -54,7 +54,7 @@ impl Sequence {
         if !self.mark(number) {
             return Arrival::Duplicate;
         }
-        // Whoever began to listen in the middle had not missed it.
+        // A receiver that began in the middle has not missed it.
         self.first = Some(first.min(number));
         Arrival::Late { by }
     }

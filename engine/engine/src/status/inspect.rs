@@ -49,7 +49,7 @@ pub struct Inspection {
     inspector: Inspector,
 }
 
-/// What an inspection found.
+/// The result of an inspection.
 #[derive(Clone, Debug, Serialize)]
 pub struct InspectionSample {
     /// "ringway.inspect/1".
@@ -59,7 +59,7 @@ pub struct InspectionSample {
     pub owners: Vec<Owner>,
     /// The frames that are held, to be sent or between workers for the longest time, oldest first.
     pub oldest: Vec<Frame>,
-    /// What the interfaces count that it receives by.
+    /// The counters of the interfaces that it receives from.
     pub interfaces: Vec<Interface>,
 }
 
@@ -84,13 +84,13 @@ pub struct Frame {
     pub whose: String,
     /// Since when it is there, in milliseconds.
     pub age_ms: u32,
-    /// What lies where received packets begin.
+    /// The bytes at the place where received packets begin.
     pub packet: String,
     /// Its first 64 bytes.
     pub hex: String,
 }
 
-/// What an interface counts, in both directions, since it was made.
+/// The counters of an interface, in both directions, since it was made.
 #[derive(Clone, Debug, Serialize)]
 pub struct Interface {
     pub interface: String,
@@ -118,7 +118,7 @@ impl Inspection {
         Ok(Self { pid, process, inspector })
     }
 
-    /// What there is to be seen now, with the `oldest` oldest frames.
+    /// The present state, with the `oldest` oldest frames.
     ///
     /// # Errors
     /// See [`InspectError`].
@@ -133,7 +133,7 @@ impl Inspection {
             oldest: self.frames(&watch, &seen, oldest),
             interfaces: self.interfaces(&watch, &seen),
         };
-        // What was seen of a process that has ended is none of its any more.
+        // The sample of a process that has ended may show another one's memory.
         if self.has_ended() { Err(InspectError::Ended(self.pid)) } else { Ok(sample) }
     }
 

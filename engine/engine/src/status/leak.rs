@@ -20,7 +20,7 @@ const BETWEEN: Duration = Duration::from_millis(900);
 pub struct Leak {
     /// The number of the worker whose they are.
     pub worker: usize,
-    /// What had them last: "l2fwd: received".
+    /// The stage that had them last: "l2fwd: received".
     pub stage: String,
     pub frames: u32,
     /// Since when the oldest is held, in milliseconds.
@@ -82,9 +82,9 @@ fn of(aged: &Aged, watch: &Watch) -> Leak {
     Leak { worker: aged.pool.into(), stage, frames, oldest_ms, frame, lost: true }
 }
 
-/// Whatever is held in a pool whose worker has ended and freed all it knew of.
+/// The frames still held in a pool whose worker has ended and freed all that it knew.
 pub(crate) fn left_behind(mut watch: Watch, pool: &Pool) -> Vec<Leak> {
-    // What was lost just now has an age, too: nothing is younger than this.
+    // One more than now, so that a frame that was lost just now has an age, too.
     pool.set_now(watch.now(pool.number()).wrapping_add(1));
     let (pool, mut aged) = (pool.number(), Vec::new());
     watch.aged(u32::MAX, 0, &mut aged);

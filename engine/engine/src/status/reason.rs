@@ -148,7 +148,7 @@ impl From<NoRoom> for Reason {
     }
 }
 
-/// What an app builds is too long for its frame, or for the header's length field.
+/// A packet that an app builds is too long for its frame, or for the header's length field.
 impl From<BuildError> for Reason {
     fn from(_: BuildError) -> Self {
         Reason::NoRoom

@@ -68,7 +68,7 @@ pub enum TakeoverError {
     /// The socket cannot be had.
     #[error("{path}: {source}; {remedy}")]
     Socket { path: PathBuf, source: io::Error, remedy: &'static str },
-    /// Whoever made the memory can write to it afterwards.
+    /// The maker of the memory can still write to it.
     #[error(
         "{path}: the running engine belongs to user {user}, who could change this engine's packets and \
          counters; start this one as that user (`setpriv --reuid {user} --clear-groups ringway \
@@ -78,7 +78,7 @@ pub enum TakeoverError {
     /// The predecessor goes on itself.
     #[error("the running engine refused the takeover: {0}")]
     Refused(String),
-    /// What it said was not understood.
+    /// Its reply is invalid.
     #[error(
         "the reply of the running engine is invalid ({0}); it may be another version: stop it and start \
          again"
@@ -113,7 +113,7 @@ pub enum TakeoverError {
     #[error("process {pid}: {why}; {remedy}")]
     Where {
         pid: u32,
-        /// What is in the way.
+        /// The obstacle.
         why: String,
         remedy: &'static str,
     },
@@ -131,8 +131,8 @@ pub(crate) struct LeftWorker {
     pub ports: Vec<LeftPort>,
 }
 
-/// What is said along with the descriptors: those of each program (map, attachment), of each
-/// socket.
+/// The message that accompanies the descriptors: those of each program (map, attachment) and of
+/// each socket.
 #[derive(Serialize, Deserialize)]
 enum TakeoverMessage {
     Refused(String),
@@ -147,7 +147,7 @@ struct Program {
     /// Whether it outlives an engine that is killed.
     #[serde(default)]
     kept: bool,
-    /// What it chooses, in words; all, where it is empty.
+    /// The packets that it chooses, in words; empty: all.
     #[serde(default)]
     chooses: String,
 }
@@ -188,7 +188,7 @@ impl Control {
                     io::ErrorKind::AddrInUse.into(),
                 ));
             }
-            // What a killed engine left.
+            // The socket file of a killed engine.
             fs::remove_file(path).map_err(failed("remove it"))?;
         }
         let remedy = if path.exists() {
@@ -301,14 +301,14 @@ pub struct Predecessor {
     pub(crate) programs: Vec<(String, Arc<Redirect>)>,
     /// Whether they outlive an engine that is killed.
     kept: bool,
-    /// What they choose; none where there are none.
+    /// The packets that the programs choose; none if there is no program.
     chooses: Option<String>,
     sockets: Mutex<Vec<(SocketOf, OwnedFd)>>,
     paused_ns: u64,
     verdict: AtomicU8,
 }
 
-/// What workers wait for before they begin.
+/// Workers wait for this before they begin.
 const CLAIMED: u8 = 1;
 
 impl Predecessor {
@@ -422,7 +422,7 @@ impl Predecessor {
         Err(TakeoverError::Chooses { ours: words(ours), theirs: words(theirs) })
     }
 
-    /// What the predecessor kept beyond its death is this one's to keep.
+    /// Keeps the attachments that the predecessor kept beyond its death.
     pub(crate) fn keep(&self, programs: &dyn Programs) {
         for (interface, redirect) in &self.programs {
             if let Err(error) = keep(programs, interface, redirect) {

@@ -76,7 +76,7 @@ fn none_between_null_ports() {
         worker.round().unwrap();
         let rounds = || (0..1000).for_each(|_| assert!(worker.round().unwrap()));
         assert_eq!(allocations(rounds), 0, "{name}");
-        // What is not dropped goes back: the packets are such as the app likes.
+        // Packets that are not dropped go back: the app accepts them.
         let transmitted = worker.status().packets.transmitted_packets;
         assert!(transmitted >= 1001 * 32 || ends_here, "{name}: {transmitted}");
         assert!(worker.audit().balanced(), "{name}");

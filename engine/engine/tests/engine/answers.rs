@@ -1,4 +1,4 @@
-//! What apps answer, and why they do not.
+//! Answers of apps, and the reasons for none.
 
 use std::net::IpAddr;
 
@@ -257,7 +257,7 @@ fn what_takes_several_frames_is_answered() {
                 assert_eq!(changed(at), "bad-checksum", "{at} of {last}");
             }
             assert_eq!(changed(0), "other-mac");
-            // What IP says is longer or shorter than the packet.
+            // IP's length is more or less than that of the packet.
             assert_eq!(ask([question.clone(), vec![0; 2]].concat()).unwrap_err(), "several-frames");
             assert_eq!(ask(question[..last].to_vec()).unwrap_err(), "several-frames");
         }

@@ -159,7 +159,7 @@ fn a_leak_is_seen() {
     assert!(worker.audit().balanced());
 }
 
-/// Whatever a port does: what it put into the batch came in.
+/// Packets in the batch came in, even if the port then fails.
 #[test]
 fn what_came_before_a_port_failed_is_no_leak() {
     let pool = pool(256);

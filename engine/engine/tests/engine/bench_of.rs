@@ -43,7 +43,7 @@ impl<A: App> Bench<A> {
         assert!(self.batch.is_empty());
     }
 
-    /// What comes back after one round.
+    /// Runs one round; the frames that come back.
     pub fn round(&mut self) -> Vec<Vec<u8>> {
         self.worker.round().unwrap();
         self.outside.rx_burst(&mut self.batch).unwrap();
@@ -53,7 +53,7 @@ impl<A: App> Bench<A> {
         frames
     }
 
-    /// What comes back for one frame.
+    /// Sends one frame; the frame that comes back, if any.
     pub fn ask(&mut self, frame: Vec<u8>) -> Option<Vec<u8>> {
         self.send(&[frame]);
         let mut answers = self.round();

@@ -1,5 +1,5 @@
-//! Whatever comes: counted and dropped, or answered; never a panic, never a frame or a packet
-//! unaccounted for.
+//! Any frame is counted and dropped, or answered; there is never a panic, nor a frame or packet
+//! that is unaccounted for.
 
 use proptest::collection::vec;
 use proptest::prelude::*;

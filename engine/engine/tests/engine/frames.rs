@@ -71,7 +71,7 @@ pub fn ping_v6_of(payload: &[u8]) -> Vec<u8> {
     })
 }
 
-/// Who has our address? Asked by `source`, which may be nobody's yet.
+/// A solicitation of our address, by `source`, which may be unspecified.
 pub fn solicitation(source: Ipv6Addr) -> Vec<u8> {
     let group = nd::Neighbour::solicited_nodes(OUR_V6);
     let ip = Ipv6 { hop_limit: 255, ..Ipv6::new(protocol::ICMPV6, source, group) };

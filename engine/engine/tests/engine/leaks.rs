@@ -10,7 +10,7 @@ use ringway_xsk::{Packet, Pool, Umem, UmemConfig};
 /// Loses every thousandth packet.
 struct Leaky {
     seen: u64,
-    /// What takes the place of packets that are taken away.
+    /// Packets that replace those that are taken away.
     others: Pool,
 }
 

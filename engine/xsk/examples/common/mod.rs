@@ -1,4 +1,4 @@
-//! What both examples begin with.
+//! The start of both examples.
 
 use std::error::Error;
 use std::{env, fs};

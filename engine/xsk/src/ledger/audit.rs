@@ -69,7 +69,7 @@ pub enum Fault {
         frame: u32,
         /// Where the frame was found.
         found: &'static str,
-        /// What is written down; none: nothing.
+        /// The frame's record, if it has one.
         recorded: Option<Record>,
     },
     /// An address is no frame's.
@@ -95,12 +95,12 @@ pub enum Fault {
     Ring {
         /// Name of the ring.
         ring: &'static str,
-        /// Which indexes were found.
+        /// The indexes.
         source: Corrupt,
     },
 }
 
-/// What the audit of a pool has found.
+/// The result of a pool's audit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Audit {
     /// Frames by the counters.
@@ -156,7 +156,7 @@ impl Pool {
         }
         walk.records();
         let counts = self.counts();
-        // What other pools have adopted, this one has not counted.
+        // Frames that other pools have adopted are not counted here.
         let (counted, found) = (counts.in_place(Place::Away), walk.found.away);
         if found > counted {
             walk.faults.push(Fault::Count { place: Place::Away, counted, found });

@@ -36,7 +36,7 @@ impl Place {
     const ALL: [Place; 5] = [Place::Free, Place::Fill, Place::Held, Place::Tx, Place::Away];
 }
 
-/// What is written down about a frame: one word, one store.
+/// The record of a frame: one word, one store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record {
     /// The frame's place.
@@ -154,7 +154,7 @@ counters! {
     }
 }
 
-/// What a pool has in the shared memory.
+/// The part of a pool in the shared memory.
 #[repr(C, align(128))]
 #[derive(Debug)]
 pub(crate) struct Account {
@@ -164,15 +164,15 @@ pub(crate) struct Account {
     pub(crate) legend: Legend,
 }
 
-/// What others need to read a pool's records.
+/// The names that make a pool's records readable for others.
 #[repr(C, align(128))]
 #[derive(Debug)]
 pub(crate) struct Legend {
     /// The pool's clock, which records are stamped with.
     pub(crate) now: AtomicU32,
-    /// What a stage is called; those above have no names.
+    /// Names of stages; those above have none.
     pub(crate) stages: [Label; 16],
-    /// What a queue is called.
+    /// Names of queues.
     pub(crate) queues: [Label; 64],
 }
 
@@ -255,7 +255,7 @@ impl Counts {
 pub(crate) struct Label([AtomicU64; 4]);
 
 impl Label {
-    /// What is longer than 32 bytes is cut.
+    /// A name is cut after 32 bytes.
     pub(crate) fn write(&self, name: &str) {
         let len = (0..=name.len().min(32)).rev().find(|n| name.is_char_boundary(*n)).unwrap_or(0);
         for (n, word) in self.0.iter().enumerate() {
@@ -264,7 +264,8 @@ impl Label {
         }
     }
 
-    /// Whoever has the memory may have written it, so nothing in it moves a terminal's cursor.
+    /// Any process with the memory may have written the name, so its control characters are
+    /// replaced: none moves a terminal's cursor.
     pub(crate) fn read(&self) -> String {
         let bytes: Vec<u8> =
             self.0.iter().flat_map(|word| word.load(Relaxed).to_ne_bytes()).collect();
@@ -273,7 +274,7 @@ impl Label {
     }
 }
 
-/// What moves no terminal's cursor.
+/// The text with its control characters replaced.
 pub(crate) fn without_controls(text: &str) -> String {
     let shown = |c: char| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c };
     text.chars().map(shown).collect()

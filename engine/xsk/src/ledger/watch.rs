@@ -59,7 +59,7 @@ impl Watch {
         self.umem.account(pool).legend.now.load(Relaxed)
     }
 
-    /// What a pool's worker calls a stage; empty where it has no name.
+    /// The name that a pool's worker gave a stage; empty if it has none.
     ///
     /// # Panics
     /// Where there is no such pool.
@@ -68,7 +68,7 @@ impl Watch {
         stages.get(usize::from(stage)).map(Label::read).unwrap_or_default()
     }
 
-    /// What a pool's queue is called: "eth0, queue 3"; empty where it has no name.
+    /// The name of a pool's queue: "eth0, queue 3"; empty if it has none.
     ///
     /// # Panics
     /// Where there is no such pool.
@@ -77,8 +77,7 @@ impl Watch {
         queues.get(usize::from(queue)).map(Label::read).unwrap_or_default()
     }
 
-    /// What is written down about a frame; none where there is no such frame, or its pool was never
-    /// opened.
+    /// The record of a frame; none if there is no such frame, or its pool was never opened.
     pub fn record(&self, frame: u32) -> Option<Record> {
         Record::unpack(self.umem.records().get(frame as usize)?.load(Relaxed))
     }

@@ -55,9 +55,9 @@ pub struct Packet {
     _of_one_thread: PhantomData<*const Inner>,
 }
 
-/// What of a packet is not its pool: the number of its first frame, with [`MANY`] where that has a
-/// [`Chain`], and where in it the packet begins and how long it is there. One word, written at
-/// once: a burst of stores is what a frame's price is made of.
+/// A packet without its pool: the number of its first frame, with [`MANY`] if that has a [`Chain`],
+/// and the packet's start and length in that frame. One word, written at once: stores are most of a
+/// frame's cost.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Parts(u64);
 
@@ -75,7 +75,7 @@ pub struct NoRoom {
     pub room: usize,
 }
 
-/// Which frames follow the first of several: its word of the links.
+/// The frames behind the first of several: its word of the links.
 #[derive(Clone, Copy)]
 struct Chain {
     /// The number of the second and one more.
@@ -95,7 +95,7 @@ impl Chain {
     }
 }
 
-/// What a frame behind the first holds, and the number of the next: its word of the links.
+/// The bytes in a frame behind the first, and the number of the next frame: its word of the links.
 #[derive(Clone, Copy)]
 pub(crate) struct Link {
     /// Its number and one more; 0: none. It is where a [`Chain`] has it.
@@ -212,7 +212,7 @@ impl Packet {
         unsafe { slice::from_raw_parts_mut(self.at(self.frame(), 0).as_ptr(), self.chunk()) }
     }
 
-    /// Which part of [`Packet::buffer_mut`] the packet is.
+    /// Sets the part of [`Packet::buffer_mut`] that is the packet.
     ///
     /// # Errors
     /// [`NoRoom`] where the frame has no such part.

@@ -33,7 +33,7 @@ pub struct Pool {
     _inner: PhantomData<*const Inner>,
 }
 
-/// What handles and packets point to.
+/// The target of handles and packets.
 pub(crate) struct Inner {
     handles: Cell<usize>,
     /// Frames on the list; none while the memory is another process's.
@@ -196,7 +196,7 @@ impl Pool {
         self.inner().free.get() + offered
     }
 
-    /// Which of the UMEM's pools it is.
+    /// Its number among the UMEM's pools.
     pub fn number(&self) -> u8 {
         self.inner().number
     }
@@ -211,8 +211,8 @@ impl Pool {
         self.inner().ledger().read()
     }
 
-    /// What time it is, from which ages are told: any unit that goes up, milliseconds say, once per
-    /// burst. It may overflow.
+    /// Sets the time from which ages are computed, in any unit that increases, such as
+    /// milliseconds. Call it once per burst. It may overflow.
     #[inline]
     pub fn set_now(&self, now: u32) {
         self.inner().now.set(now);
@@ -225,7 +225,7 @@ impl Pool {
         self.inner().stage.set(stage);
     }
 
-    /// What a stage below 16 is called, in 32 bytes: [`crate::Watch::stage_name`].
+    /// Names a stage below 16, in 32 bytes: [`crate::Watch::stage_name`].
     pub fn name_stage(&self, stage: u8, name: &str) {
         if let Some(label) = self.inner().account().legend.stages.get(usize::from(stage)) {
             label.write(name);

@@ -53,11 +53,11 @@ pub struct Rings {
     pub completion: Consumer<u64>,
     /// Descriptors of received packets.
     pub rx: Consumer<Descriptor>,
-    /// What is to be sent.
+    /// Packets to be sent.
     pub tx: Producer<Descriptor>,
 }
 
-/// What a wake-up came to.
+/// The result of a wake-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wake {
     /// The kernel has seen all there is, or will without being told.
@@ -111,7 +111,7 @@ pub enum Error {
     Ring {
         /// Name of the ring.
         ring: &'static str,
-        /// Which indexes were found.
+        /// The indexes.
         source: Corrupt,
     },
     /// The kernel refused a wake-up.
@@ -140,9 +140,9 @@ fn ring(ring: &'static str) -> impl Fn(Corrupt) -> Error {
 }
 
 counters! {
-    /// What a queue has counted.
+    /// The counters of a queue.
     Tally,
-    /// What a queue has done since it was opened; packets and frames are what their names say.
+    /// The work of a queue since it was opened.
     QueueCounts {
         /// Frames put into FILL.
         filled_frames,
@@ -246,7 +246,7 @@ impl<K: Kernel> Queue<K> {
         Ok(Self { rings: ManuallyDrop::new(rings), kernel, reassembly, queue_frames })
     }
 
-    /// What a successor has to know. A packet of which the end has not arrived is dropped.
+    /// The state that a successor needs. A packet whose end has not arrived is dropped.
     pub(crate) fn leave_queue(&mut self) -> Left {
         let begun = !matches!(self.reassembly, Reassembly::Nothing);
         if begun {
@@ -351,7 +351,7 @@ impl<K: Kernel> Queue<K> {
         self.queue_frames.tally.sent_frames.get() - self.queue_frames.tally.completed_frames.get()
     }
 
-    /// What it has done.
+    /// The work of the queue since it was opened.
     pub fn counts(&self) -> QueueCounts {
         self.queue_frames.tally.read()
     }

@@ -1,11 +1,10 @@
-//! What a queue has of its pool: frames go from place to place here, and are counted.
+//! The frames of a pool that a queue has. They move from place to place here and are counted.
 
 use crate::ledger::Place;
 use crate::packet::pool::Pool;
 use crate::packet::{MAX_FRAMES, Packet};
 use crate::queue::{Descriptor, SHORTEST, Tally, Use};
 
-/// What a queue has of its pool.
 pub(crate) struct QueueFrames {
     pub(crate) pool: Pool,
     pub(crate) number: u8,

@@ -47,7 +47,7 @@ pub struct BusyPoll {
     pub budget: u32,
 }
 
-/// What is wanted of a socket.
+/// The settings of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SocketConfig {
     /// Slots of FILL, and frames that the kernel has for reception. Twice RX is good, and no fewer
@@ -89,7 +89,7 @@ impl Default for SocketConfig {
     }
 }
 
-/// What the kernel granted; it may be less than was asked for.
+/// The settings that the kernel granted; they may be less than those that were asked for.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Granted {
@@ -103,7 +103,7 @@ pub struct Granted {
     pub refusals: Vec<String>,
 }
 
-/// What the kernel has counted of a socket (struct xdp_statistics).
+/// The kernel's counters of a socket (struct xdp_statistics).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KernelCounts {
     /// Packets dropped on reception for other reasons than those below.
@@ -272,8 +272,9 @@ impl Socket {
         Ok(socket)
     }
 
-    /// What a successor has to know beside the descriptor ([`Umem::offer`](crate::Umem::offer)): it
-    /// goes on with the rings as they are. A packet of which the end has not arrived is dropped.
+    /// The state that a successor needs beside the descriptor
+    /// ([`Umem::offer`](crate::Umem::offer)). It continues with the rings as they are. A packet
+    /// whose end has not arrived is dropped.
     pub fn leave(&mut self) -> LeftSocket {
         let rings = self.rings();
         let slots = [rings.fill.size(), rings.completion.size(), rings.rx.size(), rings.tx.size()];
@@ -312,7 +313,7 @@ impl Socket {
             .map_err(|_| SetupError::of(Step::Ring, on, Cause::TooManyQueues))
     }
 
-    /// What the kernel granted; it may be less than was asked for.
+    /// The settings that the kernel granted; they may be less than those that were asked for.
     pub fn granted(&self) -> &Granted {
         &self.kernel().granted
     }
@@ -322,7 +323,7 @@ impl Socket {
         &self.kernel().on
     }
 
-    /// What the kernel has counted.
+    /// The kernel's counters.
     ///
     /// # Errors
     /// Where the kernel is older than 5.9.
@@ -486,8 +487,8 @@ fn zero_copy(fd: BorrowedFd<'_>) -> io::Result<bool> {
     Ok(options.flags & libc::XDP_OPTIONS_ZEROCOPY != 0)
 }
 
-/// What is set after binding. Busy polling is asked for by who relies on it, so its refusal is an
-/// error; a budget is not.
+/// Sets the options that follow binding. A caller who asks for busy polling relies on it, so its
+/// refusal is an error; the refusal of a budget is none.
 fn options(
     fd: BorrowedFd<'_>,
     config: &SocketConfig,
@@ -521,7 +522,7 @@ pub(crate) fn interface_index(name: &str) -> io::Result<u32> {
 mod tests {
     use super::*;
 
-    /// What EINVAL means where binding to this queue; the interface has queue 0 alone.
+    /// The meaning of EINVAL on binding to this queue, where the interface has queue 0 alone.
     fn refused(driver: Option<&str>, mode: Mode, queue: u32) -> SetupError {
         let name = format!("ringway-bind-{}-{driver:?}-{mode:?}-{queue}", std::process::id());
         // A path in the place of a name is not looked up below /sys.

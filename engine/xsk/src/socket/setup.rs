@@ -3,7 +3,7 @@
 
 use std::{fmt, io};
 
-/// What was being done.
+/// The step that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Step {
@@ -77,7 +77,7 @@ pub enum Cause {
     TooManyQueues,
     /// The socket is bound already, and the kernel maps its rings no more.
     Bound,
-    /// What was asked for was granted, but not as asked.
+    /// The kernel granted something else than it was asked for.
     NotGranted,
     /// Any other answer of the kernel.
     Other,
@@ -119,15 +119,15 @@ impl fmt::Display for Cause {
     }
 }
 
-/// What failed, on what, and why.
+/// A failed step: on which queue, and why.
 #[derive(Debug, thiserror::Error)]
 #[error("{on}: {step}: {cause} ({source})")]
 pub struct SetupError {
-    /// What was being done.
+    /// The step that failed.
     pub step: Step,
     /// "eth0", "eth0, queue 3".
     pub on: String,
-    /// What the answer means, as far as it is known.
+    /// The meaning of the answer, as far as it is known.
     pub cause: Cause,
     /// The kernel's answer.
     pub source: io::Error,
@@ -144,7 +144,7 @@ impl SetupError {
     }
 }
 
-/// What the kernel means (net/xdp/xsk.c, xdp_umem.c, xsk_buff_pool.c, net/core/dev.c).
+/// The cause of an error number (net/xdp/xsk.c, xdp_umem.c, xsk_buff_pool.c, net/core/dev.c).
 fn cause(step: Step, error: i32) -> Cause {
     match (step, error) {
         (Step::Open, libc::EPERM) => Cause::NoPermission("CAP_NET_RAW"),
@@ -169,5 +169,5 @@ fn cause(step: Step, error: i32) -> Cause {
     }
 }
 
-/// What the kernel calls ENOTSUPP is not for user space, and comes through all the same.
+/// The kernel's ENOTSUPP is not meant for user space, but reaches it.
 const ENOTSUPP: i32 = 524;

@@ -1,5 +1,5 @@
-//! What a predecessor has left in memory that is taken over: which frames are free, and which the
-//! kernel has.
+//! The state that a predecessor left in memory that is taken over: the free frames, and those that
+//! the kernel has.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -12,7 +12,7 @@ use crate::umem::kernel_frames::{KernelFrames, QUEUES};
 #[derive(Debug)]
 pub(crate) struct Inheritance(Box<[u64]>);
 
-/// What one pool takes over.
+/// The frames that one pool takes over.
 #[derive(Debug)]
 pub(crate) struct Share {
     /// Frames on its list.
@@ -34,7 +34,7 @@ impl Inheritance {
         Self(records.iter().map(|record| record.load(Relaxed)).collect())
     }
 
-    /// What belongs to a pool that had so many frames on its list, as the predecessor says.
+    /// The share of a pool that had `free` frames on its list, as the predecessor says.
     ///
     /// # Errors
     /// Why its ledger is damaged.

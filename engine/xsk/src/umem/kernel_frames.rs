@@ -1,4 +1,4 @@
-//! Which frames of a pool the kernel has.
+//! The frames of a pool that the kernel has.
 
 use std::cell::Cell;
 

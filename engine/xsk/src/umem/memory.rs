@@ -14,7 +14,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 /// How large a page is. The larger, the fewer entries of the CPU's TLB a pool of frames takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum PageSize {
-    /// What the machine always has: 4 KiB on x86-64.
+    /// The machine's smallest pages: 4 KiB on x86-64.
     #[default]
     Base,
     /// 2 MiB; reserved by the administrator, as are those of 1 GiB.
@@ -65,8 +65,8 @@ impl fmt::Display for PageSize {
     }
 }
 
-/// What was asked for and what was obtained. To be shown to whoever asked: smaller pages or a far
-/// node cost speed only, but nobody should have to guess.
+/// The memory that was asked for and the memory that was obtained. Show it to the user: smaller
+/// pages or a far node only cost speed, but nobody should have to guess.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Obtained {
     /// Pages that were asked for.

@@ -25,7 +25,7 @@ pub struct Mapping {
     pub range: Range<usize>,
     /// Where in its file it begins; of a socket's rings, which one it is.
     pub offset: u64,
-    /// What the kernel calls it: a file, `[heap]`, `socket:[4711]`; empty where it has no name.
+    /// The kernel's name for it: a file, `[heap]`, `socket:[4711]`; empty where it has no name.
     pub name: String,
     /// "rw-s": what it may be used for, and whether it is shared or private.
     pub access: String,
@@ -36,7 +36,7 @@ pub struct Mapping {
     pub resident_bytes: usize,
     /// Of these, bytes in pages that the kernel made large by itself.
     pub transparent_huge_bytes: usize,
-    /// What is known to lie in it, in order.
+    /// Its known contents, in order.
     pub parts: Vec<Part>,
 }
 

@@ -56,11 +56,11 @@ impl Chunk {
     }
 }
 
-/// What the kernel leaves free in front of each packet it receives (`XDP_PACKET_HEADROOM`), so that
-/// XDP programs can put headers there.
+/// Bytes that the kernel leaves free in front of each packet that it receives
+/// (`XDP_PACKET_HEADROOM`), so that XDP programs can put headers there.
 pub const KERNEL_HEADROOM: u32 = 256;
 
-/// What is wanted of a [`Umem`].
+/// The settings of a [`Umem`].
 #[derive(Clone, Debug)]
 pub struct UmemConfig {
     /// Frames, of all pools together.
@@ -138,12 +138,12 @@ pub enum UmemError {
         /// The system's answer.
         source: io::Error,
     },
-    /// What was handed over is not memory that was made here.
+    /// The file is no memory that Ringway made.
     #[error(
         "this file is no UMEM of a Ringway of this layout: {why}; start anew instead of taking it over"
     )]
     Foreign {
-        /// What does not fit.
+        /// The part that does not fit.
         why: String,
     },
 }
@@ -168,13 +168,13 @@ struct Inner {
     returns: Box<[Returns]>,
     /// The number of the offer that a claim is for; 0: none yet. Or [`NEVER`].
     offer: AtomicU32,
-    /// What a predecessor has left; none where nothing was offered.
+    /// The state that a predecessor left; none if nothing was offered.
     inheritance: OnceLock<Option<Inheritance>>,
     /// Sockets that the kernel knows to have this memory.
     sockets: Mutex<Vec<RegisteredSocket>>,
 }
 
-/// Who made a memory, and what it is mapped for.
+/// The maker of a memory, and the purpose of its mapping.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Origin {
     Here,
@@ -190,7 +190,7 @@ struct RegisteredSocket {
     several_frames: bool,
 }
 
-/// What is where, in bytes from the beginning.
+/// Offsets in the file, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Layout {
     pub(crate) frames: u32,
@@ -317,7 +317,7 @@ impl Umem {
     }
 
     fn of(memory: Memory, layout: Layout, origin: Origin) -> Self {
-        // Who only looks has no packets.
+        // An inspecting process has no packets.
         let (frames, pools) = match origin {
             Origin::Inspected => (0, 0),
             _ => (layout.frames, layout.pools),
@@ -380,7 +380,8 @@ impl Umem {
         self.0.ours.load(Acquire)
     }
 
-    /// What a predecessor leaves: read once for all pools, so that no frame is in two of them.
+    /// The state that a predecessor left. It is read once for all pools, so that no frame is in two
+    /// of them.
     pub(crate) fn inheritance(&self) -> Option<&Inheritance> {
         let read = || {
             if !self.is_ours() {
@@ -424,8 +425,8 @@ impl Umem {
     /// The file that it lies in, to be handed to a successor or an inspector (SCM_RIGHTS).
     ///
     /// # Safety
-    /// Whoever gets it, this process included, writes there only by a [`Umem`] that has claimed the
-    /// memory.
+    /// Everyone who gets it, this process included, writes there only through a [`Umem`] that has
+    /// claimed the memory.
     /// ```compile_fail,E0133
     /// # fn written(umem: &ringway_xsk::Umem) -> std::io::Result<()> {
     /// use std::os::unix::fs::FileExt;

@@ -1,4 +1,4 @@
-//! What would change the answer: the same calculation with one input doubled or halved.
+//! Inputs that would change the answer: the same calculation with one input doubled or halved.
 
 use serde::Serialize;
 
@@ -10,7 +10,7 @@ use crate::workload::Workload;
 /// An input that changes I/O path or machines.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct InputChange {
-    /// Which input, and how.
+    /// The input and its change.
     pub what: String,
     pub road: IoPath,
     /// Machines then, with one to spare.

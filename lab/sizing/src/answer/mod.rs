@@ -1,4 +1,4 @@
-//! Which I/O path, why, and what it takes.
+//! The answer: an I/O path, its reason and its demand.
 
 pub(crate) mod changes;
 
@@ -10,14 +10,14 @@ use crate::demand::{self, Demand, Limit, demand};
 use crate::workload::{Work, Workload};
 use changes::{InputChange, changes};
 
-/// What one I/O path would take.
+/// The size of one I/O path.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct IoPathSize {
     pub road: IoPath,
-    /// What a packet or message costs on it, and who measured that; none where it does not lead
-    /// there, or nobody measured it.
+    /// The cost of a packet or message on it, and its source; none if the path cannot do the work,
+    /// or nobody measured it.
     pub cost: Option<NsCost>,
-    /// What it asks for; none as above.
+    /// Its demand; none as above.
     pub demand: Option<Demand>,
     /// Machines with one to spare; none as above.
     pub machines: Option<u64>,
@@ -77,7 +77,7 @@ pub struct Answer {
     /// The rule of thumb, beside the calculation.
     pub rule_of_thumb: &'static str,
     pub rule_from: &'static str,
-    /// What would change I/O path or machines.
+    /// Inputs that would change I/O path or machines.
     pub changes: Vec<InputChange>,
 }
 

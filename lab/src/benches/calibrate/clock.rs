@@ -22,7 +22,7 @@ pub(super) fn each(spent: Duration, count: u64) -> f64 {
     spent.as_nanos() as f64 / count.max(1) as f64
 }
 
-/// What others did on this machine meanwhile.
+/// The load that other processes put on this machine meanwhile.
 #[derive(Debug)]
 pub(super) struct Others {
     began: Instant,

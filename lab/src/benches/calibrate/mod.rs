@@ -1,9 +1,9 @@
-//! What packets, messages and sockets cost on this machine: `ringway-lab size --calibrate`.
+//! The costs of packets, messages and sockets on this machine: `ringway-lab size --calibrate`.
 //!
-//! What an I/O path costs up to where a program gets the packet is the processor time of the thread
-//! that feeds it ([`feed`]): all paths begin at a frame in memory, and neither a veth's work nor a
-//! stranger's is in it. A program that answers or forwards is `bench engine`'s, whose processor is
-//! its own; a message is [`message`]'s.
+//! The cost of an I/O path, up to the point where a program gets the packet, is the processor time
+//! of the thread that feeds it ([`feed`]). All paths begin at a frame in memory; the work of a veth
+//! and of other processes is not included. A program that answers or forwards is `bench engine`'s,
+//! whose processor is its own; a message is [`message`]'s.
 
 mod clock;
 mod feed;
@@ -54,8 +54,7 @@ pub fn calibrate(reference: Costs, progress: Progress<'_>) -> Result<Costs> {
     Ok(Costs { others: others.cores().map(|cores| (cores * 100.0).round() / 100.0), ..costs })
 }
 
-/// What was found; none where it could not be measured here. Nanoseconds of a packet, bytes of a
-/// socket.
+/// Nanoseconds of a packet, bytes of a socket; none if it could not be measured here.
 #[derive(Clone, Copy, Debug, Default)]
 struct Figures {
     to_socket: Option<Figure>,
@@ -265,8 +264,8 @@ mod tests {
         assert_eq!(ns(&costs.answer, IoPath::Kernel), (6000.0, 600.0, 0.12));
         assert_eq!(ns(&costs.answer, IoPath::AfXdp), (2700.0, 200.0, 0.0));
         assert_eq!(costs.answer[&IoPath::Dpdk], reference.answer[&IoPath::Dpdk]);
-        // What a veth adds is in neither: an XDP program and what it is given are all that dropping
-        // by XDP is.
+        // The cost of a veth is in neither: dropping by XDP consists of an XDP program and its
+        // input.
         assert_eq!(ns(&costs.drop, IoPath::Xdp), (60.0, 60.0, 0.05));
         assert_eq!(ns(&costs.drop, IoPath::Kernel), (400.0, 400.0, 0.1));
         assert_eq!(ns(&costs.forward, IoPath::Kernel), (800.0, 800.0, 0.01));
@@ -275,7 +274,7 @@ mod tests {
         assert_eq!(ns(&costs.connections, IoPath::Kernel), (4000.0, 600.0, 0.1));
         assert_eq!((costs.established.bytes, costs.established.spread), (3700.0, Some(0.01)));
         assert_eq!((costs.connected.bytes, &costs.time_wait), (3800.0, &reference.time_wait));
-        // What it writes it can read.
+        // It can read its own file.
         assert_eq!(Costs::parse(&costs.to_toml().unwrap()).unwrap(), costs);
     }
 

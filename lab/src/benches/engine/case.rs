@@ -1,4 +1,4 @@
-//! What is measured.
+//! The cases.
 
 use crate::harness::named::named;
 
@@ -37,7 +37,7 @@ pub(super) enum Side {
 }
 
 impl Case {
-    /// What it is measured beside, if anything.
+    /// The peer beside which it is measured, if any.
     pub fn peer(self) -> Option<&'static str> {
         match self {
             Self::MemoryMacswap => Some("dpdk-testpmd net_null macswap"),
@@ -72,7 +72,6 @@ impl Case {
         if matches!(self, Self::BidOneClient | Self::UdpEchoOneClient) { 1 } else { 256 }
     }
 
-    /// What is to be reached.
     pub(super) fn goals(self) -> Goals {
         let none = Goals::default();
         match self {

@@ -1,4 +1,4 @@
-//! What needs no kernel: a loop on one processor.
+//! Cases without the kernel: a loop on one processor.
 
 use std::hint::black_box;
 use std::net::Ipv4Addr;

@@ -1,4 +1,4 @@
-//! What the engine costs, beside DPDK and the kernel's sockets: `ringway-lab bench engine`.
+//! The cost of the engine beside DPDK and the kernel's sockets: `ringway-lab bench engine`.
 //!
 //! Load comes from the kernel (bpf/load.bpf.c), so that no generator is measured, and is counted
 //! where it ends. In each round Ringway and its peer take turns, on the same topology made afresh
@@ -56,7 +56,7 @@ struct Figure {
     p99_us: Option<u64>,
 }
 
-/// What one round found of a case.
+/// The figures of a case in one round.
 #[derive(Clone, Copy, Debug)]
 struct Turn {
     ringway: Figure,

@@ -1,4 +1,4 @@
-//! What was found: medians of each case, and how Ringway stands to its peer.
+//! Figures: medians of each case, and Ringway beside its peer.
 
 use serde::Serialize;
 
@@ -24,7 +24,7 @@ pub struct EngineFigures {
 #[derive(Debug, Serialize)]
 pub struct Row {
     pub name: Case,
-    /// What it was measured beside.
+    /// The peer beside which it was measured.
     pub peer: Option<&'static str>,
     /// Packets a second that Ringway dealt with, at most.
     pub ringway_pps: u64,
@@ -43,7 +43,6 @@ pub struct Row {
     pub peer_p99_us: Option<u64>,
     pub ringway_pps_by_round: Vec<u64>,
     pub peer_pps_by_round: Vec<u64>,
-    /// What was to be reached.
     pub goals: Vec<Goal>,
 }
 

@@ -46,7 +46,7 @@ const LAST: Duration = Duration::from_secs(1);
 /// Beyond it loss is no matter of a busy processor any more.
 const SHARE_PERCENT: u64 = 90;
 
-/// What a case is measured on, made anew for each figure.
+/// The topology of a case, made anew for each figure.
 pub(super) struct Site<'s> {
     case: Case,
     cpus: Cpus,
@@ -57,7 +57,7 @@ pub(super) struct Site<'s> {
     arrivals: Arrivals<'s>,
 }
 
-/// What deals with packets.
+/// The program that handles packets.
 pub(super) enum Server {
     Ringway(Engine),
     Testpmd(Child),
@@ -155,7 +155,7 @@ impl<'s> Site<'s> {
         Error::NoFigure { who: self.case.name().into(), what: what.to_string() }
     }
 
-    /// What all packets are; `bid` asks with it, and there is nothing else in it.
+    /// The frame that is sent: a request of `bid`, and nothing else.
     fn frame(&self) -> Vec<u8> {
         let request = Request {
             magic: U16::new(Request::MAGIC),
@@ -214,7 +214,7 @@ impl<'s> Site<'s> {
         })
     }
 
-    /// What is dealt with in some time, once there are packets and caches are warm.
+    /// The packets that are handled in some time, once packets arrive and caches are warm.
     fn window(&self, server: &Server, time: Duration) -> Result<Figure> {
         let first = self.packets()?;
         wait_until("the first packets", PATIENCE, || self.packets().is_ok_and(|now| now > first))?;
@@ -252,7 +252,7 @@ impl<'s> Site<'s> {
     fn paced(&self, rate: u64, time: Duration) -> Result<(u64, u64)> {
         let before = self.packets()?;
         let sent = self.send(Some(rate), |passed| passed >= time)?;
-        // What has not come by then never will.
+        // A packet that has not come by then never will.
         let _ = wait_until("the last packets", LAST, || {
             self.packets().is_ok_and(|now| now - before >= sent)
         });

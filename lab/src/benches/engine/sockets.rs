@@ -144,7 +144,7 @@ impl Messages {
             vectors: vec![vector; MESSAGES],
             headers: vec![header; MESSAGES],
         };
-        // What the vectors hold stays where it is, however they are moved.
+        // The contents of the vectors stay in place when the vectors are moved.
         for n in 0..MESSAGES {
             new.vectors[n].iov_base = new.bytes[n * BYTES..].as_mut_ptr().cast();
             let header = &mut new.headers[n].msg_hdr;
@@ -188,7 +188,7 @@ impl Messages {
         (&mut self.bytes[n * BYTES..n * BYTES + len], each.max(1))
     }
 
-    /// What message `n` is now: answers of `each` bytes, but for the last, to where it came from.
+    /// Makes message `n` answers of `each` bytes, except the last, to its sender.
     fn answer(&mut self, n: usize, len: usize, each: usize) {
         self.vectors[n].iov_len = len;
         let several = len > each;

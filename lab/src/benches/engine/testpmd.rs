@@ -17,7 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Memory that it gets, and packets that fit.
 const MIB: u64 = 256;
 const MBUFS: &str = "--total-num-mbufs=32768";
-/// What an unpacked one must be told to load.
+/// Plugins that an unpacked testpmd must be told to load.
 const PLUGINS: [&str; 4] =
     ["librte_bus_vdev.so", "librte_mempool_ring.so", "librte_net_null.so", "librte_net_af_xdp.so"];
 
@@ -42,7 +42,7 @@ impl Testpmd {
         Ok(Self { tool, plugins, huge: free_huge_mib() >= MIB })
     }
 
-    /// What kind of memory it has: huge pages if enough are free, which only root of the machine
+    /// The kind of its memory: huge pages if enough are free, which only the machine's root
     /// decides.
     pub(super) fn memory(&self) -> &'static str {
         if self.huge { "huge pages" } else { "pages of 4 KiB" }

@@ -35,7 +35,7 @@ named! {
     }
 }
 
-/// What was sent and spent.
+/// Bytes that were sent, and their cost.
 pub(super) struct Sent {
     /// Chunks of [`CHUNK`] bytes each.
     pub chunks: u64,

@@ -1,5 +1,5 @@
-//! What a thread spends: processor time by where it went, context switches; and what the machine
-//! does meanwhile.
+//! The cost of a thread: processor time by kind, context switches; and the machine's other load
+//! meanwhile.
 
 use std::fs;
 use std::path::PathBuf;

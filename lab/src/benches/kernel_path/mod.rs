@@ -1,5 +1,5 @@
-//! What a packet, a request and a copy cost on the kernel's way, and where the time goes:
-//! `ringway-lab bench kernel-path`.
+//! The cost of a packet, a request and a copy in the kernel, by where the time goes: `ringway-lab
+//! bench kernel-path`.
 
 mod bypass;
 mod clock;
@@ -104,7 +104,7 @@ impl Scenario for KernelPath {
         let groups = harness::chosen(&Group::ALL, &self.only);
         let mut cases = groups.into_iter().flat_map(cases_of).collect();
         harness.rounds(self.rounds.count, &mut cases, |harness, _, case| {
-            // Whatever it is, this machine cannot do it.
+            // Any error means that this machine cannot do it.
             let ran = self.run(&site, case).map_err(|e| Error::Unavailable(e.to_string()))?;
             let row = Row::new(case.group(), case.name(), &ran);
             harness.say(row.in_words(self.rate));
@@ -174,7 +174,7 @@ impl Case {
         }
     }
 
-    /// What is skipped with it: of a firewall that is not there, any number of rules.
+    /// The group that is skipped together: without its firewall, any number of rules is.
     fn needs(&self) -> String {
         if let Self::Rules(firewall, _) = self { firewall.to_string() } else { self.name() }
     }

@@ -1,4 +1,4 @@
-//! What was found: processor time of one of each, by where it went.
+//! Figures: processor time of a packet, request or copy, by where it went.
 
 use std::fmt;
 
@@ -201,7 +201,7 @@ impl Row {
 }
 
 impl KernelPathFigures {
-    /// What the sender has reached where that is less than was asked for.
+    /// The sender's rate, if it is less than was asked for.
     fn missed(&self) -> Option<String> {
         let missed: Vec<&Row> = self.rows.iter().filter(|row| row.missed(self.rate_pps)).collect();
         let reached = missed.iter().filter_map(|row| row.offered_per_second);

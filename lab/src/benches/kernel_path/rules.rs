@@ -8,7 +8,7 @@ use crate::harness::named::named;
 use crate::{Result, programs};
 
 named! {
-    /// Who keeps the rules, and which half of the kernel goes through them.
+    /// The program that keeps the rules.
     pub(super) enum Firewall {
         Nft = "nft",
         /// iptables, which writes rules of nftables.

@@ -33,7 +33,7 @@ pub(super) struct Site {
     time: Duration,
 }
 
-/// What came of a run.
+/// The result of a run.
 #[derive(Debug, Default)]
 pub(super) struct Ran {
     pub sent: u64,
@@ -48,7 +48,7 @@ fn failed(source: io::Error) -> Error {
     Error::Run { program: "a datagram socket".into(), source }
 }
 
-/// What would make a style possible.
+/// The error of a style that this machine lacks, with the remedy.
 fn unprepared(style: Style, source: io::Error) -> Error {
     match style {
         Style::IoUring => Error::Unavailable(format!(
@@ -157,7 +157,7 @@ impl Site {
         load: impl FnOnce() -> Result<u64>,
         work: fn(Style, &UdpSocket, &AtomicBool) -> io::Result<Tally>,
     ) -> Result<Ran> {
-        // What io_uring still holds of the socket before goes by itself.
+        // io_uring soon releases the previous socket by itself.
         let bind = || wait_for(format!("{SERVER} to be free"), FREE, || UdpSocket::bind(SERVER));
         let socket = self.server.namespace.run(bind)??;
         receive::prepare(style, &socket).map_err(|source| unprepared(style, source))?;

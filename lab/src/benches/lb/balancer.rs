@@ -1,4 +1,4 @@
-//! What every balancer's set-up shares.
+//! The shared part of every balancer's set-up.
 
 use std::fs;
 use std::net::Ipv4Addr;
@@ -12,7 +12,7 @@ use crate::{Error, Result};
 /// Where clients connect and backends listen.
 pub(super) const PORT: u16 = 80;
 
-/// What a path's set-up leaves running.
+/// The running part of a path's set-up.
 pub(super) struct Balancer {
     /// Where clients connect, at [`PORT`].
     pub address: Ipv4Addr,

@@ -96,7 +96,7 @@ impl PathSetup {
         self.balancer.child.as_ref().map(Child::pid)
     }
 
-    /// What was configured, as text, for the report.
+    /// The configuration as text, for the report.
     pub fn configuration(&self) -> &str {
         &self.balancer.configuration
     }

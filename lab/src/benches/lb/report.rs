@@ -1,4 +1,4 @@
-//! What was found: medians, and Ringway beside the others.
+//! Figures: medians, and Ringway beside the others.
 
 use std::collections::BTreeMap;
 
@@ -51,7 +51,7 @@ pub struct Comparison {
     pub with: Path,
     pub connections: u32,
     pub ratio: f64,
-    /// What the ratio should be at least.
+    /// The least ratio that meets the goal.
     pub goal: f64,
     pub met: bool,
 }

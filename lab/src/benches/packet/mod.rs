@@ -1,4 +1,4 @@
-//! What a packet costs: `ringway-lab bench packet`.
+//! The cost of a packet: `ringway-lab bench packet`.
 //!
 //! The gateway's own programs are loaded and their tables filled as the daemon does, but nothing is
 //! attached: BPF_PROG_TEST_RUN runs the root program on packet after packet, each made by a small
@@ -95,7 +95,7 @@ impl Scenario for Packet {
     }
 }
 
-/// What a row is of.
+/// The key of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Key {
     pub(crate) name: Path,
@@ -160,7 +160,7 @@ impl Bench<'_> {
     /// Makes the row's gateway and opens the flows, unless that takes too much memory.
     fn prepare(&mut self, Key { name, ip, flows }: Key, asked: bool) -> Result<()> {
         let site = match self.sites.entry((name, ip, room(name, flows))) {
-            // What the gateways made so far take is no longer available.
+            // The memory of the gateways made so far is no longer available.
             Entry::Occupied(made) => {
                 fits(name, flows, asked, u64::MAX)?;
                 made.into_mut()

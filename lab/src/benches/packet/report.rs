@@ -1,4 +1,4 @@
-//! What was found: medians of each path.
+//! Figures: medians of each path.
 
 use serde::Serialize;
 
@@ -9,7 +9,7 @@ use crate::harness::table::{Column, table};
 
 #[derive(Debug, Serialize)]
 pub struct PacketFigures {
-    /// What the measuring itself costs per packet; subtracted from every figure. Median of all
+    /// The cost of the measuring itself per packet, subtracted from every figure. Median of all
     /// rounds.
     pub wrapper_ns: u64,
     /// In the order of paths, then IP versions, then flows.

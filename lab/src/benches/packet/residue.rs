@@ -1,5 +1,5 @@
-//! What a packet costs more once a capture has come and gone. The programs are the same as before
-//! it, so this ought to be nothing.
+//! The additional cost of a packet after a capture has ended. The programs are the same as before
+//! it, so this should be nothing.
 
 use std::path::PathBuf;
 use std::thread;

@@ -140,7 +140,7 @@ fn least(packets: u64) -> u64 {
     packets - packets * STRAYS_PER_MILLE / 1000
 }
 
-/// What the ledger says, unless all but a few packets ended as they should and every one was
+/// The ledger's counts in words, unless nearly all packets ended as expected and every one was
 /// counted.
 fn ended_otherwise(
     before: &rw_ledger,

@@ -1,4 +1,4 @@
-//! What TCP counts in the calling thread's network namespace: /proc/net/netstat and /proc/net/snmp.
+//! TCP's counters in the calling thread's network namespace: /proc/net/netstat and /proc/net/snmp.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -55,7 +55,7 @@ impl Cgroup {
 
 impl Drop for Cgroup {
     fn drop(&mut self) {
-        // What fails here is done by the guard, or by the next run.
+        // If this fails, the guard or the next run does it.
         let _ = move_to(&self.home);
         let _ = fs::remove_dir(&self.path);
     }

@@ -1,4 +1,4 @@
-//! What TCP costs this machine: memory, connections by the million, the time to make one.
+//! The cost of TCP on this machine: memory, connections by the million, the time to make one.
 
 use std::io;
 

@@ -1,4 +1,4 @@
-//! What the kernel's objects take: /proc/slabinfo (mm/slab_common.c), by cache.
+//! The memory of the kernel's objects: /proc/slabinfo (mm/slab_common.c), by cache.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,7 +13,7 @@ const SLABINFO: &str = "/proc/slabinfo";
 const MEMINFO: &str = "/proc/meminfo";
 /// Where the kernel says which caches it has merged into one (links to the same directory).
 const MERGED: &str = "/sys/kernel/slab";
-/// What a TCP socket, its file and its data are made of begins with one of these.
+/// The names of caches for TCP sockets, their files and their data begin with one of these.
 const OF_SOCKETS: [&str; 11] = [
     "TCP",
     "sock_inode_cache",
@@ -40,7 +40,7 @@ pub(super) const ALL: &str = "all slabs";
 const SETTLE: Duration = Duration::from_secs(5);
 /// Between two looks. Grace periods take some tens of milliseconds.
 const LOOK: Duration = Duration::from_millis(60);
-/// What connections are counted by: strangers' files are in none of them.
+/// The caches by which connections are counted: other processes' files are in none of them.
 const COUNTED: [&str; 3] = ["TCP", "sock_inode_cache", "tw_sock_TCP"];
 
 /// Bytes of established sockets.
@@ -193,7 +193,7 @@ pub(super) fn kib_of(meminfo: &str, what: &str) -> Option<u64> {
     line.split_whitespace().next()?.parse().ok()
 }
 
-/// Which names one cache goes by.
+/// The names that share one cache.
 #[derive(Debug, Default)]
 pub(super) struct Names {
     groups: BTreeMap<String, Vec<String>>,
@@ -236,8 +236,8 @@ impl Names {
         }
     }
 
-    /// What a cache is called here: the first name of its group that sockets have, with how many
-    /// others it holds; none if there is none.
+    /// The name of a cache here: the first name of its group that belongs to sockets, with the
+    /// number of the others; none if there is none.
     pub(super) fn of_sockets(&self, cache: &str) -> Option<String> {
         if cache == ALL {
             return Some(cache.to_owned());

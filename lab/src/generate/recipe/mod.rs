@@ -1,4 +1,4 @@
-//! What packets are to be.
+//! The recipe of packets.
 
 pub(crate) mod template;
 
@@ -89,7 +89,7 @@ pub enum RecipeError {
     Build(BuildError),
 }
 
-/// What stands in front of the payload at most: Ethernet, a tag, IPv6, TCP.
+/// Most bytes of headers in front of the payload: Ethernet, a tag, IPv6, TCP.
 const HEADERS: usize = 14 + 4 + 40 + 20;
 
 impl Recipe {

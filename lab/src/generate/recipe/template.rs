@@ -271,7 +271,7 @@ mod tests {
             }
             let (flow, stamp) = (flows.next(), Stamp::new(stream, sequence, time));
             let mut frame = template.frame().to_vec();
-            // Whatever was in it before does not matter.
+            // The former contents do not matter.
             let (stamped, checksum) = template.stamped().unwrap();
             frame[stamped] ^= 0x55;
             frame[checksum] ^= 0x55;

@@ -414,7 +414,7 @@ fn what_on_pass_gets_is_seen() {
     assert_eq!(seen(&mut nobodys), []);
 }
 
-/// What stands in the shield's slot stays in force behind the filters, and gets its slot back.
+/// A program in the shield's slot stays in force behind the filters, and gets its slot back.
 #[test]
 fn a_shield_goes_on() {
     needs_root!("a_shield_goes_on");

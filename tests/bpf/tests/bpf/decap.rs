@@ -118,7 +118,8 @@ fn outer(family: Family, way: Way, inner: &Frame) -> Frame {
     }
 }
 
-/// What the kernel should get: the inner packet behind the tunnel frame's Ethernet addresses.
+/// The frame that the kernel should get: the inner packet behind the tunnel frame's Ethernet
+/// addresses.
 fn bare(outer: &Frame, inner: &Frame) -> Vec<u8> {
     inner.clone().with(|f| (f.src_mac, f.dst_mac) = (outer.src_mac, outer.dst_mac)).bytes()
 }
@@ -381,7 +382,7 @@ fn cut_at_every_byte() {
         for len in 14..tunnel.len() {
             let (verdict, reason, left) = host.feed(&tunnel[..len]);
             let name = format!("{len} bytes: {family:?} in {out:?} by {way:?}");
-            // What the cut extension header leads to cannot be told; the kernel drops it.
+            // The header behind the cut extension header is unknown; the kernel drops the packet.
             let untold = way == Way::Limit && (54..62).contains(&len);
             let want = if untold { (Pass, NoTunnel) } else { (Drop, Malformed) };
             assert_eq!((verdict, reason), want, "{name}");

@@ -36,7 +36,7 @@ const WAYS: [Way; 10] = [
     (Forward::DsrGue, Family::V6, Family::V6),
 ];
 
-/// What is special about a service of a way: the last digit of its port.
+/// The special property of a way's service: the last digit of its port.
 const PLAIN: u16 = 0;
 const JUMBO: u16 = 1;
 const CLAMPED: u16 = 2;
@@ -132,8 +132,8 @@ fn l3(frame: &Frame) -> Vec<u8> {
     bytes[14..bytes.len() - frame.padding].to_vec()
 }
 
-/// What the backend's link should carry. `seen` tells the hash of the flow alone: UDP source port
-/// and flow label, which may be anything.
+/// The frame that the backend's link should carry. `seen` only gives the hash of the flow: UDP
+/// source port and flow label, which may be anything.
 fn sent(way: Way, request: &Frame, backend: &BackendRow, seen: &[u8]) -> Vec<u8> {
     let (forward, inner, outer) = way;
     let mac = backend.next_hop.unwrap().mac;
@@ -309,7 +309,7 @@ fn the_longest_packet() {
             check(&world, way, &request.clone().payload(&vec![1; room]));
             let seen = world.send(&request.clone().payload(&vec![1; room + 1]));
             assert_eq!(seen.reason, Reason::SentTooBig, "{way:?} {proto}");
-            // What would fit, as the sender counts: RFC 1191 section 4, RFC 4443 section 3.2.
+            // The size that fits, as the sender counts: RFC 1191 section 4, RFC 4443 section 3.2.
             let answer = wire::check(&seen.frame).good();
             let fits = match way.1 {
                 Family::V4 => u32::from(u16::from_be_bytes([answer.l4[6], answer.l4[7]])),
@@ -361,7 +361,7 @@ fn outer_headers_spread_flows() {
     }
 }
 
-/// Whatever the segment, a flow goes where the ring says; no state is needed for that.
+/// Every segment of a flow goes to the ring's backend; no state is needed for that.
 #[test]
 fn flows_go_by_the_ring_alone() {
     needs_root!("flows_go_by_the_ring_alone");
@@ -422,7 +422,7 @@ fn mss_is_lowered() {
                 }
             });
             let service = world.service(way.1, TCP, request.dst.port());
-            // What is behind the end of options is padding, of zeros (RFC 9293 section 3.1).
+            // The bytes behind the end of options are padding, of zeros (RFC 9293 section 3.1).
             let _damaged = (*what == "behind the end").then(|| capture::damaged("TCP padding"));
             let seen = world.send(&request);
             assert_eq!(seen.reason, reason(way), "{way:?} {what}");
@@ -459,7 +459,7 @@ fn what_cannot_be_sent() {
     }
 }
 
-/// What a CPU remembers of the services it has met ends with every change.
+/// A CPU's memory of the services that it has met ends with every change.
 #[test]
 fn services_change_at_once() {
     needs_root!("services_change_at_once");
@@ -589,7 +589,7 @@ fn the_shortest_fragments() {
     }
 }
 
-/// What lies behind the packet does not make a tunnel packet too long for the way out.
+/// A trailer behind the packet does not make a tunnel packet too long for the way out.
 #[test]
 fn a_trailer_does_not_count() {
     needs_root!("a_trailer_does_not_count");

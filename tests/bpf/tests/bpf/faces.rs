@@ -63,7 +63,7 @@ fn one_packet_moves_no_flow() {
     }
 }
 
-/// Whoever has a client's packets leave by the backends' interface gets none of its answers.
+/// A host that sends a client's packets from the backends' interface gets none of its answers.
 #[test]
 fn a_host_on_the_backends_link_moves_no_flow() {
     needs_root!("a_host_on_the_backends_link_moves_no_flow");

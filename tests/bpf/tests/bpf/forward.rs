@@ -200,7 +200,7 @@ fn udp_shorter_than_its_packet() {
     assert_eq!(world.feed(FRONT, &frame).frame, expected);
 }
 
-/// What is too big or too old is in refused.rs.
+/// Packets that are too big or too old are in refused.rs.
 #[test]
 fn what_cannot_leave_is_dropped_untouched() {
     needs_root!("what_cannot_leave_is_dropped_untouched");

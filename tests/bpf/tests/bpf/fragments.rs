@@ -116,8 +116,8 @@ fn datagrams_are_not_mixed_up() {
     }
 }
 
-/// Whoever forges the first fragment of another client's answer, with its own port, gets nothing of
-/// the rest.
+/// A host that forges the first fragment of another client's answer, with its own port, gets none
+/// of the rest.
 #[test]
 fn a_forged_first_leads_nobodys_fragments_away() {
     needs_root!("a_forged_first_leads_nobodys_fragments_away");

@@ -24,7 +24,7 @@ fn reply_name(family: Family, proto: u8, port: u16, what: &str) -> String {
     format!("{family:?} {proto} {port}: {what}")
 }
 
-/// What is left of a packet on its way: a router counts its TTL down.
+/// A packet after some routers, which have lowered its TTL.
 fn travelled(frame: &Frame) -> Frame {
     frame.clone().with(|f| f.ttl = 3)
 }
@@ -472,8 +472,8 @@ fn damage_is_not_mended() {
     }
 }
 
-/// What the packet path translated, quoted back at it, comes out as it was before: any packet, any
-/// length of quote, in both directions.
+/// A quote of a translated packet is translated back to the original: any packet, any length of
+/// quote, in both directions.
 #[test]
 fn there_and_back_is_the_original() {
     needs_root!("there_and_back_is_the_original");

@@ -33,7 +33,7 @@ fn first(world: &mut World, family: Family, proto: u8, port: u16) -> Frame {
     Frame { proto, flags: flags::SYN, ..Frame::udp(src, dst) }
 }
 
-/// What the kernel is to route on, as it lies behind the frame's header: with the hop left to it.
+/// The packet that the kernel routes on, behind the frame's header, with the hop left to it.
 fn routed(came: &Frame, leaves: Frame) -> Vec<u8> {
     bare(&leaves.with(|f| f.ttl = came.ttl))
 }

@@ -1,5 +1,5 @@
-//! What lies between Ethernet's header and layer 4: IPv4 options and IPv6 extension headers are
-//! stepped over; what says that the packet is not for here, or hides its ports, is dropped.
+//! Headers between Ethernet and layer 4: IPv4 options and IPv6 extension headers are skipped; a
+//! packet is dropped if they route it elsewhere or hide its ports.
 
 use ringway_abi::{Reason, Reason::*, Verdict::*};
 use ringway_bpf_tests::cast::*;

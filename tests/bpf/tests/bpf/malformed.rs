@@ -159,7 +159,7 @@ fn cut_at_every_byte_and_owned_up_to() {
                 let enough = proto == TCP && len >= l4 + 24;
                 let expected = if enough { NatForward } else { Malformed };
                 assert_eq!(seen.reason, expected, "{family:?} {proto}: {len} of {whole} bytes");
-                // What is in order must be forwarded, what is not must not gain a right checksum.
+                // A sound packet must be forwarded; a damaged one must not gain a right checksum.
                 assert!(!wire::check(&seen.frame).is_good(), "{family:?} {proto}: {len}");
             }
         }

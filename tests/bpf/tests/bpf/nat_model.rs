@@ -1,5 +1,5 @@
-//! What nat promises, as a specification: clients, a backend with sockets of its own, somebody who
-//! forges segments, evictions and a clock, in any order, against the loaded program.
+//! The promises of nat, as a specification: clients, a backend with sockets of its own, somebody
+//! who forges segments, evictions and a clock, in any order, against the loaded program.
 //!
 //! - TCP: what a backend's socket sends reaches the client whose SYN made that socket, and nobody
 //!   else.
@@ -67,7 +67,7 @@ fn next_state(state: FlowState, from: From, flags: u8, data: bool) -> FlowState 
     }
 }
 
-/// What the gateway keeps of a number that acknowledges a SYN.
+/// The part that the gateway keeps of a number that acknowledges a SYN.
 fn noted_of(number: u32) -> u32 {
     number % 126
 }
@@ -218,7 +218,7 @@ impl Model {
 
     fn client_sends(&mut self, begins: bool) {
         let n = self.random.below(CLIENTS);
-        // Who has a connection seldom begins another.
+        // A client with a connection seldom begins another.
         let begins = begins && (self.clients[n].expects == 0 || self.random.below(8) == 0);
         let flags = match (self.proto, begins) {
             (UDP, _) => 0,

@@ -169,7 +169,7 @@ fn dsr_l2_is_not_passed() {
     }
 }
 
-/// What the kernel would drop without a word is ours to drop with a reason.
+/// Packets that the kernel would drop silently are dropped here, with a reason.
 #[test]
 fn what_cannot_leave_is_not_passed() {
     needs_root!("what_cannot_leave_is_not_passed");

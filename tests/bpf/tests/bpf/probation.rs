@@ -44,8 +44,9 @@ fn a_finished_handshake_ends_it() {
     }
 }
 
-/// Who guesses the number that ends a handshake, or has it dropped on its way to the backend, keeps
-/// nothing: a backend that has seen no end of it says nothing more, or its SYN again.
+/// A client that guesses the number that ends a handshake, or has it dropped on its way to the
+/// backend, keeps nothing: a backend that has not seen the end sends nothing more, or its SYN
+/// again.
 #[test]
 fn a_guessed_handshake_confirms_nothing() {
     needs_root!("a_guessed_handshake_confirms_nothing");
@@ -171,7 +172,7 @@ fn a_flood_displaces_itself() {
                 world.request(flow, ACK);
                 world.answer(flow, ACK);
             }
-            // Who comes now is served as well.
+            // A client that comes now is served as well.
             let late = world.connect_or_open(family, proto, port);
             world.request(&late, ACK);
             world.answer(&late, ACK);
@@ -305,7 +306,7 @@ fn forged_segments_keep_no_flow() {
     }
 }
 
-/// Whoever forges senders of what a backend answers: of any number of prefixes together.
+/// Forged senders of questions that a backend answers, of any number of prefixes together.
 #[test]
 fn forged_questions_keep_half_of_the_ports() {
     needs_root!("forged_questions_keep_half_of_the_ports");
@@ -385,7 +386,7 @@ fn one_prefix_keeps_half_of_the_ports() {
     // It is searched a few times for half-open flows before finished ones give way.
     flood(&world, Family::V4, TCP, ports::ACROSS, 8);
     assert!(flood(&world, Family::V4, TCP, ports::ACROSS, 10) >= 9);
-    // What is over is not counted any more.
+    // Flows that have ended are not counted any more.
     let live = |flow: &Flow| audit::records(&world).iter().any(|r| r.client == flow.request.src);
     let over: Vec<&Flow> = greedy.iter().filter(|flow| live(flow)).take(400).collect();
     for flow in over {

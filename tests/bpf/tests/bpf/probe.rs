@@ -38,7 +38,7 @@ fn check(family: Family) -> Frame {
     })
 }
 
-/// What it should be inside, as RFC 2003, 2473 and 768 and GUE's variant 1 say.
+/// The expected packet, by RFC 2003, 2473 and 768 and GUE's variant 1.
 fn carried(target: &ProbeTarget, packet: &Frame) -> Vec<u8> {
     let inner = packet.bytes()[14..].to_vec();
     let proto = if packet.family() == Family::V4 { 4 } else { 41 };

@@ -256,7 +256,7 @@ fn churn() {
     }
 }
 
-/// What another CPU does to a flow that has just been chosen to give way.
+/// Another CPU's change of a flow that has just been chosen to give way.
 #[derive(Clone, Copy, Debug)]
 enum Saved {
     /// Ends its probation, where the index is full, or the pool.
@@ -333,8 +333,8 @@ fn spin(nanos: i64) {
     while began.elapsed() < wait {}
 }
 
-/// Whoever takes a flow's place asks again when it holds it: it may have come off probation, or to
-/// life, since it was chosen.
+/// A claim that takes a flow's place checks again when it holds it: the flow may have come off
+/// probation, or to life, since it was chosen.
 #[test]
 fn a_flow_that_is_saved_in_time_stays() {
     needs_root!("a_flow_that_is_saved_in_time_stays");
@@ -429,7 +429,7 @@ fn no_packet_gets_another_services_row() {
         }
         let mut own = settings.lookup(&[0; 4], MapFlags::ANY).unwrap().unwrap();
         for packet in 0..PACKETS {
-            // What a CPU remembers of a service has to be looked up again.
+            // A CPU must look its remembered service up again.
             let next = (step * PACKETS + packet) as u32;
             own[epoch..][..4].copy_from_slice(&next.to_ne_bytes());
             settings.update(&[0; 4], &own, MapFlags::ANY).unwrap();

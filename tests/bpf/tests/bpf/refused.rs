@@ -1,4 +1,4 @@
-//! What does not fit or is too old: its sender is told, as often as is good.
+//! Packets that do not fit or are too old: their senders get errors, at a limited rate.
 
 use std::net::IpAddr;
 
@@ -199,7 +199,7 @@ fn told_by_redirect() {
     assert_eq!(world.send(&big).pair(), (Drop, NoDevice));
 }
 
-/// What is quoted must be what came: read by somebody else's parser.
+/// The quote must be the packet that came, as another parser reads it.
 #[test]
 fn somebody_elses_parser_agrees() {
     needs_root!("somebody_elses_parser_agrees");

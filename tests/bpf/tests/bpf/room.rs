@@ -1,4 +1,4 @@
-//! Who gives way when no port is free: the half-open first, then what is closing, then the finished
+//! Flows give way when no port is free: first half-open ones, then closing ones, then finished ones
 //! on probation.
 
 use ringway_abi::FlowState;
@@ -70,8 +70,8 @@ fn closing_flows_give_way_when_they_are_silent() {
     }
 }
 
-/// What one prefix has beyond its half of the ports is on probation, its handshakes are finished
-/// all the same.
+/// The flows of one prefix beyond its half of the ports are on probation, though their handshakes
+/// are finished.
 #[test]
 fn finished_handshakes_outlive_half_open_ones() {
     needs_root!("finished_handshakes_outlive_half_open_ones");

@@ -86,7 +86,7 @@ fn no_host_is_a_client_of_dsr() {
     assert_eq!(world.send(&Frame::tcp(ends.0, ends.1, ACK)).pair(), (Redirect, DsrL2));
 }
 
-/// Whoever uses our address lies, and gets neither a reset nor an echo reply.
+/// A sender that uses our address gets neither a reset nor an echo reply.
 #[test]
 fn our_own_addresses_get_no_answer() {
     needs_root!("our_own_addresses_get_no_answer");

@@ -8,7 +8,7 @@ use ringway_bpf_tests::{Flow, World, audit, ports};
 
 use crate::needs_root;
 
-/// Who sends which flags.
+/// A segment: its sender and flags.
 #[derive(Clone, Copy, Debug)]
 enum Sent {
     Client(u8),
@@ -145,7 +145,7 @@ fn udp_states() {
     }
 }
 
-/// What TCP left on a CPU is nothing to the datagrams that follow there.
+/// State that TCP left on a CPU does not affect the datagrams that follow there.
 #[test]
 fn udp_states_beside_connections_that_end() {
     needs_root!("udp_states_beside_connections_that_end");
@@ -175,7 +175,7 @@ fn a_closed_tuple_begins_anew() {
         let new = world.open_with(FRONT, old.request.clone());
         assert_ne!(old.source, new.source);
         assert_eq!(world.state(&new), FlowState::Syn);
-        // What the backend still sends on the old one reaches nobody.
+        // Packets that the backend still sends on the old connection reach nobody.
         let late = world.feed(old.back_slot(), &old.answer(ACK).bytes());
         assert_eq!(late.pair(), (Verdict::Pass, Reason::NoService));
         // A SYN-ACK or RST begins nothing.

@@ -92,8 +92,8 @@ fn solicited_node(target: IpAddr) -> IpAddr {
     Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00 | (a & 0xff), b).into()
 }
 
-/// Whose socket is gone: packets that rules name are dropped where that was asked for of their
-/// queue; frames of a test run come in by queue 0.
+/// A queue without a socket: packets that rules name are dropped if that was asked for. Frames of a
+/// test run come in by queue 0.
 #[test]
 fn queues_without_a_socket() {
     needs_root!("queues_without_a_socket");
@@ -273,7 +273,7 @@ fn fragments_show_no_ports() {
     }
 }
 
-/// Whatever is cut off, it is decided by what is left, and never by what is not there.
+/// A frame that is cut anywhere is decided by the bytes that are left, never by those that are not.
 #[test]
 fn what_cannot_be_read_goes_to_the_kernel() {
     needs_root!("what_cannot_be_read_goes_to_the_kernel");

@@ -209,8 +209,8 @@ fn services_that_share_a_backend_share_its_ports() {
     audit::audit(&world);
 }
 
-/// Whoever sends: a port that has been used is used again when the others have been, so that the
-/// backend's TIME_WAIT is over by then. Most machines have more possible CPUs than receive packets.
+/// A used port is used again after all others, whoever sends, so that the backend's TIME_WAIT is
+/// over by then. Most machines have more possible CPUs than receive packets.
 #[test]
 fn one_cpu_goes_round_the_whole_pool() {
     needs_root!("one_cpu_goes_round_the_whole_pool");
@@ -451,8 +451,8 @@ fn the_choice_does_not_depend_on_the_node() {
     }
 }
 
-/// Whoever chooses sources cannot make them collide: 4 096 that differ in the top bytes of their
-/// 64-bit halves are as many flows.
+/// Chosen sources cannot collide: 4 096 that differ in the top bytes of their 64-bit halves are as
+/// many flows.
 #[test]
 fn no_sources_share_a_hash() {
     needs_root!("no_sources_share_a_hash");

@@ -294,8 +294,8 @@ fn connections_end() {
     }
 }
 
-/// Whoever forges a client's address ends nothing: data refutes it, and so does anything after a
-/// pause.
+/// A forged RST or FIN of a client's address ends nothing: data refutes it, and so does anything
+/// after a pause.
 #[test]
 fn a_forged_end_moves_no_connection() {
     needs_root!("a_forged_end_moves_no_connection");

@@ -1,4 +1,4 @@
-//! What a table of tracked flows promises when it is far too small: packets of a crowd, changes of
+//! The promises of a table of tracked flows that is far too small: packets of a crowd, changes of
 //! owners and a clock, in any order, against the loaded program.
 //!
 //! - Who has a record goes where that says. Who has none gets one: a SYN of the current owner, all

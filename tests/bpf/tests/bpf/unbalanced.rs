@@ -1,5 +1,5 @@
-//! What is not balanced: passed on or dropped as documented, each with its own reason, never
-//! changed.
+//! Packets that are not balanced: passed on or dropped as documented, each with its own reason,
+//! never changed.
 
 use ringway_abi::{Reason::*, Verdict::*};
 use ringway_bpf_tests::cast::*;

@@ -122,7 +122,7 @@ fn priority_tags() {
     }
 }
 
-/// Whatever is passed on leaves as it came, priority and all.
+/// A packet that is passed on leaves as it came, with its priority.
 #[test]
 fn what_is_passed_on() {
     needs_root!("what_is_passed_on");
@@ -168,7 +168,7 @@ fn what_is_passed_on() {
     check(&world, &rows);
 }
 
-/// What the gateway answers itself goes back with the tags it came by.
+/// The gateway's own answers go back with the tags of the question.
 #[test]
 fn own_answers() {
     needs_root!("own_answers");

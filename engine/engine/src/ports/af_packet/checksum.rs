@@ -23,7 +23,7 @@ pub(super) fn of(frame: &[u8]) -> Option<(usize, [u8; 2])> {
     if now != left {
         return None;
     }
-    // What is there already stands for the pseudo header.
+    // The checksum field already holds the sum of the pseudo header.
     let sum = Sum::default().with(ip.payload).finish().to_bytes();
     let none = ip.protocol == protocol::UDP && sum == [0; 2];
     let at = ip.payload.as_ptr().addr() - frame.as_ptr().addr() + field;
@@ -88,7 +88,7 @@ mod tests {
             undone[at..at + 2].copy_from_slice(&left);
             let checksum = [right[at], right[at + 1]];
             assert_eq!(of(&undone), Some((at, checksum)), "{v6} {tcp} {len}");
-            // What is no partial sum is somebody else's matter.
+            // A complete checksum stays as it is.
             assert_eq!(of(&right), None, "{v6} {tcp} {len}");
             assert_eq!(of(&undone[..at]), None);
         }

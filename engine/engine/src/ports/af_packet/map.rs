@@ -41,7 +41,7 @@ pub(super) struct Map {
     blocks: usize,
     /// The block that is being read or comes next.
     block: usize,
-    /// What is left of it.
+    /// Packets that are left in it.
     packets: u32,
     /// Where its next packet's header is, from its begin.
     at: usize,

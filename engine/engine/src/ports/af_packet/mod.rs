@@ -29,7 +29,7 @@ const PATIENCE: Duration = Duration::from_millis(10);
 /// How long all of them may take at the end.
 const LAST_PATIENCE: Duration = Duration::from_millis(200);
 
-/// What is wanted of a packet socket.
+/// The settings of a packet socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     pub interface: String,

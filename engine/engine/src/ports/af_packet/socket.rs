@@ -19,7 +19,7 @@ const PACKET_QDISC_BYPASS: i32 = 20;
 const PACKET_IGNORE_OUTGOING: i32 = 23;
 const TPACKET_V3: i32 = 2;
 
-/// What failed, and how.
+/// The step that failed, and its error.
 type Failed = (&'static str, io::Error);
 
 pub(super) struct Socket(OwnedFd);
@@ -31,7 +31,7 @@ impl Socket {
         let fd = socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None);
         let socket = Self(fd.map_err(|e| ("opening a packet socket", e.into()))?);
         socket.set(PACKET_VERSION, &TPACKET_V3).map_err(|e| ("asking for TPACKET_V3", e))?;
-        // What the kernel finds wrong it skips, instead of stopping there for ever.
+        // The kernel skips a malformed frame instead of stopping there for ever.
         socket.set(PACKET_LOSS, &1_i32).map_err(|e| ("setting PACKET_LOSS", e))?;
         socket.set(PACKET_IGNORE_OUTGOING, &1_i32).map_err(|e| ("ignoring what goes out", e))?;
         if config.bypass {

@@ -67,7 +67,7 @@ pub(super) fn answer(style: Style, socket: &UdpSocket, stop: &AtomicBool) -> io:
     }
 }
 
-/// What is not an error: nothing came, or a signal.
+/// Whether it is no error: nothing came, or a signal did.
 fn is_nothing(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
 }

@@ -51,7 +51,7 @@ pub(super) fn receive(socket: &UdpSocket, stop: &AtomicBool) -> io::Result<Tally
         }
     }
     cancel(&ring);
-    // What had come before that.
+    // Completions that came before that.
     tally.packets += ring.completion().filter(|entry| entry.result() >= 0).count() as u64;
     Ok(tally)
 }
@@ -66,8 +66,8 @@ fn wait(ring: &IoUring) -> io::Result<()> {
     }
 }
 
-/// What is under way. Else it holds the socket for a while after all is closed. Kernels before 6.0
-/// cannot.
+/// Cancels pending requests: they would hold the socket for a while after all is closed. Kernels
+/// before 6.0 cannot.
 fn cancel(ring: &IoUring) {
     let _ = ring.submitter().register_sync_cancel(None, CancelBuilder::any());
 }

@@ -34,7 +34,7 @@ named! {
 /// Ports of all backends together that [`Path::FullPool`] has.
 pub(super) const POOL: u32 = 102_400;
 
-/// What becomes of each packet.
+/// The expected end of each packet.
 pub(super) struct Course {
     /// `forward` of the service.
     pub(super) forward: &'static str,

@@ -207,7 +207,7 @@ impl Bench<'_> {
         let way = Way::loopback()?;
         let all = time_wait + LEFT;
         let left = |few: u32| (0..few).map(move |n| FIRST_PORT + n * (all / few));
-        // What is reserved is given to nobody, so it stays free.
+        // The kernel gives reserved ports to nobody, so they stay free.
         let reserve = |ports: Vec<u32>| {
             let ports: Vec<String> = ports.iter().map(u32::to_string).collect();
             // An empty write says nothing to the kernel.

@@ -1,4 +1,4 @@
-//! What was found: how long it took to connect, experiment by experiment.
+//! Figures: the time of connecting, experiment by experiment.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,14 +12,14 @@ use crate::harness::Figures;
 use crate::harness::plot::{Bar, Line, Page};
 use crate::harness::table::{Column, or_dash, table};
 
-/// What waited longer than this waited for a SYN to be sent again, which is after one second (RFC
+/// A connection that takes longer waited for a second SYN, which follows after one second (RFC
 /// 6298).
 const RETRANSMITTED: Duration = Duration::from_millis(900);
 
 #[derive(Debug, Serialize)]
 pub struct ConnectFigures {
     pub rows: Vec<Row>,
-    /// What made ways take time: netem, or a relay and why; none where no way did.
+    /// The means by which ways took time: netem, or a relay and why; none if no way did.
     pub delays: Option<String>,
 }
 

@@ -22,7 +22,7 @@ fn failed(source: io::Error) -> Error {
     Error::Socket { what: "connecting", source }
 }
 
-/// What came of some connections.
+/// The results of some connections.
 #[derive(Debug, Default)]
 pub(super) struct Outcome {
     /// How long connect() took, each.
@@ -210,7 +210,7 @@ fn begin_all(connections: u32, to: SocketAddrV4) -> io::Result<Outcome> {
     let mut begun = Begun { set, sockets: Vec::new(), left: 0, outcome: Outcome::default() };
     for _ in 0..connections {
         begun.begin(to)?;
-        // What is there already is not to wait for those that are not begun yet.
+        // Connections that are ready do not wait for those that have not begun yet.
         begun.take(Duration::ZERO)?;
     }
     let deadline = Instant::now() + PATIENCE;

@@ -27,7 +27,7 @@ const FRAME: usize = 2048;
 /// A relay looks so often whether to stop.
 const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 
-/// What makes a way take time.
+/// The means by which a way takes time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Delays {
     /// The kernel, `tc netem`.

@@ -1,4 +1,4 @@
-//! What a TCP socket takes of the kernel's memory, state by state: `ringway-lab bench tcp-memory`.
+//! The kernel's memory for a TCP socket, state by state: `ringway-lab bench tcp-memory`.
 //!
 //! Many connections within a namespace are brought into one state, and the kernel's objects are
 //! counted before and after. Then the server's sockets vanish without a word (TCP_REPAIR), and what
@@ -80,7 +80,7 @@ struct Share {
     caches: BTreeMap<String, f64>,
     /// Pages that TCP accounts for, in bytes.
     charged: f64,
-    /// What the cgroup is charged, where there is one: objects and buffers.
+    /// Bytes that the cgroup is charged, if there is one: objects and buffers.
     memcg: Option<(f64, f64)>,
     /// Whether strangers' objects came between every time that it was tried.
     disturbed: bool,

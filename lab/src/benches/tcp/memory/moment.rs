@@ -45,7 +45,7 @@ impl Moment {
         JUDGED.iter().filter_map(differs).fold(0.0, f64::max)
     }
 
-    /// What this moment has more than another, without the sockets of a side.
+    /// The difference to another moment, which is without the sockets of a side.
     pub(super) fn share_since(
         &self,
         without: &Self,
@@ -55,7 +55,7 @@ impl Moment {
     ) -> Share {
         let mut caches = BTreeMap::new();
         for (cache, bytes) in self.slabs.since(&without.slabs) {
-            // What is closed has no file: these are strangers'.
+            // A closed socket has no file: these objects are other processes'.
             let strangers = !state.has_file(side) && OF_FILES.contains(&cache.as_str());
             if let Some(name) = names.of_sockets(&cache).filter(|_| !strangers) {
                 *caches.entry(name).or_default() += bytes;

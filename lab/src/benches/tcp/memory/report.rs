@@ -1,4 +1,4 @@
-//! What was found: bytes of a socket, state by state.
+//! Figures: bytes of a socket, state by state.
 
 use std::collections::BTreeMap;
 
@@ -34,7 +34,7 @@ pub struct MemoryFigures {
 pub struct Row {
     pub state: SocketState,
     pub side: Side,
-    /// What it is, for people.
+    /// The state in words.
     pub what: &'static str,
     /// The sum of `caches`.
     pub bytes_per_socket: u64,
@@ -54,11 +54,11 @@ pub struct Row {
     pub disturbed_rounds: usize,
     /// Whether this is one of those: the figure is not to be trusted.
     pub disturbed: bool,
-    /// What the lab's source has, for Linux 3.10.
+    /// The figure of the lab's source, for Linux 3.10.
     pub source_bytes: Option<u64>,
 }
 
-/// What a cgroup is charged for a socket, in bytes.
+/// Bytes that a cgroup is charged for a socket.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct Charged {
     pub slab_bytes: i64,

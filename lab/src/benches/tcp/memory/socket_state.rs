@@ -16,7 +16,7 @@ const MESSAGE: usize = 64;
 const RECORD: usize = 16384 + 1 + 5 + 16;
 
 named! {
-    /// What has become of a connection.
+    /// The state of a connection.
     pub enum SocketState {
         Idle = "established",
         Epoll = "established-epoll",
@@ -35,7 +35,7 @@ named! {
 use SocketState::*;
 
 impl SocketState {
-    /// What it is, for people.
+    /// The state in words.
     pub fn what(self) -> &'static str {
         match self {
             Idle => "established, no data yet",
@@ -95,7 +95,7 @@ impl SocketState {
         let is = |has: bool| Some(f64::from(u8::from(has)));
         match cache {
             "dentry" | "filp" | "sock_inode_cache" | "TCP" => is(self.has_file(side)),
-            // What has been closed and waits is no whole socket any more
+            // A socket that is closed and waits is no full socket any more
             // (net/ipv4/tcp_minisocks.c).
             "tw_sock_TCP" => is(matches!((self, side), (FinWait2 | TimeWait, Side::Client))),
             _ => None,

@@ -179,7 +179,7 @@ fn echo(held: &[OwnedFd]) -> io::Result<usize> {
     Ok(count)
 }
 
-/// What a client is to connect.
+/// The connections of a client process.
 pub(super) struct Work {
     pub scheme: Scheme,
     pub numbers: std::ops::Range<u64>,
@@ -275,7 +275,7 @@ fn ready(socket: &OwnedFd, what: PollFlags, deadline: Instant) -> io::Result<boo
     Ok(poll(&mut [PollFd::new(socket, what)], Some(&time))? > 0)
 }
 
-/// What goes over a connection, different for each.
+/// The bytes that go over a connection, different for each.
 fn token(place: usize, seed: u64) -> [u8; TOKEN] {
     (seed ^ (place as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)).to_le_bytes()
 }

@@ -223,7 +223,7 @@ impl SlabBaseline {
         Ok(Self { before: Slabs::settled(&names)?, names })
     }
 
-    /// What both ends of a connection take; else why that cannot be said.
+    /// Bytes of both ends of a connection; else the reason why they are unknown.
     fn bytes_per_connection(&self, accepted: u64) -> Result<(Option<u64>, Option<String>)> {
         let now = Slabs::settled(&self.names)?;
         let sockets = now.of_sockets_since(&self.before, &self.names, 2 * accepted);

@@ -36,7 +36,7 @@ const CHANCE: f64 = 4.0;
 const MOST_GROUPS: u64 = 250;
 
 named! {
-    /// Which part of the four that name a connection is many.
+    /// The part of the four-tuple that varies.
     pub enum Scheme {
         /// One server port, and an address of the client for each 50 000 connections.
         ManyClientIps = "many-client-ips",
@@ -96,7 +96,7 @@ impl Plan {
         self.servers + self.clients
     }
 
-    /// What is too little for it, and what gives more.
+    /// The resource that is too small for it, and the way to get more.
     fn short_of(&self, limits: &Limits) -> Option<(String, String)> {
         let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
         // A fifth stays free.
@@ -144,7 +144,7 @@ impl Plan {
     pub(super) fn new(connections: u64, limits: &Limits) -> Result<Self> {
         let plan = Self::of(connections, limits.files);
         let Some((short, more)) = plan.short_of(limits) else { return Ok(plan) };
-        // What is short for some is so for more.
+        // A resource that is too small for some connections is too small for more.
         let (mut fits, mut fails) = (0, connections);
         while fails - fits > 1 {
             let middle = fits + (fails - fits) / 2;

@@ -1,4 +1,4 @@
-//! What was found: each scheme, and its memory curve.
+//! Figures: each scheme, and its memory curve.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
