@@ -167,11 +167,8 @@ impl PortStatistics {
     }
 }
 
-/// Advice with the name of the port's interface in the place of IFACE: "af_xdp:eth0:3",
-/// "af_packet:eth0,bypass".
-pub(crate) fn for_port(port: &str, advice: impl Display) -> String {
-    let interface =
-        port.split([':', ',']).nth(1).filter(|name| !name.is_empty()).unwrap_or("IFACE");
+/// Advice with the name of an interface in the place of IFACE.
+pub(crate) fn advice_for(interface: &str, advice: impl Display) -> String {
     advice.to_string().replace("IFACE", interface)
 }
 
@@ -180,17 +177,21 @@ pub(crate) fn for_port(port: &str, advice: impl Display) -> String {
 #[non_exhaustive]
 pub enum PortError {
     /// The system refused something.
-    #[error("{port}: {what}: {source}; {}", for_port(port, remedy))]
+    #[error("{port}: {what}: {source}; {}", advice_for(interface, remedy))]
     System {
         port: String,
+        interface: String,
         /// The request to the system.
         what: &'static str,
         source: io::Error,
         remedy: &'static str,
     },
     /// The request is impossible.
-    #[error("{port}: {why}; {}", for_port(port, remedy))]
+    #[error("{port}: {why}; {remedy}")]
     Refused { port: String, why: String, remedy: &'static str },
+    /// Its interface is down.
+    #[error("{port}: {interface} is down; `ip link set dev {interface} up`{alternative}")]
+    Down { port: String, interface: String, alternative: &'static str },
     /// A ring cannot go on.
     #[error("{port}: {source}")]
     Ring { port: String, source: ringway_ring::Corrupt },
@@ -198,16 +199,18 @@ pub enum PortError {
     #[error("{port}: {source}")]
     Host { port: String, source: ringway_host::Error },
     /// An AF_XDP socket cannot be opened.
-    #[error("{port}: {}", for_port(port, source))]
+    #[error("{port}: {}", advice_for(interface, source))]
     Setup {
         port: String,
+        interface: String,
         /// Why, and what to do.
         source: ringway_xsk::SetupError,
     },
     /// An AF_XDP socket cannot go on.
-    #[error("{port}: {}", for_port(port, source))]
+    #[error("{port}: {}", advice_for(interface, source))]
     Queue {
         port: String,
+        interface: String,
         /// Why, and what to do.
         source: ringway_xsk::Error,
     },
@@ -244,12 +247,9 @@ mod tests {
     fn advice_names_the_interface() {
         let (on, source) = ("eth7, queue 3".to_owned(), io::ErrorKind::Other.into());
         let source = SetupError { step: Step::Bind, on, cause: Cause::Down, source };
-        let said = PortError::Setup { port: "af_xdp:eth7:3".into(), source }.to_string();
+        let (port, interface) = ("af_xdp:eth7:3".into(), "eth7".into());
+        let said = PortError::Setup { port, interface, source }.to_string();
         assert!(said.contains("`ip link set eth7 up`") && !said.contains("IFACE"), "{said}");
-        assert_eq!(
-            for_port("af_packet:eth1,bypass", "ip link set IFACE up"),
-            "ip link set eth1 up"
-        );
         let said = "af_xdp:eth7:x".parse::<PortSpec>().expect_err("no queue").to_string();
         assert!(said.contains("`ethtool -l eth7`") && !said.contains("IFACE"), "{said}");
     }

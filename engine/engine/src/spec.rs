@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use ringway_xsk::{Mode, Pool, XdpMode};
 
-use crate::port::{Port, PortError, for_port};
+use crate::port::{Port, PortError, advice_for};
 use crate::port_context::PortContext;
 use crate::ports::af_packet::{self, AfPacket};
 use crate::ports::af_xdp::{self, AfXdp, OnLoss};
@@ -41,9 +41,10 @@ pub enum PortSpec {
 
 /// Why a text is no port.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("port `{text}`: {why}; {}", for_port(text, remedy))]
+#[error("port `{text}`: {why}; {}", advice_for(interface.as_deref().unwrap_or("IFACE"), remedy))]
 pub struct SpecError {
     pub(crate) text: String,
+    pub(crate) interface: Option<String>,
     pub(crate) why: String,
     pub(crate) remedy: &'static str,
 }
@@ -68,10 +69,11 @@ impl FromStr for PortSpec {
     fn from_str(text: &str) -> Result<Self, SpecError> {
         match parse(text)? {
             (spec, Queues::One) => Ok(spec),
-            (_, queues) => {
+            (spec, queues) => {
                 let why = format!("`{queues}` is a queue for each of several workers");
                 let remedy = "name one queue, or parse it as a `spread::Spread`";
-                Err(SpecError { text: text.into(), why, remedy })
+                let interface = spec.interface().map(Into::into);
+                Err(SpecError { text: text.into(), interface, why, remedy })
             }
         }
     }
@@ -131,7 +133,8 @@ impl<'a> Parser<'a> {
     }
 
     fn wrong(&self, why: String, remedy: &'static str) -> SpecError {
-        SpecError { text: self.text.into(), why, remedy }
+        let interface = self.argument.split(':').next().filter(|name| !name.is_empty());
+        SpecError { text: self.text.into(), interface: interface.map(Into::into), why, remedy }
     }
 
     /// Takes an option out: none if it is not there, else its value, if it has one.

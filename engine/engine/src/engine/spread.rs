@@ -53,6 +53,11 @@ impl Spread {
         }
     }
 
+    fn refused(&self, why: String, remedy: &'static str) -> SpecError {
+        let interface = self.interface().map(Into::into);
+        SpecError { text: self.to_string(), interface, why, remedy }
+    }
+
     /// For each worker its own.
     fn each(&self) -> Result<Vec<PortSpec>, SpecError> {
         let queue = |queue| match &self.first {
@@ -73,8 +78,7 @@ impl Spread {
         let made = || ringway_host::netlink::links::by_name(interface).map(|link| link.rx_queues);
         let count = asked.and_then(|channels| channels.map_or_else(made, |some| Ok(some.rx)));
         let remedy = "name the queues: af_xdp:IFACE:0-3";
-        let count =
-            count.map_err(|e| SpecError { text: self.to_string(), why: e.to_string(), remedy })?;
+        let count = count.map_err(|error| self.refused(error.to_string(), remedy))?;
         Ok(count.clamp(1, QUEUES))
     }
 }
@@ -90,14 +94,11 @@ pub fn workers(ports: &[Spread]) -> Result<Vec<Vec<PortSpec>>, SpecError> {
     for (port, each) in ports.iter().zip(&each) {
         if each.len() != count && !matches!(port.first, PortSpec::Null { .. }) {
             let queues = if each.len() == 1 { "queue" } else { "queues" };
-            return Err(SpecError {
-                text: port.to_string(),
-                why: format!(
-                    "it is for {} {queues}, and another port is for {count}, a worker each",
-                    each.len()
-                ),
-                remedy: "name as many queues of each port: af_xdp:IFACE:0-3",
-            });
+            let why = format!(
+                "it is for {} {queues}, and another port is for {count}, a worker each",
+                each.len()
+            );
+            return Err(port.refused(why, "name as many queues of each port: af_xdp:IFACE:0-3"));
         }
     }
     // Those of one are the same for each.

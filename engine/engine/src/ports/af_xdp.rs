@@ -117,7 +117,8 @@ impl AfXdp {
     }
 
     fn failed(&self, source: Error) -> PortError {
-        PortError::Queue { port: self.name.clone(), source }
+        let interface = self.config.interface.clone();
+        PortError::Queue { port: self.name.clone(), interface, source }
     }
 
     /// Whether the socket and the program are where they were.
@@ -131,6 +132,7 @@ impl AfXdp {
             Ok(false) => Err(PortError::Detached { port: self.name.clone() }),
             Err(source) => Err(PortError::System {
                 port: self.name.clone(),
+                interface: self.config.interface.clone(),
                 what: "looking at its XDP program",
                 source,
                 remedy: "start anew",
@@ -190,7 +192,7 @@ fn open(
     let fill = if ring < pool.free() { ring } else { wanted.fill };
     let wanted = SocketConfig { fill, ..wanted };
     enough(pool.free(), wanted.fill).map_err(refused)?;
-    let setup = |source| PortError::Setup { port: port(), source };
+    let setup = |source| setup_failed(name, config, source);
     let redirect =
         context.redirect(&config.interface, || attach(config, context)).map_err(setup)?;
     let socket = Socket::open(pool, &config.interface, config.queue, &wanted).map_err(setup)?;
@@ -232,15 +234,16 @@ fn up(name: &str, config: &Config) -> Result<(), PortError> {
     if ringway_host::netlink::links::by_name(&config.interface).map_err(host)?.up {
         return Ok(());
     }
-    let why = format!("{} is down", config.interface);
-    Err(PortError::Refused { port: name.to_owned(), why, remedy: remedy_of_down(config.on_loss) })
+    let (port, interface) = (name.to_owned(), config.interface.clone());
+    let alternative = match config.on_loss {
+        OnLoss::Exit => ", or have it waited for (`--on-loss reopen`)",
+        OnLoss::Reopen => "",
+    };
+    Err(PortError::Down { port, interface, alternative })
 }
 
-fn remedy_of_down(on_loss: OnLoss) -> &'static str {
-    match on_loss {
-        OnLoss::Exit => "`ip link set dev IFACE up`, or have it waited for (`--on-loss reopen`)",
-        OnLoss::Reopen => "`ip link set dev IFACE up`",
-    }
+fn setup_failed(name: &str, config: &Config, source: SetupError) -> PortError {
+    PortError::Setup { port: name.to_owned(), interface: config.interface.clone(), source }
 }
 
 /// Why not, and what to do.
@@ -277,7 +280,7 @@ fn take_over(
     context: &PortContext,
     (socket, left, mac): (OwnedFd, LeftSocket, Option<Mac>),
 ) -> Result<Open, PortError> {
-    let setup = |source| PortError::Setup { port: name.to_owned(), source };
+    let setup = |source| setup_failed(name, config, source);
     let redirect =
         context.redirect(&config.interface, || attach(config, context)).map_err(setup)?;
     // SAFETY: both come from the predecessor that gave the memory (`Predecessor::ask`), and each

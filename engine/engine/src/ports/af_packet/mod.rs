@@ -42,6 +42,7 @@ pub struct Config {
 
 pub struct AfPacket {
     name: String,
+    interface: String,
     // Before the map goes, so must the socket: fields are dropped in this order.
     socket: Socket,
     map: Map,
@@ -79,7 +80,7 @@ impl AfPacket {
             socket.error().map_err(|e| ("binding to the interface", e))?;
             Ok((socket, map))
         };
-        let (socket, map) = opened().map_err(|error| failed(&name, error))?;
+        let (socket, map) = opened().map_err(|error| failed(&name, &config.interface, error))?;
         let longest = MAX_FRAMES.min(pool.free() as usize) * pool.umem().room() as usize;
         // Ethernet's header and a tag beside the MTU.
         if link.mtu as usize + 18 > map::LONGEST {
@@ -93,7 +94,19 @@ impl AfPacket {
         }
         let (pool, statistics) = (pool.clone(), PortStatistics::default());
         let (mac, mtu) = (Mac(mac.0), link.mtu as usize);
-        Ok(Self { name, socket, map, pool, mac, mtu, longest, refused: None, statistics })
+        let interface = config.interface.clone();
+        Ok(Self {
+            name,
+            interface,
+            socket,
+            map,
+            pool,
+            mac,
+            mtu,
+            longest,
+            refused: None,
+            statistics,
+        })
     }
 
     /// Has the kernel send what is in the TX ring.
@@ -128,7 +141,7 @@ impl Drop for AfPacket {
     }
 }
 
-fn failed(port: &str, (what, source): (&'static str, io::Error)) -> PortError {
+fn failed(port: &str, interface: &str, (what, source): (&'static str, io::Error)) -> PortError {
     let remedy = match source.raw_os_error() {
         Some(libc::ENODEV | libc::ENXIO) => {
             "there is no such interface here: `ip link` has their names"
@@ -140,7 +153,7 @@ fn failed(port: &str, (what, source): (&'static str, io::Error)) -> PortError {
         Some(libc::ENOMEM) => "ask for fewer blocks, `,blocks=N`",
         _ => "look at the interface with `ip -d link`",
     };
-    PortError::System { port: port.into(), what, source, remedy }
+    PortError::System { port: port.into(), interface: interface.into(), what, source, remedy }
 }
 
 /// A packet of the pool with what has arrived, with its tag and its checksum; none where the pool
@@ -207,7 +220,9 @@ impl Port for AfPacket {
         let sent = batch.iter().take_while(|packet| self.map.send(packet.segments())).count();
         self.statistics.tx_full_packets += (batch.len() - sent) as u64;
         if sent > 0 || !batch.is_empty() || self.refused.is_some() {
-            let kicked = self.kick().map_err(|source| failed(&self.name, ("sending", source)));
+            let kicked = self
+                .kick()
+                .map_err(|source| failed(&self.name, &self.interface, ("sending", source)));
             let mut left = 0;
             // Copied: the frames are free.
             batch.retain(|_| {
@@ -233,7 +248,9 @@ impl Port for AfPacket {
     }
 
     fn check(&mut self) -> Result<(), PortError> {
-        self.socket.error().map_err(|source| failed(&self.name, ("receiving", source)))
+        self.socket
+            .error()
+            .map_err(|source| failed(&self.name, &self.interface, ("receiving", source)))
     }
 
     fn mac(&self) -> Option<Mac> {
