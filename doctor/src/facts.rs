@@ -9,7 +9,7 @@ mod program;
 use std::collections::BTreeMap;
 
 use ringway_host::netlink::xdp_features::XdpFeatures;
-use ringway_host::{Host, Network};
+use ringway_host::{Host, Network, SysctlValue};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -109,12 +109,15 @@ impl Facts {
         number(path, self.text(path)?)
     }
 
-    /// A file of numbers.
+    /// A file of so many numbers.
     pub fn numbers<const N: usize>(&self, path: &str) -> Result<[i64; N], Unknown> {
-        let found = self.text(path)?;
-        let numbers: Result<Vec<i64>, _> =
-            found.split_ascii_whitespace().map(|one| number(path, one)).collect();
-        numbers?.try_into().map_err(|_| strange(path, found))
+        let strange = |_| strange(path, self.text(path).unwrap_or_default());
+        self.all_numbers(path)?.try_into().map_err(strange)
+    }
+
+    /// A file of numbers.
+    pub fn all_numbers(&self, path: &str) -> Result<Vec<i64>, Unknown> {
+        self.text(path)?.split_ascii_whitespace().map(|one| number(path, one)).collect()
     }
 
     /// A setting by its path below /proc/sys, as in `net/ipv4/ip_forward`.
@@ -128,15 +131,12 @@ impl Facts {
     }
 
     /// What sets it, and what sets what it is now.
-    pub fn set(&self, key: &str, to: impl ToString) -> Result<Change, Unknown> {
+    pub fn set(&self, key: &str, to: impl Into<SysctlValue>) -> Result<Change, Unknown> {
         let path = format!("/proc/sys/{key}");
-        let now = self.text(&path)?;
+        let now = self.text(&path)?.into();
         let in_first_namespace = set_elsewhere(&self.host, &path);
-        let set = |value: &str| match Fix::sysctl(key, value) {
-            Fix::Sysctl { key, value, .. } => Fix::Sysctl { key, value, in_first_namespace },
-            other => other,
-        };
-        Ok(Change { fix: set(&to.to_string()), undo: set(now) })
+        let set = |value| Fix::Sysctl { key: key.to_owned(), value, in_first_namespace };
+        Ok(Change { fix: set(to.into()), undo: set(now) })
     }
 
     /// Names in a directory; none if there is no such directory, and nobody says why.
@@ -146,6 +146,11 @@ impl Facts {
             Some(why) => Err(missing(&self.after, path, why)),
             None => Ok(self.host.source().list(path).unwrap_or_default()),
         }
+    }
+
+    /// Why a path is not there, where that is known.
+    pub fn why_not(&self, path: &str) -> Option<&str> {
+        self.after.why_not(path)
     }
 
     /// What netlink, ethtool or a tool said.

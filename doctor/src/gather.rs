@@ -13,6 +13,7 @@ use ringway_host::netlink::{counters, qdiscs, queues, sockets, xdp_features};
 use ringway_host::{Host, Source};
 
 use crate::Sample;
+use crate::sample::Unread;
 
 pub use origin::{Namespace, Origin};
 pub use processes::{POLLERS, PROCESSES, Process};
@@ -150,7 +151,7 @@ fn counted(sample: &mut Sample) {
 }
 
 /// A kernel that cannot list them still counts them.
-fn xdp_sockets() -> Result<Vec<XdpSocket>, String> {
+fn xdp_sockets() -> Result<Vec<XdpSocket>, Unread> {
     let why = match xdp_sockets::all() {
         Err(ringway_host::Error::Netlink { source, .. })
             if source.kind() == std::io::ErrorKind::NotFound =>
@@ -159,7 +160,7 @@ fn xdp_sockets() -> Result<Vec<XdpSocket>, String> {
              CONFIG_XDP_SOCKETS_DIAG was left out), which `ss --xdp` needs, too; what a program's socket lost it can \
              ask itself (getsockopt XDP_STATISTICS)"
         }
-        answer => return answer.map_err(|error| error.to_string()),
+        answer => return Ok(answer?),
     };
     match Source::Live.read("/proc/net/protocols").as_deref().map(sockets_of_xdp) {
         Ok(None | Some(0)) => Ok(Vec::new()),
@@ -177,10 +178,10 @@ fn sockets_of_xdp(protocols: &str) -> Option<u64> {
 }
 
 /// Some kernels do not have this; then the sample says so.
-fn put_known<T: serde::Serialize, E: ToString>(
+fn put_known<T: serde::Serialize>(
     sample: &mut Sample,
     path: &str,
-    answer: Result<Option<T>, E>,
+    answer: ringway_host::Result<Option<T>>,
 ) {
     match answer {
         Ok(None) => sample.miss(path, "this kernel does not tell"),
@@ -193,8 +194,8 @@ fn file(sample: &mut Sample, path: &str) {
     match Source::Live.read_if_there(path) {
         Ok(Some(text)) => sample.put(path, text),
         Ok(None) => {}
-        Err(ringway_host::Error::Read { source, .. }) => sample.miss(path, source.to_string()),
-        Err(error) => sample.miss(path, error.to_string()),
+        Err(ringway_host::Error::Read { source, .. }) => sample.miss(path, source),
+        Err(error) => sample.miss(path, error),
     }
 }
 

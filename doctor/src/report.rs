@@ -124,7 +124,7 @@ pub fn judge<'a>(checks: impl IntoIterator<Item = &'a Rule>, facts: &Facts) -> R
 /// Two that want the same setting changed want the same value: else the second fix would undo the
 /// first. The greater limit is enough for both; of equal ones the worse finding's.
 fn settle(findings: &mut [Finding]) {
-    let limit = |change: &Change| change.fix.setting()?.1.rsplit(' ').next()?.parse::<i64>().ok();
+    let limit = |change: &Change| change.fix.setting()?.1.limit();
     let mut settled: BTreeMap<String, Change> = BTreeMap::new();
     for change in findings.iter().flat_map(|finding| &finding.outcome.changes) {
         let Some((key, _)) = change.fix.setting() else { continue };

@@ -1,10 +1,53 @@
 //! A machine at one moment.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::sync::Arc;
 
 use ringway_host::{Files, Host};
 use serde::Serialize;
+
+/// Why something could not be read, in words.
+#[derive(Debug)]
+pub struct Unread(String);
+
+pub const ROOT_ALONE: &str = "root alone may see it: run it as root";
+
+impl From<io::Error> for Unread {
+    fn from(error: io::Error) -> Self {
+        // The number that the system's words end in helps nobody.
+        if error.kind() == io::ErrorKind::PermissionDenied {
+            return ROOT_ALONE.into();
+        }
+        error.to_string().into()
+    }
+}
+
+impl From<ringway_host::Error> for Unread {
+    fn from(error: ringway_host::Error) -> Self {
+        use ringway_host::Error::{Interface, Netlink, Read};
+        match &error {
+            Read { source, .. } | Interface { source, .. } | Netlink { source, .. }
+                if source.kind() == io::ErrorKind::PermissionDenied =>
+            {
+                ROOT_ALONE.into()
+            }
+            _ => error.to_string().into(),
+        }
+    }
+}
+
+impl From<String> for Unread {
+    fn from(why: String) -> Self {
+        Self(why)
+    }
+}
+
+impl From<&str> for Unread {
+    fn from(why: &str) -> Self {
+        Self(why.to_owned())
+    }
+}
 
 /// Files of a machine by path, and why others could not be read.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -33,19 +76,19 @@ impl Sample {
     }
 
     /// Adds what was asked of the kernel as JSON, or why it did not answer.
-    pub fn put_json<T: Serialize, E: ToString>(&mut self, path: &str, answer: Result<T, E>) {
-        let json = answer.map_err(|error| error.to_string()).and_then(|answer| {
-            serde_json::to_string_pretty(&answer).map_err(|error| error.to_string())
-        });
-        match json {
+    pub fn put_json<T: Serialize, E: Into<Unread>>(&mut self, path: &str, answer: Result<T, E>) {
+        let json = |answer| {
+            serde_json::to_string_pretty(&answer).map_err(|error| error.to_string().into())
+        };
+        match answer.map_err(Into::into).and_then(json) {
             Ok(json) => self.put(path, json),
             Err(why) => self.miss(path, why),
         }
     }
 
     /// Says why a file or a directory is not there.
-    pub fn miss(&mut self, path: impl Into<String>, why: impl Into<String>) {
-        self.unread.insert(path.into(), why.into());
+    pub fn miss(&mut self, path: impl Into<String>, why: impl Into<Unread>) {
+        self.unread.insert(path.into(), why.into().0);
     }
 
     /// Takes a file, or a directory with all in it, away.

@@ -5,21 +5,23 @@
 //! error.
 
 use std::collections::HashMap;
+use std::fmt::{self, Display, Formatter};
 use std::io::ErrorKind;
 use std::net::IpAddr;
 use std::process::Command;
 
 use serde_json::Value;
 
+use crate::Fix;
+
 /// A rule that names a destination.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Rule {
-    /// Table, chain and handle or the like.
-    pub place: String,
+    pub place: Place,
     /// What it says, as its tool would.
     pub text: String,
-    /// Command that removes it; empty where it belongs to another program.
-    pub removal: String,
+    /// Removes it.
+    pub removal: Fix,
     /// The program whose rule it is, where that shows: "Docker", "firewalld", "ufw".
     pub owner: Option<&'static str>,
     /// `tcp` or `udp`, where it says so.
@@ -28,6 +30,24 @@ pub struct Rule {
     pub destinations: Vec<(IpAddr, u8)>,
     /// Destination ports, first and last; none: any.
     pub ports: Vec<(u16, u16)>,
+}
+
+/// Where a rule stands.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Place {
+    /// As nft calls it: `ip`, `ip6`, `inet`.
+    pub family: String,
+    pub table: String,
+    pub chain: String,
+    /// Of nft's rules alone.
+    pub handle: Option<u64>,
+}
+
+impl Display for Place {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {} {}", self.family, self.table, self.chain)?;
+        self.handle.map_or(Ok(()), |handle| write!(f, " handle {handle}"))
+    }
 }
 
 impl Rule {
@@ -104,12 +124,8 @@ fn run(tool: &str, arguments: &[&str]) -> Ran {
 
 /// The tables that iptables-nft makes.
 fn is_of_iptables(rule: &Rule, family: &str) -> bool {
-    let mut words = rule.place.split(' ');
-    let table = (words.next(), words.next());
-    table.0 == Some(family)
-        && table
-            .1
-            .is_some_and(|name| ["filter", "nat", "mangle", "raw", "security"].contains(&name))
+    let Place { family: own, table, .. } = &rule.place;
+    own == family && ["filter", "nat", "mangle", "raw", "security"].contains(&table.as_str())
 }
 
 /// `nft -j list ruleset` (libnftables-json(5)).
@@ -117,7 +133,7 @@ fn nft_rules(json: &str) -> Result<Vec<Rule>, String> {
     let document: Value =
         serde_json::from_str(json).map_err(|error| format!("nft -j list ruleset: {error}"))?;
     let objects = document["nftables"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let mut sets: HashMap<(String, String), &Value> = HashMap::new();
+    let mut sets: HashMap<(Table, String), &Value> = HashMap::new();
     let mut outgoing = Vec::new();
     for object in objects {
         let (set, chain) = (&object["set"], &object["chain"]);
@@ -134,20 +150,26 @@ fn nft_rules(json: &str) -> Result<Vec<Rule>, String> {
     Ok(read.filter(|rule| !(rule.destinations.is_empty() && rule.ports.is_empty())).collect())
 }
 
-fn table(object: &Value) -> String {
-    format!("{} {}", word(&object["family"]), word(&object["table"]))
+/// Family and name.
+type Table = (String, String);
+
+fn table(object: &Value) -> Table {
+    (word(&object["family"]), word(&object["table"]))
 }
 
 fn word(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
-fn nft_rule(rule: &Value, sets: &HashMap<(String, String), &Value>) -> Rule {
-    let (table, chain) = (table(rule), word(&rule["chain"]));
+fn nft_rule(rule: &Value, sets: &HashMap<(Table, String), &Value>) -> Rule {
+    let table = table(rule);
+    let ((family, name), chain) = (table.clone(), word(&rule["chain"]));
+    let handle = rule["handle"].to_string();
+    let removal = ["nft", "delete", "rule", &family, &name, &chain, "handle", &handle];
     let mut read = Rule {
-        place: format!("{table} {chain} handle {}", rule["handle"]),
-        removal: format!("nft delete rule {table} {chain} handle {}", rule["handle"]),
-        owner: owner(&table, &chain),
+        removal: Fix::command(removal),
+        owner: owner(&name, &chain),
+        place: Place { family, table: name, chain, handle: rule["handle"].as_u64() },
         ..Rule::default()
     };
     let mut words = Vec::new();
@@ -231,9 +253,15 @@ fn iptables_rules(text: &str, family: &str) -> Vec<Rule> {
         };
         let listed = after(&["--dport", "--dports", "--destination-port"]).unwrap_or_default();
         let rule = Rule {
-            place: format!("{family} {table} {chain}"),
+            place: Place {
+                family: family.to_owned(),
+                table: table.to_owned(),
+                chain: chain.to_owned(),
+                handle: None,
+            },
             text: rest.to_owned(),
-            removal: format!("{tool} -t {table} -D {chain} {rest}"),
+            // As the tool has quoted it.
+            removal: format!("{tool} -t {table} -D {chain} {rest}").into(),
             owner: owner(table, chain),
             protocol: after(&["-p"]).map(str::to_owned),
             destinations: after(&["-d"]).and_then(prefix).into_iter().collect(),
@@ -328,10 +356,10 @@ mod tests {
     #[test]
     fn nft() {
         let rules = nft_rules(NFT).unwrap();
-        let handles: Vec<&str> = rules.iter().map(|rule| rule.place.as_str()).collect();
+        let handles: Vec<String> = rules.iter().map(|rule| rule.place.to_string()).collect();
         assert_eq!(handles, ["inet filter input handle 3", "inet filter input handle 4"]);
         assert_eq!(rules[0].text, "ip daddr 203.0.113.10 tcp dport 80, 8000-8100 drop");
-        assert_eq!(rules[0].removal, "nft delete rule inet filter input handle 3");
+        assert_eq!(rules[0].removal.to_string(), "nft delete rule inet filter input handle 3");
         let named = |address: &str, port: u16, protocol: &str| -> Vec<usize> {
             let one = |rule: &Rule| rule.names(ip(address), (port, port), &[protocol]);
             (0..rules.len()).filter(|n| one(&rules[*n])).collect()
@@ -351,14 +379,18 @@ mod tests {
         let rules = iptables_rules(IPTABLES, "ip");
         assert_eq!(rules.len(), 2, "{rules:?}");
         let (docker, input) = (&rules[0], &rules[1]);
-        assert_eq!((docker.owner, docker.place.as_str()), (Some("Docker"), "ip nat DOCKER"));
+        assert_eq!(
+            (docker.owner, docker.place.to_string()),
+            (Some("Docker"), "ip nat DOCKER".into())
+        );
         // By its port alone.
         assert!(docker.names(ip("203.0.113.10"), (8080, 8080), &["tcp"]));
         assert!(docker.names(ip("203.0.113.10"), (1, 65535), &["tcp", "udp"]));
         assert!(!docker.names(ip("203.0.113.10"), (80, 80), &["tcp"]));
         assert!(input.names(ip("203.0.113.10"), (5005, 5005), &["udp"]));
         assert!(!input.names(ip("203.0.113.9"), (5005, 5005), &["udp"]));
-        assert!(input.removal.starts_with("iptables -t filter -D INPUT -d 203.0.113.10/32 -p udp"));
+        let removal = input.removal.to_string();
+        assert!(removal.starts_with("iptables -t filter -D INPUT -d 203.0.113.10/32 -p udp"));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! What to do, as types; what a shell takes, rendered in one place.
 
 use std::fmt::{self, Display, Formatter};
+use std::net::IpAddr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -11,8 +12,7 @@ pub enum Fix {
     Sysctl {
         /// Its path below /proc/sys, as in `net/ipv4/ip_forward`.
         key: String,
-        /// Words are separated by one space.
-        value: String,
+        value: SysctlValue,
         /// Only the machine's first network namespace can set it, and this is another.
         in_first_namespace: bool,
     },
@@ -39,11 +39,58 @@ pub enum Fix {
     Advice(String),
 }
 
+/// What a kernel setting holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SysctlValue {
+    Numbers(Vec<i64>),
+    /// A name; or what was read, its words with one space between them.
+    Words(String),
+}
+
+impl SysctlValue {
+    /// The last of its numbers, which is the limit where there are several.
+    pub fn limit(&self) -> Option<i64> {
+        match self {
+            Self::Numbers(numbers) => numbers.last().copied(),
+            Self::Words(_) => None,
+        }
+    }
+}
+
+impl From<i64> for SysctlValue {
+    fn from(number: i64) -> Self {
+        Self::Numbers(vec![number])
+    }
+}
+
+impl<const N: usize> From<[i64; N]> for SysctlValue {
+    fn from(numbers: [i64; N]) -> Self {
+        Self::Numbers(numbers.into())
+    }
+}
+
+impl From<&str> for SysctlValue {
+    fn from(text: &str) -> Self {
+        Self::Words(words(text).join(" "))
+    }
+}
+
+impl Display for SysctlValue {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Numbers(numbers) => {
+                let numbers: Vec<String> = numbers.iter().map(i64::to_string).collect();
+                f.write_str(&numbers.join(" "))
+            }
+            Self::Words(text) => f.write_str(text),
+        }
+    }
+}
+
 impl Fix {
     /// A setting by its path below /proc/sys.
-    pub fn sysctl(key: impl Into<String>, value: impl ToString) -> Self {
-        let value = words(&value.to_string()).join(" ");
-        Self::Sysctl { key: key.into(), value, in_first_namespace: false }
+    pub fn sysctl(key: impl Into<String>, value: impl Into<SysctlValue>) -> Self {
+        Self::Sysctl { key: key.into(), value: value.into(), in_first_namespace: false }
     }
 
     /// `Fix::ethtool("-K", "eth0", "lro off")`
@@ -70,13 +117,19 @@ impl Fix {
         Self::Command(argv.into_iter().map(Into::into).collect())
     }
 
+    /// `ip address ACTION ADDRESS dev DEVICE`, of this address alone.
+    pub fn ip_address(action: &str, address: IpAddr, device: &str) -> Self {
+        let bits = if address.is_ipv4() { 32 } else { 128 };
+        Self::command(["ip", "address", action, &format!("{address}/{bits}"), "dev", device])
+    }
+
     /// Nothing to do.
     pub fn is_empty(&self) -> bool {
         matches!(self, Self::Advice(words) if words.is_empty())
     }
 
     /// The kernel setting that it writes, and the value.
-    pub fn setting(&self) -> Option<(&str, &str)> {
+    pub fn setting(&self) -> Option<(&str, &SysctlValue)> {
         match self {
             Self::Sysctl { key, value, .. } => Some((key, value)),
             _ => None,
@@ -91,9 +144,12 @@ impl Display for Fix {
                 if *in_first_namespace {
                     f.write_str("nsenter --target 1 --net ")?;
                 }
-                // With slashes where a part of the key holds a dot, as names of VLAN devices do.
-                let name = if key.contains('.') { key.clone() } else { key.replace('/', ".") };
-                write!(f, "sysctl -w {}={}", word(&name), value_word(value))
+                write!(
+                    f,
+                    "sysctl -w {}={}",
+                    word(&sysctl_name(key)),
+                    value_word(&value.to_string())
+                )
             }
             Self::Ethtool { option, device, settings } => {
                 write!(f, "ethtool {option} {} {}", word(device), line(settings))
@@ -144,6 +200,12 @@ impl<'de> Deserialize<'de> for Fix {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         String::deserialize(deserializer).map(Self::Advice)
     }
+}
+
+/// A setting's name by its path below /proc/sys: with dots, unless a part of it holds a dot, as
+/// names of VLAN devices do.
+pub fn sysctl_name(key: &str) -> String {
+    if key.contains('.') { key.to_owned() } else { key.replace('/', ".") }
 }
 
 fn words(text: &str) -> Vec<String> {

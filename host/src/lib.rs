@@ -19,7 +19,7 @@ mod socket_options;
 mod tap;
 
 pub use error::Error;
-pub use fix::{Fix, quoted};
+pub use fix::{Fix, SysctlValue, quoted, sysctl_name};
 pub use machine::host::{Host, NETWORK};
 pub use machine::source::{Files, Source};
 pub use neighbour_packets::announce::announce;

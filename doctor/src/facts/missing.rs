@@ -66,10 +66,7 @@ fn is_another(host: &Host) -> bool {
 
 /// That a path is not in a sample, and why.
 pub(super) fn missing(sample: &Sample, path: &str, otherwise: &str) -> Unknown {
-    let why = match sample.why_not(path) {
-        Some(why) => in_words(why),
-        None => cause(&sample.host(), path).unwrap_or(otherwise).to_owned(),
-    };
+    let why = sample.why_not(path).or_else(|| cause(&sample.host(), path)).unwrap_or(otherwise);
     Unknown(format!("{}: {why}", shown(path)))
 }
 
@@ -80,14 +77,6 @@ fn cause(host: &Host, path: &str) -> Option<&'static str> {
         );
     }
     MEANS.iter().find(|(part, _)| path.contains(part)).map(|(_, why)| *why)
-}
-
-/// The system's answers end in a number that helps nobody.
-fn in_words(why: &str) -> String {
-    if why.contains("os error 13") || why.contains("os error 1)") || why.contains("must be root") {
-        return "root alone may see it: run it as root".into();
-    }
-    why.to_owned()
 }
 
 /// As a user knows it: what was asked of the kernel or of a tool is no file of a machine.
@@ -108,6 +97,7 @@ fn shown(path: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use crate::sample::ROOT_ALONE;
     use crate::testing::Machine;
 
     fn why(machine: &Machine, path: &str) -> String {
@@ -119,6 +109,8 @@ mod tests {
         let first = Machine::healthy();
         let other = Machine::healthy().remove("/proc/sys/net/core/netdev_max_backlog");
         let weight = "/proc/sys/net/core/dev_weight";
+        let mut denied = first.clone().remove(weight);
+        denied.collection.after.miss(weight, std::io::Error::from_raw_os_error(13));
         for (machine, path, wanted) in [
             (other.clone().remove(weight), weight, "first network namespace alone"),
             (first.clone().remove(weight), weight, "this kernel lacks it, or it was not collected"),
@@ -128,20 +120,14 @@ mod tests {
                 "/proc/sys/net/netfilter/nf_conntrack_none",
                 "nf_conntrack is not loaded",
             ),
-            (
-                first.clone().miss(weight, "Permission denied (os error 13)"),
-                weight,
-                "run it as root",
-            ),
+            (denied, weight, "run it as root"),
             (
                 first.clone().miss("/ethtool", "no"),
                 "/ethtool/eth0/link_mode.json",
                 "ethtool eth0, link mode: no",
             ),
             (
-                first
-                    .clone()
-                    .miss("/tools/nft.json", "nft: Operation not permitted (you must be root)"),
+                first.clone().miss("/tools/nft.json", ROOT_ALONE),
                 "/tools/nft.json",
                 "nft list ruleset: root alone",
             ),

@@ -75,7 +75,7 @@ fn sysfs(sample: &mut Sample, name: &str) {
 fn settings(sample: &mut Sample, names: &[String]) {
     let ethtool = match Ethtool::open() {
         Ok(ethtool) => ethtool,
-        Err(error) => return sample.miss("/ethtool", error.to_string()),
+        Err(error) => return sample.miss("/ethtool", error),
     };
     for name in names {
         let put = |sample: &mut Sample, what: &str, json: Result<Option<String>, Error>| {
@@ -83,7 +83,7 @@ fn settings(sample: &mut Sample, names: &[String]) {
             match json {
                 Ok(Some(json)) => sample.put(path, json),
                 Ok(None) => sample.miss(path, "the driver does not tell"),
-                Err(error) => sample.miss(path, error.to_string()),
+                Err(error) => sample.miss(path, error),
             }
         };
         put(sample, "rings", ethtool.rings(name).map(json));

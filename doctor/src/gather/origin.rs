@@ -106,7 +106,7 @@ pub fn add(sample: &mut Sample) {
     let now = now.replace_nanosecond(0).unwrap_or(now);
     let told =
         now.format(&Rfc3339).map(|collected| OriginFile { collected, namespace: namespace() });
-    sample.put_json(ORIGIN, told);
+    sample.put_json(ORIGIN, told.map_err(|error| error.to_string()));
 }
 
 fn namespace() -> Option<Namespace> {

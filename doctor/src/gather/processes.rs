@@ -36,7 +36,7 @@ pub struct Process {
 pub fn list(sample: &mut Sample) {
     let entries = match fs::read_dir("/proc") {
         Ok(entries) => entries,
-        Err(error) => return sample.miss(PROCESSES, error.to_string()),
+        Err(error) => return sample.miss(PROCESSES, error),
     };
     let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     let all: Vec<Process> = pids.filter_map(process).collect();

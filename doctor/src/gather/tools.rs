@@ -3,6 +3,7 @@
 use std::process::{Command, Stdio};
 
 use crate::Sample;
+use crate::sample::ROOT_ALONE;
 
 /// `nft -j -t list ruleset`, without the elements of sets.
 pub const RULES: &str = "/tools/nft.json";
@@ -22,7 +23,10 @@ pub fn rules(sample: &mut Sample) {
         Ok(said) if said.status.success() => sample.miss(RULES, "more rules than can be collected"),
         Ok(said) => {
             let why = String::from_utf8_lossy(&said.stderr);
-            sample.miss(RULES, format!("nft: {}", why.lines().next().unwrap_or("no answer")));
+            match why.lines().next().unwrap_or("no answer") {
+                why if why.contains("must be root") => sample.miss(RULES, ROOT_ALONE),
+                why => sample.miss(RULES, format!("nft: {why}")),
+            }
         }
         Err(error) => sample.miss(RULES, format!("nft cannot be run: {error}")),
     }

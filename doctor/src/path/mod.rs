@@ -162,7 +162,7 @@ fn one(facts: &Facts, name: &str, within: bool) -> Result<Path, Error> {
     }
     let (trace, why_not) = match facts.json::<Trace>(TRACE) {
         Ok(trace) => (Some(trace), None),
-        Err(why) => (None, Some(why.0)),
+        Err(why) => (None, Some(facts.why_not(TRACE).map_or(why.0, str::to_owned))),
     };
     let samples = Samples { facts, interface, before, after, trace };
     let steps = balance::steps(&samples);
@@ -190,7 +190,6 @@ fn one(facts: &Facts, name: &str, within: bool) -> Result<Path, Error> {
 }
 
 fn without_trace(why: &str) -> String {
-    let why = why.trim_start_matches(TRACE).trim_start_matches(": ");
     format!(
         "losses by reason are not known ({why}): counters marked * are of all interfaces of the namespace"
     )

@@ -1,5 +1,6 @@
 //! What BPF programs need of the kernel.
 
+use super::sysctls::{Bound, Row, Value, of_rule, rows};
 use crate::outcome::MACHINE;
 use crate::{Facts, Fix, Looked, Outcome, Profile, Rule, Severity, Unknown};
 
@@ -11,45 +12,41 @@ pub const BPF_JIT: Rule = Rule {
     why: "Interpreted programs take several times as long; harden = 2 blinds constants for root's programs, too, and \
           costs some percent.",
     profiles: &[],
-    check: bpf_jit,
+    check: |facts| rows(facts, &JIT),
 };
 
 const ENABLE: &str = "net/core/bpf_jit_enable";
 const HARDEN: &str = "net/core/bpf_jit_harden";
 
-fn bpf_jit(facts: &Facts) -> Looked {
-    let unknown = |key: &str, why| Outcome::unknown(key.replace('/', "."), why);
-    // There, and readable for root alone, and in the first network namespace.
-    let hidden = |why| Outcome { lasting: true, ..unknown(HARDEN, why) };
-    Ok(vec![
-        compiled(facts).unwrap_or_else(|why| unknown(ENABLE, why)),
-        blinded(facts).unwrap_or_else(hidden),
-    ])
-}
-
-/// Seen in the first network namespace alone.
-fn compiled(facts: &Facts) -> Result<Outcome, Unknown> {
-    let subject = ENABLE.replace('/', ".");
-    if facts.sysctl(ENABLE)? != 0 {
-        return Ok(Outcome::ok(subject, "programs are compiled"));
-    }
-    let seen =
-        Outcome::warn(subject, "programs are interpreted: each packet costs several times as much");
-    Ok(seen.sets(facts.set(ENABLE, 1)?))
-}
-
-fn blinded(facts: &Facts) -> Result<Outcome, Unknown> {
-    let subject = HARDEN.replace('/', ".");
-    if facts.sysctl(HARDEN)? != 2 {
-        return Ok(Outcome::ok(subject, "constants of root's programs are not blinded"));
-    }
-    // It costs each packet of who is there to pass packets on.
-    let severity =
-        if facts.profile == Some(Profile::Balancer) { Severity::Warn } else { Severity::Info };
-    let seen =
-        Outcome::new(severity, subject, "constants of root's programs are blinded, too: slower");
-    Ok(seen.sets(facts.set(HARDEN, 1)?))
-}
+/// The first network namespace alone has both.
+const JIT: [Row; 2] = [
+    Row {
+        subject: Some("net.core.bpf_jit_enable"),
+        ..of_rule(
+            (ENABLE, Bound::AtLeast(1), Severity::Warn),
+            [
+                "programs are compiled",
+                "programs are interpreted: each packet costs several times as much",
+            ],
+            Value::Number(1),
+        )
+    },
+    Row {
+        subject: Some("net.core.bpf_jit_harden"),
+        // It costs each packet of who is there to pass packets on.
+        balancer: Some(Severity::Warn),
+        // There, and readable for root alone.
+        lasting: true,
+        ..of_rule(
+            (HARDEN, Bound::AtMost(1), Severity::Info),
+            [
+                "constants of root's programs are not blinded",
+                "constants of root's programs are blinded, too: slower",
+            ],
+            Value::Number(1),
+        )
+    },
+];
 
 pub const BTF: Rule = Rule {
     number: 73,

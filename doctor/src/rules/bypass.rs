@@ -4,10 +4,11 @@ use std::net::IpAddr;
 
 use ringway_host::Interface;
 
+use super::sysctls::{Bound, Value, of_rule, rows};
 use crate::facts::cpu_list;
 use crate::gather::{POLLERS, PROCESSES, Process, SESSION};
 use crate::outcome::MACHINE;
-use crate::{Facts, Fix, Looked, Outcome, Profile, Rule, Unknown, each, each_interface};
+use crate::{Facts, Fix, Looked, Outcome, Profile, Rule, Severity, Unknown, each, each_interface};
 
 pub const HUGE_PAGES: Rule = Rule {
     number: 61,
@@ -114,12 +115,14 @@ fn iommu_sharing(facts: &Facts) -> Looked {
             format!("group {group}"),
             "some of its devices are the kernel's, some are vfio's",
         );
+        let mut unbind = Vec::new();
         for (device, driver) in bound {
-            outcome = outcome
-                .saw(format!("/sys/bus/pci/devices/{device}/driver"), driver)
-                .advice(format!("unbind all of the group, if none is needed: echo {device} > /sys/bus/pci/devices/{device}/driver/unbind"));
+            let path = format!("/sys/bus/pci/devices/{device}/driver");
+            unbind.push(Fix::write(format!("{path}/unbind"), device));
+            outcome = outcome.saw(path, driver);
         }
-        found.push(outcome);
+        let unbind = Fix::Sequence(unbind);
+        found.push(outcome.advice(format!("if none of the group is needed, unbind all: {unbind}")));
     }
     Ok(found)
 }
@@ -131,19 +134,14 @@ pub const NOIOMMU: Rule = Rule {
     source: "kernel, drivers/vfio/Kconfig: VFIO_NOIOMMU; DPDK, Getting Started Guide for Linux",
     why: "A program that drives a device can write to any memory of the machine; the kernel is tainted.",
     profiles: &[Profile::Bypass],
-    check: noiommu,
+    check: |facts| {
+        let texts = ["off", "devices can be given away without an IOMMU"];
+        let bound = (UNSAFE_NOIOMMU, Bound::Not("Y"), Severity::Warn);
+        rows(facts, &[of_rule(bound, texts, Value::Word("N"))])
+    },
 };
 
 const UNSAFE_NOIOMMU: &str = "/sys/module/vfio/parameters/enable_unsafe_noiommu_mode";
-
-fn noiommu(facts: &Facts) -> Looked {
-    match facts.text(UNSAFE_NOIOMMU)? {
-        "N" | "0" => Outcome::ok(MACHINE, "off").into(),
-        on => Outcome::warn(MACHINE, "devices can be given away without an IOMMU")
-            .write(UNSAFE_NOIOMMU, "N", on)
-            .into(),
-    }
-}
 
 pub const WAY_IN: Rule = Rule {
     number: 64,

@@ -103,9 +103,12 @@ fn black_holes(facts: &Facts) -> Result<Outcome, Unknown> {
             .advice("senders are told (ICMP): see that no firewall keeps it from them, or align the MTUs"));
     }
     if failed.delta == 0 && probing == 0 {
-        let why = "whether a path drops large packets without telling is not known: with net.ipv4.tcp_mtu_probing = 0 the \
-                   kernel does not probe; `sysctl -w net.ipv4.tcp_mtu_probing=1` lets it probe where a connection hangs";
-        return Err(Unknown(why.into()));
+        let why = format!(
+            "whether a path drops large packets without telling is not known: with net.ipv4.tcp_mtu_probing = 0 the \
+             kernel does not probe; `{}` lets it probe where a connection hangs",
+            Fix::sysctl(PROBING, 1)
+        );
+        return Err(Unknown(why));
     }
     if failed.delta == 0 {
         return Ok(Outcome::ok(MACHINE, "no connection had to shrink its packets"));

@@ -55,7 +55,7 @@ fn conntrack_buckets(facts: &Facts) -> Looked {
     let said = format!("{count} connections are {per:.1} entries for each of {buckets} buckets");
     Outcome::warn(MACHINE, said)
         .saw("/proc/sys/net/netfilter/nf_conntrack_count", count)
-        .sets(facts.set(BUCKETS, (count as u64).next_power_of_two())?)
+        .sets(facts.set(BUCKETS, (count as u64).next_power_of_two() as i64)?)
         .advice("in the machine's first network namespace, of which it is")
         .into()
 }

@@ -3,7 +3,7 @@
 use ringway_host::{Interface, Network};
 
 use crate::facts::FarEnd;
-use crate::{Facts, Looked, Outcome, Profile, Rule, Unknown, each_interface};
+use crate::{Facts, Fix, Looked, Outcome, Profile, Rule, Unknown, each_interface};
 
 pub const OFFLOADS: Rule = Rule {
     number: 29,
@@ -139,7 +139,7 @@ fn elsewhere(facts: &Facts, one: &Interface, far: &FarEnd) -> Outcome {
     if far.polls == Some(false) {
         let lost =
             format!("{far_end} has neither GRO nor native XDP: what is sent into it is lost");
-        let there = format!("there: ethtool -K IFACE gro on; {OR}");
+        let there = format!("there: {}; {OR}", Fix::ethtool("-K", "IFACE", "gro on"));
         return Outcome::warn(name, lost)
             .saw(format!("netlink netdev, xdp-features of {name}, ndo-xmit"), "off")
             .advice(there);

@@ -27,7 +27,7 @@ fn flow_limit(facts: &Facts) -> Looked {
     let mask = super::steering::cpu_mask(&facts.cpus()?);
     Outcome::info(MACHINE, format!("{dropped} packets found a backlog full, of whichever flow"))
         .saw("/proc/net/softnet_stat, column 2", dropped)
-        .sets(facts.set(FLOW_LIMIT_CPUS, mask)?)
+        .sets(facts.set(FLOW_LIMIT_CPUS, mask.as_str())?)
         .into()
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use ringway_host::ethtool::Indirection;
 
 use crate::facts::Irq;
-use crate::{Facts, Looked, Outcome, Rule, Unknown, each_interface};
+use crate::{Facts, Fix, Looked, Outcome, Rule, Unknown, each_interface};
 
 pub const QUEUE_COUNT: Rule = Rule {
     number: 11,
@@ -104,8 +104,8 @@ fn with_fix(
     outcome: Outcome,
 ) -> Result<Outcome, Unknown> {
     let advice = format!(
-        "if the traffic is UDP with many ports: ethtool -N {name} rx-flow-hash udp4 sdfn; one flow alone stays \
-                          on one queue whatever is set"
+        "if the traffic is UDP with many ports: {}; one flow alone stays on one queue whatever is set",
+        Fix::ethtool("-N", name, "rx-flow-hash udp4 sdfn")
     );
     let outcome = outcome.advice(advice);
     let Ok(table) = facts.ethtool::<Indirection>(name, "indirection") else {

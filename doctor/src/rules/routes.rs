@@ -68,9 +68,12 @@ fn reverse_path(facts: &Facts) -> Looked {
         ),
         (false, _) => "no interface filters strictly: these senders have no route at all".into(),
     };
-    let see = "`sysctl -w net.ipv4.conf.all.log_martians=1` has the kernel name them (`dmesg`), `ip route get SENDER` \
-               shows the way back. Right as it is if they are forged; else mend the route";
-    outcome.advice(format!("{advice}; {see}")).into()
+    let log = Fix::sysctl("net/ipv4/conf/all/log_martians", 1);
+    let advice = format!(
+        "{advice}; `{log}` has the kernel name them (`dmesg`), `ip route get SENDER` shows the way back. Right as \
+         it is if they are forged; else mend the route"
+    );
+    outcome.advice(advice).into()
 }
 
 const RP_FILTER_OF_ALL: &str = "net/ipv4/conf/all/rp_filter";

@@ -50,7 +50,7 @@ fn crowded_pair(facts: &Facts, pair: &PeerTuple, ports: i64) -> Result<Outcome, 
     if ports >= 64_000 {
         return Ok(outcome);
     }
-    Ok(outcome.change(facts.set(PORT_RANGE, "1024 65535")?))
+    Ok(outcome.change(facts.set(PORT_RANGE, [1024, 65_535])?))
 }
 
 pub const UDP_BUFFERS: Rule = Rule {

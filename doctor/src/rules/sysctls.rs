@@ -1,4 +1,6 @@
-//! Settings under /proc/sys that are a path and a bound: a row each.
+//! Settings that are a path and a bound: a row each.
+
+use ringway_host::SysctlValue;
 
 use crate::outcome::MACHINE;
 use crate::{Facts, Looked, Outcome, Profile, Rule, Severity, Unknown, each};
@@ -12,7 +14,8 @@ pub const NUMA_BALANCING: Rule = Rule {
     profiles: &[Profile::Latency, Profile::Bypass],
     check: |facts| {
         let texts = ["off", "the kernel takes pages away for a look"];
-        held(facts, &["kernel/numa_balancing"], 0, Severity::Info, texts)
+        let row = of_rule(("kernel/numa_balancing", AtMost(0), Severity::Info), texts, Number(0));
+        rows(facts, &[row])
     },
 };
 
@@ -24,8 +27,10 @@ pub const SLOW_START_AFTER_IDLE: Rule = Rule {
     why: "After a pause of one retransmission time the first burst is sent in small bits again.",
     profiles: &[Profile::Throughput, Profile::Latency],
     check: |facts| {
+        let key = "net/ipv4/tcp_slow_start_after_idle";
         let texts = ["windows stay as they are", "connections forget their window when they pause"];
-        held(facts, &["net/ipv4/tcp_slow_start_after_idle"], 0, Severity::Info, texts)
+        let row = of_rule((key, AtMost(0), Severity::Info), texts, Number(0));
+        rows(facts, &[row])
     },
 };
 
@@ -38,33 +43,17 @@ pub const TCP_OPTIONS: Rule = Rule {
           TIME_WAIT cannot be used again.",
     profiles: &[],
     check: |facts| {
+        let texts = ["on", "it is turned off"];
         let keys = ["net/ipv4/tcp_sack", "net/ipv4/tcp_window_scaling", "net/ipv4/tcp_timestamps"];
-        held(facts, &keys, 1, Severity::Warn, ["on", "it is turned off"])
+        rows(
+            facts,
+            &keys.map(|key| Row {
+                subject: None,
+                ..of_rule((key, AtLeast(1), Severity::Warn), texts, Number(1))
+            }),
+        )
     },
 };
-
-/// Of several settings each is told by its key.
-fn held(
-    facts: &Facts,
-    keys: &[&str],
-    wanted: i64,
-    severity: Severity,
-    [well, found]: [&str; 2],
-) -> Looked {
-    let subject = |key: &&&str| if keys.len() == 1 { MACHINE } else { **key }.to_owned();
-    Ok(each(
-        keys,
-        |key| subject(key),
-        |key| {
-            let now = facts.sysctl(key)?;
-            if (now == 0) == (wanted == 0) {
-                return Ok(Outcome::ok(subject(key), well));
-            }
-            let seen = Outcome::new(severity, subject(key), found);
-            Ok(seen.sets(facts.set(key, wanted)?))
-        },
-    ))
-}
 
 pub const FAR_BELOW_DEFAULT: Rule = Rule {
     number: 79,
@@ -107,22 +96,20 @@ fn far_below_default(facts: &Facts) -> Looked {
 /// Many are of the first network namespace alone, or of a module that is not loaded.
 fn limit(facts: &Facts, (key, places): (&str, &[Floor])) -> Result<Outcome, Unknown> {
     let path = format!("/proc/sys/{key}");
-    let text = facts.text(&path)?;
-    let mut wanted: Vec<String> = text.split_ascii_whitespace().map(str::to_owned).collect();
+    let (text, mut wanted) = (facts.text(&path)?, facts.all_numbers(&path)?);
     let mut low = Vec::new();
     for &(place, default, floor) in places {
-        let value: Option<i64> = wanted.get(place).and_then(|word| word.parse().ok());
-        let value = value.ok_or_else(|| crate::facts::strange(&path, text))?;
-        if value < floor {
+        let value = wanted.get_mut(place).ok_or_else(|| crate::facts::strange(&path, text))?;
+        if *value < floor {
             low.push(format!("{value}, and the kernel starts with about {default}"));
-            wanted[place] = default.to_string();
+            *value = default;
         }
     }
     if low.is_empty() {
         return Ok(Outcome::ok(key, format!("{text}, not far below the default")));
     }
     let outcome = Outcome::warn(key, format!("{key} is {}", low.join("; "))).saw(path, text);
-    Ok(outcome.change(facts.set(key, wanted.join(" "))?))
+    Ok(outcome.change(facts.set(key, SysctlValue::Numbers(wanted))?))
 }
 
 fn ports(facts: &Facts) -> Result<Outcome, Unknown> {
@@ -133,7 +120,7 @@ fn ports(facts: &Facts) -> Result<Outcome, Unknown> {
     }
     let said =
         format!("connections of this host have {ports} ports, and the kernel starts with 28232");
-    Ok(Outcome::warn(PORTS, said).sets(facts.set(PORTS, "32768 60999")?))
+    Ok(Outcome::warn(PORTS, said).sets(facts.set(PORTS, [32_768, 60_999])?))
 }
 
 /// The kernel's own default is within each bound.
@@ -144,11 +131,12 @@ pub const SYSCTL_BOUNDS: Rule = Rule {
     source: "kernel documentation, networking/ip-sysctl; each finding names the source of its bound",
     why: "Such a value is copied from somewhere, or was set for an experiment, and nothing else tells of it.",
     profiles: &[],
-    check: sysctl_bounds,
+    check: |facts| rows(facts, &ROWS),
 };
 
 /// What a setting may hold.
-enum Bound {
+#[derive(Clone, Copy)]
+pub(super) enum Bound {
     AtLeast(i64),
     AtMost(i64),
     OneOf(&'static [i64]),
@@ -156,128 +144,173 @@ enum Bound {
     Not(&'static str),
 }
 
-use Bound::{AtLeast, AtMost, Not, OneOf};
+#[derive(Clone, Copy)]
+pub(super) enum Value {
+    Number(i64),
+    Word(&'static str),
+}
 
-struct Row {
-    /// Below /proc/sys. `*` stands for `all` and each interface that is up.
-    key: &'static str,
-    bound: Bound,
-    /// Where the bound comes from.
-    because: &'static str,
-    severity: Severity,
+use Bound::{AtLeast, AtMost, Not, OneOf};
+use Value::{Number, Word};
+
+impl From<Value> for SysctlValue {
+    fn from(value: Value) -> Self {
+        match value {
+            Number(number) => number.into(),
+            Word(word) => word.into(),
+        }
+    }
+}
+
+/// A file that holds one value, and its bound.
+pub(super) struct Row {
+    /// Below /proc/sys, unless it is a whole path. `*` stands for `all` and each interface that is
+    /// up.
+    pub key: &'static str,
+    /// The key, unless this is there.
+    pub subject: Option<&'static str>,
+    pub bound: Bound,
+    /// Where the bound comes from, if that is not the rule's own source.
+    pub because: Option<&'static str>,
+    pub severity: Severity,
+    /// The severity under the profile balancer, if that is another.
+    pub balancer: Option<Severity>,
+    /// See [`Outcome::lasting`].
+    pub lasting: bool,
+    /// What a value within bounds means; absent: the value is told.
+    pub well: Option<&'static str>,
     /// What a value out of bounds does.
-    means: &'static str,
+    pub means: &'static str,
     /// What the kernel starts with, or the smallest value that is well.
-    set: &'static str,
+    pub set: Value,
 }
 
 const ROWS: [Row; 18] = [
     row(
         ("net/ipv4/conf/*/arp_ignore", AtMost(7), Severity::Crit),
         "this host answers no ARP request, so that nobody on the link reaches it",
-        ("8 is for no local address at all (net/ipv4/arp.c, arp_ignore)", "0"),
+        ("8 is for no local address at all (net/ipv4/arp.c, arp_ignore)", Number(0)),
     ),
     row(
         ("net/ipv4/ip_default_ttl", AtLeast(32), Severity::Warn),
         "packets die before they have crossed as many routers as the Internet has",
-        ("RFC 1122, 3.2.1.7; the kernel starts with 64 (IPDEFTTL)", "64"),
+        ("RFC 1122, 3.2.1.7; the kernel starts with 64 (IPDEFTTL)", Number(64)),
     ),
     row(
         ("net/ipv4/ip_no_pmtu_disc", OneOf(&[0, 3]), Severity::Warn),
         "packets are cut on the way, or are too large for it, since the path's MTU is not found out",
-        ("the kernel starts with 0; 3 only hardens it", "0"),
+        ("the kernel starts with 0; 3 only hardens it", Number(0)),
     ),
     row(
         ("net/ipv4/icmp_echo_ignore_all", AtMost(0), Severity::Info),
         "this host answers no ping: who watches it takes it for dead",
-        ("RFC 1122, 3.2.2.6; the kernel starts with 0", "0"),
+        ("RFC 1122, 3.2.2.6; the kernel starts with 0", Number(0)),
     ),
     row(
         ("net/ipv4/tcp_retries2", AtLeast(8), Severity::Warn),
         "connections end with ETIMEDOUT after a short interruption",
-        ("RFC 1122, 4.2.3.5: 100 s at least, which takes 8; the kernel starts with 15", "15"),
+        ("RFC 1122, 4.2.3.5: 100 s at least, which takes 8; the kernel starts with 15", Number(15)),
     ),
     row(
         ("net/ipv4/tcp_syn_retries", AtLeast(3), Severity::Warn),
         "connect(2) fails when few SYNs are lost",
-        ("heuristic of Ringway: 15 s; the kernel starts with 6 (TCP_SYN_RETRIES)", "6"),
+        ("heuristic of Ringway: 15 s; the kernel starts with 6 (TCP_SYN_RETRIES)", Number(6)),
     ),
     row(
         ("net/ipv4/tcp_synack_retries", AtLeast(2), Severity::Warn),
         "a handshake is forgotten when one or two answers to it are lost",
-        ("heuristic of Ringway: 7 s; the kernel starts with 5 (TCP_SYNACK_RETRIES)", "5"),
+        ("heuristic of Ringway: 7 s; the kernel starts with 5 (TCP_SYNACK_RETRIES)", Number(5)),
     ),
     row(
         ("net/ipv4/tcp_abort_on_overflow", AtMost(0), Severity::Warn),
         "a full accept queue resets clients, which would otherwise try again",
-        ("kernel documentation: only where the program cannot be made faster", "0"),
+        ("kernel documentation: only where the program cannot be made faster", Number(0)),
     ),
     row(
         ("net/ipv4/tcp_moderate_rcvbuf", AtLeast(1), Severity::Warn),
         "the kernel tunes no receive buffer: each stays at the second number of tcp_rmem",
-        ("the kernel starts with 1", "1"),
+        ("the kernel starts with 1", Number(1)),
     ),
     row(
         ("net/ipv4/tcp_limit_output_bytes", AtLeast(65_536), Severity::Warn),
         "a connection hands a few segments at a time to the device, and waits",
-        ("one TSO packet is 64 KiB; the kernel starts with 1048576 or more", "1048576"),
+        ("one TSO packet is 64 KiB; the kernel starts with 1048576 or more", Number(1_048_576)),
     ),
     row(
         ("net/ipv4/tcp_notsent_lowat", AtLeast(4096), Severity::Warn),
         "programs are woken for each segment, and connections run dry between two writes",
-        ("heuristic of Ringway: a page; the kernel starts with 4294967295", "4294967295"),
+        ("heuristic of Ringway: a page; the kernel starts with 4294967295", Number(4_294_967_295)),
     ),
     row(
         ("net/ipv4/tcp_base_mss", AtLeast(512), Severity::Info),
         "where tcp_mtu_probing finds a black hole, connections go on with tiny segments",
-        ("RFC 879: 536 fit everywhere; the kernel starts with 1024 (TCP_BASE_MSS)", "1024"),
+        ("RFC 879: 536 fit everywhere; the kernel starts with 1024 (TCP_BASE_MSS)", Number(1024)),
     ),
     row(
         ("net/ipv4/tcp_fin_timeout", AtMost(120), Severity::Warn),
         "connections that the program has closed are kept for minutes when the peer is gone",
-        ("heuristic of Ringway: twice the kernel's 60 (TCP_FIN_TIMEOUT)", "60"),
+        ("heuristic of Ringway: twice the kernel's 60 (TCP_FIN_TIMEOUT)", Number(60)),
     ),
     row(
         ("net/ipv4/tcp_reordering", AtLeast(3), Severity::Warn),
         "segments that overtake each other are taken for lost, and the connection slows down",
-        ("RFC 5681, 3.2: three; the kernel starts with 3 (TCP_FASTRETRANS_THRESH)", "3"),
+        ("RFC 5681, 3.2: three; the kernel starts with 3 (TCP_FASTRETRANS_THRESH)", Number(3)),
     ),
     row(
         ("net/ipv4/tcp_early_retrans", AtLeast(3), Severity::Warn),
         "no tail loss probe is sent: when the last segment is lost, a timeout passes",
-        ("RFC 8985; the kernel starts with 3, and takes 3 and 4 alone for on", "3"),
+        ("RFC 8985; the kernel starts with 3, and takes 3 and 4 alone for on", Number(3)),
     ),
     row(
         ("net/ipv4/tcp_congestion_control", Not("reno"), Severity::Warn),
         "connections recover slowly from a loss on fast or long paths",
-        ("RFC 9438; the kernel starts with cubic", "cubic"),
+        ("RFC 9438; the kernel starts with cubic", Word("cubic")),
     ),
     row(
         ("net/unix/max_dgram_qlen", AtLeast(10), Severity::Warn),
         "programs that log or notify by a Unix datagram socket wait for the reader, or lose messages",
-        ("the kernel starts with 10 (net/unix/af_unix.c, unix_net_init)", "10"),
+        ("the kernel starts with 10 (net/unix/af_unix.c, unix_net_init)", Number(10)),
     ),
     row(
         ("net/ipv6/conf/all/disable_ipv6", AtMost(0), Severity::Info),
         "IPv6 is turned off: addresses of names that have both families fail at first",
-        ("RFC 6540; the kernel starts with 0", "0"),
+        ("RFC 6540; the kernel starts with 0", Number(0)),
     ),
 ];
 
+/// One of several, each with its own source.
 const fn row(
     (key, bound, severity): (&'static str, Bound, Severity),
     means: &'static str,
-    (because, set): (&'static str, &'static str),
+    (because, set): (&'static str, Value),
 ) -> Row {
-    Row { key, bound, because, severity, means, set }
+    let (subject, balancer, lasting, well) = (None, None, false, None);
+    let because = Some(because);
+    Row { key, subject, bound, because, severity, balancer, lasting, well, means, set }
 }
 
-fn sysctl_bounds(facts: &Facts) -> Looked {
+/// One of the machine, whose source is its rule's.
+pub(super) const fn of_rule(
+    bound: (&'static str, Bound, Severity),
+    [well, means]: [&'static str; 2],
+    set: Value,
+) -> Row {
+    Row { subject: Some(MACHINE), because: None, well: Some(well), ..row(bound, means, ("", set)) }
+}
+
+pub(super) fn rows(facts: &Facts, rows: &[Row]) -> Looked {
     let mut found = Vec::new();
-    for row in &ROWS {
+    for row in rows {
+        let unknown = |key: &str, why| {
+            let subject = row.subject.unwrap_or(key);
+            Outcome { lasting: row.lasting, ..Outcome::unknown(subject, why) }
+        };
         match keys(facts, row) {
-            Ok(keys) => found.extend(each(keys, Clone::clone, |key| bounded(facts, row, key))),
-            Err(why) => found.push(Outcome::unknown(row.key, why)),
+            Ok(keys) => found.extend(
+                keys.iter()
+                    .map(|key| bounded(facts, row, key).unwrap_or_else(|why| unknown(key, why))),
+            ),
+            Err(why) => found.push(unknown(row.key, why)),
         }
     }
     Ok(found)
@@ -293,8 +326,9 @@ fn keys(facts: &Facts, row: &Row) -> Result<Vec<String>, Unknown> {
 }
 
 fn bounded(facts: &Facts, row: &Row, key: &str) -> Result<Outcome, Unknown> {
-    let path = format!("/proc/sys/{key}");
-    let value = facts.text(&path)?;
+    let is_sysctl = !key.starts_with('/');
+    let path = if is_sysctl { format!("/proc/sys/{key}") } else { key.to_owned() };
+    let (subject, value) = (row.subject.unwrap_or(key), facts.text(&path)?);
     let well = match row.bound {
         AtLeast(least) => facts.number(&path)? >= least,
         AtMost(most) => facts.number(&path)? <= most,
@@ -302,10 +336,16 @@ fn bounded(facts: &Facts, row: &Row, key: &str) -> Result<Outcome, Unknown> {
         Not(word) => value != word,
     };
     if well {
-        return Ok(Outcome::ok(key, value));
+        return Ok(Outcome::ok(subject, row.well.unwrap_or(value)));
     }
-    let said = format!("it is {value}: {} ({})", row.means, row.because);
-    Ok(Outcome::new(row.severity, key, said).sets(facts.set(key, row.set)?))
+    let said = match row.because {
+        Some(because) => format!("it is {value}: {} ({because})", row.means),
+        None => row.means.to_owned(),
+    };
+    let balancer = row.balancer.filter(|_| facts.profile == Some(Profile::Balancer));
+    let seen = Outcome::new(balancer.unwrap_or(row.severity), subject, said);
+    let set = SysctlValue::from(row.set);
+    Ok(if is_sysctl { seen.sets(facts.set(key, set)?) } else { seen.write(&path, set, value) })
 }
 
 #[cfg(test)]
@@ -390,6 +430,10 @@ mod tests {
         }
     }
 
+    fn set(row: &Row) -> String {
+        SysctlValue::from(row.set).to_string()
+    }
+
     #[test]
     fn each_row_at_its_bound() {
         for row in &ROWS {
@@ -398,9 +442,12 @@ mod tests {
             let (well, ill) = edge(&row.bound);
             assert_eq!(with(&well).worst(&SYSCTL_BOUNDS), Severity::Ok, "{key}");
             let name = key.replace('/', ".");
-            assert_eq!(with(&ill).fixes(&SYSCTL_BOUNDS), [format!("sysctl -w {name}={}", row.set)]);
+            assert_eq!(
+                with(&ill).fixes(&SYSCTL_BOUNDS),
+                [format!("sysctl -w {name}={}", set(row))]
+            );
             assert_eq!(with(&ill).undos(&SYSCTL_BOUNDS), [format!("sysctl -w {name}={ill}")]);
-            table(&SYSCTL_BOUNDS, [(with(row.set), Severity::Ok), (with(&ill), row.severity)]);
+            table(&SYSCTL_BOUNDS, [(with(&set(row)), Severity::Ok), (with(&ill), row.severity)]);
         }
         let all = Machine::healthy().put("/proc/sys/net/ipv4/conf/all/arp_ignore", "8");
         table(&SYSCTL_BOUNDS, [(all, Severity::Crit)]);

@@ -62,7 +62,7 @@ fn tcp_memory(facts: &Facts) -> Looked {
         format!("TCP uses {used} pages: pressure begins at {pressure}, the limit is {limit}");
     Outcome::new(severity, MACHINE, said)
         .saw("/proc/net/sockstat TCP mem", used)
-        .sets(facts.set(MEMORY, format!("{} {} {}", low * 2, pressure * 2, limit * 2))?)
+        .sets(facts.set(MEMORY, [low * 2, pressure * 2, limit * 2])?)
         .advice("if memory is short, smaller buffers instead: tcp_rmem and tcp_wmem")
         .into()
 }
@@ -194,7 +194,7 @@ fn receive_pruned(facts: &Facts) -> Looked {
     }
     let [least, first, most] = facts.sysctls(RMEM)?;
     let wanted = (most * 2).max(6_291_456);
-    outcome.sets(facts.set(RMEM, format!("{least} {first} {wanted}"))?).into()
+    outcome.sets(facts.set(RMEM, [least, first, wanted])?).into()
 }
 
 pub const TCP_WINDOW: Rule = Rule {
@@ -240,7 +240,7 @@ fn window(facts: &Facts, key: &str, wanted: i64, rtt: &str) -> Result<Outcome, U
     }
     let outcome = Outcome::info(key, format!("{most} bytes at most, and {rtt}, are {wanted}"))
         .saw(format!("/proc/sys/{key}"), format!("{least} {first} {most}"));
-    Ok(outcome.change(facts.set(key, format!("{least} {first} {}", wanted * 2))?))
+    Ok(outcome.change(facts.set(key, [least, first, wanted * 2])?))
 }
 
 pub const TCP_HASH: Rule = Rule {

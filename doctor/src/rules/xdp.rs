@@ -183,7 +183,8 @@ fn page(one: &Interface) -> Outcome {
     Outcome::info(name, format!("{mtu} bytes are more than XDP without frags takes"))
         .saw(format!("ip link show {name}, mtu"), mtu)
         .advice(format!(
-            "Ringway's programs take them; for one without frags: ip link set dev {name} mtu {MOST}"
+            "Ringway's programs take them; for one without frags: {}",
+            Fix::link(name, format!("mtu {MOST}"))
         ))
 }
 

@@ -2,7 +2,7 @@
 
 use ringway_host::netlink::xdp_sockets::XdpSocket;
 
-use crate::{Facts, Looked, Outcome, Rule, each, each_interface};
+use crate::{Facts, Fix, Looked, Outcome, Rule, each, each_interface};
 
 pub const XSK_RINGS: Rule = Rule {
     number: 70,
@@ -75,15 +75,14 @@ fn xsk_queues(facts: &Facts) -> Looked {
         if with.len() >= queues as usize {
             return Ok(Outcome::ok(name, format!("all of {queues} queues")));
         }
-        let outcome = Outcome::warn(
-            name,
-            format!("{} of {queues} queues have a socket", with.len()),
-        )
-        .saw("ss --xdp, queues", format!("{with:?}"))
-        .saw(format!("ethtool -l {name}"), queues)
-        .advice(format!(
-            "steer the flows wanted: ethtool -N {name} flow-type udp4 dst-port PORT action QUEUE"
-        ));
+        let outcome =
+            Outcome::warn(name, format!("{} of {queues} queues have a socket", with.len()))
+                .saw("ss --xdp, queues", format!("{with:?}"))
+                .saw(format!("ethtool -l {name}"), queues)
+                .advice(format!(
+                    "steer the flows wanted: {}",
+                    Fix::ethtool("-N", name, "flow-type udp4 dst-port PORT action QUEUE")
+                ));
         if one.channels.is_some() && with == [0] {
             // drivers/net/veth.c counts receive and transmit queues apart.
             let veth = one.link.kind.as_deref() == Some("veth");

@@ -2,6 +2,7 @@
 
 use ringway_config::{Config, Service};
 use ringway_doctor::{MACHINE, Outcome, Report};
+use ringway_host::Fix;
 use ringway_host::firewall::Rule;
 
 use super::machine_state::MachineState;
@@ -48,13 +49,18 @@ fn bypassed(service: &Service, rule: &Rule, report: &mut Report) {
     );
     let port = *service.port;
     let fix = match rule.owner {
-        Some("Docker") => format!(
-            "docker ps --filter publish={port} shows whose it is: publish it at another port or address"
-        ),
-        Some("ufw") => "ufw status numbered; ufw delete NUMBER".into(),
-        Some("firewalld") => {
-            format!("firewall-cmd --list-all; firewall-cmd --remove-port={port}/tcp")
+        Some("Docker") => {
+            let whose = Fix::command(["docker", "ps", "--filter", &format!("publish={port}")]);
+            format!("{whose} shows whose it is: publish it at another port or address").into()
         }
+        Some("ufw") => Fix::Sequence(vec![
+            Fix::command(["ufw", "status", "numbered"]),
+            Fix::command(["ufw", "delete", "NUMBER"]),
+        ]),
+        Some("firewalld") => Fix::Sequence(vec![
+            Fix::command(["firewall-cmd", "--list-all"]),
+            Fix::command(["firewall-cmd".to_owned(), format!("--remove-port={port}/tcp")]),
+        ]),
         _ => rule.removal.clone(),
     };
     report.push("firewall", Outcome::warn(service.name.as_str(), reason).advice(fix));

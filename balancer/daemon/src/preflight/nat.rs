@@ -82,7 +82,7 @@ fn apart((pool_first, pool_last): (u16, u16), (first, last): (u16, u16)) -> Stri
     const POOL: (u16, u16) = (10_000, 29_999);
     const LOCAL: (u16, u16) = (32_768, 60_999);
     let write = format!("write ports = \"{}-{}\" under [nat]", POOL.0, POOL.1);
-    let set = Fix::sysctl("net/ipv4/ip_local_port_range", format!("{} {}", LOCAL.0, LOCAL.1));
+    let set = Fix::sysctl("net/ipv4/ip_local_port_range", [LOCAL.0, LOCAL.1].map(i64::from));
     if last < POOL.0 || POOL.1 < first {
         write
     } else if pool_last < LOCAL.0 || LOCAL.1 < pool_first {

@@ -7,7 +7,7 @@ use ringway_config::{Forward, Protocol};
 use ringway_doctor::{Outcome, Severity};
 use ringway_host::Mac;
 use ringway_host::ethtool::{Channels, Offloads};
-use ringway_host::firewall::Rule;
+use ringway_host::firewall::{Place, Rule};
 use ringway_host::netlink::links::{Link, VlanTag};
 use ringway_host::netlink::neighbours::{Neighbour, NeighbourState};
 use ringway_host::netlink::xdp_features::XdpFeatures;
@@ -253,7 +253,12 @@ fn ipv6_needs_1280_bytes_inside_a_tunnel() {
 #[test]
 fn firewall_rules_that_see_nothing() {
     let rule = |destinations: &str, port: u16, owner| Rule {
-        place: "inet filter input handle 4".into(),
+        place: Place {
+            family: "inet".into(),
+            table: "filter".into(),
+            chain: "input".into(),
+            handle: Some(4),
+        },
         text: "dropped".into(),
         removal: "nft delete rule inet filter input handle 4".into(),
         destinations: destinations.parse().ok().map(|address| (address, 32)).into_iter().collect(),

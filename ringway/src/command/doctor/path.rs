@@ -83,7 +83,7 @@ fn live(args: &DoctorArgs) -> Collection {
         Err(why) => Err(why),
     };
     let trace = trace.map(|(seen, uncounted)| Trace { seen, uncounted });
-    after.put_json(TRACE, trace);
+    after.put_json(TRACE, trace.map_err(|error| error.to_string()));
     Collection { before, after, seconds }
 }
 
