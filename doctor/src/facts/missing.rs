@@ -87,6 +87,7 @@ fn shown(path: &str) -> String {
     }
     match path {
         "/tools/nft.json" => "nft list ruleset".into(),
+        "/trace/packets.json" => "tracepoints".into(),
         "/netlink/xdp_sockets.json" => "AF_XDP sockets".into(),
         _ => match path.strip_prefix("/tools/").or_else(|| path.strip_prefix("/netlink/")) {
             Some(what) => plain(what),

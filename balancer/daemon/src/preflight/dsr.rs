@@ -51,18 +51,27 @@ fn quiet(config: &Config, facts: &MachineState, service: &Service, report: &mut 
             (Severity::Warn, _) => {
                 "if that is no other gateway, find it by its MAC address (ip neighbour) and take the \
                  address away from it"
-                    .to_owned()
+                    .into()
             }
-            (_, IpAddr::V4(_)) => format!(
-                "on the backend: sysctl -w net.ipv4.conf.all.arp_ignore=1 net.ipv4.conf.all.arp_announce=2, \
-                 with the address on lo (ip address add {address}/32 dev lo)"
-            ),
-            (_, IpAddr::V6(_)) => format!(
-                "on the backend: ip address del {address}/128 dev IFACE; ip address add {address}/128 dev lo"
-            ),
+            (_, IpAddr::V4(_)) => {
+                let quiet = on_backend([
+                    Fix::sysctl("net/ipv4/conf/all/arp_ignore", 1),
+                    Fix::sysctl("net/ipv4/conf/all/arp_announce", 2),
+                ]);
+                let add = Fix::ip_address("add", address, "lo");
+                format!("{quiet}, with the address on lo ({add})").into()
+            }
+            (_, IpAddr::V6(_)) => on_backend([
+                Fix::ip_address("del", address, "IFACE"),
+                Fix::ip_address("add", address, "lo"),
+            ]),
         };
         report.push("arp-quiet", Outcome::new(severity, &subject, reason).advice(fix));
     }
+}
+
+fn on_backend(fixes: impl IntoIterator<Item = Fix>) -> Fix {
+    format!("on the backend: {}", Fix::Sequence(fixes.into_iter().collect())).into()
 }
 
 /// The backend whose MAC address this is.
@@ -97,12 +106,9 @@ fn takes(facts: &MachineState, service: &Service, backend: &Backend, report: &mu
     let found = shown
         .flat_map(|shown| &shown.backends)
         .find(|found| found.endpoint() == backend.endpoint());
-    let bits = if address.is_ipv4() { 32 } else { 128 };
-    let open = match service.forward {
-        Forward::DsrL2 => String::new(),
-        _ => "; ringway decap -i IFACE".into(),
-    };
-    let fix = format!("on the backend: ip address add {address}/{bits} dev lo{open}");
+    let opens = service.forward != Forward::DsrL2;
+    let open = opens.then(|| Fix::command(["ringway", "decap", "-i", "IFACE"]));
+    let fix = on_backend([Fix::ip_address("add", address, "lo")].into_iter().chain(open));
     match found {
         Some(found) if found.health == Health::Up => {
             report.ok("dsr-backend", &subject, format!("{what}: its check does"))
@@ -148,17 +154,14 @@ fn own_address(
     let path = facts.paths.get(address);
     let local = matches!(path, Some(Ok(path)) if path.kind == RouteKind::Local);
     if local {
-        let bits = if address.is_ipv4() { 32 } else { 128 };
         let reason = format!(
             "{} is an address of this node, and {} backends have it themselves, where checks go to it: \
              the node would answer them itself",
             **address, service.forward
         );
-        let fix = format!(
-            "ip address del {}/{bits} dev IFACE, and write announce = \"arp\" (Ringway answers) or \
-             \"routed\" (a router sends it here)",
-            **address
-        );
+        let then =
+            "and write announce = \"arp\" (Ringway answers) or \"routed\" (a router sends it here)";
+        let fix = Fix::Sequence(vec![Fix::ip_address("del", **address, "IFACE"), then.into()]);
         report.push("check-road", misconfigured(config, address, reason, fix));
     }
     local

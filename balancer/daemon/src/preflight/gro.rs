@@ -58,7 +58,8 @@ fn joins(facts: &MachineState, nic: &Link, upper: &Link, report: &mut Report) {
             );
             report.push(
                 "gro",
-                Outcome::warn(nic, reason).advice(format!("{off}{}", or_name(nic, upper))),
+                Outcome::warn(nic, reason)
+                    .advice(Fix::Sequence([off].into_iter().chain(or_name(nic, upper)).collect())),
             );
         }
         None => {
@@ -71,11 +72,13 @@ fn joins(facts: &MachineState, nic: &Link, upper: &Link, report: &mut Report) {
 }
 
 /// Other interfaces that would do.
-fn or_name(nic: &str, upper: &Link) -> String {
+fn or_name(nic: &str, upper: &Link) -> Option<Fix> {
     let above = &upper.name;
     match upper.kind.as_deref() {
-        Some("bridge") => format!("; or name the ports of {above} in [node] interfaces instead"),
-        Some("vlan") => format!("; or name {nic} beside {above} in [node] interfaces"),
-        _ => String::new(),
+        Some("bridge") => {
+            Some(format!("or name the ports of {above} in [node] interfaces instead").into())
+        }
+        Some("vlan") => Some(format!("or name {nic} beside {above} in [node] interfaces").into()),
+        _ => None,
     }
 }

@@ -34,12 +34,10 @@ fn answers(config: &Config, facts: &MachineState, address: &Located<IpAddr>, rep
         "nobody answers for {subject}: it is not an address of this node, so no backend's reply would \
          come back"
     );
-    let bits = if address.is_ipv4() { 32 } else { 128 };
-    let fix = format!(
-        "ip addr add {subject}/{bits} dev {}, or leave addresses out of [nat]: then the node's own \
-         address towards each backend is used",
-        towards_backends(config, facts, **address)
-    );
+    let leave =
+        "or leave addresses out of [nat]: then the node's own address towards each backend is used";
+    let device = towards_backends(config, facts, **address);
+    let fix = Fix::Sequence(vec![Fix::ip_address("add", **address, &device), leave.into()]);
     report.push(names::NAT_ADDRESS, misconfigured(config, address, reason, fix));
 }
 
@@ -62,7 +60,7 @@ fn ports(config: &Config, facts: &MachineState, report: &mut Report) {
         let reason = format!("{name} cannot be read");
         report.push(
             names::NAT_PORTS,
-            Outcome::unknown(pool.to_string(), reason).advice(format!("sysctl {name}")),
+            Outcome::unknown(pool.to_string(), reason).advice(Fix::command(["sysctl", name])),
         );
         return;
     };
@@ -77,18 +75,18 @@ fn ports(config: &Config, facts: &MachineState, report: &mut Report) {
 }
 
 /// Sets what overlaps, and nothing that is right already.
-fn apart((pool_first, pool_last): (u16, u16), (first, last): (u16, u16)) -> String {
+fn apart((pool_first, pool_last): (u16, u16), (first, last): (u16, u16)) -> Fix {
     // The pool that the file has by default, and the range that the kernel has.
     const POOL: (u16, u16) = (10_000, 29_999);
     const LOCAL: (u16, u16) = (32_768, 60_999);
     let write = format!("write ports = \"{}-{}\" under [nat]", POOL.0, POOL.1);
     let set = Fix::sysctl("net/ipv4/ip_local_port_range", [LOCAL.0, LOCAL.1].map(i64::from));
     if last < POOL.0 || POOL.1 < first {
-        write
+        write.into()
     } else if pool_last < LOCAL.0 || LOCAL.1 < pool_first {
-        set.to_string()
+        set
     } else {
-        format!("{write} and {set}, or another pair apart")
+        Fix::Sequence(vec![write.into(), set, "or another pair apart".into()])
     }
 }
 
@@ -103,7 +101,7 @@ mod tests {
             ((10_000, 29_999), (9_000, 60_999), false, true),
             ((20_000, 40_000), (9_000, 65_535), true, true),
         ] {
-            let fix = apart(pool, local);
+            let fix = apart(pool, local).to_string();
             assert_eq!(
                 (fix.contains("write ports"), fix.contains("sysctl")),
                 (write, set),

@@ -7,6 +7,7 @@ use std::net::IpAddr;
 use ringway_config::{Announce, Config, Forward, SourceMode};
 use ringway_doctor::{Outcome, Report};
 use ringway_host::netlink::links::Link;
+use ringway_host::{Fix, sysctl_name};
 
 use super::interfaces::{OR_GENERIC, generic};
 use super::machine_state::{MachineState, Receiving};
@@ -56,8 +57,8 @@ fn why(way: &Link) -> String {
 }
 
 /// What else could be done, where there is something.
-fn or_generic(way: &Link) -> String {
-    if way.is_layer3() { String::new() } else { format!("; {OR_GENERIC}") }
+fn or_generic(way: &Link) -> Option<Fix> {
+    (!way.is_layer3()).then(|| OR_GENERIC.into())
 }
 
 /// The kernel routes by the address, which under dsr-l2 is the service's still.
@@ -69,8 +70,8 @@ fn frames(config: &Config, facts: &MachineState, way: &Link, report: &mut Report
                 "{address} is reached by way of {name}, and {}: dsr-l2 has no other way",
                 why(way)
             );
-            let fix =
-                format!("write forward = \"nat\", \"dsr-ipip\" or \"dsr-gue\"{}", or_generic(way));
+            let write = "write forward = \"nat\", \"dsr-ipip\" or \"dsr-gue\"".into();
+            let fix = Fix::Sequence([write].into_iter().chain(or_generic(way)).collect());
             report.push(names::FORWARDING, misconfigured(config, &backend.address, reason, fix));
         }
     }
@@ -124,8 +125,8 @@ fn passes(facts: &MachineState, link: &Link, way: &Link, needs: Needs, report: &
     let master = link.master.and_then(|master| facts.links.iter().find(|l| l.ifindex == master));
     let receiver = &master.unwrap_or(link).name;
     let Some(now) = facts.receiving.get(receiver) else {
-        let fix =
-            format!("sysctl net.ipv4.conf.{receiver}.forwarding net.ipv6.conf.all.forwarding");
+        let own = sysctl_name(&format!("net/ipv4/conf/{receiver}/forwarding"));
+        let fix = Fix::command(["sysctl", &own, "net.ipv6.conf.all.forwarding"]);
         let reason = format!("{what}; whether it does could not be read");
         return report.push(names::FORWARDING, Outcome::unknown(&link.name, reason).advice(fix));
     };
@@ -134,13 +135,12 @@ fn passes(facts: &MachineState, link: &Link, way: &Link, needs: Needs, report: &
         let reason = format!("{what}, which it does, unless a firewall's forward chain objects");
         return report.ok(names::FORWARDING, &link.name, reason);
     }
-    let found: Vec<String> = wrong.iter().map(|s| format!("{} = {}", s.key, s.found)).collect();
-    let wanted: Vec<String> = wrong.iter().map(|s| format!("{}={}", s.key, s.wanted)).collect();
-    report.push(
-        names::FORWARDING,
-        Outcome::crit(&link.name, format!("{what}, but it would drop that: {}", found.join(", ")))
-            .advice(format!("sysctl -w {}{}", wanted.join(" "), or_generic(way))),
-    );
+    let found = |setting: &Setting| format!("{} = {}", sysctl_name(&setting.key), setting.found);
+    let found: Vec<String> = wrong.iter().map(found).collect();
+    let reason = format!("{what}, but it would drop that: {}", found.join(", "));
+    let set = wrong.into_iter().map(|setting| Fix::sysctl(setting.key, setting.wanted));
+    let fix = Fix::Sequence(set.chain(or_generic(way)).collect());
+    report.push(names::FORWARDING, Outcome::crit(&link.name, reason).advice(fix));
 }
 
 /// A setting that is not as it must be.
@@ -155,10 +155,7 @@ struct Setting {
 /// accept_local is set, and its strict filter wants it to have come by its own interface.
 /// net/ipv6/ip6_output.c: ip6_forward asks only whether the host forwards at all.
 fn wrong(receiver: &str, now: Receiving, needs: Needs) -> Vec<Setting> {
-    let v4 = |name: &str| match receiver.contains('.') {
-        false => format!("net.ipv4.conf.{receiver}.{name}"),
-        true => format!("net/ipv4/conf/{receiver}/{name}"),
-    };
+    let v4 = |name: &str| format!("net/ipv4/conf/{receiver}/{name}");
     let mut wrong = Vec::new();
     let mut must = |needed: bool, key: String, found: i64, wanted: i64| {
         if needed {
@@ -168,6 +165,6 @@ fn wrong(receiver: &str, now: Receiving, needs: Needs) -> Vec<Setting> {
     must(needs.v4 && !now.forwards_v4, v4("forwarding"), 0, 1);
     must(needs.own_source && !now.accepts_local, v4("accept_local"), 0, 1);
     must(needs.strange_source && now.rp_filter == 1, v4("rp_filter"), 1, 2);
-    must(needs.v6 && !now.forwards_v6, "net.ipv6.conf.all.forwarding".into(), 0, 1);
+    must(needs.v6 && !now.forwards_v6, "net/ipv6/conf/all/forwarding".into(), 0, 1);
     wrong
 }

@@ -77,18 +77,18 @@ fn answers(config: &Config, facts: &MachineState, service: &Service, report: &mu
             report.ok(names::ANSWERS, &subject, "kernel: the node owns the address")
         }
         Announce::Kernel => {
-            let bits = if address.is_ipv4() { 32 } else { 128 };
             let interface = config.node.interfaces.first().map_or("IF", |name| name.as_str());
             let reason =
                 format!("nobody answers for {}: it is not an address of this node", **address);
-            let own = match service.forward.is_dsr() {
-                true => String::new(),
-                false => format!("ip addr add {}/{bits} dev {interface}, or ", **address),
+            let write =
+                "write announce = \"arp\" (Ringway answers) or \"routed\" (a router sends it here)";
+            let fix = match service.forward.is_dsr() {
+                true => write.into(),
+                false => Fix::Sequence(vec![
+                    Fix::ip_address("add", **address, interface),
+                    format!("or {write}").into(),
+                ]),
             };
-            let fix = format!(
-                "{own}write announce = \"arp\" (Ringway answers) \
-                 or \"routed\" (a router sends it here)"
-            );
             report.push(names::ANSWERS, misconfigured(config, address, reason, fix));
         }
         Announce::Arp => report.ok(names::ANSWERS, &subject, "arp: Ringway answers ARP and ND"),
@@ -116,11 +116,12 @@ fn way(
                 return;
             }
             let bits = if backend.address.is_ipv4() { 32 } else { 128 };
-            let via = match router(facts, &backend.address) {
-                Some(router) => router.to_string(),
-                None => "ROUTER (one on a link of this node)".into(),
+            let to = format!("{}/{bits}", *backend.address);
+            let add = |via: &str| Fix::command(["ip", "route", "add", &to, "via", via]);
+            let fix = match router(facts, &backend.address) {
+                Some(router) => add(&router.to_string()),
+                None => format!("{} (one on a link of this node)", add("ROUTER")).into(),
             };
-            let fix = format!("ip route add {}/{bits} via {via}", *backend.address);
             report.push(names::ROUTE, Outcome::warn(&subject, error).advice(fix));
             return;
         }

@@ -296,7 +296,7 @@ fn replies_must_come_back_to_the_nat_addresses() {
         (Severity::Crit, Some("ringway.toml:5:14"))
     );
     assert!(
-        finding.remedy().to_string().starts_with("ip addr add 10.0.0.77/32 dev eth0"),
+        finding.remedy().to_string().starts_with("ip address add 10.0.0.77/32 dev eth0"),
         "{finding}"
     );
     facts.paths.extend([path("203.0.113.9", RouteKind::Unicast, 2)]);
@@ -333,7 +333,7 @@ fn somebody_must_answer_for_the_address() {
     let finding = find(&config(ETH0, ""), &facts, "answers");
     assert_eq!(finding.severity, Severity::Crit);
     assert!(
-        finding.remedy().to_string().contains("ip addr add 203.0.113.9/32 dev eth0"),
+        finding.remedy().to_string().contains("ip address add 203.0.113.9/32 dev eth0"),
         "{finding}"
     );
     assert!(finding.remedy().to_string().contains("announce = \"arp\""), "{finding}");
@@ -496,8 +496,8 @@ fn the_kernel_must_forward_where_a_redirect_cannot_enter() {
     facts.receiving = HashMap::from([("eth0".into(), now)]);
     let finding = find(&node, &facts, "forwarding");
     assert_eq!((finding.severity, finding.subject.as_str()), (Severity::Crit, "eth0"));
-    let sysctl = "sysctl -w net.ipv4.conf.eth0.forwarding=1 net.ipv4.conf.eth0.accept_local=1 \
-                  net.ipv4.conf.eth0.rp_filter=2; or write xdp_mode";
+    let sysctl = "sysctl -w net.ipv4.conf.eth0.forwarding=1; sysctl -w net.ipv4.conf.eth0.accept_local=1; \
+                  sysctl -w net.ipv4.conf.eth0.rp_filter=2; or write xdp_mode";
     assert!(finding.remedy().to_string().starts_with(sysctl), "{finding}");
     // The client's own address is none of ours.
     let finding = find(&config(interfaces, "source = \"client\""), &facts, "forwarding");
@@ -543,7 +543,7 @@ fn into_a_device_without_ethernet_header_the_kernel_must_forward_always() {
         let node = &format!("{interfaces}\nxdp_mode = {mode:?}");
         let finding = find(&config(node, ""), &facts, "forwarding");
         assert_eq!((finding.severity, finding.subject.as_str()), (Severity::Crit, "eth0"));
-        let sysctl = "sysctl -w net.ipv4.conf.eth0.forwarding=1 net.ipv4.conf.eth0.accept_local=1";
+        let sysctl = "sysctl -w net.ipv4.conf.eth0.forwarding=1; sysctl -w net.ipv4.conf.eth0.accept_local=1";
         assert_eq!(finding.remedy().to_string(), sysctl);
         let dsr = config(node, "forward = \"dsr-l2\"\nannounce = \"arp\"");
         let finding = find(&dsr, &facts, "forwarding");
@@ -569,10 +569,10 @@ fn answers_into_a_device_without_ethernet_header() {
         find(&node, &facts, "forwarding").remedy().to_string()
     };
     let forwarding = "sysctl -w net.ipv4.conf.eth0.forwarding=1";
-    let rp_filter = "net.ipv4.conf.eth0.rp_filter=2";
-    assert_eq!(fix("announce = \"routed\""), format!("{forwarding} {rp_filter}"));
-    let local = "net.ipv4.conf.eth0.accept_local=1";
-    assert_eq!(fix(""), format!("{forwarding} {local} {rp_filter}"));
+    let rp_filter = "sysctl -w net.ipv4.conf.eth0.rp_filter=2";
+    assert_eq!(fix("announce = \"routed\""), format!("{forwarding}; {rp_filter}"));
+    let local = "sysctl -w net.ipv4.conf.eth0.accept_local=1";
+    assert_eq!(fix(""), format!("{forwarding}; {local}; {rp_filter}"));
 }
 
 #[test]

@@ -134,9 +134,9 @@ fn an_address_of_the_nodes_kernel() -> Result<()> {
     ensure!(code == 2, "exit code {code}: {said}");
     for words in [
         "nobody answers for 10.1.0.80",
-        "ip addr add 10.1.0.80/32 dev eth0",
+        "ip address add 10.1.0.80/32 dev eth0",
         "nobody answers for fd01::80",
-        "ip addr add fd01::80/128 dev eth0",
+        "ip address add fd01::80/128 dev eth0",
         "announce = \"arp\"",
         "ringway.toml:",
     ] {

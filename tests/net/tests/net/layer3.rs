@@ -129,8 +129,8 @@ fn backends_behind_it() -> Result<()> {
     let services = services(&addresses, CHECK)?;
     let text = configuration(&gateway, &["eth0", "tun0"], &services);
     let (code, words) = Gateway::launch(&gateway, &text)?.refusal()?;
-    let sysctl = "sysctl -w net.ipv4.conf.eth0.forwarding=1 net.ipv4.conf.eth0.accept_local=1 \
-                  net.ipv6.conf.all.forwarding=1";
+    let sysctl = "sysctl -w net.ipv4.conf.eth0.forwarding=1; sysctl -w net.ipv4.conf.eth0.accept_local=1; \
+                  sysctl -w net.ipv6.conf.all.forwarding=1";
     ensure!(code == 1 && words.contains(sysctl), "{code}: {words}");
     allow(&gateway, "eth0")?;
     for (asked, got) in [("auto", "native"), ("generic", "generic")] {
@@ -181,8 +181,8 @@ fn clients_behind_it() -> Result<()> {
     let text = configuration(&gateway, &["tun0", "eth1"], &text);
     gateway.sysctl("net/ipv4/conf/eth1/rp_filter", "1")?;
     let (code, words) = Gateway::launch(&gateway, &text)?.refusal()?;
-    let sysctl = "sysctl -w net.ipv4.conf.eth1.forwarding=1 net.ipv4.conf.eth1.rp_filter=2 \
-                  net.ipv6.conf.all.forwarding=1";
+    let sysctl = "sysctl -w net.ipv4.conf.eth1.forwarding=1; sysctl -w net.ipv4.conf.eth1.rp_filter=2; \
+                  sysctl -w net.ipv6.conf.all.forwarding=1";
     ensure!(code == 1 && words.contains(sysctl), "{code}: {words}");
     forwards(&gateway)?;
     let mut running = Gateway::launch(&gateway, &text)?;

@@ -102,11 +102,12 @@ fn three_backends_behind_one_bridge_on_this_host() -> Result<()> {
     let text = site.configuration(NATIVE)?;
     // The kernel has to be told that it may.
     let (code, words) = Gateway::launch(&site.gateway, &text)?.refusal()?;
-    let sysctl = "sysctl -w net.ipv4.conf.eth0.forwarding=1 net.ipv4.conf.eth0.accept_local=1 \
-                  net.ipv6.conf.all.forwarding=1";
+    let sysctl = "sysctl -w net.ipv4.conf.eth0.forwarding=1; sysctl -w net.ipv4.conf.eth0.accept_local=1; \
+                  sysctl -w net.ipv6.conf.all.forwarding=1";
     ensure!(code == 1 && words.contains(sysctl), "{code}: {words}");
-    for key in sysctl.trim_start_matches("sysctl -w ").split_whitespace() {
-        site.gateway.sysctl(key.trim_end_matches("=1"), "1")?;
+    for set in sysctl.split("; ") {
+        let key = set.trim_start_matches("sysctl -w ").trim_end_matches("=1");
+        site.gateway.sysctl(key, "1")?;
     }
 
     let mut gateway = Gateway::start(&site.gateway, &text)?;

@@ -95,7 +95,7 @@ fn a_nat_address_that_nobody_has() -> Result<()> {
     let text = site.configuration(&(nat.to_owned() + &site.service("web", WEB, "")));
     let (code, words) = Gateway::launch(ns, &text)?.refusal()?;
     ensure!(code == 2 && words.contains("nobody answers for 10.2.0.77"), "{words}");
-    ensure!(words.contains("ip addr add 10.2.0.77/32 dev eth1"), "{words}");
+    ensure!(words.contains("ip address add 10.2.0.77/32 dev eth1"), "{words}");
     // As told.
     ns.ip("addr add 10.2.0.77/32 dev eth1\n")?;
     let _gateway = Gateway::start(ns, &text)?;

@@ -83,7 +83,8 @@ fn present<'a>(
         report.push(names::INTERFACE, Outcome::new(severity, &link.name, "it is down").advice(fix));
     } else if !link.carrier {
         let reason = "it has no carrier: no packet will come or go";
-        let fix = "check its cable and switch port; of a veth pair, at the far end: ip link set dev IFACE up";
+        let far = Fix::link("IFACE", "up");
+        let fix = format!("check its cable and switch port; of a veth pair, at the far end: {far}");
         report.push(names::INTERFACE, Outcome::warn(&link.name, reason).advice(fix));
     } else {
         report.ok(names::INTERFACE, &link.name, format!("up, mtu {} bytes", link.mtu));
@@ -170,7 +171,8 @@ fn on_pass(config: &Config, facts: &MachineState, report: &mut Report) {
             );
         }
         Some(Err(error)) => {
-            let fix = "bpftool prog load FILE.o PATH; or leave on_pass out";
+            let load = Fix::command(["bpftool", "prog", "load", "FILE.o", "PATH"]);
+            let fix = Fix::Sequence(vec![load, "or leave on_pass out".into()]);
             let failed = Outcome::crit(&subject, error).advice(fix);
             report.push("on-pass", at(config, path, failed));
         }
