@@ -22,8 +22,7 @@ mod testrun;
 
 pub use error::{Error, Result};
 pub use gateway::detach::{Detached, detach};
-pub use gateway::open::{Opened, Orphan, OrphanCause, TakenOver};
-pub use gateway::options::GatewayOptions;
+pub use gateway::open::{GatewayOptions, Opened, Orphan, OrphanCause, TakenOver};
 pub use gateway::upgrade::{Fate, TableFate, Upgrade, upgrade};
 pub use gateway::{Gateway, Interface, Vlan};
 pub use link::attach::{Attached, NativeRefused};

@@ -31,7 +31,7 @@ fn main() -> ExitCode {
         Command::Top(args) => top::main(&args),
         Command::Flows(args) => command::flows::main(&args),
         Command::Reload(args) => command::reload::main(&args),
-        Command::Backend(args) => command::backend::main(&args),
+        Command::Backend(args) => command::overrides::backend(&args),
         Command::Overrides(args) => command::overrides::main(&args),
         Command::Reasons(args) => command::reasons::main(&args),
         Command::Explain(args) => command::explain::main(&args),

@@ -25,7 +25,6 @@ pub use sections::check::{
     TlsCheck, UdpCheck,
 };
 
-use files::file;
 use files::include::{self, Includes};
 use reader::diagnostics::{Diagnostics, Source};
 use reader::section::Section;
@@ -45,7 +44,7 @@ pub const DEFAULT_STATE: &str = "/var/lib/ringway";
 /// The file cannot be read, or everything that is wrong with its content.
 pub fn load(path: &Path) -> Result<Config, Errors> {
     let filename = path.display().to_string();
-    match file::read_text(path, file::MAX_FILE) {
+    match files::read_text(path, files::MAX_FILE) {
         Ok(text) => parse(&text, &filename),
         Err(message) => Err(Error::of_file(&filename, message).into()),
     }

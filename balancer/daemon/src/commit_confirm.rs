@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use ringway_api::client::confirm::VARIABLE;
+use ringway_api::client::requests::GUARD_VARIABLE;
 use ringway_api::documents::status::Problem;
 use ringway_api::error::Error;
 use ringway_api::problem_kind::ProblemKind;
@@ -26,7 +26,7 @@ fn patience(variable: Option<OsString>) -> Duration {
 
 /// How long a confirmation is waited for.
 pub fn patience_now() -> Duration {
-    patience(std::env::var_os(VARIABLE))
+    patience(std::env::var_os(GUARD_VARIABLE))
 }
 
 /// What waits for a confirmation. Pure.

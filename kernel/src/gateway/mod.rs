@@ -3,7 +3,6 @@
 mod attach;
 pub(crate) mod detach;
 pub(crate) mod open;
-pub(crate) mod options;
 pub(crate) mod upgrade;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,8 +27,7 @@ use crate::tables::rows::{Existing, Rows};
 use crate::testrun::{self, Frame, TestRun};
 use crate::{Error, Result, View, requirements};
 
-use open::Opened;
-use options::GatewayOptions;
+use open::{GatewayOptions, Opened};
 
 /// An interface to balance on.
 #[derive(Clone, Debug, PartialEq, Eq)]

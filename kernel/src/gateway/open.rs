@@ -1,19 +1,65 @@
 //! How a node's maps come to be: made and pinned, or taken over as a former daemon left them.
 
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
-use ringway_abi::raw::{RW_HASH_NH, RW_LAYOUT, rw_daemon, rw_settings};
-use ringway_abi::{IntoBytes, Slot};
+use ringway_abi::raw::{RW_HASH_NH, RW_LAYOUT, RW_MAX_BACKENDS, rw_daemon, rw_settings};
+use ringway_abi::{IntoBytes, Slot, flow_buckets, index_buckets, track_buckets};
 use ringway_bpf_sys::LinkInfo;
 use ringway_host::netlink::links;
 
 use crate::link::{OnInterface, info_of, open_link};
 use crate::load::{FlowSizes, Programs, load_gateway};
 use crate::maps::{self, Map, Maps, map_error};
-use crate::pins::Pins;
+use crate::pins::{DEFAULT_BPFFS, Pins};
 use crate::{Error, Result};
+
+/// A table of this size costs a megabyte, and its counters as much per CPU.
+const LEAST_BACKENDS: u32 = 16_384;
+
+/// How to open a gateway.
+#[derive(Clone, Debug)]
+pub struct GatewayOptions {
+    /// Name of the node: the directory its pins live in.
+    pub node: String,
+    /// Where bpffs is, or is to be mounted.
+    pub bpffs: PathBuf,
+    /// Flows to make room for. Rounded up; ignored when pinned tables are taken over.
+    pub flows: u32,
+    /// Tracked flows of dsr services to make room for. The same.
+    pub tracked: u32,
+    /// Backends to make room for, all services together, at most `RW_MAX_BACKENDS`. The same.
+    pub backends: u32,
+    /// Pin everything, so that traffic outlives this process. Without, all of it ends with the
+    /// [`crate::Gateway`] and nothing is taken over (tests).
+    pub pin: bool,
+}
+
+impl GatewayOptions {
+    pub(crate) fn sizes(&self) -> FlowSizes {
+        FlowSizes {
+            flow_buckets: flow_buckets(self.flows),
+            index_buckets: index_buckets(self.flows),
+            track_buckets: track_buckets(self.tracked.max(1)),
+            backends: self.backends.next_power_of_two().clamp(LEAST_BACKENDS, RW_MAX_BACKENDS),
+        }
+    }
+}
+
+impl Default for GatewayOptions {
+    fn default() -> Self {
+        Self {
+            node: String::new(),
+            bpffs: DEFAULT_BPFFS.into(),
+            flows: 1 << 20,
+            tracked: 1 << 20,
+            backends: 0,
+            pin: true,
+        }
+    }
+}
 
 /// What [`crate::Gateway::open`] found.
 #[derive(Debug, Default)]

@@ -8,8 +8,7 @@ use std::os::fd::AsFd;
 use libbpf_rs::MapType;
 use ringway_abi::raw::RW_LAYOUT;
 
-use crate::gateway::open::{Orphan, find_orphan, layout_of};
-use crate::gateway::options::GatewayOptions;
+use crate::gateway::open::{GatewayOptions, Orphan, find_orphan, layout_of};
 use crate::load::{self, log};
 use crate::maps::shape::{Shape, shape_of};
 use crate::maps::{self, Maps};

@@ -1,6 +1,5 @@
 //! One file per subcommand.
 
-pub mod backend;
 pub mod bundle;
 pub mod capture;
 pub mod check;

@@ -1,11 +1,11 @@
-//! `ringway overrides`: weights that were set at runtime.
+//! `ringway backend` and `ringway overrides`: weights that are set at runtime.
 
 use ringway_api::client::requests::{self, Listed};
 use ringway_api::overrides::OverrideChange;
 use ringway_config::endpoint_text;
 
 use super::reload;
-use crate::cli::{Output, OverridesAction, OverridesArgs};
+use crate::cli::{BackendAction, BackendArgs, Output, OverridesAction, OverridesArgs};
 use crate::exit::Exit;
 use crate::table::{self, Cell, Table, Tone};
 
@@ -22,6 +22,26 @@ pub fn main(args: &OverridesArgs) -> anyhow::Result<Exit> {
         Output::Json => table::json(&listed)?,
         Output::Table => table::print(&render(&listed, table::colour()))?,
     }
+    Ok(Exit::Done)
+}
+
+/// Another weight for a backend, without another file.
+pub fn backend(args: &BackendArgs) -> anyhow::Result<Exit> {
+    let (change, of) = match &args.action {
+        BackendAction::Drain(of) => {
+            (OverrideChange::Drain { service: of.service.clone(), backend: of.backend.clone() }, of)
+        }
+        BackendAction::Undrain(of) => (
+            OverrideChange::Undrain { service: of.service.clone(), backend: of.backend.clone() },
+            of,
+        ),
+        BackendAction::Weight { of, weight } => {
+            let (service, backend) = (of.service.clone(), of.backend.clone());
+            (OverrideChange::Weight { service, backend, weight: *weight }, of)
+        }
+    };
+    let changes = requests::change(&of.node.selector(), &change)?;
+    reload::show(&changes, of.output.output)?;
     Ok(Exit::Done)
 }
 

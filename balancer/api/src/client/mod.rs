@@ -1,6 +1,5 @@
 //! Asking a node: its daemon where it runs, else its pins.
 
-pub mod confirm;
 pub mod http;
 pub mod node_selector;
 pub mod ready;

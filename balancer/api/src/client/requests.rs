@@ -1,4 +1,5 @@
-//! Orders to a node's daemon: `ringway reload`, `ringway backend`, `ringway overrides`.
+//! Orders to a node's daemon: `ringway reload`, `ringway backend`, `ringway overrides`, `ringway
+//! confirm`.
 
 use std::path::{Path, PathBuf};
 
@@ -13,6 +14,10 @@ use crate::documents::status;
 use crate::error::Error;
 use crate::overrides::{OverrideChange, Overrides, SCHEMA};
 use crate::state_dir::StateDir;
+
+/// For tests: the guard holds in every network namespace, for so many seconds ("on": the usual
+/// ones).
+pub const GUARD_VARIABLE: &str = "RINGWAY_GUARD";
 
 /// The body of `POST /v1/reload`; may be left out.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -45,6 +50,16 @@ pub struct Listed {
     pub in_force: bool,
     /// Oldest first.
     pub overrides: Vec<status::Override>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Confirmed {
+    /// `ringway.confirm/1`.
+    pub schema: String,
+    /// `[node] name`.
+    pub node: String,
+    /// Interfaces on which the program stays from now on; none: nothing waited for it.
+    pub interfaces: Vec<String>,
 }
 
 /// Has the configuration file read again.
@@ -127,4 +142,21 @@ fn send<T: DeserializeOwned>(
         Failure::NotRunning => target.silent(),
         Failure::Late(error) | Failure::Failed(error) => error,
     })
+}
+
+/// `ringway confirm`: asks the node's daemon.
+///
+/// # Errors
+/// It does not run, it was too late, or the kernel refused.
+pub fn confirm(selector: &NodeSelector<'_>) -> Result<Confirmed, Error> {
+    let target = selector.find()?;
+    http::post(target.daemon()?, "/v1/confirm").map_err(|failure| match failure {
+        Failure::NotRunning => target.silent(),
+        Failure::Late(error) | Failure::Failed(error) => error,
+    })
+}
+
+/// Whether [`GUARD_VARIABLE`] asks for the guard in every namespace.
+pub fn guard_is_forced() -> bool {
+    std::env::var_os(GUARD_VARIABLE).is_some()
 }

@@ -6,4 +6,3 @@ pub mod health;
 pub mod named;
 pub mod readiness;
 pub mod status;
-pub mod sums;

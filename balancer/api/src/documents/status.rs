@@ -17,7 +17,6 @@ use crate::clock::Timestamp;
 use crate::documents::durations::Counted;
 use crate::documents::health::{Health, Lack};
 use crate::documents::named;
-use crate::documents::sums::Sums;
 
 pub use crate::problem_kind::Problem;
 
@@ -344,6 +343,19 @@ pub struct Service {
     /// What was counted for backends that have left: for the metrics alone.
     #[serde(skip)]
     pub departed: Sums,
+}
+
+/// What is counted for a backend, and for a service; sums of several backends.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sums {
+    /// [`Backend::flows`], `evicted_flows`, `packets`,
+    /// `bytes`, `reply_packets`, `reply_bytes`.
+    pub traffic: [u64; 6],
+    /// [`Backend::checks_passed`],
+    /// `checks_failed`.
+    pub checks: [u64; 2],
+    /// [`Backend::check_durations`].
+    pub durations: Counted,
 }
 
 /// One backend of one service.

@@ -11,7 +11,7 @@ use std::{fs, io};
 
 use toml::de::{DeTable, DeValue};
 
-use crate::files::file::{MAX_FILE, read_text};
+use crate::files::{MAX_FILE, read_text};
 use crate::model::{Service, Tunnel};
 use crate::reader::diagnostics::Diagnostics;
 use crate::reader::located::Located;

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use toml::de::{DeTable, DeValue};
 
-use crate::files::file::{MAX_FILE, read_text};
 use crate::files::include::expand;
+use crate::files::{MAX_FILE, read_text};
 
 /// In place of what was taken out.
 pub const REMOVED: &str = "[removed]";

@@ -4,8 +4,8 @@
 use std::collections::HashMap;
 use std::net::SocketAddr;
 
+use ringway_api::documents::status::Sums;
 use ringway_api::documents::status::{Backend, Service};
-use ringway_api::documents::sums::Sums;
 use ringway_config::Protocol;
 
 /// What is known of each service, by name and protocol.

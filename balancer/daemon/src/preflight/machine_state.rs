@@ -287,7 +287,7 @@ fn ethtool(
 
 /// Whether this is the machine's first network namespace; `None` where /proc/sys is not to be seen.
 fn first_namespace() -> Option<bool> {
-    if ringway_api::client::confirm::forced() {
+    if ringway_api::client::requests::guard_is_forced() {
         return Some(true);
     }
     let visible = Path::new("/proc/sys/net/core").exists();

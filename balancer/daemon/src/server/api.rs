@@ -21,7 +21,7 @@ use tokio::net::UnixListener;
 use tokio::time::timeout;
 
 use super::control::{self, Control};
-use super::refusal::refuse;
+use super::refuse;
 use super::{BODY_LIMIT, BODY_PATIENCE};
 use crate::server::connections;
 use crate::snapshot::StatusStore;

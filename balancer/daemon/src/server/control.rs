@@ -17,8 +17,6 @@ use ringway_api::overrides::OverrideChange;
 use serde::de::DeserializeOwned;
 use tokio::sync::{mpsc, oneshot};
 
-use super::refusal;
-
 /// Where the outcome goes.
 pub type Reply = oneshot::Sender<Result<Changes, Error>>;
 
@@ -154,5 +152,5 @@ fn refuse(error: &Error) -> Response {
         Kind::Configuration => StatusCode::UNPROCESSABLE_ENTITY,
         Kind::Failed | Kind::Unhealthy => StatusCode::CONFLICT,
     };
-    refusal::refuse(status, error.what.as_str(), &error.remedy)
+    super::refuse(status, error.what.as_str(), &error.remedy)
 }

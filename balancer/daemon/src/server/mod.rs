@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `GET /v1/status` | the whole of [`ringway_api::documents::status::Status`] |
 //! | `GET /v1/ledger` | `counters` and `ledger` of it |
-//! | `POST /v1/confirm` | [`ringway_api::client::confirm::Confirmed`] |
+//! | `POST /v1/confirm` | [`ringway_api::client::requests::Confirmed`] |
 //! | `GET /v1/ready` | [`ringway_api::documents::readiness::Readiness`], at once |
 //! | `GET /v1/ready/SERVICE` | the same, and this service must have a backend, too |
 //! | `POST /v1/reload` | [`ringway_api::documents::changes::Changes`]; body `{"dry_run": true}` or none |
@@ -16,10 +16,14 @@
 
 use std::time::Duration;
 
+use axum::Json;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use serde_json::json;
+
 pub mod api;
 pub mod connections;
 pub mod control;
-mod refusal;
 #[cfg(test)]
 mod tests;
 
@@ -27,3 +31,8 @@ mod tests;
 pub const BODY_LIMIT: usize = 64 * 1024;
 /// How long a request's body may take.
 pub const BODY_PATIENCE: Duration = Duration::from_secs(5);
+
+/// The answer to a request that is not done.
+fn refuse(status: StatusCode, error: impl Into<String>, remedy: &str) -> Response {
+    (status, Json(json!({"error": error.into(), "remedy": remedy}))).into_response()
+}

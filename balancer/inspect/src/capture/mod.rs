@@ -8,7 +8,6 @@ mod packet;
 mod pcapng;
 mod run;
 mod selection;
-mod signals;
 mod sink;
 
 pub use lines::Form;

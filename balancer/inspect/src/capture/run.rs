@@ -10,12 +10,12 @@ use ringway_filter::Filter;
 use ringway_kernel::View;
 use ringway_kernel::programs::capture::{Record, Session, Wanted};
 use serde::Serialize;
+use tokio::signal::unix::{SignalKind, signal};
 
 use super::names::{self, Interface, Names};
 use super::options::CaptureOptions;
 use super::pcapng::Totals;
 use super::selection::Selected;
-use super::signals;
 use super::sink::Sink;
 use crate::capture::output::Stopped;
 
@@ -97,7 +97,7 @@ pub fn run(
     let interfaces = names::interfaces(&view).map_err(kernel)?;
     let services = view.services().map_err(kernel)?;
     let selected = options.selection.select(&interfaces, &services)?;
-    let asked = signals::asked_to_end()?;
+    let asked = asked_to_end()?;
     let session = start(&view, &filter, &selected, options, names::inner_bytes(&interfaces))?;
     let names = Names::new(&view, interfaces.clone(), &services, options.snaplen);
     let sinks = Sink::open(options, &interfaces, selected.slot)?;
@@ -364,4 +364,37 @@ fn because(stopped: Stopped, sink: &Sink) -> End {
             (Ended::Full, Some(Error::failed(what, remedy)))
         }
     }
+}
+
+/// Set once a signal has come that asks for the end. From now on such signals do not kill.
+///
+/// # Errors
+/// Signals cannot be heard.
+fn asked_to_end() -> Result<Arc<AtomicBool>, Error> {
+    let failed =
+        |error: std::io::Error| Error::failed(format!("signals cannot be heard: {error}"), "");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(failed)?;
+    let hear = |kind| signal(kind).map_err(failed);
+    let (mut interrupt, mut terminate, mut hangup) = {
+        let _inside = runtime.enter();
+        (
+            hear(SignalKind::interrupt())?,
+            hear(SignalKind::terminate())?,
+            hear(SignalKind::hangup())?,
+        )
+    };
+    let asked = Arc::new(AtomicBool::new(false));
+    let told = Arc::clone(&asked);
+    std::thread::spawn(move || {
+        runtime.block_on(async {
+            tokio::select! {
+                _ = interrupt.recv() => {}
+                _ = terminate.recv() => {}
+                _ = hangup.recv() => {}
+            }
+            told.store(true, Ordering::Relaxed);
+        });
+    });
+    Ok(asked)
 }

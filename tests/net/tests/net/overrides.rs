@@ -132,7 +132,7 @@ fn with_drained(addresses: &[&str]) -> String {
     let drained = |address: &&str| {
         json!({
             "service": "web", "address": address, "port": 80,
-            "drained": true, "weight": null, "since": "",
+            "drained": true, "weight": null, "since": "2026-01-02T03:04:05Z",
         })
     };
     let overrides = addresses.iter().map(drained).collect::<Vec<_>>();
