@@ -19,7 +19,7 @@ pub use counters::{Counter, Softnet};
 pub use processors::{Irq, cpu_list};
 pub use program::{FarEnd, Program};
 
-use crate::{Change, Collection, Fix, Origin, Sample, Unknown};
+use crate::{Collection, Fix, Origin, ReversibleFix, Sample, Unknown};
 
 /// What a machine is to be good at. Without one, it is a host that ends connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -131,12 +131,12 @@ impl Facts {
     }
 
     /// What sets it, and what sets what it is now.
-    pub fn set(&self, key: &str, to: impl Into<SysctlValue>) -> Result<Change, Unknown> {
+    pub fn set(&self, key: &str, to: impl Into<SysctlValue>) -> Result<ReversibleFix, Unknown> {
         let path = format!("/proc/sys/{key}");
         let now = self.text(&path)?.into();
         let in_first_namespace = set_elsewhere(&self.host, &path);
         let set = |value| Fix::Sysctl { key: key.to_owned(), value, in_first_namespace };
-        Ok(Change { fix: set(to.into()), undo: set(now) })
+        Ok(ReversibleFix { fix: set(to.into()), undo: set(now) })
     }
 
     /// Names in a directory; none if there is no such directory, and nobody says why.

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! gather (live)  ─┐
-//!                 ├─> Collection: two samples ──> Facts ──> Rule::check ──> Report ──> script, changes
+//!                 ├─> Collection: two samples ──> Facts ──> Rule::check ──> Report ──> script, comparison
 //! Collection::read┘   of files, by path                     (pure)
 //! ```
 //! A [`Sample`] is files by path: those of `/proc` and `/sys` as they were, what netlink and
@@ -32,8 +32,8 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
-mod changes;
 mod collection;
+mod comparison;
 mod contents;
 #[cfg(test)]
 mod damaged;
@@ -51,13 +51,13 @@ mod testing;
 
 use ringway_host::Fix;
 
-pub use changes::{Changes, Earlier};
 pub use collection::{Collection, Error};
+pub use comparison::{Comparison, Earlier};
 pub use contents::{CLASSES, Class};
 pub use facts::{Facts, FarEnd, Profile, Program};
 pub use gather::{Namespace, Origin, complete, gather, gather_at_once, gather_counters};
 pub use outcome::{
-    Change, Evidence, Looked, MACHINE, Outcome, Severity, Unknown, each, each_interface,
+    Evidence, Looked, MACHINE, Outcome, ReversibleFix, Severity, Unknown, each, each_interface,
 };
 pub use report::{Finding, Other, Report, judge};
 pub use rules::Rule;

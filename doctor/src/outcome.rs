@@ -64,7 +64,7 @@ pub struct Evidence {
 
 /// A change, and the one that takes it back.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Change {
+pub struct ReversibleFix {
     pub fix: Fix,
     /// Sets what was read.
     pub undo: Fix,
@@ -80,7 +80,7 @@ pub struct Outcome {
     /// What was found, in one sentence.
     pub found: String,
     pub evidence: Vec<Evidence>,
-    pub changes: Vec<Change>,
+    pub changes: Vec<ReversibleFix>,
     /// What to do that has no way back: advice, or a command.
     pub advice: Option<Fix>,
     /// `FILE:LINE:COLUMN` in the configuration, where that is at fault.
@@ -138,13 +138,13 @@ impl Outcome {
     }
 
     /// Adds what to change.
-    pub fn change(mut self, change: Change) -> Self {
+    pub fn change(mut self, change: ReversibleFix) -> Self {
         self.changes.push(change);
         self
     }
 
     /// Adds a change of a kernel setting, and as evidence what it is now.
-    pub fn sets(mut self, change: Change) -> Self {
+    pub fn sets(mut self, change: ReversibleFix) -> Self {
         if let Some((key, now)) = change.undo.setting() {
             self = self.saw(format!("/proc/sys/{key}"), now);
         }
@@ -153,7 +153,7 @@ impl Outcome {
 
     /// Adds a change, and what takes it back.
     pub fn fix(self, fix: Fix, undo: Fix) -> Self {
-        self.change(Change { fix, undo })
+        self.change(ReversibleFix { fix, undo })
     }
 
     /// Adds writing a line into a file, and as evidence what it holds now.

@@ -6,7 +6,7 @@ use serde::ser::SerializeStruct as _;
 use serde::{Deserialize, Serialize, Serializer};
 
 use crate::outcome::{Evidence, MACHINE};
-use crate::{Change, Facts, Fix, Outcome, Rule, Severity, rules};
+use crate::{Facts, Fix, Outcome, ReversibleFix, Rule, Severity, rules};
 
 /// What a check says of one thing.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -124,8 +124,8 @@ pub fn judge<'a>(checks: impl IntoIterator<Item = &'a Rule>, facts: &Facts) -> R
 /// Two that want the same setting changed want the same value: else the second fix would undo the
 /// first. The greater limit is enough for both; of equal ones the worse finding's.
 fn settle(findings: &mut [Finding]) {
-    let limit = |change: &Change| change.fix.setting()?.1.limit();
-    let mut settled: BTreeMap<String, Change> = BTreeMap::new();
+    let limit = |change: &ReversibleFix| change.fix.setting()?.1.limit();
+    let mut settled: BTreeMap<String, ReversibleFix> = BTreeMap::new();
     for change in findings.iter().flat_map(|finding| &finding.outcome.changes) {
         let Some((key, _)) = change.fix.setting() else { continue };
         let held = settled.entry(key.to_owned()).or_insert_with(|| change.clone());

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use ringway_host::quoted;
 
-use crate::{Change, Finding, Origin, Outcome, Report};
+use crate::{Finding, Origin, Outcome, Report, ReversibleFix};
 
 /// Two scripts for sh.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,7 +28,7 @@ pub fn scripts(report: &Report, origin: &Origin) -> Scripts {
             // Two findings may want the same. Of two that set the same the first, the worse,
             // counts.
             let sets = change.fix.setting().map(|(key, _)| key);
-            let told = |one: &&Change| {
+            let told = |one: &&ReversibleFix| {
                 let same = one.fix.setting().is_some_and(|(key, _)| Some(key) == sets);
                 one.fix == change.fix || same
             };

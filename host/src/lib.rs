@@ -24,7 +24,7 @@ pub use machine::host::{Host, NETWORK};
 pub use machine::source::{Files, Source};
 pub use neighbour_packets::announce::announce;
 pub use neighbour_packets::who_has::who_has;
-pub use netlink::monitor::{Change, Monitor, MonitorThread};
+pub use netlink::monitor::{MonitorThread, NetlinkChange, NetlinkMonitor};
 pub use network::{Interface, Network, interface_by_name};
 pub use packets_seen::{Seen, SeenAt};
 pub use ringway_wire::Mac;

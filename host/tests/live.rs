@@ -10,7 +10,7 @@ use ringway_host::neighbour_packets::multicast;
 use ringway_host::netlink::neighbours::{self, NeighbourState};
 use ringway_host::netlink::routes::{self, RouteKind};
 use ringway_host::netlink::{addresses, links, xdp_features};
-use ringway_host::{Change, Error, Host, Mac, Monitor, Network, announce};
+use ringway_host::{Error, Host, Mac, NetlinkChange, NetlinkMonitor, Network, announce};
 use ringway_testnet::{
     End, Families, Link, Namespace, VethOptions, root_or_skip, skip, two_armed, veth, wait_for,
     wait_until,
@@ -205,32 +205,35 @@ fn the_monitor_tells_changes() {
         return;
     }
     let (a, b, link, far) = pair();
-    let monitor = a.run(|| Monitor::open().unwrap()).unwrap();
+    let monitor = a.run(|| NetlinkMonitor::open().unwrap()).unwrap();
     // Nothing happens but that the kernel settles: link-local addresses may still appear.
     wait_until("quiet", SOON, || monitor.next(Some(Duration::from_millis(50))).unwrap().is_empty())
         .unwrap();
     let (sender, changes) = channel();
     // Read outside the namespace that it was opened in.
     let thread = monitor.spawn(move |change| sender.send(change).is_ok()).unwrap();
-    let expect = |what: &str, wanted: &dyn Fn(&Change) -> bool| {
+    let expect = |what: &str, wanted: &dyn Fn(&NetlinkChange) -> bool| {
         while !wanted(&changes.recv_timeout(SOON).unwrap_or_else(|e| panic!("{what}: {e}"))) {}
     };
     let added = ip("10.0.0.3");
     a.ip("addr add 10.0.0.3/24 dev eth0").unwrap();
-    expect("address", &|c| matches!(c, Change::Address(a) if a.address == added));
+    expect("address", &|c| matches!(c, NetlinkChange::Address(a) if a.address == added));
     a.ip("addr del 10.0.0.3/24 dev eth0").unwrap();
-    expect("address gone", &|c| matches!(c, Change::AddressGone(a) if a.address == added));
+    expect("address gone", &|c| matches!(c, NetlinkChange::AddressGone(a) if a.address == added));
     a.ip("route add 10.9.0.0/16 via 10.0.0.2").unwrap();
-    expect("route", &|c| *c == Change::Routes);
+    expect("route", &|c| *c == NetlinkChange::Routes);
     a.run(|| neighbours::keep(link.ifindex, ip("10.0.0.2")).unwrap()).unwrap();
-    expect("neighbour", &|c| matches!(c, Change::Neighbour(n) if n.usable() == Some(far.mac)));
+    expect(
+        "neighbour",
+        &|c| matches!(c, NetlinkChange::Neighbour(n) if n.usable() == Some(far.mac)),
+    );
     b.ip("link set eth0 down").unwrap();
     expect(
         "carrier lost",
-        &|c| matches!(c, Change::Link(l) if l.ifindex == link.ifindex && !l.carrier),
+        &|c| matches!(c, NetlinkChange::Link(l) if l.ifindex == link.ifindex && !l.carrier),
     );
     b.ip("link del eth0").unwrap();
-    expect("link gone", &|c| matches!(c, Change::LinkGone { name, .. } if name == "eth0"));
+    expect("link gone", &|c| matches!(c, NetlinkChange::LinkGone { name, .. } if name == "eth0"));
     drop(thread);
     assert!(changes.try_iter().count() < 100);
 }

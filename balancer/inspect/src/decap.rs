@@ -14,7 +14,7 @@ use ringway_api::error::Error;
 use ringway_host::netlink::addresses::{self, Address};
 use ringway_host::netlink::links::{self, Link};
 use ringway_host::netlink::routes;
-use ringway_host::{Change, Host, Monitor};
+use ringway_host::{Host, NetlinkChange, NetlinkMonitor};
 use ringway_kernel::{
     Attached, DEFAULT_BPFFS, Decap, DecapPin, DecapState, Uses, XdpMode, decap_state,
 };
@@ -85,11 +85,13 @@ pub fn run(options: &DecapOptions, tell: impl Fn(&str)) -> Result<Status, Error>
     // Watching begins before the first look, so that no change is missed.
     let notify = Arc::new(Notify::new());
     let teller = notify.clone();
-    let watching = Monitor::open().and_then(|monitor| {
+    let watching = NetlinkMonitor::open().and_then(|monitor| {
         monitor.spawn(move |change| {
             if !matches!(
                 change,
-                Change::Neighbour(_) | Change::NeighbourGone { .. } | Change::Routes
+                NetlinkChange::Neighbour(_)
+                    | NetlinkChange::NeighbourGone { .. }
+                    | NetlinkChange::Routes
             ) {
                 teller.notify_one();
             }

@@ -8,7 +8,7 @@ use ringway_host::netlink::links::XdpMode;
 use serde::Serialize;
 
 use super::steps::after_queue;
-use super::{Loss, Reached, Samples, Scope, SeenAt, Step, counters, upon};
+use super::{Loss, Reached, Samples, Scope, SeenAt, Step, counters, upper_devices};
 use crate::Unknown;
 
 /// EtherTypes of tags.
@@ -65,7 +65,7 @@ pub(super) fn steps(samples: &Samples) -> Vec<Reached> {
     let sockets = counters::sockets(samples.facts).into_iter().map(Loss::uncounted);
     lost.entry(Step::Socket).or_default().extend(sockets);
     // What lies upon another device has no ring of its own.
-    let first = if upon::is_carried(samples.interface) { Step::Upon } else { Step::Ring };
+    let first = if upper_devices::is_carried(samples.interface) { Step::Upon } else { Step::Ring };
     let order = [first, Step::Xdp, Step::Stack, Step::Ip, Step::Protocol, Step::Socket, Step::Copy];
     let one = |step: Step| {
         let mut losses = lost.remove(&step).unwrap_or_default();
@@ -268,7 +268,7 @@ struct Own {
 fn own(samples: &Samples, ifindex: u32) -> Own {
     let mut own = came_up(samples, ifindex);
     let Some(trace) = &samples.trace else { return own };
-    own.handed_up = upon::uppers(samples, ifindex).iter().map(|upper| upper.packets).sum();
+    own.handed_up = upper_devices::uppers(samples, ifindex).iter().map(|upper| upper.packets).sum();
     for seen in trace.at(SeenAt::Received, ifindex) {
         own.packets += seen.all();
         own.segments += seen.segments;
@@ -302,13 +302,18 @@ fn came_up(samples: &Samples, ifindex: u32) -> Own {
     let mut own = Own::default();
     let Ok(network) = samples.facts.network() else { return own };
     let Some(one) = network.interface_by_index(ifindex) else { return own };
-    if upon::is_carried(one) {
-        (own.packets, own.segments) =
-            (upon::received(samples.facts, one), upon::received(samples.facts, one));
+    if upper_devices::is_carried(one) {
+        (own.packets, own.segments) = (
+            upper_devices::received(samples.facts, one),
+            upper_devices::received(samples.facts, one),
+        );
     }
-    if upon::bundles(one) {
+    if upper_devices::bundles(one) {
         // Bundles of bundles no kernel makes.
-        for port in upon::ports(network, one).into_iter().filter(|port| !upon::bundles(port)) {
+        for port in upper_devices::ports(network, one)
+            .into_iter()
+            .filter(|port| !upper_devices::bundles(port))
+        {
             let port = self::own(samples, port.link.ifindex);
             own.packets +=
                 port.packets.saturating_sub(port.early + port.passed_on + port.handed_up);
@@ -377,12 +382,12 @@ fn of_counters(
             |stats: &BTreeMap<String, Stats>| stats.get(other).map_or(0, |s| s.rx_packets);
         // A port's are those of its bridge, and what lies upon another device has its packets from
         // there.
-        let twice = |one: &Interface| one.link.master.is_some() || upon::is_carried(one);
+        let twice = |one: &Interface| one.link.master.is_some() || upper_devices::is_carried(one);
         let twice = network.interface(other).is_some_and(twice);
         if other == name || twice { 0 } else { received(&after).saturating_sub(received(&before)) }
     };
     let others: u64 = after.keys().map(of_other).sum();
-    let counted_below = upon::below(network, samples.interface).is_some();
+    let counted_below = upper_devices::lower(network, samples.interface).is_some();
     let own = if counted_below { balance.received } else { 0 };
     balance.others = Some(others.saturating_sub(own));
     let ip = counters::ip(samples.facts)?;
@@ -416,7 +421,7 @@ pub(super) fn notes(samples: &Samples, balance: &PacketBalance) -> Vec<String> {
     {
         note(format!("it is a port of {}: what is handed up goes on there", master.link.name));
     }
-    notes.extend(upon::notes(samples));
+    notes.extend(upper_devices::notes(samples));
     let mut note = |text: String| notes.push(text);
     if let Some(uncounted) = samples.trace.as_ref().map(|trace| trace.uncounted).filter(|n| *n > 0)
     {

@@ -16,7 +16,7 @@ mod steps;
 #[cfg(test)]
 mod tests;
 mod trace;
-mod upon;
+mod upper_devices;
 
 use ringway_host::netlink::counters::Stats;
 use ringway_host::netlink::qdiscs::Qdisc;
@@ -29,7 +29,7 @@ pub use balance::PacketBalance;
 pub use queues::{Processor, Queue};
 pub use steps::{RECEIVE, SEND, Shown, Step};
 pub use trace::{TRACE, Trace};
-pub use upon::Upper;
+pub use upper_devices::Upper;
 
 /// What a number is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -96,7 +96,7 @@ pub struct Sent {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Path {
     pub interface: String,
-    /// The path of the device that it lies upon, which its packets took before: of a VLAN device, a
+    /// The path of the device that it lies upper_devices, which its packets took before: of a VLAN device, a
     /// macvlan.
     pub below: Option<Box<Path>>,
     /// Devices that lie upon it, to which its packets go on.
@@ -169,7 +169,8 @@ fn one(facts: &Facts, name: &str, within: bool) -> Result<Path, Error> {
     let balance = balance::balance(&samples, &steps);
     let mut notes: Vec<String> = why_not.into_iter().map(|why| without_trace(&why)).collect();
     notes.extend(balance::notes(&samples, &balance));
-    let lower = upon::below(facts.network()?, interface).map(|lower| lower.link.name.as_str());
+    let lower =
+        upper_devices::lower(facts.network()?, interface).map(|lower| lower.link.name.as_str());
     Ok(Path {
         interface: name.into(),
         // What lies upon itself no kernel makes.
@@ -177,7 +178,7 @@ fn one(facts: &Facts, name: &str, within: bool) -> Result<Path, Error> {
             .filter(|_| !within)
             .map(|lower| one(facts, lower, true).map(Box::new))
             .transpose()?,
-        uppers: upon::uppers(&samples, interface.link.ifindex),
+        uppers: upper_devices::uppers(&samples, interface.link.ifindex),
         interval_seconds: facts.seconds,
         traced: samples.trace.is_some(),
         queues: queues::queues(&samples),

@@ -26,7 +26,7 @@ const RTM_DELNEXTHOP: u16 = 105;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Change {
+pub enum NetlinkChange {
     /// An interface appeared or changed.
     Link(Box<Link>),
     /// An interface disappeared from this namespace.
@@ -49,16 +49,16 @@ pub enum Change {
     Routes,
     /// Changes came faster than they were read and some are lost: read everything anew.
     Lost,
-    /// Changes cannot be heard now, and why. When they can be again, [`Change::Lost`] follows.
+    /// Changes cannot be heard now, and why. When they can be again, [`NetlinkChange::Lost`] follows.
     Unheard(String),
 }
 
 /// A subscription in the network namespace of the thread that opened it, whichever thread reads it.
-pub struct Monitor {
+pub struct NetlinkMonitor {
     netlink: Netlink,
 }
 
-impl Monitor {
+impl NetlinkMonitor {
     /// Subscribes. Changes from now on are queued; read the present state after this, not before.
     pub fn open() -> Result<Self> {
         let netlink = Netlink::listening(&GROUPS)?;
@@ -67,18 +67,18 @@ impl Monitor {
     }
 
     /// Waits for changes, at most `timeout` (for ever without); empty on timeout.
-    pub fn next(&self, timeout: Option<Duration>) -> Result<Vec<Change>> {
+    pub fn next(&self, timeout: Option<Duration>) -> Result<Vec<NetlinkChange>> {
         let mut fds = [PollFd::new(self.netlink.socket(), PollFlags::IN)];
         wait(&mut fds, timeout).map_err(failed)?;
         self.pending()
     }
 
     /// Reads in a thread of its own and hands every change to `each`, until that returns false or
-    /// the returned guard is dropped. An unreadable socket is told as [`Change::Unheard`] and
+    /// the returned guard is dropped. An unreadable socket is told as [`NetlinkChange::Unheard`] and
     /// replaced every second until that works.
     pub fn spawn(
         mut self,
-        mut each: impl FnMut(Change) -> bool + Send + 'static,
+        mut each: impl FnMut(NetlinkChange) -> bool + Send + 'static,
     ) -> Result<MonitorThread> {
         let stop = eventfd(0, EventfdFlags::CLOEXEC).map_err(|e| failed(e.into()))?;
         let stopped = stop.try_clone().map_err(failed)?;
@@ -95,14 +95,14 @@ impl Monitor {
                 let changes = match waited.map_err(failed).and_then(|()| self.pending()) {
                     Ok(changes) => changes,
                     Err(error) => {
-                        if !each(Change::Unheard(error.to_string())) {
+                        if !each(NetlinkChange::Unheard(error.to_string())) {
                             return;
                         }
                         match reopened(&stopped) {
                             Some(monitor) => self = monitor,
                             None => return,
                         }
-                        vec![Change::Lost]
+                        vec![NetlinkChange::Lost]
                     }
                 };
                 if !changes.into_iter().all(&mut each) {
@@ -116,14 +116,16 @@ impl Monitor {
     }
 
     /// What can be read without waiting, up to a bound: changes may come faster than they are read.
-    fn pending(&self) -> Result<Vec<Change>> {
+    fn pending(&self) -> Result<Vec<NetlinkChange>> {
         let mut changes = Vec::new();
         for _ in 0..AT_ONCE {
             match self.netlink.receive() {
                 Ok(datagram) => changes.extend(messages(&datagram).filter_map(read)),
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(changes),
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                Err(e) if e.raw_os_error() == Some(libc::ENOBUFS) => changes.push(Change::Lost),
+                Err(e) if e.raw_os_error() == Some(libc::ENOBUFS) => {
+                    changes.push(NetlinkChange::Lost)
+                }
                 Err(e) => return Err(failed(e)),
             }
         }
@@ -132,14 +134,14 @@ impl Monitor {
 }
 
 /// Another subscription, as soon as the kernel gives one; `None`: stopped meanwhile.
-fn reopened(stopped: &OwnedFd) -> Option<Monitor> {
+fn reopened(stopped: &OwnedFd) -> Option<NetlinkMonitor> {
     loop {
         let mut fds = [PollFd::new(stopped, PollFlags::IN)];
         let _ = wait(&mut fds, Some(AGAIN));
         if !fds[0].revents().is_empty() {
             return None;
         }
-        if let Ok(monitor) = Monitor::open() {
+        if let Ok(monitor) = NetlinkMonitor::open() {
             return Some(monitor);
         }
     }
@@ -173,23 +175,22 @@ fn failed(source: io::Error) -> Error {
     Error::Netlink { what: "listening to changes".into(), source, detail: String::new() }
 }
 
-fn read(message: Message) -> Option<Change> {
+fn read(message: Message) -> Option<NetlinkChange> {
     match message.kind {
-        libc::RTM_NEWLINK => links::read(message).map(|l| Change::Link(Box::new(l))),
+        libc::RTM_NEWLINK => links::read(message).map(|l| NetlinkChange::Link(Box::new(l))),
         // A port leaving its bridge is announced as RTM_DELLINK of family AF_BRIDGE: the link
         // itself stays.
-        libc::RTM_DELLINK if message.body.first() == Some(&0) => {
-            links::read(message).map(|l| Change::LinkGone { ifindex: l.ifindex, name: l.name })
-        }
-        libc::RTM_NEWNEIGH => neighbours::read(message).map(Change::Neighbour),
+        libc::RTM_DELLINK if message.body.first() == Some(&0) => links::read(message)
+            .map(|l| NetlinkChange::LinkGone { ifindex: l.ifindex, name: l.name }),
+        libc::RTM_NEWNEIGH => neighbours::read(message).map(NetlinkChange::Neighbour),
         libc::RTM_DELNEIGH => neighbours::read(message)
-            .map(|n| Change::NeighbourGone { ifindex: n.ifindex, address: n.address }),
-        libc::RTM_NEWADDR => addresses::read(message).map(Change::Address),
-        libc::RTM_DELADDR => addresses::read(message).map(Change::AddressGone),
+            .map(|n| NetlinkChange::NeighbourGone { ifindex: n.ifindex, address: n.address }),
+        libc::RTM_NEWADDR => addresses::read(message).map(NetlinkChange::Address),
+        libc::RTM_DELADDR => addresses::read(message).map(NetlinkChange::AddressGone),
         libc::RTM_NEWROUTE | libc::RTM_DELROUTE | libc::RTM_NEWRULE | libc::RTM_DELRULE => {
-            Some(Change::Routes)
+            Some(NetlinkChange::Routes)
         }
-        RTM_NEWNEXTHOP | RTM_DELNEXTHOP => Some(Change::Routes),
+        RTM_NEWNEXTHOP | RTM_DELNEXTHOP => Some(NetlinkChange::Routes),
         _ => None,
     }
 }
@@ -208,7 +209,7 @@ mod tests {
     use crate::netlink::Request;
 
     /// The socket that it reads is another's from now on.
-    fn put(other: &impl AsRawFd, monitor: &Monitor) {
+    fn put(other: &impl AsRawFd, monitor: &NetlinkMonitor) {
         // SAFETY: both are open; the number of the monitor's socket stands for the other from now
         // on, and its owner closes it.
         let put = unsafe { libc::dup2(other.as_raw_fd(), monitor.netlink.socket().as_raw_fd()) };
@@ -217,21 +218,21 @@ mod tests {
 
     #[test]
     fn a_subscription_that_breaks_is_told_and_made_again() {
-        let monitor = Monitor::open().expect("the kernel tells of changes");
+        let monitor = NetlinkMonitor::open().expect("the kernel tells of changes");
         let null = File::open("/dev/null").expect("open");
         put(&null, &monitor);
         let (send, receive) = mpsc::channel();
         let _thread = monitor.spawn(move |change| send.send(change).is_ok()).expect("a thread");
         // It is tried every second.
         let next = || receive.recv_timeout(Duration::from_secs(10)).expect("told");
-        assert!(matches!(next(), Change::Unheard(_)));
-        assert_eq!(next(), Change::Lost);
+        assert!(matches!(next(), NetlinkChange::Unheard(_)));
+        assert_eq!(next(), NetlinkChange::Lost);
     }
 
     /// Somebody who changes routes without end must not fill the memory.
     #[test]
     fn so_many_changes_are_read_before_they_are_handed_on() {
-        let monitor = Monitor::open().expect("the kernel tells of changes");
+        let monitor = NetlinkMonitor::open().expect("the kernel tells of changes");
         // Whoever is not root can send to it as the kernel does.
         let mut socket = Socket::new(NETLINK_USERSOCK).expect("a socket");
         let address = socket.bind_auto().expect("an address");

@@ -17,7 +17,7 @@ use ringway_api::error::Error;
 use ringway_api::output_file;
 use ringway_daemon::preflight;
 use ringway_doctor::{
-    Changes, Class, Collection, Earlier, Facts, Finding, Origin, Profile, Program, Report, Rule,
+    Class, Collection, Comparison, Earlier, Facts, Finding, Origin, Profile, Program, Report, Rule,
     Severity, judge, rules, scripts,
 };
 use serde::Serialize;
@@ -45,7 +45,7 @@ struct Document<'a> {
     crit: usize,
     findings: &'a [Finding],
     /// Only with --since.
-    changes: Option<&'a Changes>,
+    changes: Option<&'a Comparison>,
 }
 
 #[derive(Serialize)]
@@ -96,7 +96,7 @@ pub fn main(args: &DoctorArgs) -> anyhow::Result<Exit> {
     let changes = match earlier {
         Some(earlier) => {
             same_place(&earlier, &origin)?;
-            Some(Changes::between(&earlier.findings, &report, &asked))
+            Some(Comparison::between(&earlier.findings, &report, &asked))
         }
         None => None,
     };
@@ -301,7 +301,7 @@ fn document<'a>(
     facts: &Facts,
     origin: &'a Origin,
     report: &'a Report,
-    changes: Option<&'a Changes>,
+    changes: Option<&'a Comparison>,
 ) -> Document<'a> {
     Document {
         schema: SCHEMA,

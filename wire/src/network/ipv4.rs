@@ -6,7 +6,7 @@ use zerocopy::{ByteSlice, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligne
 
 use crate::malformed::Fault;
 use crate::network::ipv6::Fragment;
-use crate::{BuildError, Builder, Header, Layer, Options, Pseudo, Sum, U16, View, checksum};
+use crate::{BuildError, Builder, Header, HeaderOptions, Layer, Pseudo, Sum, U16, View, checksum};
 
 /// An IPv4 header without its options.
 #[derive(
@@ -146,8 +146,8 @@ impl<B: ByteSlice> View<B, Ipv4> {
     }
 
     /// The options, one by one.
-    pub fn each_option(&self) -> Options<'_> {
-        Options::new(Layer::Ipv4, &self.options)
+    pub fn each_option(&self) -> HeaderOptions<'_> {
+        HeaderOptions::new(Layer::Ipv4, &self.options)
     }
 }
 

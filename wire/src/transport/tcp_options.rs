@@ -3,7 +3,7 @@
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::malformed::{Fault, Layer, Malformed};
-use crate::{BuildError, Options, RawOption, U16, U32};
+use crate::{BuildError, HeaderOptions, RawOption, U16, U32};
 
 /// An option of a TCP header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,12 +88,12 @@ fn append(to: &mut [u8; 40], at: usize, kind: u8, data: &[u8]) -> Result<usize, 
 
 /// Options one by one. After one whose length is wrong there are no more.
 #[derive(Clone, Debug)]
-pub struct TcpOptions<'a>(Options<'a>);
+pub struct TcpOptions<'a>(HeaderOptions<'a>);
 
 impl<'a> TcpOptions<'a> {
     /// The options in the bytes behind a header.
     pub fn new(bytes: &'a [u8]) -> Self {
-        Self(Options::new(Layer::Tcp, bytes))
+        Self(HeaderOptions::new(Layer::Tcp, bytes))
     }
 }
 
@@ -106,7 +106,7 @@ impl<'a> Iterator for TcpOptions<'a> {
             TcpOption::read(raw).ok_or(malformed)
         });
         if read.is_err() {
-            self.0 = Options::new(Layer::Tcp, &[]);
+            self.0 = HeaderOptions::new(Layer::Tcp, &[]);
         }
         Some(read)
     }

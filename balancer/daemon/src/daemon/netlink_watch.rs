@@ -10,7 +10,7 @@ use ringway_api::documents::status::Problem;
 use ringway_api::error::Error;
 use ringway_api::problem_kind::ProblemKind;
 use ringway_host::netlink::neighbours::NeighbourState;
-use ringway_host::{Change, Mac, Monitor, MonitorThread};
+use ringway_host::{Mac, MonitorThread, NetlinkChange, NetlinkMonitor};
 use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, sleep_until};
 
@@ -71,7 +71,7 @@ impl NetlinkWatch {
         let mut known = HashMap::new();
         let unheard = Arc::default();
         let noted = Arc::clone(&unheard);
-        let thread = Monitor::open()
+        let thread = NetlinkMonitor::open()
             .and_then(|monitor| {
                 monitor.spawn(move |change| {
                     note_hearing(&change, &noted);
@@ -217,17 +217,17 @@ fn lock(doubts: &Mutex<Doubts>) -> MutexGuard<'_, Doubts> {
 }
 
 /// Lets go of neighbours, on a thread that may wait.
-/// When changes are heard again, [`Change::Lost`] comes first.
-fn note_hearing(change: &Change, unheard: &Mutex<Option<Problem>>) {
+/// When changes are heard again, [`NetlinkChange::Lost`] comes first.
+fn note_hearing(change: &NetlinkChange, unheard: &Mutex<Option<Problem>>) {
     let problem = match change {
-        Change::Unheard(why) => Some(ProblemKind::ChangesUnheard.problem(
+        NetlinkChange::Unheard(why) => Some(ProblemKind::ChangesUnheard.problem(
             format!(
                 "changes of routes, neighbours and links are not heard: {why}; the ways to the \
                  backends are looked up every 30 s"
             ),
             "it is tried again every second; if it stays, restart the daemon (no packet is lost)",
         )),
-        Change::Lost => None,
+        NetlinkChange::Lost => None,
         _ => return,
     };
     if let Some(problem) = &problem {
@@ -240,18 +240,18 @@ fn note_hearing(change: &Change, unheard: &Mutex<Option<Problem>>) {
 type Counts = (Option<Mac>, bool);
 
 /// A neighbour is confirmed again and again; only a new MAC address, or none any more, counts.
-fn matters(change: &Change, known: &mut HashMap<(u32, IpAddr), Counts>) -> bool {
+fn matters(change: &NetlinkChange, known: &mut HashMap<(u32, IpAddr), Counts>) -> bool {
     match change {
-        Change::Neighbour(neighbour) => {
+        NetlinkChange::Neighbour(neighbour) => {
             let key = (neighbour.ifindex, neighbour.address);
             let now = (neighbour.usable(), neighbour.state == NeighbourState::Failed);
             known.insert(key, now) != Some(now)
         }
-        Change::NeighbourGone { ifindex, address } => {
+        NetlinkChange::NeighbourGone { ifindex, address } => {
             known.remove(&(*ifindex, *address));
             true
         }
-        Change::Lost => {
+        NetlinkChange::Lost => {
             known.clear();
             true
         }
@@ -275,11 +275,11 @@ mod tests {
     fn what_is_not_heard_is_a_finding_until_it_is_heard_again() {
         let watch = watch();
         assert_eq!(watch.finding(), None);
-        note_hearing(&Change::Unheard("no descriptor".into()), &watch.unheard);
-        note_hearing(&Change::Routes, &watch.unheard);
+        note_hearing(&NetlinkChange::Unheard("no descriptor".into()), &watch.unheard);
+        note_hearing(&NetlinkChange::Routes, &watch.unheard);
         let finding = watch.finding().expect("a finding");
         assert!(finding.error.contains(": no descriptor;"), "{finding:?}");
-        note_hearing(&Change::Lost, &watch.unheard);
+        note_hearing(&NetlinkChange::Lost, &watch.unheard);
         assert_eq!(watch.finding(), None);
     }
 

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use ringway_doctor::{Changes, Collection, Finding, Origin, Outcome, Report, Severity};
+use ringway_doctor::{Collection, Comparison, Finding, Origin, Outcome, Report, Severity};
 
 use crate::table::{Cell, Table, Tone, paint};
 
@@ -28,7 +28,7 @@ pub fn contents(collection: &Collection, colour: bool) -> String {
 }
 
 /// What was found, the worst first; then the counts.
-pub fn report(report: &Report, changes: Option<&Changes>, all: bool, colour: bool) -> String {
+pub fn report(report: &Report, changes: Option<&Comparison>, all: bool, colour: bool) -> String {
     let mut text = findings(report, all, colour);
     let rest = "--all shows these, too";
     text += &summary(report, (!all).then_some(rest));
@@ -106,7 +106,7 @@ fn summary(report: &Report, rest: Option<&str>) -> String {
     format!("{}{more}\n", counts.join(", "))
 }
 
-fn since(changes: &Changes, colour: bool) -> String {
+fn since(changes: &Comparison, colour: bool) -> String {
     let groups = [
         ("fixed, or not seen now", &changes.fixed, Tone::Good),
         ("new", &changes.new, Tone::Bad),

@@ -29,7 +29,7 @@ pub struct Named {
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub struct Changes {
+pub struct Comparison {
     /// Were there, and are gone.
     pub fixed: Vec<Named>,
     /// Were not there.
@@ -42,7 +42,7 @@ pub struct Changes {
     pub not_asked: Vec<Named>,
 }
 
-impl Changes {
+impl Comparison {
     /// Between an earlier run and this one. What was told together with another finding was, or is,
     /// there all the same.
     pub fn between(earlier: &[EarlierFinding], now: &Report, asked: &[&Rule]) -> Self {
@@ -99,10 +99,10 @@ mod tests {
         };
         let between = |was: &Machine, now: &Machine| {
             let asked: Vec<&Rule> = rules::ALL.iter().collect();
-            Changes::between(&found(was), &now.report(rules::ALL), &asked)
+            Comparison::between(&found(was), &now.report(rules::ALL), &asked)
         };
         let only = [rules::find("listen-overflows").unwrap()];
-        let changes = Changes::between(&found(&bad), &bad.report(only), &only);
+        let changes = Comparison::between(&found(&bad), &bad.report(only), &only);
         assert_eq!(names(&changes.not_asked), ["tcp-syncookies"]);
         let changes = between(&bad, &well);
         assert_eq!(names(&changes.fixed), ["tcp-syncookies"]);

@@ -15,12 +15,12 @@ pub struct RawOption<'a> {
 /// Options one by one, without padding and what is behind their end. After an error there are no
 /// more.
 #[derive(Clone, Debug)]
-pub struct Options<'a> {
+pub struct HeaderOptions<'a> {
     layer: Layer,
     rest: &'a [u8],
 }
 
-impl<'a> Options<'a> {
+impl<'a> HeaderOptions<'a> {
     pub(crate) fn new(layer: Layer, bytes: &'a [u8]) -> Self {
         Self { layer, rest: bytes }
     }
@@ -32,7 +32,7 @@ impl<'a> Options<'a> {
     }
 }
 
-impl<'a> Iterator for Options<'a> {
+impl<'a> Iterator for HeaderOptions<'a> {
     type Item = Result<RawOption<'a>, Malformed>;
 
     fn next(&mut self) -> Option<Self::Item> {

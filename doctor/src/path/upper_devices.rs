@@ -41,8 +41,8 @@ pub(super) fn bundles(one: &Interface) -> bool {
     is_of(one, &BUNDLES)
 }
 
-/// The device that it lies upon, where that is in this namespace.
-pub(super) fn below<'a>(network: &'a Network, one: &Interface) -> Option<&'a Interface> {
+/// The device that it lies upper_devices, where that is in this namespace.
+pub(super) fn lower<'a>(network: &'a Network, one: &Interface) -> Option<&'a Interface> {
     let here = is_carried(one) && !one.link.lower_elsewhere;
     one.link.lower.filter(|_| here).and_then(|ifindex| network.interface_by_index(ifindex))
 }
@@ -62,7 +62,7 @@ pub(super) fn received(facts: &Facts, one: &Interface) -> u64 {
 
 pub(super) fn uppers(samples: &Samples, ifindex: u32) -> Vec<Upper> {
     let Ok(network) = samples.facts.network() else { return Vec::new() };
-    let upon = |one: &&Interface| below(network, one).is_some_and(|it| it.link.ifindex == ifindex);
+    let upon = |one: &&Interface| lower(network, one).is_some_and(|it| it.link.ifindex == ifindex);
     let upper = |one: &Interface| Upper {
         interface: one.link.name.clone(),
         kind: one.link.kind.clone().unwrap_or_default(),
@@ -77,7 +77,7 @@ pub(super) fn notes(samples: &Samples) -> Vec<String> {
     let Ok(network) = samples.facts.network() else { return Vec::new() };
     let one = samples.interface;
     let mut notes = Vec::new();
-    if is_carried(one) && below(network, one).is_none() {
+    if is_carried(one) && lower(network, one).is_none() {
         notes.push(
             "the device that it lies upon is in another network namespace: look there".into(),
         );
