@@ -4,16 +4,16 @@ mod devices;
 mod origin;
 mod processes;
 mod session;
-mod tools;
 
 use std::fs;
+use std::process::{Command, Stdio};
 
 use ringway_host::netlink::xdp_sockets::{self, XdpSocket};
 use ringway_host::netlink::{counters, qdiscs, queues, sockets, xdp_features};
 use ringway_host::{Host, Source};
 
 use crate::Sample;
-use crate::sample::Unread;
+use crate::sample::{ROOT_ALONE, Unread};
 
 pub use origin::{Namespace, Origin};
 pub use processes::{POLLERS, PROCESSES, Process};
@@ -22,6 +22,11 @@ pub use session::SESSION;
 /// Queues for received packets, and who polls them.
 pub const QUEUES: &str = "/netlink/queues.json";
 pub const QUEUE_COUNTS: &str = "/netlink/queue_counts.json";
+
+/// `nft -j -t list ruleset`, without the elements of sets.
+const RULES: &str = "/tools/nft.json";
+/// More than this nobody wants to carry about.
+const MOST_RULES: usize = 32 << 20;
 
 /// What counts, and so is read twice; the protocols' counters close to those of the devices, which
 /// come next.
@@ -147,7 +152,7 @@ fn counted(sample: &mut Sample) {
     sample.put_json("/netlink/xdp_sockets.json", xdp_sockets());
     put_known(sample, QUEUE_COUNTS, queues::counts());
     // Takes longest: the others are to be close together.
-    tools::rules(sample);
+    rules(sample);
 }
 
 /// A kernel that cannot list them still counts them.
@@ -175,6 +180,28 @@ fn sockets_of_xdp(protocols: &str) -> Option<u64> {
     let mut words = lines.find_map(|mut words| (words.next() == Some("XDP")).then_some(words))?;
     // protocol, size, sockets
     Some(words.nth(1).and_then(|count| count.parse().ok()).unwrap_or(u64::MAX))
+}
+
+/// The rules of nftables, which only a tool tells, or why not.
+fn rules(sample: &mut Sample) {
+    // Not on the PATH of plain users, and of some services.
+    let path = std::env::var("PATH").unwrap_or_default() + ":/usr/sbin:/sbin";
+    let mut command = Command::new("nft");
+    command.args(["-j", "-t", "list", "ruleset"]).env("PATH", path).stdin(Stdio::null());
+    match command.output() {
+        Ok(said) if said.status.success() && said.stdout.len() <= MOST_RULES => {
+            sample.put(RULES, String::from_utf8_lossy(&said.stdout));
+        }
+        Ok(said) if said.status.success() => sample.miss(RULES, "more rules than can be collected"),
+        Ok(said) => {
+            let why = String::from_utf8_lossy(&said.stderr);
+            match why.lines().next().unwrap_or("no answer") {
+                why if why.contains("must be root") => sample.miss(RULES, ROOT_ALONE),
+                why => sample.miss(RULES, format!("nft: {why}")),
+            }
+        }
+        Err(error) => sample.miss(RULES, format!("nft cannot be run: {error}")),
+    }
 }
 
 /// Some kernels do not have this; then the sample says so.

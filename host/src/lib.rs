@@ -10,7 +10,12 @@ mod error;
 pub mod ethtool;
 pub mod firewall;
 mod fix;
-pub mod machine;
+/// The machine: the files of /proc and /sys, sysctls, the kernel and its memory.
+pub mod machine {
+    pub(crate) mod host;
+    pub(crate) mod source;
+    pub mod system;
+}
 pub mod neighbour_packets;
 pub mod netlink;
 mod network;
@@ -22,6 +27,7 @@ pub use error::Error;
 pub use fix::{Fix, SysctlValue, quoted, sysctl_name};
 pub use machine::host::{Host, NETWORK};
 pub use machine::source::{Files, Source};
+pub use machine::system::trim_memory;
 pub use neighbour_packets::announce::announce;
 pub use neighbour_packets::who_has::who_has;
 pub use netlink::monitor::{MonitorThread, NetlinkChange, NetlinkMonitor};

@@ -40,7 +40,7 @@ fn config(forward: &str, own: bool) -> Config {
     );
     let config = parse(&text, "scale.toml").unwrap();
     drop(text);
-    ringway_host::machine::memory::trim();
+    ringway_host::trim_memory();
     config
 }
 

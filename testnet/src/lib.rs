@@ -37,9 +37,8 @@ mod wait;
 
 pub use error::Error;
 pub use link::{End, Link, VethOptions, bridge, veth};
-pub use namespace::Namespace;
-pub use namespace::mounts::private_run;
 pub use namespace::process::{Child, Finished};
+pub use namespace::{Namespace, private_run};
 pub use nginx::Nginx;
 pub use owner::keep_everything;
 pub use pass::{XdpReceive, attach_generic_pass, attach_pass, detach_pass, enable_napi};

@@ -104,11 +104,35 @@ mod builder;
 pub mod checksum;
 mod header;
 mod line;
-mod link;
+mod link {
+    pub mod arp;
+    pub mod ethernet;
+    pub mod frame;
+    pub mod mac;
+    pub mod vlan;
+}
 mod malformed;
-mod network;
-mod transport;
-mod tunnel;
+mod network {
+    pub mod extension;
+    pub mod header_options;
+    pub mod icmp;
+    pub mod icmpv6;
+    pub mod ip;
+    pub mod ipv4;
+    pub mod ipv6;
+    pub mod nd;
+    pub mod protocol;
+}
+mod transport {
+    pub mod tcp;
+    pub mod tcp_options;
+    pub mod udp;
+}
+mod tunnel {
+    pub mod gre;
+    pub mod gue;
+    pub mod vxlan;
+}
 
 pub use builder::{BuildError, Builder};
 pub use checksum::{Pseudo, Sum};

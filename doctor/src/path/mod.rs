@@ -15,21 +15,42 @@ mod queues;
 mod steps;
 #[cfg(test)]
 mod tests;
-mod trace;
 mod upper_devices;
 
 use ringway_host::netlink::counters::Stats;
 use ringway_host::netlink::qdiscs::Qdisc;
 use ringway_host::{Interface, Seen, SeenAt};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::{Facts, Unknown};
 
 pub use balance::PacketBalance;
 pub use queues::{Processor, Queue};
 pub use steps::{RECEIVE, SEND, Shown, Step};
-pub use trace::{TRACE, Trace};
 pub use upper_devices::Upper;
+
+/// Where it is in a sample.
+pub const TRACE: &str = "/trace/packets.json";
+
+/// Everything that was seen in a network namespace.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Trace {
+    pub seen: Vec<Seen>,
+    /// Packets that there was no room to count.
+    pub uncounted: u64,
+}
+
+impl Trace {
+    /// Of an interface, at one place.
+    fn at(&self, at: SeenAt, ifindex: u32) -> impl Iterator<Item = &Seen> {
+        self.seen.iter().filter(move |seen| seen.at == at && seen.ifindex == ifindex)
+    }
+
+    /// How many of them.
+    fn sum(&self, at: SeenAt, ifindex: u32) -> u64 {
+        self.at(at, ifindex).map(Seen::all).sum()
+    }
+}
 
 /// What a number is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]

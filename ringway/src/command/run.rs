@@ -7,7 +7,7 @@ use crate::logging;
 /// Runs until told to stop.
 pub fn main(args: &RunArgs) -> anyhow::Result<Exit> {
     let config = ringway_config::load(&args.config.config)?;
-    ringway_host::machine::memory::trim();
+    ringway_host::trim_memory();
     logging::start(config.log, args.log.as_deref())?;
     ringway_daemon::daemon::run(config, crate::version::commit())?;
     Ok(Exit::Done)

@@ -1,7 +1,6 @@
 //! A network namespace with a name, removed with its last handle.
 
 pub(crate) mod ip;
-pub(crate) mod mounts;
 pub(crate) mod process;
 
 use std::ffi::OsStr;
@@ -15,7 +14,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
 use rustix::fs::{FlockOperation, flock};
-use rustix::mount::{MountPropagationFlags, mount_bind, mount_bind_recursive, mount_change};
+use rustix::mount::{
+    MountFlags, MountPropagationFlags, mount, mount_bind, mount_bind_recursive, mount_change,
+};
 use rustix::process::{
     Resource, Rlimit, Signal, getppid, getrlimit, set_parent_process_death_signal, setrlimit,
 };
@@ -94,7 +95,7 @@ impl Namespace {
 
     /// [`Namespace::run`] with the namespace's own sysfs at /sys, as `ip netns exec` mounts it.
     pub fn run_with_sysfs<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T> {
-        self.run(|| mounts::own_sysfs().map(|()| work()))?
+        self.run(|| own_sysfs().map(|()| work()))?
     }
 
     /// Moves the **calling thread** into the namespace, for good. For threads of your own; never
@@ -253,4 +254,27 @@ fn raise_open_files() {
     let now = getrlimit(Resource::Nofile);
     let current = now.maximum.unwrap_or(ENOUGH).min(ENOUGH);
     let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(current), maximum: now.maximum });
+}
+
+/// Gives this process a /run of its own. Names of namespaces are kept there, so they go with the
+/// process and its children, however these end. Call it before the first thread and the first
+/// namespace. Needs root.
+pub fn private_run() -> Result<()> {
+    mount_alone("tmpfs", "/run")
+}
+
+/// Shows the calling thread the sysfs of its network namespace, as `ip netns exec` does.
+fn own_sysfs() -> Result<()> {
+    mount_alone("sysfs", "/sys")
+}
+
+fn mount_alone(kind: &str, place: &'static str) -> Result<()> {
+    let alone = || -> io::Result<()> {
+        // SAFETY: the mounts of this thread change, and of threads that it starts later; no
+        // descriptor table and no memory is unshared.
+        unsafe { unshare_unsafe(UnshareFlags::NEWNS) }?;
+        mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
+        Ok(mount(kind, place, kind, MountFlags::empty(), None)?)
+    };
+    alone().map_err(|source| Error::file("mounting", place, source))
 }

@@ -1,7 +1,5 @@
 //! Rules about the interfaces of `[node] interfaces`.
 
-pub(crate) mod drivers;
-
 use ringway_api::node::{leftovers, netns_hint};
 use ringway_config::{Config, Located};
 use ringway_doctor::{Outcome, Report, Severity};
@@ -23,7 +21,7 @@ pub fn check(config: &Config, facts: &MachineState, report: &mut Report) {
         foreign(facts, link, report);
         virtual_routers(facts, link, report);
         mode(config, facts, link, report);
-        drivers::check(config, facts, link, report);
+        driver(config, facts, link, report);
     }
 }
 
@@ -308,16 +306,16 @@ fn mode(config: &Config, facts: &MachineState, link: &Link, report: &mut Report)
             "{now} now, and auto keeps it over a restart; write xdp_mode = \"native\" or \"generic\" to \
              change it, or `ringway detach` first"
         ),
-        (None, None) if drivers::has_native(facts, link) == Some(false) => {
+        (None, None) if has_native(facts, link) == Some(false) => {
             format!("auto: generic, because driver {driver} has no native XDP")
         }
-        (Some(XdpMode::Native), None) if drivers::has_native(facts, link) == Some(false) => {
+        (Some(XdpMode::Native), None) if has_native(facts, link) == Some(false) => {
             let reason = format!("native, as configured, but driver {driver} has no native XDP");
             let fix = "write xdp_mode = \"auto\" or \"generic\" under [node]";
             let failed = Outcome::crit(XdpMode::Native.name(), reason).advice(fix);
             return report.push("xdp-mode", at(config, &config.node.xdp_mode, failed));
         }
-        (None, None) if drivers::has_native(facts, link) == Some(true) => {
+        (None, None) if has_native(facts, link) == Some(true) => {
             format!("auto: native, driver {driver} has it; generic where another interface cannot")
         }
         (None, None) => format!(
@@ -334,3 +332,60 @@ fn mode(config: &Config, facts: &MachineState, link: &Link, report: &mut Report)
 
 pub(super) const OR_GENERIC: &str =
     "or write xdp_mode = \"generic\" under [node], which needs nothing of it";
+
+/// Drivers with native XDP that make their queues anew when the first program comes and when the
+/// last one goes, most of them with the link down meanwhile. That a program is swapped they do not
+/// notice.
+const RESETTING: [&str; 16] = [
+    "bnxt_en",
+    "ena",
+    "fm10k",
+    "hinic3",
+    "i40e",
+    "iavf",
+    "ice",
+    "idpf",
+    "igb",
+    "igc",
+    "ixgbe",
+    "ixgbevf",
+    "mlx4_en",
+    "mlx5_core",
+    "nfp",
+    "qede",
+];
+
+/// What its driver does when a program comes, and at what cost.
+fn driver(config: &Config, facts: &MachineState, link: &Link, report: &mut Report) {
+    if is_stacked(link) || link.is_layer3() || facts.tagged_on(config, link).is_some() {
+        return;
+    }
+    let Some(driver) = facts.drivers.get(&link.name) else { return };
+    if generic(config, facts, link) {
+        return report.ok("link-reset", &link.name, "generic mode is nothing to the driver");
+    }
+    reset(facts, link, driver, report);
+}
+
+/// Whether the driver has native XDP; `None` where the kernel cannot tell without trying.
+pub fn has_native(facts: &MachineState, link: &Link) -> Option<bool> {
+    facts.features.get(&link.name).map(|features| features.native())
+}
+
+fn reset(facts: &MachineState, link: &Link, driver: &str, report: &mut Report) {
+    if attached(facts, link).is_some() {
+        let reason = "attached already: programs are swapped without the driver's noticing";
+        return report.ok("link-reset", &link.name, reason);
+    }
+    if !RESETTING.contains(&driver) || has_native(facts, link) == Some(false) {
+        let reason = format!("driver {driver} is not known to stop for a program");
+        return report.ok("link-reset", &link.name, reason);
+    }
+    let reason = format!(
+        "driver {driver} makes its queues anew when the first program comes and when the last one goes: \
+         up to some seconds without a packet, and the switch may see the link go down"
+    );
+    let fix = "start (and `ringway detach`) when that does no harm; a restart of the daemon swaps the \
+               program and does none; or write xdp_mode = \"generic\" under [node]";
+    report.push("link-reset", Outcome::warn(&link.name, reason).advice(fix));
+}

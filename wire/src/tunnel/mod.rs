@@ -1,5 +1,0 @@
-//! Tunnels.
-
-pub(crate) mod gre;
-pub mod gue;
-pub(crate) mod vxlan;
