@@ -13,7 +13,7 @@ use ringway_engine::ports::{Memory, Pcap};
 use ringway_engine::stamp::Clock;
 use ringway_engine::{App, Burst, Cycles, Port as _, Reason, Verdict, Worker, WorkerOptions};
 use ringway_measure::generate::{
-    Checked, Checker, Flows, Generated, Generator, GeneratorControl, Rate, Recipe, Template,
+    Checker, Flows, Generator, GeneratorControl, Rate, ReceiveCounts, Recipe, Template, Traffic,
     Transport,
 };
 use ringway_wire::Mac;
@@ -41,9 +41,9 @@ fn recipe(sizes: &[u16]) -> Recipe {
     }
 }
 
-fn generated(count: u64) -> Generated {
+fn generated(count: u64) -> Traffic {
     let recipe = recipe(&[60, 590, 1514]);
-    Generated {
+    Traffic {
         templates: recipe.templates().unwrap(),
         flows: Some(Flows::of(&recipe)),
         stream: STREAM,
@@ -107,7 +107,7 @@ impl App for Bad {
 fn what_is_lost_late_or_twice_is_counted_exactly() {
     const PACKETS: u64 = 100_000;
     let (pool, clock, control) = (pool(2048), Clock::new(), Arc::new(GeneratorControl::default()));
-    let checked = Arc::new(Mutex::new(Checked::new(&[STREAM])));
+    let checked = Arc::new(Mutex::new(ReceiveCounts::new(&[STREAM])));
     let (from, to) = Memory::pair("a", &pool, 256).unwrap();
     let (out, end) = Memory::pair("b", &pool, 256).unwrap();
     let options = WorkerOptions::default();
@@ -167,7 +167,7 @@ fn frames_as_they_are_and_strangers() {
     let pool = pool(256);
     let (mut outside, inside) = Memory::pair("a", &pool, 64).unwrap();
     let frame = vec![8; 98];
-    let generated = Generated {
+    let generated = Traffic {
         templates: vec![Template::fixed(frame.clone()), Template::fixed(vec![7; 20])],
         flows: None,
         ..generated(3)
@@ -179,7 +179,7 @@ fn frames_as_they_are_and_strangers() {
     worker.round().unwrap();
     let mut batch = Batch::new(8);
     assert_eq!(outside.rx_burst(&mut batch).unwrap(), 3);
-    let mut checked = Checked::new(&[]);
+    let mut checked = ReceiveCounts::new(&[]);
     for (packet, expected) in batch.iter().zip([&frame[..], &[7; 20], &frame]) {
         assert_eq!(packet.data(), expected);
         checked.take(packet.data(), 0);
@@ -194,8 +194,7 @@ fn at_a_rate_until_it_is_stopped() {
     let pool = pool(256);
     let (mut outside, inside) = Memory::pair("a", &pool, 64).unwrap();
     let control = Arc::new(GeneratorControl::default());
-    let generated =
-        Generated { rate: Some(Rate::Bits(8 * 2164 * 500)), count: None, ..generated(0) };
+    let generated = Traffic { rate: Some(Rate::Bits(8 * 2164 * 500)), count: None, ..generated(0) };
     let generator = Generator::new(generated, Clock::new(), control.clone());
     let mut worker =
         Worker::new(pool.clone(), vec![Box::new(inside)], generator, WorkerOptions::default());
@@ -218,7 +217,7 @@ fn at_a_rate_until_it_is_stopped() {
 #[test]
 fn nothing_is_allocated_for_packets() {
     let (pool, clock) = (pool(1024), Clock::new());
-    let checked = Arc::new(Mutex::new(Checked::new(&[STREAM])));
+    let checked = Arc::new(Mutex::new(ReceiveCounts::new(&[STREAM])));
     let (from, to) = Memory::pair("a", &pool, 256).unwrap();
     let generator = Generator::new(generated(1_000_000), clock, Arc::default());
     let checker = Checker::new(clock, checked.clone());

@@ -13,7 +13,9 @@ use ringway_engine::{
     App, AppFactory, Engine, EngineConfig, EngineError, Idle, PortSpec, WorkerConfig,
     WorkerOptions, engine_on,
 };
-use ringway_measure::generate::{Checked, Checker, Generated, Generator, GeneratorControl, live};
+use ringway_measure::generate::{
+    Checker, Generator, GeneratorControl, ReceiveCounts, Traffic, live,
+};
 use ringway_xsk::{Chunk, UmemConfig};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -61,7 +63,7 @@ struct Run<'a> {
     engine: Option<Engine>,
     live: Option<JoinHandle<Result<(), ringway_measure::Error>>>,
     control: Arc<GeneratorControl>,
-    checked: Arc<Mutex<Checked>>,
+    checked: Arc<Mutex<ReceiveCounts>>,
     start: Instant,
     log: Log,
     stream: u16,
@@ -71,12 +73,12 @@ struct Run<'a> {
 impl<'a> Run<'a> {
     fn start(
         args: &'a GenArgs,
-        generated: Option<Generated>,
+        generated: Option<Traffic>,
         signals: Signals,
     ) -> anyhow::Result<Self> {
         let (clock, control) = (Clock::new(), Arc::<GeneratorControl>::default());
         let stream = generated.as_ref().map(|generated| generated.stream);
-        let checked = Arc::new(Mutex::new(Checked::new(stream.as_slice())));
+        let checked = Arc::new(Mutex::new(ReceiveCounts::new(stream.as_slice())));
         let longest = generated.iter().flat_map(|generated| &generated.templates);
         let longest = longest.map(|template| template.frame().len()).max().unwrap_or(0);
         let mut workers = Vec::new();
@@ -246,7 +248,7 @@ fn hindrances(args: &GenArgs, longest: usize) -> Vec<String> {
 fn sender(
     cpu: Option<usize>,
     port: &PortSpec,
-    generated: Generated,
+    generated: Traffic,
     clock: Clock,
     control: &Arc<GeneratorControl>,
 ) -> WorkerConfig {
@@ -271,6 +273,6 @@ fn config(args: &GenArgs, longest: usize) -> EngineConfig {
 }
 
 /// Counts that are whole, whoever panicked.
-fn lock(checked: &Mutex<Checked>) -> MutexGuard<'_, Checked> {
+fn lock(checked: &Mutex<ReceiveCounts>) -> MutexGuard<'_, ReceiveCounts> {
     checked.lock().unwrap_or_else(PoisonError::into_inner)
 }

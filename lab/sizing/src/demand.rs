@@ -56,7 +56,7 @@ pub struct Demand {
     /// Bits a second, one way.
     pub bandwidth_bits: f64,
     /// Machines that each asks for.
-    pub asked: Asked,
+    pub asked: MachineShares,
     /// Machines without a spare one.
     pub machines: u64,
     /// The resource that needs so many.
@@ -65,7 +65,7 @@ pub struct Demand {
 
 /// Machines that each resource needs, as fractions.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Asked {
+pub struct MachineShares {
     /// Processor time of packets.
     pub cores: f64,
     /// Sockets, state, flows.
@@ -126,7 +126,7 @@ pub(crate) fn demand(workload: &Workload, costs: &Costs, road: IoPath) -> Option
     let machine = &workload.machine;
     let bandwidth = workload.bandwidth_bits();
     let own = cores(cost.ns, rate);
-    let asked = Asked {
+    let asked = MachineShares {
         cores: (own + attack) / (f64::from(machine.cores) * workload.share),
         memory: (kernel_bytes + state_bytes) / (machine.memory_bytes as f64 * MEMORY),
         bandwidth: bandwidth / (machine.link_bits as f64 * LINK),
@@ -154,7 +154,7 @@ fn whole(machines: f64) -> u64 {
     ((machines - 1e-9).ceil() as u64).max(1)
 }
 
-impl Asked {
+impl MachineShares {
     /// Machines that there are whatever packets cost.
     pub(crate) fn anyway(&self) -> u64 {
         whole(self.memory.max(self.bandwidth).max(self.ports))

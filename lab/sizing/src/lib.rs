@@ -23,7 +23,7 @@ mod workload;
 pub use answer::changes::InputChange;
 pub use answer::{Answer, IoPathSize, Line, Unit, size};
 pub use costs::{BytesCost, Costs, IoPath, NsCost, SPREAD};
-pub use demand::{Asked, DEFAULT_PORTS, Demand, Limit};
+pub use demand::{DEFAULT_PORTS, Demand, Limit, MachineShares};
 pub use workload::{Machine, Work, Workload};
 
 /// Why there is no answer.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::benches::lb::captured;
+use crate::benches::lb::capture_rates;
 use crate::benches::packet::residue;
 use crate::harness::median::median;
 use crate::harness::{Figures, Harness, Repeated, Scenario};
@@ -63,7 +63,7 @@ impl Scenario for Capture {
             Ok(())
         })?;
         let rates =
-            captured::measure(rounds, Duration::from_secs(seconds), &self.ringway, harness)?;
+            capture_rates::measure(rounds, Duration::from_secs(seconds), &self.ringway, harness)?;
         Ok(CaptureFigures {
             pps_off: median(&rates.off),
             pps_on: median(&rates.on),

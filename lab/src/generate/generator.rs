@@ -9,8 +9,8 @@ use std::time::Duration;
 use ringway_engine::stamp::{Clock, Stamp};
 use ringway_engine::{App, Burst, Cycles, Reason, Verdict};
 
-use super::checked::Checked;
 use super::pace::Pace;
+use super::receive_counts::ReceiveCounts;
 use super::recipe::template::{Flows, Template};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,7 +39,7 @@ impl Rate {
 
 /// The traffic to be sent.
 #[derive(Clone, Debug)]
-pub struct Generated {
+pub struct Traffic {
     /// Frames that take turns, at least one.
     pub templates: Vec<Template>,
     /// Of a recipe's frames; none for such that are sent as they are.
@@ -55,7 +55,7 @@ pub struct Generated {
 
 /// The work of a generator so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Made {
+pub struct SendProgress {
     /// Packets that were made; their sequence numbers are below this.
     pub packets: u64,
     pub bytes: u64,
@@ -71,17 +71,17 @@ pub struct Made {
 /// The state that a generator shares with its watcher.
 #[derive(Debug, Default)]
 pub struct GeneratorControl {
-    made: Mutex<Made>,
+    made: Mutex<SendProgress>,
     stop: AtomicBool,
 }
 
 impl GeneratorControl {
-    pub fn made(&self) -> Made {
+    pub fn made(&self) -> SendProgress {
         *self.made.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The same, by whoever does it.
-    pub fn set_made(&self, made: Made) {
+    pub fn set_made(&self, made: SendProgress) {
         *self.made.lock().unwrap_or_else(PoisonError::into_inner) = made;
     }
 
@@ -107,22 +107,22 @@ const NAP: Duration = Duration::from_millis(1);
 /// would keep no rate: it wants [`ringway_engine::Idle::Latency`], and sleeps by itself where packets are
 /// far apart.
 pub struct Generator {
-    generated: Generated,
+    generated: Traffic,
     clock: Clock,
     control: Arc<GeneratorControl>,
     pace: Option<Pace>,
     next: usize,
     start: Option<u64>,
-    made: Made,
+    made: SendProgress,
     ended: Option<u64>,
 }
 
 impl Generator {
     /// Begins with its first round. The clock should be that of the receiver.
-    pub fn new(generated: Generated, clock: Clock, control: Arc<GeneratorControl>) -> Self {
+    pub fn new(generated: Traffic, clock: Clock, control: Arc<GeneratorControl>) -> Self {
         let most = generated.templates.iter().map(|t| t.frame().len()).max().unwrap_or(0);
         let pace = generated.rate.map(|rate| Pace::new(rate.per_second(), rate.units(most)));
-        let made = Made::default();
+        let made = SendProgress::default();
         Self { generated, clock, control, pace, next: 0, start: None, made, ended: None }
     }
 
@@ -233,13 +233,13 @@ impl App for Generator {
 /// Takes all that comes, and counts it by what it is stamped with.
 pub struct Checker {
     clock: Clock,
-    checked: Arc<Mutex<Checked>>,
+    checked: Arc<Mutex<ReceiveCounts>>,
 }
 
 impl Checker {
     /// Counts in `checked`, which others may look at meanwhile; it is locked once a burst. The
     /// clock should be that of the generator.
-    pub fn new(clock: Clock, checked: Arc<Mutex<Checked>>) -> Self {
+    pub fn new(clock: Clock, checked: Arc<Mutex<ReceiveCounts>>) -> Self {
         Self { clock, checked }
     }
 }

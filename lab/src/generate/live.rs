@@ -12,7 +12,7 @@ use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{ErrorKind, MapCore, MapFlags, ProgramInput};
 use ringway_engine::stamp::{Clock, Stamp};
 
-use super::generator::{Generated, GeneratorControl, Made};
+use super::generator::{GeneratorControl, SendProgress, Traffic};
 use super::pace::Pace;
 use crate::{Error, Result};
 
@@ -43,7 +43,7 @@ const CALLS: u64 = 500;
 /// # Errors
 /// Where the program cannot be loaded or run.
 pub fn run(
-    generated: &Generated,
+    generated: &Traffic,
     ifindex: u32,
     clock: Clock,
     control: &GeneratorControl,
@@ -89,7 +89,7 @@ fn since_1970(clock: Clock) -> i64 {
 
 struct Sender<'a> {
     skel: skeleton::LiveSkel<'a>,
-    generated: &'a Generated,
+    generated: &'a Traffic,
     control: &'a GeneratorControl,
     clock: Clock,
 }
@@ -98,7 +98,7 @@ impl Sender<'_> {
     fn send(&mut self, frame: &[u8]) -> Result<()> {
         let units = self.generated.rate.map_or(0, |rate| rate.units(frame.len()));
         let mut pace = self.generated.rate.map(|rate| Pace::new(rate.per_second(), units));
-        let (start, mut made) = (self.clock.now(), Made::default());
+        let (start, mut made) = (self.clock.now(), SendProgress::default());
         let per_second = self.generated.rate.map_or(0, |rate| rate.per_second() / units.max(1));
         let enough = (per_second / CALLS).max(1);
         let last = self.generated.duration.unwrap_or(Duration::MAX).as_nanos();

@@ -4,7 +4,7 @@
 pub(crate) mod cpu;
 pub(crate) mod machine;
 pub(crate) mod median;
-pub(crate) mod named;
+pub(crate) mod named_enum;
 pub(crate) mod plot;
 pub(crate) mod report;
 pub(crate) mod table;

@@ -10,7 +10,7 @@ use ringway_engine::{Port as _, PortSpec};
 use ringway_host::netlink::{addresses, neighbours, routes};
 use ringway_host::{Interface, who_has};
 use ringway_measure::generate::{
-    Addresses, Flows, Generated, Recipe, SIZES, Template, Transport, live,
+    Addresses, Flows, Recipe, SIZES, Template, Traffic, Transport, live,
 };
 use ringway_terminal::error::Error;
 use ringway_wire::Mac;
@@ -33,7 +33,7 @@ const MOST_BYTES: usize = 256 << 20;
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// All that is to be sent.
-pub(super) fn generated(args: &GenArgs, port: &GenPort) -> anyhow::Result<Generated> {
+pub(super) fn generated(args: &GenArgs, port: &GenPort) -> anyhow::Result<Traffic> {
     let (templates, flows) = match &args.packets {
         packets if !packets.pcap.is_empty() => {
             if let GenPort::Live(_) = port {
@@ -59,7 +59,7 @@ pub(super) fn generated(args: &GenArgs, port: &GenPort) -> anyhow::Result<Genera
         check_live(name, &templates)?;
     }
     let (rate, count, duration) = (args.rate, args.count, args.seconds);
-    Ok(Generated { templates, flows, stream: stream(), rate, count, duration })
+    Ok(Traffic { templates, flows, stream: stream(), rate, count, duration })
 }
 
 /// A capture that is sent stays as it is.

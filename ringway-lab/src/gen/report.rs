@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use ringway_engine::Reason;
 use ringway_engine::status::{Dropped, PortStatus};
-use ringway_measure::generate::{Checked, Latency, Made, StreamChecked};
+use ringway_measure::generate::{Latency, ReceiveCounts, SendProgress, StreamCounts};
 use ringway_terminal::text::counted;
 use serde::Serialize;
 
@@ -105,8 +105,8 @@ impl GenReport {
     pub(super) fn new(
         args: &GenArgs,
         stream: u16,
-        made: &Made,
-        checked: &Checked,
+        made: &SendProgress,
+        checked: &ReceiveCounts,
         ended: &[ringway_engine::WorkerReport],
         intervals: Vec<Interval>,
     ) -> Self {
@@ -160,7 +160,7 @@ impl Sent {
         port: &GenPort,
         stream: u16,
         count: Option<u64>,
-        made: &Made,
+        made: &SendProgress,
         sent: u64,
         dropped: Vec<Dropped>,
     ) -> Self {
@@ -194,7 +194,7 @@ impl Sent {
 }
 
 /// Packets that were intended, and which share of them was sent. With a count never more than that.
-fn intended(made: &Made, sent: u64, count: Option<u64>) -> (u64, f64) {
+fn intended(made: &SendProgress, sent: u64, count: Option<u64>) -> (u64, f64) {
     match by_rate(made, sent).min(count.unwrap_or(u64::MAX)) {
         0 if sent == 0 && made.intended_units > 0 => (0, 0.0),
         0 => (0, 1.0),
@@ -204,7 +204,7 @@ fn intended(made: &Made, sent: u64, count: Option<u64>) -> (u64, f64) {
 
 /// Packets that the rate allowed in the time it took; without a rate those that were sent. Bits are
 /// turned into packets by the mean of those that were made.
-fn by_rate(made: &Made, sent: u64) -> u64 {
+fn by_rate(made: &SendProgress, sent: u64) -> u64 {
     match (made.intended_units, made.units) {
         (0, _) => sent,
         (_, 0) => 0,
@@ -215,7 +215,7 @@ fn by_rate(made: &Made, sent: u64) -> u64 {
     }
 }
 
-fn kept_rate(made: &Made, sent: u64, count: Option<u64>) -> bool {
+fn kept_rate(made: &SendProgress, sent: u64, count: Option<u64>) -> bool {
     // The next packet, which cannot be sent yet, is not missed. In the round that sends the last of
     // a count, the rate mostly allows more than is left.
     let spare = if count == Some(sent) { LAST_ROUND } else { 1 };
@@ -225,9 +225,9 @@ fn kept_rate(made: &Made, sent: u64, count: Option<u64>) -> bool {
 
 impl Received {
     /// `sent`: what is known to have been sent, all of the first stream.
-    fn new(args: &GenArgs, checked: &Checked, sent: Option<u64>) -> Self {
+    fn new(args: &GenArgs, checked: &ReceiveCounts, sent: Option<u64>) -> Self {
         let streams = checked.streams();
-        let sum = |of: fn(&StreamChecked) -> u64| streams.iter().map(of).sum::<u64>();
+        let sum = |of: fn(&StreamCounts) -> u64| streams.iter().map(of).sum::<u64>();
         let unique = checked.unique_packets();
         let missing = sum(|stream| stream.sequence.missing());
         let lost = match (sent, streams.first()) {
@@ -237,7 +237,7 @@ impl Received {
             }
             _ => missing,
         };
-        let stream = |one: &StreamChecked| Stream {
+        let stream = |one: &StreamCounts| Stream {
             stream: one.stream,
             unique_packets: one.sequence.unique(),
             missing_packets: one.sequence.missing(),
@@ -375,7 +375,7 @@ impl Log {
     }
 
     /// Says how it goes, if it is time to.
-    pub(super) fn tick(&mut self, args: &GenArgs, made: &Made, received: u64) {
+    pub(super) fn tick(&mut self, args: &GenArgs, made: &SendProgress, received: u64) {
         let (since, intended_before, sent_before, received_before) = self.last;
         let passed = since.elapsed();
         if made.finished || self.every.is_none_or(|every| passed < every) {
@@ -415,13 +415,13 @@ mod tests {
 
     #[test]
     fn no_more_than_the_count_is_intended() {
-        let made = |intended_units| Made {
+        let made = |intended_units| SendProgress {
             packets: 1000,
             units: 1000,
             intended_units,
             ns: 1_000_000,
             finished: true,
-            ..Made::default()
+            ..SendProgress::default()
         };
         assert_eq!(intended(&made(1015), 1000, Some(1000)), (1000, 1.0));
         assert!(kept_rate(&made(1015), 1000, Some(1000)));
@@ -431,7 +431,7 @@ mod tests {
         // Ended by its time.
         let (wanted, share) = intended(&made(1015), 1000, Some(5000));
         assert!(wanted == 1015 && share < KEPT && !kept_rate(&made(1015), 1000, Some(5000)));
-        assert_eq!(intended(&Made::default(), 0, None), (0, 1.0));
+        assert_eq!(intended(&SendProgress::default(), 0, None), (0, 1.0));
     }
 
     #[test]

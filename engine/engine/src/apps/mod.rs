@@ -12,6 +12,6 @@ pub use self::{
     datagram::{Datagram, UdpEcho},
     host::{Host, Icmp, is_host},
     l2fwd::{L2fwd, Macs},
-    ping::{Answered, AskError, Asked, Ping, Pinged, Times},
+    ping::{Ping, PingConfig, PingError, PingReply, PingResults, Times},
     source::{Sink, Source},
 };

@@ -21,7 +21,7 @@ use crate::status::reason::Reason;
 
 /// The address to ask, and how often.
 #[derive(Clone, Copy, Debug)]
-pub struct Asked {
+pub struct PingConfig {
     /// An address on the link.
     pub address: IpAddr,
     /// Time from one request to the next.
@@ -35,7 +35,7 @@ pub struct Asked {
 /// Why an address cannot be asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum AskError {
+pub enum PingError {
     #[error(
         "{0} cannot be asked from an address of the other family; give the host one of its own"
     )]
@@ -53,7 +53,7 @@ enum Tuple {
 
 /// The results so far.
 #[derive(Clone, Debug)]
-pub struct Pinged {
+pub struct PingResults {
     /// Where the address was found.
     pub mac: Option<Mac>,
     /// Questions where it is, of ARP or neighbour discovery.
@@ -66,14 +66,14 @@ pub struct Pinged {
     /// Of each answer that came for the first time, in nanoseconds.
     pub rtt: Times,
     /// Answers that nobody has looked at yet, as far as there is room.
-    pub latest: VecDeque<Answered>,
+    pub latest: VecDeque<PingReply>,
     sequence: Sequence,
     /// By which all workers measure.
     clock: Clock,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub struct Answered {
+pub struct PingReply {
     /// Bytes of the message of ICMP.
     pub bytes: usize,
     /// The request's number, from 1.
@@ -129,7 +129,7 @@ const PATIENCE: u64 = 1_000_000_000;
 /// Questions that nobody answers, where only so many requests are wanted.
 const QUESTIONS: u64 = 3;
 
-impl Pinged {
+impl PingResults {
     pub fn new() -> Self {
         Self {
             mac: None,
@@ -149,7 +149,7 @@ impl Pinged {
     }
 }
 
-impl Default for Pinged {
+impl Default for PingResults {
     fn default() -> Self {
         Self::new()
     }
@@ -159,10 +159,10 @@ impl Default for Pinged {
 /// where answers may arrive as well, have a [`Ping::that_listens`].
 pub struct Ping {
     host: Host,
-    asked: Asked,
+    asked: PingConfig,
     asks: bool,
     clock: Clock,
-    pinged: Arc<Mutex<Pinged>>,
+    pinged: Arc<Mutex<PingResults>>,
     tuple: Tuple,
     /// Where requests are built.
     frame: Vec<u8>,
@@ -180,20 +180,20 @@ impl Ping {
     /// that of other pings.
     ///
     /// # Errors
-    /// [`AskError`].
+    /// [`PingError`].
     pub fn new(
         host: Host,
-        asked: Asked,
+        asked: PingConfig,
         identifier: u16,
-        pinged: Arc<Mutex<Pinged>>,
-    ) -> Result<Self, AskError> {
+        pinged: Arc<Mutex<PingResults>>,
+    ) -> Result<Self, PingError> {
         let tuple = match (host.address_towards(asked.address), asked.address) {
             (IpAddr::V4(source), IpAddr::V4(target)) => Tuple::V4 { source, target },
             (IpAddr::V6(source), IpAddr::V6(target)) => Tuple::V6 { source, target },
-            _ => return Err(AskError::Family(asked.address)),
+            _ => return Err(PingError::Family(asked.address)),
         };
         if !(LEAST..=MOST).contains(&asked.size) {
-            return Err(AskError::Size(asked.size));
+            return Err(PingError::Size(asked.size));
         }
         let frame = vec![0; HEADERS + usize::from(asked.size)];
         let clock = pinged.lock().unwrap_or_else(PoisonError::into_inner).clock;
@@ -290,12 +290,12 @@ impl Ping {
             pinged.rtt.add(rtt_ns);
         }
         if pinged.latest.len() < LATEST {
-            pinged.latest.push_back(Answered { bytes, sequence, ttl, rtt_ns, duplicate });
+            pinged.latest.push_back(PingReply { bytes, sequence, ttl, rtt_ns, duplicate });
         }
     }
 
     /// Counts that are whole, whoever panicked.
-    fn pinged(&self) -> std::sync::MutexGuard<'_, Pinged> {
+    fn pinged(&self) -> std::sync::MutexGuard<'_, PingResults> {
         self.pinged.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use ringway_engine::apps::{AskError, Asked, Host, Icmp, Ping, Pinged};
+use ringway_engine::apps::{Host, Icmp, Ping, PingConfig, PingError, PingResults};
 use ringway_engine::ports::Memory;
 use ringway_engine::{App, Burst, Cycles, Port, Reason, Verdict, Worker, WorkerOptions};
 use ringway_wire::Mac;
@@ -71,8 +71,8 @@ impl App for Astray {
 #[test]
 fn answers_arrive_at_another_worker() {
     for address in ["10.0.0.2", "fd00::2"] {
-        let (pool, pinged) = (pool(512), Arc::new(Mutex::new(Pinged::new())));
-        let asked = Asked {
+        let (pool, pinged) = (pool(512), Arc::new(Mutex::new(PingResults::new())));
+        let asked = PingConfig {
             address: address.parse().unwrap(),
             interval: Duration::from_millis(1),
             count: Some(50),
@@ -108,9 +108,9 @@ fn answers_arrive_at_another_worker() {
     }
 }
 
-fn pinged(address: &str, count: u64) -> Pinged {
-    let (pool, pinged) = (pool(512), Arc::new(Mutex::new(Pinged::new())));
-    let asked = Asked {
+fn pinged(address: &str, count: u64) -> PingResults {
+    let (pool, pinged) = (pool(512), Arc::new(Mutex::new(PingResults::new())));
+    let asked = PingConfig {
         address: address.parse().unwrap(),
         interval: Duration::from_millis(1),
         count: Some(count),
@@ -158,8 +158,8 @@ fn what_is_lost_and_what_comes_twice() {
 #[test]
 fn the_first_request_is_number_one_and_the_second_comes_an_interval_later() {
     for address in ["10.0.0.2", "fd00::2"] {
-        let (pool, pinged) = (pool(512), Arc::new(Mutex::new(Pinged::new())));
-        let asked = Asked {
+        let (pool, pinged) = (pool(512), Arc::new(Mutex::new(PingResults::new())));
+        let asked = PingConfig {
             address: address.parse().unwrap(),
             interval: Duration::from_secs(3600),
             count: None,
@@ -210,13 +210,13 @@ fn nobody_is_there() {
 fn requests_that_cannot_be_made() {
     let ping = |host: Host, size| {
         let address = [10, 0, 0, 2].into();
-        let asked = Asked { address, interval: Duration::from_secs(1), count: None, size };
+        let asked = PingConfig { address, interval: Duration::from_secs(1), count: None, size };
         Ping::new(host, asked, 77, Arc::default()).map(drop)
     };
     for (size, possible) in [(17, false), (18, true), (3778, true), (3779, false)] {
-        let expected = if possible { Ok(()) } else { Err(AskError::Size(size)) };
+        let expected = if possible { Ok(()) } else { Err(PingError::Size(size)) };
         assert_eq!(ping(host(1), size), expected);
     }
     let v6_alone = Host::new(Mac([2; 6]), ["fd00::1".parse().unwrap()]);
-    assert_eq!(ping(v6_alone, 56), Err(AskError::Family([10, 0, 0, 2].into())));
+    assert_eq!(ping(v6_alone, 56), Err(PingError::Family([10, 0, 0, 2].into())));
 }

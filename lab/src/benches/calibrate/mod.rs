@@ -17,7 +17,7 @@ use self::figure::Figure;
 use crate::benches::engine::report::EngineFigures;
 use crate::benches::engine::{Case, Engine};
 use crate::benches::packet::report::PacketFigures;
-use crate::benches::packet::{Ip, Packet, Path};
+use crate::benches::packet::{Ip, Packet, PacketPath};
 use crate::benches::tcp::memory::report::MemoryFigures;
 use crate::benches::tcp::memory::{Side, SocketState, TcpMemory};
 use crate::demo::clean::guarded;
@@ -42,7 +42,7 @@ pub fn calibrate(reference: Costs, progress: Progress<'_>) -> Result<Costs> {
     let mut figures = Figures::default();
     guarded(|| figures.feed(&mut Harness::new(&[], progress)))?;
     let rounds = Rounds { count: ROUNDS };
-    let nat = Packet { only: vec![Path::Nat], ip: vec![Ip::V4], flows: vec![FLOWS], rounds };
+    let nat = Packet { only: vec![PacketPath::Nat], ip: vec![Ip::V4], flows: vec![FLOWS], rounds };
     figures.programs(&run(&nat, progress)?.figures);
     let repeated = Repeated { rounds: Rounds { count: FEW_ROUNDS }, seconds: 2 };
     let engine = Engine { only: vec![Case::UdpEcho, Case::AfXdpL2fwd], repeated };

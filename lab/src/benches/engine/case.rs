@@ -1,6 +1,6 @@
 //! The cases.
 
-use crate::harness::named::named;
+use crate::harness::named_enum::named;
 
 named! {
     /// One thing that is measured.

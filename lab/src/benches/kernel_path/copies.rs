@@ -15,7 +15,7 @@ use rustix::net::{RecvFlags, SendFlags, recv, send};
 
 use super::cost::{Spent, Thread};
 use crate::benches::tcp::socket::set_option;
-use crate::harness::named::named;
+use crate::harness::named_enum::named;
 use crate::{Error, Result};
 
 /// Bytes of a file, which stays in memory.

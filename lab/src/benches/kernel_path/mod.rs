@@ -21,7 +21,7 @@ use self::report::{KernelPathFigures, Resolution, Row};
 use self::rules::Firewall;
 use self::site::{Ran, Site};
 use crate::benches::tcp::limits;
-use crate::harness::named::named;
+use crate::harness::named_enum::named;
 use crate::harness::{self, Harness, Rounds, Scenario};
 use crate::{Error, Result};
 

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use ringway_testnet::Namespace;
 
-use crate::harness::named::named;
+use crate::harness::named_enum::named;
 use crate::{Result, programs};
 
 named! {

@@ -13,7 +13,7 @@
 
 mod balancer;
 mod bare;
-pub(crate) mod captured;
+pub(crate) mod capture_rates;
 mod gateway;
 mod kernel_nat;
 mod path;
@@ -27,7 +27,7 @@ use std::time::Duration;
 use clap::value_parser;
 use serde_json::{Value, json};
 
-pub use path::Path;
+pub use path::LbPath;
 
 use crate::harness::{self, Case, Harness, Repeated, Scenario, wrk};
 use crate::{Result, programs};
@@ -43,7 +43,7 @@ use report::LbFigures;
 pub struct Lb {
     /// Only these paths.
     #[arg(long, value_name = "PATH", value_delimiter = ',')]
-    pub only: Vec<Path>,
+    pub only: Vec<LbPath>,
     /// Concurrent connections, each number measured.
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "100,1000",
         value_parser = value_parser!(u32).range(1..=4000))]
@@ -62,11 +62,11 @@ pub struct Lb {
 impl Lb {
     /// Whether it measures Ringway, or only what it replaces.
     pub fn needs_ringway(&self) -> bool {
-        harness::chosen(&Path::ALL, &self.only).iter().any(|path| path.is_ringway())
+        harness::chosen(&LbPath::ALL, &self.only).iter().any(|path| path.is_ringway())
     }
 }
 
-impl Case for Path {
+impl Case for LbPath {
     fn key(&self) -> Value {
         json!({ "path": self })
     }
@@ -81,7 +81,7 @@ impl Scenario for Lb {
     fn measure(&self, harness: &mut Harness<'_>) -> Result<LbFigures> {
         let duration = Duration::from_secs(self.repeated.seconds);
         let (mut found, mut configurations) = (Found::new(), BTreeMap::new());
-        let mut paths = harness::chosen(&Path::ALL, &self.only);
+        let mut paths = harness::chosen(&LbPath::ALL, &self.only);
         harness.rounds(self.repeated.rounds.count, &mut paths, |harness, _, &path| {
             let setup = PathSetup::set_up(path, &self.ringway)?;
             if self.show_configs {
@@ -106,7 +106,7 @@ impl Scenario for Lb {
 }
 
 /// Figures of all rounds.
-type Found = BTreeMap<(Path, u32), Vec<wrk::Figures>>;
+type Found = BTreeMap<(LbPath, u32), Vec<wrk::Figures>>;
 
 #[cfg(test)]
 mod tests {
@@ -122,20 +122,20 @@ mod tests {
         let scenario = Lb {
             repeated: Repeated { rounds: Rounds { count: 1 }, seconds: 1 },
             connections: vec![20],
-            only: Path::ALL.into_iter().filter(|p| !p.is_ringway()).collect(),
+            only: LbPath::ALL.into_iter().filter(|p| !p.is_ringway()).collect(),
             show_configs: true,
             ringway: PathBuf::new(),
         };
         let report = harness::measure(&scenario, &mut |line| eprintln!("{line}")).unwrap();
         assert!(report.failed.is_empty(), "{report}");
         for skipped in &report.skipped {
-            assert_eq!(skipped.case, Path::Ipvs.name(), "{}", skipped.reason);
+            assert_eq!(skipped.case, LbPath::Ipvs.name(), "{}", skipped.reason);
         }
         let figures = &report.figures;
         for run in &figures.runs {
             assert!(run.requests_per_s > 0 && run.errors == 0, "{run:?}");
         }
         assert_eq!(figures.runs.len() + report.skipped.len(), scenario.only.len());
-        assert!(figures.configurations[&Path::Nftables].contains("masquerade"));
+        assert!(figures.configurations[&LbPath::Nftables].contains("masquerade"));
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
-use std::path::Path as FilePath;
+use std::path::Path;
 use std::time::Duration;
 
 use ringway_kernel::XdpMode;
@@ -11,12 +11,12 @@ use ringway_testnet::{Child, Nginx, OneBridge, XdpReceive, one_bridge, wait_for}
 
 use super::balancer::{Balancer, PORT, v4};
 use super::{bare, gateway, kernel_nat, proxies};
-use crate::harness::named::named;
+use crate::harness::named_enum::named;
 use crate::{Error, Result};
 
 named! {
     /// One way from the client to the two backends.
-    pub enum Path {
+    pub enum LbPath {
         /// No balancer: the client's own multipath route spreads connections over the two backends.
         Direct = "direct",
         /// nginx's stream module, one worker.
@@ -40,7 +40,7 @@ named! {
     }
 }
 
-impl Path {
+impl LbPath {
     /// Whether it is one of Ringway's own.
     pub fn is_ringway(self) -> bool {
         matches!(self, Self::RingwayGeneric | Self::RingwayNative | Self::RingwayHost)
@@ -63,7 +63,7 @@ pub(super) struct PathSetup {
 impl PathSetup {
     /// Makes the topology, the backends and the balancer, and waits until both backends answer
     /// through it.
-    pub fn set_up(path: Path, ringway: &FilePath) -> Result<Self> {
+    pub fn set_up(path: LbPath, ringway: &Path) -> Result<Self> {
         let net = one_bridge(BACKENDS, XdpReceive::No)?;
         let mut backends = Vec::new();
         for (n, node) in net.backends.iter().enumerate() {
@@ -71,16 +71,16 @@ impl PathSetup {
             backends.push(Nginx::start(&node.ns, &[listen], &format!("backend {n}"))?);
         }
         let balancer = match path {
-            Path::Direct => multipath(&net)?,
-            Path::NginxStream => proxies::nginx_stream(&net)?,
-            Path::Haproxy => proxies::haproxy(&net)?,
-            Path::Nftables => kernel_nat::nftables(&net)?,
-            Path::Ipvs => kernel_nat::ipvs(&net)?,
-            Path::BareGeneric => bare::attach(&net, XdpMode::Generic)?,
-            Path::BareNative => bare::attach(&net, XdpMode::Native)?,
-            Path::RingwayGeneric => gateway::in_container(&net, ringway, "generic")?,
-            Path::RingwayNative => gateway::in_container(&net, ringway, "native")?,
-            Path::RingwayHost => gateway::on_host(&net, ringway)?,
+            LbPath::Direct => multipath(&net)?,
+            LbPath::NginxStream => proxies::nginx_stream(&net)?,
+            LbPath::Haproxy => proxies::haproxy(&net)?,
+            LbPath::Nftables => kernel_nat::nftables(&net)?,
+            LbPath::Ipvs => kernel_nat::ipvs(&net)?,
+            LbPath::BareGeneric => bare::attach(&net, XdpMode::Generic)?,
+            LbPath::BareNative => bare::attach(&net, XdpMode::Native)?,
+            LbPath::RingwayGeneric => gateway::in_container(&net, ringway, "generic")?,
+            LbPath::RingwayNative => gateway::in_container(&net, ringway, "native")?,
+            LbPath::RingwayHost => gateway::on_host(&net, ringway)?,
         };
         let mut setup = Self { balancer, _backends: backends, net };
         setup.try_out()?;

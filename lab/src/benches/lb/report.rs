@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::path::Path;
+use super::path::LbPath;
 use super::{Found, Lb};
 use crate::harness::median::median;
 use crate::harness::report::Goal;
@@ -25,13 +25,13 @@ pub struct LbFigures {
     pub command: String,
     /// With `--configurations` only.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub configurations: BTreeMap<Path, String>,
+    pub configurations: BTreeMap<LbPath, String>,
 }
 
 /// One path at one number of connections: the median of each figure over the rounds.
 #[derive(Debug, Serialize)]
 pub struct Run {
-    pub path: Path,
+    pub path: LbPath,
     pub connections: u32,
     pub requests_per_s: u64,
     pub latency_p50_ns: u64,
@@ -47,8 +47,8 @@ pub struct Run {
 /// How one path stands to another, in requests a second.
 #[derive(Debug, Serialize)]
 pub struct Comparison {
-    pub path: Path,
-    pub with: Path,
+    pub path: LbPath,
+    pub with: LbPath,
     pub connections: u32,
     pub ratio: f64,
     /// The least ratio that meets the goal.
@@ -60,12 +60,14 @@ impl LbFigures {
     pub(super) fn new(
         scenario: &Lb,
         found: &Found,
-        configurations: BTreeMap<Path, String>,
+        configurations: BTreeMap<LbPath, String>,
     ) -> Self {
         let mut runs: Vec<Run> =
             found.iter().map(|((path, n), rounds)| Run::new(*path, *n, rounds)).collect();
         let direct: BTreeMap<u32, f64> = (runs.iter())
-            .filter_map(|run| Some((run.connections, rate(&runs, Path::Direct, run.connections)?)))
+            .filter_map(|run| {
+                Some((run.connections, rate(&runs, LbPath::Direct, run.connections)?))
+            })
             .collect();
         for run in &mut runs {
             let direct = direct.get(&run.connections);
@@ -85,7 +87,7 @@ impl LbFigures {
 }
 
 impl Run {
-    fn new(path: Path, connections: u32, rounds: &[wrk::Figures]) -> Self {
+    fn new(path: LbPath, connections: u32, rounds: &[wrk::Figures]) -> Self {
         let each = |f: fn(&wrk::Figures) -> u64| rounds.iter().map(f).collect::<Vec<_>>();
         let rates = each(|f| f.requests_per_s.round() as u64);
         Self {
@@ -130,7 +132,7 @@ impl Figures for LbFigures {
 
     fn notes(&self) -> Vec<String> {
         let configuration =
-            |(path, text): (&Path, &String)| format!("--- {path}\n{}\n", text.trim_end());
+            |(path, text): (&LbPath, &String)| format!("--- {path}\n{}\n", text.trim_end());
         let mut notes: Vec<String> = self.configurations.iter().map(configuration).collect();
         let Self { command, rounds, offloads, .. } = self;
         notes.push(format!("{command}, medians of {rounds} rounds; {offloads}"));
@@ -148,7 +150,7 @@ fn numbers_of_connections(runs: &[Run]) -> Vec<u32> {
     all
 }
 
-fn rate(runs: &[Run], path: Path, connections: u32) -> Option<f64> {
+fn rate(runs: &[Run], path: LbPath, connections: u32) -> Option<f64> {
     let run = runs.iter().find(|r| r.path == path && r.connections == connections)?;
     Some(run.requests_per_s as f64).filter(|r| *r > 0.0)
 }
@@ -159,19 +161,19 @@ fn comparisons(runs: &[Run]) -> Vec<Comparison> {
     let mut list = Vec::new();
     for connections in numbers_of_connections(runs) {
         let rate = |path| rate(runs, path, connections);
-        let ours = Path::ALL.into_iter().filter(|p| p.is_ringway());
+        let ours = LbPath::ALL.into_iter().filter(|p| p.is_ringway());
         let best = ours
             .filter_map(|p| Some((rate(p)?, p)))
             .max_by(|a, b| a.0.total_cmp(&b.0))
-            .map_or(Path::RingwayHost, |(_, path)| path);
+            .map_or(LbPath::RingwayHost, |(_, path)| path);
         let goals = [
-            (Path::RingwayGeneric, Path::BareGeneric, 0.97),
-            (Path::RingwayNative, Path::BareNative, 0.97),
-            (best, Path::NginxStream, 1.5),
-            (best, Path::Haproxy, 1.5),
-            (best, Path::Nftables, 1.1),
-            (Path::RingwayHost, Path::Direct, 0.95),
-            (Path::RingwayHost, Path::NginxStream, 1.7),
+            (LbPath::RingwayGeneric, LbPath::BareGeneric, 0.97),
+            (LbPath::RingwayNative, LbPath::BareNative, 0.97),
+            (best, LbPath::NginxStream, 1.5),
+            (best, LbPath::Haproxy, 1.5),
+            (best, LbPath::Nftables, 1.1),
+            (LbPath::RingwayHost, LbPath::Direct, 0.95),
+            (LbPath::RingwayHost, LbPath::NginxStream, 1.7),
         ];
         list.extend(goals.into_iter().filter_map(|(path, with, goal)| {
             let ratio = rate(path)? / rate(with)?;
@@ -196,9 +198,9 @@ mod tests {
             errors: 1,
         };
         let found = Found::from([
-            ((Path::Direct, 100), vec![ran(100.0), ran(80.0), ran(90.0)]),
-            ((Path::NginxStream, 100), vec![ran(50.0)]),
-            ((Path::RingwayHost, 100), vec![ran(88.0)]),
+            ((LbPath::Direct, 100), vec![ran(100.0), ran(80.0), ran(90.0)]),
+            ((LbPath::NginxStream, 100), vec![ran(50.0)]),
+            ((LbPath::RingwayHost, 100), vec![ran(88.0)]),
         ]);
         let scenario = Lb {
             only: Vec::new(),
@@ -223,9 +225,9 @@ mod tests {
         assert_eq!(
             host,
             [
-                (Path::RingwayHost, Path::NginxStream, true),
-                (Path::RingwayHost, Path::Direct, true),
-                (Path::RingwayHost, Path::NginxStream, true),
+                (LbPath::RingwayHost, LbPath::NginxStream, true),
+                (LbPath::RingwayHost, LbPath::Direct, true),
+                (LbPath::RingwayHost, LbPath::NginxStream, true),
             ]
         );
     }
@@ -233,7 +235,7 @@ mod tests {
     #[test]
     fn json_has_the_promised_keys() {
         let mut figures = figures();
-        figures.configurations.insert(Path::Direct, "none".into());
+        figures.configurations.insert(LbPath::Direct, "none".into());
         assert_eq!(
             testing::names(&testing::report("lb", figures, Vec::new())),
             "command comparisons comparisons.connections comparisons.goal comparisons.met comparisons.path \

@@ -22,7 +22,7 @@ use rustix::thread::{UnshareFlags, unshare_unsafe};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-pub use path::{Ip, Path};
+pub use path::{Ip, PacketPath};
 
 use crate::benches::tcp::limits;
 use crate::harness::cpu::{Cpus, pin};
@@ -60,7 +60,7 @@ const FLOW_BYTES: u64 = 256;
 pub struct Packet {
     /// Only these paths.
     #[arg(long, value_name = "PATH", value_delimiter = ',')]
-    pub only: Vec<Path>,
+    pub only: Vec<PacketPath>,
     /// Only these IP versions.
     #[arg(long, value_name = "VERSION", value_delimiter = ',',
         value_parser = PossibleValuesParser::new(["4", "6"]).map(|version| match version.as_str() {
@@ -98,7 +98,7 @@ impl Scenario for Packet {
 /// The key of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Key {
-    pub(crate) name: Path,
+    pub(crate) name: PacketPath,
     pub(crate) ip: Ip,
     /// Flows that take turns, one packet each.
     pub(crate) flows: u32,
@@ -147,7 +147,7 @@ fn measure(scenario: &Packet, harness: &mut Harness<'_>) -> Result<PacketFigures
 }
 
 /// Gateways with the same content serve several numbers of flows: path, IP version, room for flows.
-type Place = (Path, Ip, u32);
+type Place = (PacketPath, Ip, u32);
 
 struct Bench<'s> {
     feeder: Feeder<'s>,
@@ -197,7 +197,7 @@ fn rows(scenario: &Packet) -> Vec<Key> {
         if asked.is_empty() { all.to_vec() } else { asked.to_vec() }
     }
     let mut rows = Vec::new();
-    for name in or(&scenario.only, &Path::ALL) {
+    for name in or(&scenario.only, &PacketPath::ALL) {
         for ip in or(&scenario.ip, &Ip::ALL) {
             let flows = or(&scenario.flows, &FLOWS).into_iter();
             let fits = |flows: &u32| !scenario.flows.is_empty() || *flows >= name.least_flows();
@@ -210,12 +210,12 @@ fn rows(scenario: &Packet) -> Vec<Key> {
 }
 
 /// Flows to make room for.
-fn room(path: Path, flows: u32) -> u32 {
+fn room(path: PacketPath, flows: u32) -> u32 {
     if path.keeps_flows() { ROOM.max(flows) } else { ROOM }
 }
 
 /// Refuses a row that makes no sense, or takes too much of the memory that can be had.
-fn fits(path: Path, flows: u32, asked: bool, memory: u64) -> Result<()> {
+fn fits(path: PacketPath, flows: u32, asked: bool, memory: u64) -> Result<()> {
     let needed = u64::from(room(path, flows)) * FLOW_BYTES;
     let mib = needed >> 20;
     let reason = if flows < path.least_flows() {
@@ -239,7 +239,7 @@ fn fits(path: Path, flows: u32, asked: bool, memory: u64) -> Result<()> {
 mod tests {
     use super::*;
 
-    fn packet(only: &[Path], flows: &[u32]) -> Packet {
+    fn packet(only: &[PacketPath], flows: &[u32]) -> Packet {
         Packet {
             only: only.to_vec(),
             ip: Vec::new(),
@@ -254,11 +254,19 @@ mod tests {
         let of_full_pool = 2;
         assert_eq!(
             all.len(),
-            (Path::ALL.len() - 1) * Ip::ALL.len() * FLOWS.len() + 2 * of_full_pool
+            (PacketPath::ALL.len() - 1) * Ip::ALL.len() * FLOWS.len() + 2 * of_full_pool
         );
-        let some = rows(&packet(&[Path::Nat, Path::Pass, Path::Nat], &[7]));
+        let some = rows(&packet(&[PacketPath::Nat, PacketPath::Pass, PacketPath::Nat], &[7]));
         let names: Vec<_> = some.iter().map(|row| (row.name, row.ip.number())).collect();
-        assert_eq!(names, [(Path::Pass, 4), (Path::Pass, 6), (Path::Nat, 4), (Path::Nat, 6)]);
+        assert_eq!(
+            names,
+            [
+                (PacketPath::Pass, 4),
+                (PacketPath::Pass, 6),
+                (PacketPath::Nat, 4),
+                (PacketPath::Nat, 6)
+            ]
+        );
     }
 
     #[test]
@@ -268,13 +276,13 @@ mod tests {
             fits(path, flows, asked, memory)
                 .map_or_else(|error| error.to_string(), |()| String::new())
         };
-        assert_eq!(why_not(Path::Pass, 10_000_000, false, 0), "");
-        assert_eq!(why_not(Path::Nat, 500_000, false, plenty), "");
-        assert!(why_not(Path::Nat, 10_000_000, false, plenty).contains("--flows 10000000"));
-        assert_eq!(why_not(Path::NewFlow, 10_000_000, true, plenty), "");
-        assert!(why_not(Path::Nat, 10_000_000, true, 4 << 30).contains("half of the 4096"));
-        assert_ne!(why_not(Path::Nat, 1, true, 500 << 20), "", "has room for a million");
-        assert!(why_not(Path::FullPool, 1, true, plenty).contains("no port is free"));
+        assert_eq!(why_not(PacketPath::Pass, 10_000_000, false, 0), "");
+        assert_eq!(why_not(PacketPath::Nat, 500_000, false, plenty), "");
+        assert!(why_not(PacketPath::Nat, 10_000_000, false, plenty).contains("--flows 10000000"));
+        assert_eq!(why_not(PacketPath::NewFlow, 10_000_000, true, plenty), "");
+        assert!(why_not(PacketPath::Nat, 10_000_000, true, 4 << 30).contains("half of the 4096"));
+        assert_ne!(why_not(PacketPath::Nat, 1, true, 500 << 20), "", "has room for a million");
+        assert!(why_not(PacketPath::FullPool, 1, true, plenty).contains("no port is free"));
     }
 
     /// The real thing, as short as it can be.
@@ -289,7 +297,7 @@ mod tests {
             assert!(report.ok(), "{report}");
             report.figures.paths.len() + report.skipped.len()
         };
-        assert_eq!(of(packet(&[], &[1000])), 2 * Path::ALL.len());
-        assert_eq!(of(packet(&[Path::FullPool], &[4 * path::POOL])), 2);
+        assert_eq!(of(packet(&[], &[1000])), 2 * PacketPath::ALL.len());
+        assert_eq!(of(packet(&[PacketPath::FullPool], &[4 * path::POOL])), 2);
     }
 }

@@ -63,13 +63,13 @@ impl Figures for PacketFigures {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Ip, Path};
+    use super::super::{Ip, PacketPath};
     use super::*;
     use crate::harness::report::testing;
 
     fn figures() -> PacketFigures {
-        let nat = Key { name: Path::Nat, ip: Ip::V4, flows: 1 };
-        let new = Key { name: Path::NewFlow, ip: Ip::V6, flows: 10_000_000 };
+        let nat = Key { name: PacketPath::Nat, ip: Ip::V4, flows: 1 };
+        let new = Key { name: PacketPath::NewFlow, ip: Ip::V6, flows: 10_000_000 };
         let paths = vec![Row::new(nat, &[90, 70, 80]), Row::new(new, &[1234])];
         PacketFigures { wrapper_ns: 20, paths, rounds: 3 }
     }

@@ -11,7 +11,7 @@ use rustix::mount::{MountPropagationFlags, mount_change};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 
 use super::feeder::{Feeder, Storage};
-use super::path::{Ip, Path};
+use super::path::{Ip, PacketPath};
 use super::site::Site;
 use super::{PACKETS, settle};
 use crate::{Error, Result};
@@ -59,7 +59,7 @@ fn on_own_gateway(bpffs: PathBuf) -> Result<Costs> {
         GatewayOptions { node: "bench".into(), bpffs, flows: ROOM, ..GatewayOptions::default() };
     let mut storage = Storage::uninit();
     let mut feeder = Feeder::load(&mut storage)?;
-    let mut site = Site::with(Path::Nat, Ip::V4, &options)?;
+    let mut site = Site::with(PacketPath::Nat, Ip::V4, &options)?;
     site.open_flows(&mut feeder, FLOWS)?;
     // Caches and the processor's clock.
     site.measure(&mut feeder, FLOWS, PACKETS / 8)?;

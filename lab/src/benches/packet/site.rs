@@ -9,7 +9,7 @@ use ringway_plan::tables::{NextHop, Tables};
 use ringway_plan::{Ids, Observed, Planner};
 
 use super::feeder::{Feeder, Meal};
-use super::path::{Course, Ip, POOL, Path};
+use super::path::{Course, Ip, POOL, PacketPath};
 use crate::benches::packet::path::frame::{self, NEXT_MAC, OUR_MAC, PORT};
 use crate::{Error, Result};
 
@@ -25,7 +25,7 @@ const STRAYS_PER_MILLE: u64 = 1;
 
 /// A gateway with one service.
 pub(super) struct Site {
-    path: Path,
+    path: PacketPath,
     ip: Ip,
     gateway: Gateway,
     view: View,
@@ -34,7 +34,7 @@ pub(super) struct Site {
 
 impl Site {
     /// Loads the programs and fills the tables as the daemon would, with room for so many flows.
-    pub(super) fn new(path: Path, ip: Ip, room: u32) -> Result<Self> {
+    pub(super) fn new(path: PacketPath, ip: Ip, room: u32) -> Result<Self> {
         Self::with(
             path,
             ip,
@@ -43,7 +43,7 @@ impl Site {
     }
 
     /// The same with a say in how the gateway is opened.
-    pub(super) fn with(path: Path, ip: Ip, options: &GatewayOptions) -> Result<Self> {
+    pub(super) fn with(path: PacketPath, ip: Ip, options: &GatewayOptions) -> Result<Self> {
         let (mut gateway, _) = Gateway::open(options)?;
         gateway.set_iface(&Interface {
             slot: SLOT,
@@ -103,7 +103,7 @@ impl Site {
     }
 
     fn segment(&self, tcp_flags: u8) -> Vec<u8> {
-        let to = if self.path == Path::Pass {
+        let to = if self.path == PacketPath::Pass {
             frame::elsewhere(self.ip)
         } else {
             frame::service(self.ip)
@@ -167,7 +167,7 @@ fn ended_otherwise(
     Some(what)
 }
 
-fn tables(path: Path, ip: Ip) -> Result<Tables> {
+fn tables(path: PacketPath, ip: Ip) -> Result<Tables> {
     let text = configuration(path, ip);
     let config =
         ringway_config::parse(&text, "bench packet").map_err(|e| Error::Tables(e.to_string()))?;
@@ -178,7 +178,7 @@ fn tables(path: Path, ip: Ip) -> Result<Tables> {
     }
     let plan = Planner::new(Ids::default()).plan(&config, &observed);
     let mut tables = plan.map_err(|e| Error::Tables(e.to_string()))?;
-    if path == Path::NewFlow {
+    if path == PacketPath::NewFlow {
         // Over before it began: so every SYN opens a flow, however often its client has been seen.
         tables.timeouts.syn = u32::MAX;
     }
@@ -186,15 +186,15 @@ fn tables(path: Path, ip: Ip) -> Result<Tables> {
 }
 
 /// The configuration of a path's gateway: one service, its flows for as long as this takes.
-fn configuration(path: Path, ip: Ip) -> String {
+fn configuration(path: PacketPath, ip: Ip) -> String {
     let Course { forward, .. } = path.course();
     // Drained ones count as none at all.
-    let weight = if path == Path::Drop { 0 } else { 1 };
+    let weight = if path == PacketPath::Drop { 0 } else { 1 };
     let backend = |n| format!("{{ address = \"{}\", weight = {weight} }}", frame::backend(ip, n));
     let backends: Vec<String> = (1..=BACKENDS).map(backend).collect();
     let own: Vec<String> = (1..=OWN).map(|n| format!("\"{}\"", frame::own(ip, n))).collect();
     let sources = match forward {
-        "nat" if path == Path::FullPool => {
+        "nat" if path == PacketPath::FullPool => {
             let last = 10_000 + POOL / u32::from(BACKENDS) - 1;
             format!("[nat]\naddresses = [{}]\nports = \"10000-{last}\"", own[0])
         }
@@ -216,7 +216,7 @@ mod tests {
 
     #[test]
     fn every_path_has_tables() {
-        for path in Path::ALL {
+        for path in PacketPath::ALL {
             for ip in Ip::ALL {
                 let tables = tables(path, ip).unwrap();
                 assert_eq!(

@@ -9,7 +9,7 @@ use std::{fmt, thread};
 
 use anyhow::Context as _;
 use ringway_api::error::Error;
-use ringway_engine::apps::{Answered, Asked, Ping, Pinged};
+use ringway_engine::apps::{Ping, PingConfig, PingReply, PingResults};
 use ringway_engine::{App, AppFactory, Engine};
 use serde::Serialize;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -52,7 +52,7 @@ struct Rtt {
 /// Until all are asked, or a signal says so.
 pub fn main(args: &IcmpArgs, address: IpAddr) -> anyhow::Result<Exit> {
     let (interval, count, size) = (args.interval, args.count, args.size);
-    let asked = Asked { address, interval, count, size };
+    let asked = PingConfig { address, interval, count, size };
     if !args.host.address.iter().any(|own| own.is_ipv4() == address.is_ipv4()) {
         let remedy = "add an --address of its family";
         let what = format!("{address} cannot be asked from an address of the other family");
@@ -60,7 +60,7 @@ pub fn main(args: &IcmpArgs, address: IpAddr) -> anyhow::Result<Exit> {
     }
     let host = super::host(&args.host)?;
     let signals = Signals::new([SIGHUP, SIGINT, SIGTERM]).context("signals are not heard")?;
-    let pinged = Arc::new(Mutex::new(Pinged::new()));
+    let pinged = Arc::new(Mutex::new(PingResults::new()));
     // The lower sixteen bits differ from one process to the next.
     let identifier = std::process::id() as u16;
     let ping = {
@@ -97,7 +97,7 @@ pub fn main(args: &IcmpArgs, address: IpAddr) -> anyhow::Result<Exit> {
 fn watch(
     engine: &Engine,
     mut signals: Signals,
-    pinged: &Mutex<Pinged>,
+    pinged: &Mutex<PingResults>,
     args: &IcmpArgs,
     address: IpAddr,
 ) {
@@ -107,12 +107,12 @@ fn watch(
     }
 }
 
-fn print_latest(pinged: &Mutex<Pinged>, args: &IcmpArgs, address: IpAddr) {
-    let latest: Vec<Answered> = lock(pinged).latest.drain(..).collect();
+fn print_latest(pinged: &Mutex<PingResults>, args: &IcmpArgs, address: IpAddr) {
+    let latest: Vec<PingReply> = lock(pinged).latest.drain(..).collect();
     if args.host.work.output.output == Output::Json {
         return;
     }
-    for Answered { bytes, sequence, ttl, rtt_ns, duplicate } in latest {
+    for PingReply { bytes, sequence, ttl, rtt_ns, duplicate } in latest {
         let ms = rtt_ns as f64 / 1e6;
         let again = if duplicate { " (DUP!)" } else { "" };
         say(format_args!(
@@ -121,14 +121,14 @@ fn print_latest(pinged: &Mutex<Pinged>, args: &IcmpArgs, address: IpAddr) {
     }
 }
 
-fn lock(pinged: &Mutex<Pinged>) -> MutexGuard<'_, Pinged> {
+fn lock(pinged: &Mutex<PingResults>) -> MutexGuard<'_, PingResults> {
     pinged.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl PingReport {
     fn new(
         address: IpAddr,
-        pinged: &Pinged,
+        pinged: &PingResults,
         seconds: f64,
         ended: &[ringway_engine::WorkerReport],
     ) -> Self {

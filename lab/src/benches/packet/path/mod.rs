@@ -5,13 +5,13 @@ pub(crate) mod frame;
 use ringway_abi::{Reason, Verdict};
 use serde::{Serialize, Serializer};
 
-use crate::harness::named::named;
+use crate::harness::named_enum::named;
 
 use frame::{ACK, SYN};
 
 named! {
     /// One way through the packet path.
-    pub enum Path {
+    pub enum PacketPath {
         /// To an address that is no service's: the kernel's.
         Pass = "pass",
         /// To a service without a healthy backend, `when_none_healthy = "drop"`.
@@ -31,7 +31,7 @@ named! {
     }
 }
 
-/// Ports of all backends together that [`Path::FullPool`] has.
+/// Ports of all backends together that [`PacketPath::FullPool`] has.
 pub(super) const POOL: u32 = 102_400;
 
 /// The expected end of each packet.
@@ -46,7 +46,7 @@ pub(super) struct Course {
     pub(super) ends: (Verdict, Reason),
 }
 
-impl Path {
+impl PacketPath {
     pub(super) fn course(self) -> Course {
         let (forward, tcp_flags, opened_before, ends) = match self {
             Self::Pass => ("nat", ACK, false, (Verdict::Pass, Reason::NoService)),

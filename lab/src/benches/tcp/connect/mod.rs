@@ -15,7 +15,7 @@ use self::site::{Outcome, Server};
 use self::way::{Delays, Way};
 use super::limits;
 use crate::error::raise_files;
-use crate::harness::named::named;
+use crate::harness::named_enum::named;
 use crate::harness::{self, Case, Harness, Scenario};
 use crate::{Error, Result};
 

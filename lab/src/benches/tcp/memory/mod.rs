@@ -26,7 +26,7 @@ use super::memcg::Cgroup;
 use super::slab::{Names, Slabs};
 use super::socket::{Pair, address, listener, vanish};
 use crate::error::raise_files;
-use crate::harness::named::named;
+use crate::harness::named_enum::named;
 use crate::harness::{self, Case, Harness, Rounds, Scenario};
 use crate::{Error, Result};
 

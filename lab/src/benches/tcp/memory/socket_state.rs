@@ -8,7 +8,7 @@ use rustix::net::{Shutdown, shutdown};
 
 use super::Side;
 use crate::benches::tcp::socket::{Pair, receive_all, send_all};
-use crate::harness::named::named;
+use crate::harness::named_enum::named;
 
 /// A message as short requests are.
 const MESSAGE: usize = 64;

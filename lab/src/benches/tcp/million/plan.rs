@@ -4,7 +4,7 @@
 use std::net::{Ipv4Addr, SocketAddrV4};
 
 use crate::error::raise_files;
-use crate::harness::named::named;
+use crate::harness::named_enum::named;
 use crate::{Error, Result};
 
 /// Ports of a client's address that connect to one server port.

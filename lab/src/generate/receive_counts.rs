@@ -14,8 +14,8 @@ const LONGEST: u64 = 60_000_000_000;
 
 /// Packets that came, and those that did not.
 #[derive(Clone, Debug)]
-pub struct Checked {
-    streams: Vec<StreamChecked>,
+pub struct ReceiveCounts {
+    streams: Vec<StreamCounts>,
     received_packets: u64,
     foreign_packets: u64,
     other_streams_packets: u64,
@@ -25,7 +25,7 @@ pub struct Checked {
 
 /// A stream as it came.
 #[derive(Clone, Debug)]
-pub struct StreamChecked {
+pub struct StreamCounts {
     pub stream: u16,
     pub sequence: Sequence,
     /// Packets that came again.
@@ -53,12 +53,12 @@ pub struct Latency {
     pub clock_behind_packets: u64,
 }
 
-impl Checked {
+impl ReceiveCounts {
     /// Nothing came. These streams are known to begin at 0: what is missing at their beginning is
     /// lost, too.
     pub fn new(known: &[u16]) -> Self {
         let mut streams = Vec::with_capacity(STREAMS.max(known.len()));
-        streams.extend(known.iter().map(|stream| StreamChecked::new(*stream, Some(0))));
+        streams.extend(known.iter().map(|stream| StreamCounts::new(*stream, Some(0))));
         let latency = Histogram::new_with_bounds(1, LONGEST, 2);
         Self {
             streams,
@@ -86,7 +86,7 @@ impl Checked {
         let at = known.or_else(|| {
             // Once in a stream's life.
             let room = self.streams.len() < STREAMS;
-            room.then(|| self.streams.push(StreamChecked::new(stamp.stream(), None)))?;
+            room.then(|| self.streams.push(StreamCounts::new(stamp.stream(), None)))?;
             Some(self.streams.len() - 1)
         });
         let Some(at) = at else {
@@ -115,7 +115,7 @@ impl Checked {
     }
 
     /// Its streams, as they began.
-    pub fn streams(&self) -> &[StreamChecked] {
+    pub fn streams(&self) -> &[StreamCounts] {
         &self.streams
     }
 
@@ -142,14 +142,14 @@ impl Checked {
 
     /// Whether each packet that came is in one number alone.
     pub fn balanced(&self) -> bool {
-        let of_streams: u64 = self.streams.iter().map(StreamChecked::received_packets).sum();
+        let of_streams: u64 = self.streams.iter().map(StreamCounts::received_packets).sum();
         let others = self.foreign_packets + self.other_streams_packets;
         let timed = self.latency.len() + self.clock_behind_packets;
         self.received_packets == of_streams + others && timed == of_streams
     }
 }
 
-impl StreamChecked {
+impl StreamCounts {
     fn new(stream: u16, first: Option<u64>) -> Self {
         Self {
             stream,

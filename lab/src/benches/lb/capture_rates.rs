@@ -1,12 +1,12 @@
 //! HTTP through Ringway, by turns with a capture of everything and without.
 
-use std::path::Path as FilePath;
+use std::path::Path;
 use std::time::Duration;
 
 use ringway_testnet::{Signal, tools};
 use serde_json::Value;
 
-use super::path::{Path, PathSetup};
+use super::path::{LbPath, PathSetup};
 use crate::harness::{Harness, wrk};
 use crate::{Error, Result};
 
@@ -27,10 +27,10 @@ pub(crate) struct Rates {
 pub(crate) fn measure(
     rounds: u32,
     duration: Duration,
-    ringway: &FilePath,
+    ringway: &Path,
     harness: &mut Harness<'_>,
 ) -> Result<Rates> {
-    let setup = PathSetup::set_up(Path::RingwayHost, ringway)?;
+    let setup = PathSetup::set_up(LbPath::RingwayHost, ringway)?;
     let site = Site { setup, ringway, duration };
     wrk::run(&site.setup.net.client.ns, &site.setup.url(), 50, Duration::from_secs(1))?;
     let mut rates = Rates::default();
@@ -49,7 +49,7 @@ pub(crate) fn measure(
 
 struct Site<'r> {
     setup: PathSetup,
-    ringway: &'r FilePath,
+    ringway: &'r Path,
     duration: Duration,
 }
 
