@@ -5,34 +5,35 @@ use crate::burst::Burst;
 
 /// A packet program. One worker has it to itself: nothing in it needs a lock.
 ///
-/// It is called for every burst, and decides about packets, which stay the worker's: it can neither
-/// lose nor keep one uncounted. It should not allocate, block or write to a log there.
+/// It is called for every burst and decides about packets. The worker keeps owning them, so an app
+/// can neither lose a packet nor keep one uncounted. An app should not allocate, block or write to
+/// a log.
 pub trait App {
     fn name(&self) -> &'static str;
 
-    /// Packets have come in by the port [`Burst::from`]. A packet without a decision is dropped as
-    /// [`Reason::Undecided`](crate::Reason::Undecided).
+    /// Handles packets that came in by the port [`Burst::from`]. A packet without a decision is
+    /// dropped as [`Reason::Undecided`](crate::Reason::Undecided).
     fn on_burst(&mut self, now: Cycles, burst: &mut Burst<'_>);
 
-    /// Once in each round, after the ports were asked for packets: for those it makes itself. No
-    /// packet comes with it.
+    /// Makes packets of its own. Called once in each round, after the ports were asked for packets;
+    /// `burst` has none.
     fn on_round(&mut self, now: Cycles, burst: &mut Burst<'_>) {
         let _ = (now, burst);
     }
 
-    /// Whether it will do nothing more: the worker ends when what waits to be sent is sent.
+    /// Whether it is done. The worker then ends as soon as all waiting packets are sent.
     fn is_finished(&self) -> bool {
         false
     }
 
-    /// Whether it makes packets by itself: then it has something to do although nothing will arrive
-    /// by any port.
+    /// Whether it makes packets by itself. Such an app has something to do even if nothing will
+    /// arrive by any port.
     fn is_source(&self) -> bool {
         false
     }
 
-    /// Names of reasons of its own, at most 16: [`Reason::own`](crate::Reason::own) says them of a
-    /// packet.
+    /// Names of reasons of its own, at most 16. [`Reason::own`](crate::Reason::own) makes such a
+    /// reason.
     fn reasons(&self) -> &'static [&'static str] {
         &[]
     }
@@ -47,8 +48,8 @@ pub trait App {
 pub(crate) const RECEIVED: u8 = 0;
 /// The stage of packets that the app made in [`App::on_round`].
 pub(crate) const MADE: u8 = 1;
-/// The stage of packets that came from a capture, the last that has a name: [`crate::ports::Pcap`]
-/// knows by it which have a time.
+/// The stage of packets that came from a capture, the last that has a name. [`crate::ports::Pcap`]
+/// recognises by it packets that have a time.
 pub(crate) const CAPTURED: u8 = 15;
 
 impl<A: App + ?Sized> App for Box<A> {

@@ -42,7 +42,7 @@ impl Cycles {
     }
 }
 
-/// Has the processor fetch the cache line that these bytes begin in, since they will be read soon.
+/// Prefetches the cache line in which these bytes begin.
 #[inline]
 pub(crate) fn prefetch(bytes: &[u8]) {
     cpu::prefetch(bytes.as_ptr());

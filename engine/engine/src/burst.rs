@@ -16,7 +16,7 @@ pub enum Verdict {
     Drop(Reason),
 }
 
-/// A reason stands for its drop, so that `?` ends what is malformed.
+/// A reason stands for its drop, so that `?` drops a malformed packet.
 impl From<Result<Verdict, Reason>> for Verdict {
     #[inline]
     fn from(result: Result<Verdict, Reason>) -> Self {
@@ -46,7 +46,7 @@ impl<'a> Burst<'a> {
         self.tx_queues.queues.len()
     }
 
-    /// How many packets are not decided about.
+    /// The number of packets without a decision.
     pub fn len(&self) -> usize {
         self.incoming.len()
     }
@@ -65,7 +65,7 @@ impl<'a> Burst<'a> {
         self.tx_queues.dropped.clear();
     }
 
-    /// Decides about some packets, in order; the others are the next app's to decide about:
+    /// Decides about some packets, in order, and leaves the others to the next app:
     ///
     /// ```
     /// use ringway_engine::apps::Icmp;
@@ -104,7 +104,7 @@ impl<'a> Burst<'a> {
         self.tx_queues.dropped.clear();
     }
 
-    /// Makes a packet: `build` gets an empty one, with headroom. False where no frame is free; that
+    /// Makes a packet: `build` gets an empty one, with headroom. False if no frame is free, which
     /// is counted.
     #[inline]
     pub fn originate(&mut self, build: impl FnOnce(&mut Packet) -> Verdict) -> bool {
@@ -119,8 +119,8 @@ impl<'a> Burst<'a> {
         true
     }
 
-    /// Makes up to `count` packets, each as [`Burst::originate`] does. How many: fewer where no
-    /// frame is free, which is counted.
+    /// Makes up to `count` packets, each as [`Burst::originate`] does, and returns their number. It
+    /// is less than `count` if no frame is free, which is counted.
     #[inline]
     pub fn originate_burst(
         &mut self,
@@ -142,26 +142,27 @@ impl<'a> Burst<'a> {
         taken
     }
 
-    /// How many packets wait to be sent by this port; what a source looks at before it makes more.
+    /// The number of packets that wait to be sent by this port. A source checks it before it makes
+    /// more.
     pub fn waiting(&self, port: usize) -> usize {
         self.tx_queues.queues.get(port).map_or(0, |queue| queue.waiting.len())
     }
 }
 
-/// Where packets go from an app.
+/// The way of packets from an app to the ports.
 pub(crate) struct TxQueues {
     pub pool: Pool,
     pub queues: Vec<TxQueue>,
-    /// To be filled together.
+    /// New packets, whose frames are taken together.
     made: Batch,
-    /// To be freed together, which costs less than one by one.
+    /// Dropped packets, which are freed together: that costs less than one by one.
     dropped: Batch,
     pub tally: Tally,
     /// A port that failed in the middle of a burst.
     pub failed: Option<PortError>,
 }
 
-/// A port, and what waits to be sent by it.
+/// A port, and the packets that wait to be sent by it.
 pub(crate) struct TxQueue {
     pub port: Box<dyn Port>,
     pub waiting: Batch,
@@ -180,8 +181,8 @@ impl TxQueues {
         }
     }
 
-    /// In line, always: a packet that is handed to a function goes through memory, in other pieces
-    /// than it is read there, which the processor waits for.
+    /// Always inlined: a packet that is passed to a function goes through memory, is written and
+    /// read in different pieces, and stalls the processor.
     #[inline(always)]
     fn carry_out(&mut self, packet: Packet, verdict: Verdict) {
         match verdict {
@@ -193,7 +194,7 @@ impl TxQueues {
         }
     }
 
-    /// Sends what waits before it, if there is such a port.
+    /// Sends the packets that wait before it, if there is such a port.
     #[cold]
     #[inline(never)]
     fn make_room(&mut self, packet: Packet, to: usize) {
@@ -214,7 +215,7 @@ impl TxQueues {
         let _ = self.dropped.push(packet);
     }
 
-    /// Sends what waits for a port, as far as it takes it. Whether it took any.
+    /// Sends waiting packets by a port, as far as it takes them. Returns whether it took any.
     pub(crate) fn transmit(&mut self, to: usize) -> bool {
         let TxQueue { port, waiting } = &mut self.queues[to];
         let before = waiting.len();
@@ -233,7 +234,7 @@ impl TxQueues {
         gone > 0
     }
 
-    /// Drops what nobody decided about.
+    /// Drops packets without a decision.
     pub(crate) fn undecided(&mut self, incoming: &mut Batch) {
         self.tally.drop(Reason::Undecided, incoming.len());
         incoming.clear();
@@ -250,7 +251,7 @@ impl TxQueues {
         self.queues.iter().map(|queue| frames(&queue.waiting)).sum()
     }
 
-    /// Drops and counts what waits.
+    /// Drops and counts waiting packets.
     pub(crate) fn stop(&mut self) {
         let waiting = self.queues.iter().map(|queue| queue.waiting.len()).sum();
         self.tally.drop(Reason::Stopped, waiting);

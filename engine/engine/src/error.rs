@@ -5,7 +5,7 @@ use ringway_xsk::{Cause, UmemError};
 use crate::port::PortError;
 use crate::takeover::TakeoverError;
 
-/// Why an engine does not start, or a worker does not go on.
+/// Why an engine does not start, or a worker does not continue.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EngineError {
@@ -32,7 +32,7 @@ pub enum EngineError {
         needed_mib: u64,
         /// MiB that the machine could give.
         available_mib: u64,
-        /// By whose limit, if it is not the machine's: " under " and its file.
+        /// The limit's origin, if it is not the machine: " under " and its file.
         under: String,
         /// Frames that each worker could have.
         possible: u64,
@@ -52,7 +52,7 @@ pub enum EngineError {
     /// It may not run there.
     #[error("worker {worker} cannot run on CPU {cpu}; this process may use {allowed}")]
     Cpu { worker: usize, cpu: usize, allowed: String },
-    /// There is no thread for it.
+    /// Its thread cannot be started.
     #[error(
         "cannot start a thread for worker {worker}: {source}; raise the limit of processes (`ulimit -u`)"
     )]
@@ -69,7 +69,7 @@ pub enum EngineError {
 }
 
 impl EngineError {
-    /// The interface that has somebody else's XDP program, where that is why.
+    /// The interface that has another XDP program, if that is the cause.
     pub fn taken_interface(&self) -> Option<&str> {
         match self {
             Self::Port { source: PortError::Setup { source, .. }, .. }

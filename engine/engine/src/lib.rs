@@ -1,5 +1,5 @@
-//! Packet programs in user space: bursts from ports, through an app, to ports; and a
-//! ledger that balances.
+//! Packet programs in user space: bursts go from ports through an app to ports, and a ledger
+//! accounts for each packet.
 //!
 //! ```text
 //!             rx_burst                on_burst                    tx_burst
@@ -8,17 +8,17 @@
 //!           .          .                  '- Drop(reason) ----> counted, freed
 //!  one thread, one pool of frames
 //! ```
-//! - A [`Port`] is where packets come from and go to: the kernel ([`ports::AfPacket`]), a capture
-//!   file ([`ports::Pcap`]), or another port of this or another worker ([`ports::Memory`]). All are
-//!   written as text ([`PortSpec`]), and to an app all are the same.
-//! - An [`App`] decides about packets and may change them where they lie. They stay the worker's:
+//! - A [`Port`] receives and sends packets: the kernel ([`ports::AfPacket`], [`ports::AfXdp`]), a
+//!   capture file ([`ports::Pcap`]), or another port of this or another worker ([`ports::Memory`]).
+//!   Each has a text form ([`PortSpec`]), and an app cannot tell them apart.
+//! - An [`App`] decides about packets and may change them in place. The worker keeps owning them:
 //!   an app cannot lose one.
-//! - A [`Worker`] asks each port for a burst, hands it to the app, and carries the verdicts out;
-//!   round after round, until the end. It allocates nothing meanwhile. One thread has it to itself.
+//! - A [`Worker`] asks each port for a burst, hands it to the app, and carries the verdicts out,
+//!   round after round. It allocates nothing meanwhile. It belongs to one thread.
 //! - An [`Engine`] runs workers on threads of their own, bound to CPUs, over one UMEM.
-//! - [`WorkerAudit`]: every packet that came or was made was sent, waits, or was dropped for a
-//!   [`Reason`]; and every frame is where the ledger of [`ringway_xsk`] says. [`Worker::audit`]
-//!   looks.
+//! - A [`WorkerAudit`] compares two counts: every packet that came or was made was sent, waits, or
+//!   was dropped for a [`Reason`]; and every frame is where the ledger of [`ringway_xsk`] says.
+//!   [`Worker::audit`] makes one.
 //!
 //! ```
 //! use ringway_engine::{App, Burst, Cycles, WorkerOptions, Port as _, Verdict, Worker, ports::Memory};

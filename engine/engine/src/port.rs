@@ -10,23 +10,22 @@ use ringway_wire::Mac;
 use ringway_xsk::{Batch, LeftSocket, Redirect, Rings};
 use serde::Serialize;
 
-/// A way in and out of a worker. Its frames are those of the worker's pool, so it stays on the
-/// worker's thread.
+/// A port of a worker. Its frames belong to the worker's pool, so it stays on the worker's thread.
 pub trait Port {
     /// As it was specified: `af_packet:eth0`.
     fn name(&self) -> &str;
 
-    /// Adds packets that have arrived, as far as the batch has room. How many.
+    /// Adds packets that have arrived, as far as the batch has room. Returns their number.
     ///
     /// # Errors
-    /// The port can go on no longer. What it has added by then came in: it stays in the batch.
+    /// The port cannot continue. Packets that it has added by then came in and stay in the batch.
     fn rx_burst(&mut self, batch: &mut Batch) -> Result<usize, PortError>;
 
     /// Sends packets from the front of the batch, as far as there is room; the others stay there.
-    /// Those that it can never send are freed. How many were sent.
+    /// Packets that it can never send are freed. Returns the number of packets that were sent.
     ///
     /// # Errors
-    /// The port can go on no longer; what it took out of the batch is lost.
+    /// The port cannot continue; packets that it took out of the batch are lost.
     fn tx_burst(&mut self, batch: &mut Batch) -> Result<usize, PortError>;
 
     fn statistics(&mut self) -> PortStatistics;
@@ -46,10 +45,10 @@ pub trait Port {
         None
     }
 
-    /// Asks whether it can still be used, which rings do not tell; a few times a second.
+    /// Checks whether it can still be used, which rings do not show. Called a few times a second.
     ///
     /// # Errors
-    /// Its interface is gone or down, say.
+    /// For example, its interface is gone or down.
     fn check(&mut self) -> Result<(), PortError> {
         Ok(())
     }
@@ -93,13 +92,13 @@ pub struct Obtained {
     pub native: bool,
     /// Whether the driver puts packets into the UMEM itself.
     pub zero_copy: bool,
-    /// Whether it was asked for as slow as it is: behind the driver, or with copies.
+    /// Whether the user asked for a slow mode: behind the driver, or with copies.
     pub chosen: bool,
     /// Whether packets may be longer than a frame.
     pub several_frames: bool,
     /// The driver's features; none if the kernel does not report them.
     pub driver: Option<Features>,
-    /// A sentence for each thing that was wished for and not granted.
+    /// A sentence for each wish that was not granted.
     pub refusals: Vec<String>,
 }
 
@@ -110,14 +109,14 @@ pub struct Obtained {
 pub struct PortStatistics {
     pub received_packets: u64,
     pub transmitted_packets: u64,
-    /// Packets handed back since there was no room to send them.
+    /// Packets handed back because there was no room to send them.
     pub tx_full_packets: u64,
     /// Packets that it can never send.
     pub unsendable_packets: u64,
-    /// Times packets could not be had, since no frame was free.
+    /// Times that no packet could be received because no frame was free.
     pub no_frame_times: u64,
-    /// Packets that did not come in, since they are longer than the frames of a packet take;
-    /// nowhere else counted.
+    /// Packets that did not come in because they exceed the frames of a packet. They are counted
+    /// nowhere else.
     pub too_long_packets: u64,
     /// Frames given to the kernel to be filled.
     pub filled_frames: Option<u64>,
@@ -130,7 +129,7 @@ pub struct PortStatistics {
     /// Descriptors that the kernel refused in TX; of a packet socket, frames that its device
     /// refused: they count as transmitted, too.
     pub kernel_tx_invalid_descs: Option<u64>,
-    /// Packets that the kernel dropped since RX was full.
+    /// Packets that the kernel dropped because RX was full.
     pub kernel_rx_ring_full_packets: Option<u64>,
     /// Times the kernel found no frame in FILL.
     pub kernel_fill_ring_empty_times: Option<u64>,
@@ -172,7 +171,7 @@ pub(crate) fn advice_for(interface: &str, advice: impl Display) -> String {
     advice.to_string().replace("IFACE", interface)
 }
 
-/// Why a port cannot be opened, or go on.
+/// Why a port cannot be opened, or cannot continue.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PortError {
@@ -192,10 +191,10 @@ pub enum PortError {
     /// Its interface is down.
     #[error("{port}: {interface} is down; `ip link set dev {interface} up`{alternative}")]
     Down { port: String, interface: String, alternative: &'static str },
-    /// A ring cannot go on.
+    /// A ring is damaged.
     #[error("{port}: {source}")]
     Ring { port: String, source: ringway_ring::Corrupt },
-    /// Nobody knows anything about the interface.
+    /// The interface cannot be looked up.
     #[error("{port}: {source}")]
     Host { port: String, source: ringway_host::Error },
     /// An AF_XDP socket cannot be opened.
@@ -203,15 +202,15 @@ pub enum PortError {
     Setup {
         port: String,
         interface: String,
-        /// Why, and what to do.
+        /// The cause and the remedy.
         source: ringway_xsk::SetupError,
     },
-    /// An AF_XDP socket cannot go on.
+    /// An AF_XDP socket cannot continue.
     #[error("{port}: {}", advice_for(interface, source))]
     Queue {
         port: String,
         interface: String,
-        /// Why, and what to do.
+        /// The cause and the remedy.
         source: ringway_xsk::Error,
     },
     /// Somebody has taken its XDP program off the interface, or put another one in its place.

@@ -16,8 +16,8 @@ use crate::takeover::Predecessor;
 pub struct PortContext {
     umem: Umem,
     programs: Arc<dyn Programs>,
-    /// Cables by name: whoever names one first gets one end, the second the other. The end that is
-    /// left; none where both are taken.
+    /// Cables by name. The first port of a name gets one end, the second the other. The value is
+    /// the end that is left; none if both are taken.
     cables: Arc<Mutex<HashMap<String, Option<Plug>>>>,
     /// XDP programs by interface: one for all of its queues, for as long as any is open.
     redirects: Arc<Mutex<HashMap<String, Weak<Redirect>>>>,
@@ -54,8 +54,7 @@ impl PortContext {
         self.predecessor.as_deref()
     }
 
-    /// The pool of a worker, which opens it first: its share of the memory, or what its predecessor
-    /// had.
+    /// The pool of a worker, which opens it first: its share of the memory, or its predecessor's.
     ///
     /// # Errors
     /// The predecessor's ledger is damaged.
@@ -68,7 +67,7 @@ impl PortContext {
         self.umem.take_over_pool(worker as u8, predecessor.free[worker])
     }
 
-    /// The program on an interface: the one that is there, or what `attach` makes.
+    /// The program on an interface: the present one, or the one that `attach` makes.
     pub(crate) fn redirect<E>(
         &self,
         interface: &str,
@@ -85,7 +84,7 @@ impl PortContext {
         Ok(redirect)
     }
 
-    /// An end of the cable of this name; none where both are taken.
+    /// An end of the cable of this name; none if both are taken.
     pub fn plug(&self, name: &str, slots: u32) -> Option<Plug> {
         let mut cables = lock(&self.cables);
         if let Some(other) = cables.get_mut(name) {

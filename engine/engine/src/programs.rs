@@ -1,4 +1,4 @@
-//! XDP programs of AF_XDP ports: which packets they bring, and what becomes of them with their
+//! XDP programs of AF_XDP ports: the packets that they bring, and whether they outlive their
 //! process.
 
 use std::any::Any;
@@ -10,8 +10,8 @@ use ringway_xsk::{Program, Redirect, SetupError, XdpLink, XdpMode};
 /// Queues that a program knows: 0 to 255.
 pub const QUEUES: u32 = 256;
 
-/// Where an engine's programs come from. Called on workers' threads. As it is here, they bring all
-/// packets and go with their process.
+/// The source of an engine's programs, called on workers' threads. By default programs bring all
+/// packets and end with their process.
 pub trait Programs: fmt::Debug + Send + Sync {
     /// The packets that they choose, in words; a successor must choose the same. Empty: all
     /// packets.
@@ -32,11 +32,11 @@ pub trait Programs: fmt::Debug + Send + Sync {
         false
     }
 
-    /// Has an interface's program outlive this process if it is killed, until what it returns is
-    /// dropped. Only where they [outlive](Self::outlive) it.
+    /// Has an interface's program outlive this process if it is killed, until the returned value is
+    /// dropped. Called only if programs [outlive](Self::outlive) their process.
     ///
     /// # Errors
-    /// Why that cannot be.
+    /// The system refused it.
     fn keep(
         &self,
         interface: &str,
@@ -46,16 +46,16 @@ pub trait Programs: fmt::Debug + Send + Sync {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// An attachment that an engine which was killed has left on an interface, so that a program
-    /// takes the place of its program and there is one at any time. `mode`: the one that is wanted;
-    /// none: any. Each is given once, and none is left in the way which is not given.
+    /// An attachment that a killed engine left on an interface. A new program replaces its program,
+    /// so that there is one at any time. `mode`: the wanted one; none: any. Each attachment is
+    /// returned once, and one that is not returned must not stay in the way.
     fn left(&self, interface: &str, mode: Option<XdpMode>) -> Option<(XdpLink, XdpMode)> {
         let _ = (interface, mode);
         None
     }
 }
 
-/// Those that bring all packets.
+/// Programs that bring all packets.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AllPackets;
 

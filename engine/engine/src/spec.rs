@@ -1,4 +1,4 @@
-//! Ports as they are written: `af_packet:eth0`, `memory:a,slots=512`, `pcap:in.pcap:out.pcap`.
+//! The text form of ports: `af_packet:eth0`, `memory:a,slots=512`, `pcap:in.pcap:out.pcap`.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -13,8 +13,8 @@ use crate::ports::af_xdp::{self, AfXdp, OnLoss};
 use crate::ports::{Null, Pcap};
 use crate::programs::QUEUES;
 
-/// A port that can be opened: KIND:ARGUMENTS, then options after commas. What stands for a port of
-/// each of several workers (`af_xdp:eth0:all`, `af_xdp:eth0:0-3`) is a
+/// A port that can be opened: KIND:ARGUMENTS, then options after commas. A text for a port of each
+/// of several workers (`af_xdp:eth0:all`, `af_xdp:eth0:0-3`) is a
 /// [`Spread`](crate::spread::Spread).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]

@@ -35,7 +35,7 @@ pub type AppFactory = Arc<dyn Fn() -> Box<dyn App> + Send + Sync>;
 /// The settings that all workers share.
 #[derive(Clone, Debug)]
 pub struct EngineConfig {
-    /// The memory of all; a pool for each worker is seen to.
+    /// The memory of all workers. It gets a pool for each worker.
     pub umem: UmemConfig,
     pub options: WorkerOptions,
     /// Those of AF_XDP ports.
@@ -49,10 +49,10 @@ impl Default for EngineConfig {
     }
 }
 
-/// A worker that is wanted.
+/// The settings of a worker.
 #[derive(Clone)]
 pub struct WorkerConfig {
-    /// The CPU to be bound to; none: any.
+    /// The CPU that it is bound to; none: any.
     pub cpu: Option<usize>,
     /// Its ports, numbered from 0 for [`crate::Verdict::Forward`].
     pub ports: Vec<PortSpec>,
@@ -65,13 +65,13 @@ pub struct WorkerReport {
     pub worker: usize,
     pub status: WorkerStatus,
     pub audit: WorkerAudit,
-    /// Frames that somebody had when it ended, and should not.
+    /// Frames that leaked: they were still held when it ended.
     pub leaks: Vec<Leak>,
-    /// Why it ended, unless it was told to or was done.
+    /// Why it ended, unless it was stopped or done.
     pub error: Option<EngineError>,
 }
 
-/// Workers that run. Dropped, they end.
+/// Running workers. They end when this is dropped.
 pub struct Engine {
     workers: Vec<Running>,
     obtained: Vec<Obtained>,
@@ -91,12 +91,12 @@ type Opened = Result<Vec<Obtained>, EngineError>;
 /// The state that a worker shares with other threads.
 #[derive(Default)]
 struct Shared {
-    /// It is to end its app, and go on with a new one.
+    /// The worker must end its app and continue with a new one.
     restart: AtomicBool,
-    /// It is to stay awake, is awake, or is to stop for a successor.
+    /// The worker must stay awake, is awake, or must stop for a successor.
     pause: AtomicU8,
     paused: Mutex<Option<Pause>>,
-    /// Somebody wants to know how it goes.
+    /// A request for the status.
     asked: AtomicBool,
     answer: Mutex<Option<WorkerStatus>>,
 }
@@ -135,10 +135,10 @@ impl Shared {
 }
 
 impl Engine {
-    /// Starts the workers, and waits until all have opened their ports.
+    /// Starts the workers and waits until all have opened their ports.
     ///
     /// # Errors
-    /// See [`EngineError`]; then none runs.
+    /// See [`EngineError`]. No worker runs then.
     pub fn start(config: &EngineConfig, workers: Vec<WorkerConfig>) -> Result<Self, EngineError> {
         if workers.is_empty() {
             return Err(EngineError::NoPort("the engine".into()));
@@ -155,11 +155,12 @@ impl Engine {
         Self::start_in(umem, context, config.options, workers)
     }
 
-    /// Goes on where another engine has stopped, with its memory, sockets and programs, whatever
-    /// `config` says of memory; other ports are opened anew. Returns how long the rings were not read.
+    /// Continues where another engine has stopped, with its memory (not that of `config`), sockets
+    /// and programs; other ports are opened anew. Returns the time for which the rings were not
+    /// read.
     ///
     /// # Errors
-    /// See [`EngineError`]; then the other one goes on.
+    /// See [`EngineError`]. The other engine continues then.
     pub fn take_over(
         config: &EngineConfig,
         workers: Vec<WorkerConfig>,
@@ -239,14 +240,14 @@ impl Engine {
         &self.umem
     }
 
-    /// The queues of all workers, as they were obtained.
+    /// The queues of all workers, with the modes that were obtained.
     pub fn obtained(&self) -> &[Obtained] {
         &self.obtained
     }
 
-    /// How it goes: asks each worker, which answers when its round is over. One that does not
-    /// within a second, or has ended, is left out, and named in the second part. Asked about once a
-    /// second, it finds who does not let frames go.
+    /// The status of the workers. Each answers at the end of its round. The second part names
+    /// workers that have ended or do not answer within a second; the status lacks them. Leaks are
+    /// found if this is called about once a second.
     pub fn status(&self) -> (Status, Vec<usize>) {
         for running in &self.workers {
             running.shared.asked.store(true, Release);
@@ -272,12 +273,12 @@ impl Engine {
         (Status { schema: "ringway.engine/1", workers, leaks }, silent)
     }
 
-    /// Offers all to a successor that asks. True when it has taken it; then the workers have ended,
-    /// and what is left is to ask for their reports ([`Engine::stop`]). Else they go on.
+    /// Offers everything to a successor that asks. True if it took over: the workers have ended,
+    /// and only their reports are left ([`Engine::stop`]). Else they continue.
     ///
     /// # Errors
-    /// Where a worker does not answer, or the successor went away before it was ready. Workers go
-    /// on.
+    /// A worker does not answer, or the successor went away before it was ready. The workers
+    /// continue.
     pub fn offer(&self, successor: &Successor) -> Result<bool, EngineError> {
         successor.prepare(&self.umem).map_err(EngineError::Offer)?;
         let stage = |to| self.workers.iter().for_each(|w| w.shared.pause.store(to, Release));
@@ -318,8 +319,8 @@ impl Engine {
         }
     }
 
-    /// Has each worker end its app and begin with a new one; its ports stay open, and what is in
-    /// their rings stays there.
+    /// Has each worker end its app and begin with a new one. Its ports stay open, and packets in
+    /// their rings stay there.
     pub fn restart(&self) {
         self.workers.iter().for_each(|running| running.shared.restart.store(true, Release));
     }
@@ -329,7 +330,7 @@ impl Engine {
         self.workers.iter().any(|running| running.thread.is_finished())
     }
 
-    /// Ends all workers; what each had to say.
+    /// Ends all workers and returns their reports.
     pub fn stop(mut self) -> Vec<Result<WorkerReport, EngineError>> {
         self.stop.store(true, Relaxed);
         let joined = std::mem::take(&mut self.workers).into_iter().map(|w| w.thread.join());
@@ -458,8 +459,8 @@ impl WorkerThread {
     }
 }
 
-/// No capture is written over that is read or written by another port: before any is opened, since
-/// opening it would be too late.
+/// Refuses to write a capture that another port reads or writes, before any is opened: opening it
+/// would destroy it.
 fn files_are_distinct(workers: &[WorkerConfig]) -> Result<(), EngineError> {
     let captures = || {
         workers.iter().flat_map(|worker| &worker.ports).filter_map(|port| match port {

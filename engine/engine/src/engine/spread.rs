@@ -1,5 +1,5 @@
-//! Ports of several workers, as they are written: `af_xdp:eth0:0-3` and `af_xdp:eth0:all` are a
-//! queue for each.
+//! The text form of ports of several workers: `af_xdp:eth0:0-3` and `af_xdp:eth0:all` are a queue
+//! for each.
 
 use std::fmt;
 use std::str::FromStr;
@@ -87,7 +87,7 @@ impl Spread {
 /// that many, except `null` ports, which every worker gets.
 ///
 /// # Errors
-/// Where they have not, or an interface's queues are not known.
+/// Ports differ in their number of queues, or an interface's queues are unknown.
 pub fn workers(ports: &[Spread]) -> Result<Vec<Vec<PortSpec>>, SpecError> {
     let each: Vec<_> = ports.iter().map(Spread::each).collect::<Result<_, _>>()?;
     let count = each.iter().map(Vec::len).max().unwrap_or(1);

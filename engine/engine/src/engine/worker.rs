@@ -16,18 +16,18 @@ use crate::status::{self, WorkerStatus};
 /// The behaviour of a worker while there is nothing to do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Idle {
-    /// Looks for as long as that has paid lately, ten microseconds at most, then sleeps until a
-    /// port has something. Where a port cannot wake it, it looks for 50 microseconds and sleeps for
-    /// a millisecond.
+    /// Polls for as long as that has paid lately, at most ten microseconds, then sleeps until a
+    /// port has packets. If a port cannot wake it, it polls for 50 microseconds and sleeps for a
+    /// millisecond.
     #[default]
     Adaptive,
-    /// Looks on: no packet waits for anybody to wake up, and the CPU is never free.
+    /// Polls always: no packet waits for a wake-up, and the CPU is never free.
     Latency,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkerOptions {
-    /// Packets asked of a port at once, 1 to 4 096.
+    /// Packets requested from a port at once, 1 to 4 096.
     pub burst: usize,
     /// Packets that may wait to be sent by one port.
     pub waiting: usize,
@@ -40,20 +40,19 @@ impl Default for WorkerOptions {
     }
 }
 
-/// How long a worker looks before it sleeps where a port cannot wake it.
+/// Time that a worker polls before it sleeps if a port cannot wake it.
 const LOOKING: Duration = Duration::from_micros(50);
-/// How long it sleeps where a port cannot wake it, and how long at all: then it looks whether it is
-/// to stop.
+/// Time of a sleep if a port cannot wake it, and of any sleep: then it checks whether it must stop.
 const NAP: Duration = Duration::from_millis(1);
 const SLEEP: Duration = Duration::from_millis(100);
 
-/// An app, its ports, and what is between them.
+/// An app and its ports.
 pub struct Worker<A> {
     app: A,
     incoming: Batch,
     tx_queues: TxQueues,
     options: WorkerOptions,
-    /// When the last round began; what passed since then was busy or not.
+    /// The begin of the last round; the time since then was busy or not.
     last: Cycles,
     was_busy: bool,
     per_millisecond: u64,
@@ -62,7 +61,7 @@ pub struct Worker<A> {
     checked: Cycles,
 }
 
-/// Times a second that ports are asked whether they can still be used.
+/// Checks a second of whether ports can still be used.
 const CHECKS: u64 = 4;
 
 /// Reports of leaked frames use these names.
@@ -75,22 +74,22 @@ fn name_stages(pool: &Pool, app: &impl App) {
 
 /// A worker that has ended, with everything that it leaves behind.
 pub struct Ended<A> {
-    /// The app, with what it counted.
+    /// The app, with its counters.
     pub app: A,
-    /// Its ports, still open: another worker may go on with them.
+    /// Its ports, still open: another worker may continue with them.
     pub ports: Vec<Box<dyn Port>>,
     pub pool: Pool,
     pub status: WorkerStatus,
     pub audit: WorkerAudit,
 }
 
-/// An audit of a worker: where each frame is, and what became of each packet.
+/// An audit of a worker: the place of each frame and the end of each packet.
 #[derive(Clone, Debug)]
 pub struct WorkerAudit {
     pub frames: Audit,
-    /// Frames that are held by nobody the worker knows: leaked, if there are any.
+    /// Frames that are held and unknown to the worker: leaks.
     pub lost_frames: i64,
-    /// Packets that came less those that went: 0.
+    /// Packets that came less those that went; 0 if the ledger balances.
     pub difference_packets: i64,
 }
 
@@ -131,10 +130,10 @@ impl<A: App> Worker<A> {
         }
     }
 
-    /// Once through all ports. Whether there was anything to do.
+    /// Runs one round through all ports. Returns whether there was anything to do.
     ///
     /// # Errors
-    /// A port can go on no longer. The others can: the caller decides whether to call again.
+    /// A port cannot continue. The others can: the caller decides whether to call again.
     pub fn round(&mut self) -> Result<bool, PortError> {
         let now = self.begin_round();
         let mut busy = false;
@@ -187,8 +186,8 @@ impl<A: App> Worker<A> {
         now
     }
 
-    /// Round after round until `until`, which is asked before each, says so, or there is nothing
-    /// left to do.
+    /// Runs rounds until `until`, which is called before each, returns true or nothing is left to
+    /// do.
     ///
     /// # Errors
     /// As [`Worker::round`].
@@ -224,19 +223,19 @@ impl<A: App> Worker<A> {
             && self.tx_queues.queues.iter().all(|queue| queue.port.readable().is_some())
     }
 
-    /// Does not sleep any more: somebody is about to ask it to stop, and others wait for that.
+    /// Sleeps no more: it will soon be asked to stop, and others wait for that.
     pub(crate) fn stay_awake(&mut self) {
         self.options.idle = Idle::Latency;
     }
 
-    /// Whether nothing will arrive, and nothing is left to be done.
+    /// Whether nothing will arrive and nothing is left to be done.
     pub fn is_finished(&self) -> bool {
         let nothing_comes = || self.tx_queues.queues.iter().all(|queue| queue.port.is_finished());
         let over = self.app.is_finished() || !self.app.is_source() && nothing_comes();
         over && self.tx_queues.waiting() == 0
     }
 
-    /// Until a port has something, or long enough.
+    /// Sleeps until a port has packets, at most for its time.
     fn sleep(&mut self) {
         self.tx_queues.tally.sleeps += 1;
         let time = if self.wakes() { SLEEP } else { NAP };
@@ -270,7 +269,8 @@ impl<A: App> Worker<A> {
         &self.app
     }
 
-    /// Ends: what waits is sent as far as the ports take it, and the rest freed and counted.
+    /// Ends the worker: waiting packets are sent as far as the ports take them; the rest is freed
+    /// and counted.
     pub fn finish(mut self) -> Ended<A> {
         for to in 0..self.tx_queues.queues.len() {
             self.tx_queues.transmit(to);
