@@ -2,13 +2,13 @@
 //! (Documentation/networking/af_xdp.rst, net/xdp/xsk_queue.h).
 //!
 //! - The indices are free-running: they count up through `u32::MAX` to 0 and are never wrapped by
-//!   hand. `producer - consumer`, in wrapping arithmetic, is how many are in the ring; only where a
-//!   slot is looked up is an index masked.
+//!   hand. `producer - consumer`, in wrapping arithmetic, is the number of entries in the ring; an
+//!   index is masked only to find its slot.
 //! - Each side stores its own index with release and loads the other's with acquire. There is no
 //!   other ordering.
-//! - What has been reserved or peeked at is a guard. Nothing is shared until the guard is submitted
-//!   or released; dropping it cancels, so neither an early return nor a panic leaks a descriptor.
-//! - An index of the other side that cannot be is [`Corrupt`]; nothing is read or written then.
+//! - Reserving and peeking return a guard. Nothing is shared until the guard is submitted or
+//!   released; dropping it cancels, so neither an early return nor a panic leaks a descriptor.
+//! - An impossible index of the other side is [`Corrupt`]; nothing is read or written then.
 //!
 //! # Example
 //!
@@ -38,8 +38,8 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use crate::sync::{AtomicU32, Slot};
 
-/// The other side's index is further from ours than the ring is long: its memory is not what it was
-/// said to be, or somebody else writes there. The socket is to be closed.
+/// The other side's index is further from ours than the ring is long: the memory is not the ring's,
+/// or another process writes there. Close the socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "ring of {size} has producer index {producer} and consumer index {consumer}, which cannot be: \
@@ -54,7 +54,7 @@ pub struct Corrupt {
     pub consumer: u32,
 }
 
-/// Where a ring lies, and what keeps it there.
+/// The place of a ring, and the owner of its memory.
 struct Shared<T> {
     producer: NonNull<AtomicU32>,
     consumer: NonNull<AtomicU32>,
@@ -92,7 +92,7 @@ impl<T: Copy> Shared<T> {
         unsafe { self.slots.add(place) }
     }
 
-    /// How many are in the ring.
+    /// The number of entries in the ring.
     #[inline]
     fn filled(&self, producer: u32, consumer: u32) -> Result<u32, Corrupt> {
         let filled = producer.wrapping_sub(consumer);
@@ -117,10 +117,10 @@ impl<T: Copy> Shared<T> {
     }
 }
 
-/// The kernel goes on with a ring only when it is told to (`XDP_RING_NEED_WAKEUP`, linux/if_xdp.h).
+/// The kernel needs a wake-up to continue with a ring (`XDP_RING_NEED_WAKEUP`, linux/if_xdp.h).
 const NEEDS_WAKEUP: u32 = 1;
 
-/// Where a ring lies in memory that was mapped, as `XDP_MMAP_OFFSETS` says.
+/// The place of a ring in mapped memory, as `XDP_MMAP_OFFSETS` says.
 #[cfg(not(loom))]
 #[derive(Clone, Copy, Debug)]
 pub struct Place<T> {
@@ -132,7 +132,7 @@ pub struct Place<T> {
     pub flags: NonNull<u32>,
     /// Address of the first slot.
     pub slots: NonNull<T>,
-    /// How many there are: a power of two.
+    /// The number of slots: a power of two.
     pub size: u32,
 }
 
@@ -148,7 +148,7 @@ impl<T: Copy> Place<T> {
     ///   index only.
     ///
     /// # Panics
-    /// Where the size is not a power of two.
+    /// The size is not a power of two.
     pub unsafe fn producer(self, memory: Arc<dyn Any + Send + Sync>) -> Producer<T> {
         Producer::new(self.shared(memory))
     }
@@ -160,7 +160,7 @@ impl<T: Copy> Place<T> {
     /// filled.
     ///
     /// # Panics
-    /// Where the size is not a power of two.
+    /// The size is not a power of two.
     pub unsafe fn consumer(self, memory: Arc<dyn Any + Send + Sync>) -> Consumer<T> {
         Consumer::new(self.shared(memory))
     }
@@ -183,7 +183,7 @@ pub struct Producer<T> {
     shared: Shared<T>,
     /// The next to be filled; nobody else writes this index.
     next: u32,
-    /// The other side's index when it was last looked at.
+    /// The other side's index when it was last read.
     consumed: u32,
 }
 
@@ -192,7 +192,7 @@ pub struct Consumer<T> {
     shared: Shared<T>,
     /// The next to be read; nobody else writes this index.
     next: u32,
-    /// The other side's index when it was last looked at.
+    /// The other side's index when it was last read.
     produced: u32,
 }
 
@@ -208,8 +208,8 @@ impl<T: Copy> Producer<T> {
         Self { shared, next, consumed }
     }
 
-    /// Slots that are free now, up to `wanted`; the other side's index is read only if the last
-    /// look does not do.
+    /// Slots that are free now, up to `wanted`. The other side's index is read only if the last
+    /// reading is not enough.
     #[inline]
     fn free(&mut self, wanted: u32) -> Result<u32, Corrupt> {
         let size = self.shared.size;
@@ -219,7 +219,7 @@ impl<T: Copy> Producer<T> {
         Ok((size - self.shared.filled(self.next, self.consumed)?).min(wanted))
     }
 
-    /// Reserves up to `wanted` slots; fewer, or none, where the ring is nearly full.
+    /// Reserves up to `wanted` slots; fewer, or none, if the ring is nearly full.
     ///
     /// # Errors
     /// [`Corrupt`].
@@ -238,7 +238,7 @@ impl<T: Copy> Producer<T> {
         self.shared.between(self.next, self.shared.consumer().load(Acquire))
     }
 
-    /// Whether the consumer sleeps until it is told that there is something.
+    /// Whether the consumer sleeps until it is woken.
     #[inline]
     pub fn needs_wakeup(&self) -> bool {
         self.shared.flags().load(Relaxed) & NEEDS_WAKEUP != 0
@@ -250,7 +250,7 @@ impl<T: Copy> Producer<T> {
     }
 }
 
-/// Slots to be filled. Dropped, it was never there.
+/// Slots to be filled. Dropping it cancels the reservation.
 #[must_use = "nothing is produced until it is submitted"]
 pub struct Reserved<'a, T: Copy> {
     ring: &'a mut Producer<T>,
@@ -259,7 +259,7 @@ pub struct Reserved<'a, T: Copy> {
 }
 
 impl<T: Copy> Reserved<'_, T> {
-    /// How many more can be pushed.
+    /// The number of slots that are not filled yet.
     #[inline]
     pub fn remaining(&self) -> u32 {
         self.reserved - self.written
@@ -268,7 +268,7 @@ impl<T: Copy> Reserved<'_, T> {
     /// Fills the next slot.
     ///
     /// # Errors
-    /// Hands the descriptor back when all that was reserved is filled.
+    /// Hands the descriptor back if all reserved slots are filled.
     #[inline]
     pub fn push(&mut self, descriptor: T) -> Result<(), T> {
         if self.written == self.reserved {
@@ -282,7 +282,8 @@ impl<T: Copy> Reserved<'_, T> {
         Ok(())
     }
 
-    /// Produces what was pushed; slots that were not filled stay free. How many there were.
+    /// Produces the pushed descriptors; slots that were not filled stay free. Returns the number of
+    /// descriptors.
     #[inline]
     pub fn submit(self) -> u32 {
         // The other side may be looking at the index: it is not written for nothing.
@@ -301,7 +302,7 @@ impl<T: Copy> Consumer<T> {
         Self { shared, next, produced }
     }
 
-    /// Looks at up to `wanted` descriptors; fewer, or none, where there are no more.
+    /// Peeks at up to `wanted` descriptors; fewer, or none, if there are no more.
     ///
     /// # Errors
     /// [`Corrupt`].
@@ -324,7 +325,7 @@ impl<T: Copy> Consumer<T> {
         self.shared.between(self.shared.producer().load(Acquire), self.next)
     }
 
-    /// Tells the producer whether to wake this side up: the kernel's part, where it is played.
+    /// Tells the producer whether to wake this side up, as the kernel does.
     pub fn ask_for_wakeup(&mut self, needed: bool) {
         self.shared.flags().store(if needed { NEEDS_WAKEUP } else { 0 }, Relaxed);
     }
@@ -335,7 +336,7 @@ impl<T: Copy> Consumer<T> {
     }
 }
 
-/// Descriptors to be read. Dropped, they are still in the ring.
+/// Descriptors to be read. Dropping it leaves them in the ring.
 #[must_use = "nothing is consumed until it is released"]
 pub struct Peeked<'a, T: Copy> {
     ring: &'a mut Consumer<T>,
@@ -343,7 +344,7 @@ pub struct Peeked<'a, T: Copy> {
 }
 
 impl<T: Copy> Peeked<'_, T> {
-    /// How many there are.
+    /// The number of descriptors.
     #[inline]
     pub fn len(&self) -> u32 {
         self.len
@@ -366,15 +367,15 @@ impl<T: Copy> Peeked<'_, T> {
         })
     }
 
-    /// Gives all slots back. How many there were.
+    /// Gives all slots back. Returns their number.
     #[inline]
     pub fn release(self) -> u32 {
         let all = self.len;
         self.release_first(all)
     }
 
-    /// Gives the oldest slots back; the others stay in the ring. How many: `count`, or all there
-    /// are.
+    /// Gives the oldest slots back, `count` or all that there are; the others stay in the ring.
+    /// Returns their number.
     #[inline]
     pub fn release_first(self, count: u32) -> u32 {
         let count = count.min(self.len);
@@ -391,15 +392,15 @@ impl<T: Copy> Peeked<'_, T> {
 /// kernel's.
 ///
 /// # Panics
-/// Where `size` is not a power of two.
+/// `size` is not a power of two.
 pub fn in_memory<T: Copy + Default + Send + 'static>(size: u32) -> (Producer<T>, Consumer<T>) {
     in_memory_from(size, 0)
 }
 
-/// The same, whose indices begin at `first`: just below `u32::MAX`, to see them overflow.
+/// The same with indices that begin at `first`: just below `u32::MAX`, they soon overflow.
 ///
 /// # Panics
-/// Where `size` is not a power of two.
+/// `size` is not a power of two.
 pub fn in_memory_from<T: Copy + Default + Send + 'static>(
     size: u32,
     first: u32,

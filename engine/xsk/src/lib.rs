@@ -60,42 +60,42 @@
 //!               receive, send, flush
 //! ```
 //! Each arrow is counted where it happens ([`Counts`]), and each frame has a record that says where
-//! it is ([`Record`]); no figure is computed from another. [`Pool::audit`] walks lists and rings
-//! and holds all of them against each other.
+//! it is ([`Record`]); no figure is computed from another. [`Pool::audit`] walks lists and rings and
+//! compares all of them.
 //!
 //! # How many frames
 //!
-//! A pool needs, for each of its queues, [`SocketConfig::fill`] frames for reception, beside those
-//! that are being sent (up to [`SocketConfig::tx`]) and those that the program holds. Where
-//! reception took all, [`Granted::refusals`] says so.
+//! For each of its queues a pool needs [`SocketConfig::fill`] frames for reception, beside those
+//! that are being sent (up to [`SocketConfig::tx`]) and those that the program holds. If reception
+//! took all frames, [`Granted::refusals`] says so.
 //!
 //! # Threads
 //!
-//! A worker has a pool, its queues and their packets, and none of them leaves its thread. Workers
-//! share a [`Umem`], which is divided into as many pools, and hand packets to one another as
+//! A worker has a pool, its queues and their packets; none of them leaves its thread. Workers share
+//! a [`Umem`], which is divided into as many pools, and pass packets to one another as
 //! [`Transfer`]s.
 //!
 //! # What is trusted
 //!
-//! - Every process that has the file can write the ledger. So it is written for others to
-//!   read: watches, inspectors, and once a successor. Nothing that is read there decides who owns a
-//!   frame. Free lists, the chains of packets, and which frames the kernel has, are in memory of
-//!   this process alone.
-//! - A successor reads the records once, checks what it has read, and goes on with its copy. So in
-//!   one process no frame has two owners, and no access leaves the mapping, whatever another
-//!   process writes, at whatever time.
+//! - Every process that has the file can write the ledger. The ledger is therefore only for others
+//!   to read: watches, inspectors, and once a successor. Nothing that is read there decides who owns
+//!   a frame. Free lists, the chains of packets, and the list of frames that the kernel has are in
+//!   memory of this process alone.
+//! - A successor reads the records once, checks them, and continues with its copy. In one process no
+//!   frame has two owners, and no access leaves the mapping, whatever another process writes at any
+//!   time.
 //! - The bytes of frames are shared in any case. A `&mut [u8]` cannot be defended against a process
-//!   that writes there. So what lets others write is `unsafe`: [`Umem::file`] and
+//!   that writes there, so the calls that let others write are `unsafe`: [`Umem::file`] and
 //!   [`Umem::from_file`]. Safe code gets from this crate no descriptor that it could write to, and
-//!   no second mapping. That `/proc/self/fd` has one is as with `/proc/self/mem`: no library can
-//!   close it.
-//! - The kernel is trusted to write to no frame that it does not have. What its rings say is
-//!   checked. Limit: a driver in zero-copy lets go of frames a moment after their socket is closed,
+//!   no second mapping. `/proc/self/fd` has one, as `/proc/self/mem` has the memory; no library can
+//!   close these.
+//! - The kernel is trusted to write to no frame that it does not have. The contents of its rings are
+//!   checked. Limit: a driver in zero-copy releases frames a moment after their socket is closed,
 //!   and nothing tells when.
 //!
 //! # Privileges
 //!
-//! | to | it takes |
+//! | to | you need |
 //! |---|---|
 //! | open a socket | CAP_NET_RAW, or a socket that a helper opened ([`Socket::open_on`]) |
 //! | bind it, register memory, make rings | nothing |
@@ -105,8 +105,8 @@
 //! | poll busily | CAP_NET_ADMIN |
 //! | reserve large pages | root, once: `/sys/kernel/mm/hugepages` |
 //!
-//! Linux 6.1 is enough. Where it is newer, packets may be longer than a frame (6.6), a successor
-//! takes sockets over (6.4), and a system call sends more (6.17).
+//! Linux 6.1 is enough. Newer kernels take packets longer than a frame (6.6), let a successor take
+//! sockets over (6.4), and send more in a system call (6.17).
 
 #![warn(missing_docs)]
 

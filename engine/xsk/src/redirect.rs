@@ -1,9 +1,9 @@
-//! The program that brings packets into sockets: what arrives at a queue with a socket goes there,
-//! all else to the kernel as if there were no program.
+//! The program that brings packets into sockets: packets of a queue with a socket go there, all
+//! others to the kernel as if there were no program.
 //!
 //! If you have an XDP program already, put sockets into a map of that program: [`SocketMap::from`].
 //!
-//! To load takes CAP_BPF and CAP_NET_ADMIN; to put sockets into a map takes neither, but the map.
+//! Loading requires CAP_BPF and CAP_NET_ADMIN; putting sockets into a map only requires the map.
 
 use std::any::Any;
 use std::io;
@@ -21,7 +21,7 @@ use crate::socket::setup::{Cause, SetupError, Step};
 #[derive(Debug)]
 pub struct SocketMap(OwnedFd);
 
-/// A map of a program of yours.
+/// A map of your own program.
 impl From<OwnedFd> for SocketMap {
     fn from(map: OwnedFd) -> Self {
         Self(map)
@@ -35,7 +35,7 @@ impl AsFd for SocketMap {
 }
 
 impl SocketMap {
-    /// A map for queues below `queues`. Takes CAP_BPF.
+    /// Makes a map for queues below `queues`. Requires CAP_BPF.
     ///
     /// # Errors
     /// [`SetupError`].
@@ -44,8 +44,8 @@ impl SocketMap {
         map.map(Self).map_err(|e| SetupError::new(Step::Map, format!("{queues} queues"), e))
     }
 
-    /// Packets of this queue go into this socket from now on. It leaves the map by itself when it
-    /// is closed.
+    /// Sends packets of this queue into this socket from now on. A socket leaves the map by itself
+    /// when it is closed.
     ///
     /// # Errors
     /// [`SetupError`]: the map is shorter, or it is no map of sockets.
@@ -55,7 +55,7 @@ impl SocketMap {
         inserted.map_err(|e| failed(queue, e))
     }
 
-    /// Packets of this queue go to the kernel again. None there is no error.
+    /// Sends packets of this queue to the kernel again. It is no error if the queue has no socket.
     ///
     /// # Errors
     /// [`SetupError`].
@@ -71,7 +71,7 @@ fn failed(queue: u32, error: io::Error) -> SetupError {
     SetupError::new(Step::Map, format!("queue {queue}"), error)
 }
 
-/// A program that redirects into a map of sockets, loaded.
+/// A loaded program that redirects into a map of sockets.
 #[derive(Debug)]
 pub struct Program {
     /// The loaded program, to be attached.
@@ -81,8 +81,8 @@ pub struct Program {
 }
 
 impl Program {
-    /// The one that brings all packets of queues below `queues`. `several_frames`: packets of
-    /// several buffers, too. The interface is for the error's text.
+    /// Loads the program that brings all packets of queues below `queues`. `several_frames`:
+    /// packets of several buffers, too. The interface is for the error's text.
     ///
     /// # Errors
     /// [`SetupError`].
@@ -100,8 +100,8 @@ impl Program {
     }
 }
 
-/// The program, attached to an interface. Detached when dropped, and when its process ends, however
-/// that ends.
+/// A program that is attached to an interface. It is detached when this is dropped, and when the
+/// process ends in any way.
 #[derive(Debug)]
 pub struct Redirect {
     map: SocketMap,
@@ -136,8 +136,8 @@ impl Redirect {
         })
     }
 
-    /// The same with a program of yours. `load(true)`: one that takes packets of several buffers
-    /// (`BPF_F_XDP_HAS_FRAGS`); where that cannot be had, `load(false)` follows.
+    /// The same with your own program. `load(true)` loads one that takes packets of several buffers
+    /// (`BPF_F_XDP_HAS_FRAGS`); if that fails, `load(false)` follows.
     ///
     /// # Errors
     /// [`SetupError`].
@@ -155,11 +155,11 @@ impl Redirect {
         Self::put(interface, mode, load, |program| XdpLink::attach(program, ifindex, mode))
     }
 
-    /// The same in the place of a program that somebody has left there, whose attachment and mode
-    /// these are: every packet meets either of the two.
+    /// The same in place of a program that was left there, with its attachment and mode: every
+    /// packet meets one of the two.
     ///
     /// # Errors
-    /// [`SetupError`]; the other program is still there then.
+    /// [`SetupError`]. The other program is still there then.
     pub fn replace_program(
         interface: &str,
         link: &XdpLink,
@@ -196,11 +196,11 @@ impl Redirect {
         })
     }
 
-    /// Goes on with a predecessor's program: its map and its attachment, which stays as long as any
-    /// process has it open.
+    /// Continues with a predecessor's program: its map and its attachment, which stays as long as
+    /// any process has it open.
     ///
     /// # Errors
-    /// Where the kernel does not tell what `link` is.
+    /// The kernel does not describe `link`.
     pub fn take_over(
         map: OwnedFd,
         link: OwnedFd,
@@ -213,15 +213,16 @@ impl Redirect {
         Ok(Self { map, mode, several_frames, kept, link, attached, shared })
     }
 
-    /// The attachment, to be pinned or handed to a successor. From now on dropping this closes a
-    /// descriptor, and detaches only if it is the last one.
+    /// The attachment, for a pin or a successor. From now on dropping this closes a descriptor, and
+    /// detaches only if it is the last one.
     pub fn link(&self) -> BorrowedFd<'_> {
         self.shared.store(true, Relaxed);
         self.link.as_fd()
     }
 
-    /// With `by`, which is dropped before this is, the attachment outlives this process if it is
-    /// killed: a pin ([`Redirect::link`]) that is removed when it is dropped, say. The first holds.
+    /// Keeps `by`, for example a pin ([`Redirect::link`]) that is removed when it is dropped: the
+    /// attachment then outlives this process if it is killed. `by` is dropped before this is. Only
+    /// the first is kept.
     pub fn keep(&self, by: Box<dyn Any + Send + Sync>) {
         let _ = self.kept.set(by);
     }
@@ -231,11 +232,11 @@ impl Redirect {
         self.kept.get().is_some()
     }
 
-    /// Whether it still runs where it was attached: not if the interface is gone, or somebody has
-    /// detached or replaced it.
+    /// Whether it still runs where it was attached: not if the interface is gone, or the program
+    /// was detached or replaced.
     ///
     /// # Errors
-    /// Where the kernel does not tell.
+    /// The kernel does not tell.
     pub fn is_attached(&self) -> io::Result<bool> {
         Ok(self.link.info()? == self.attached)
     }

@@ -1,9 +1,9 @@
-//! Packets on their way from one worker to another: one by one ([`Transfer`]), or through a ring of
-//! what transfers are made of. Nothing is copied.
+//! Packets on their way from one worker to another: one by one ([`Transfer`]), or through a ring.
+//! Nothing is copied.
 //!
 //! In the ledger a packet is away while it is in the ring: handed over by the giver's pool, adopted
-//! by the taker's. Whichever end goes first, no frame is lost: what is in the ring is taken, or
-//! finds back to the pool that it came from.
+//! by the taker's. No frame is lost, whichever end goes first: packets in the ring are taken, or
+//! return to their pool.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU8;
@@ -17,12 +17,12 @@ use crate::packet::pool::{Pool, end_if_last};
 use crate::packet::{Link, Packet, Parts};
 use crate::umem::Umem;
 
-/// A packet between two pools of one [`Umem`]: it may go to any thread, where a pool adopts it.
-/// Dropped on whatever thread, its frames find back to the pool that they came from, which has them
-/// again with its next [`receive`](crate::Queue::receive), or when it is short of frames.
+/// A packet between two pools of one [`Umem`]: it may go to any thread, where a pool adopts it. If
+/// it is dropped, on any thread, its frames return to their pool, which has them again with its
+/// next [`receive`](crate::Queue::receive), or when it is short of frames.
 ///
-/// Frames that are adopted stay with the pool that adopted them: what flows one way only is to be
-/// handed back as well, as empty packets, or to be copied ([`Packet::copy_to`]).
+/// Adopted frames stay with the pool that adopted them. If packets flow one way only, hand frames
+/// back as empty packets, or copy the packets ([`Packet::copy_to`]).
 #[derive(Debug)]
 pub struct Transfer {
     /// None where it was adopted.
@@ -52,7 +52,7 @@ impl Pool {
     /// Makes it a packet of this pool.
     ///
     /// # Errors
-    /// Hands it back where it is of another UMEM, or this pool has not been claimed.
+    /// Hands it back if it is of another UMEM, or this pool has not been claimed.
     pub fn adopt(&self, mut transfer: Transfer) -> Result<Packet, Transfer> {
         let inner = self.inner();
         let ours = transfer.umem.as_ref().is_some_and(|umem| umem.is(&inner.umem));
@@ -87,7 +87,7 @@ impl Drop for Transfer {
     }
 }
 
-/// Bits of what both ends know: who is gone.
+/// Bits that both ends share: which end is gone.
 const TAKER_GONE: u8 = 1;
 const GIVER_GONE: u8 = 2;
 
@@ -98,14 +98,14 @@ struct Entry {
     home: u8,
 }
 
-/// The end that packets are given to. It may go to another thread.
+/// The giver's end of a channel. It may go to another thread.
 pub struct Giver {
     ring: Producer<Entry>,
     gone: Arc<AtomicU8>,
     umem: Umem,
 }
 
-/// The end that packets are taken from. It may go to another thread.
+/// The taker's end of a channel. It may go to another thread.
 pub struct Taker {
     ring: Consumer<Entry>,
     foreign_frames: u64,
@@ -113,10 +113,10 @@ pub struct Taker {
     umem: Umem,
 }
 
-/// A way for up to `slots` packets, a power of two, between pools of one UMEM.
+/// A channel for up to `slots` packets, a power of two, between pools of one UMEM.
 ///
 /// # Panics
-/// Where `slots` is not a power of two.
+/// `slots` is not a power of two.
 pub fn way(umem: &Umem, slots: u32) -> (Giver, Taker) {
     let (producer, consumer) = ringway_ring::in_memory(slots);
     let gone = Arc::new(AtomicU8::new(0));
@@ -126,7 +126,7 @@ pub fn way(umem: &Umem, slots: u32) -> (Giver, Taker) {
 
 impl Giver {
     /// Gives packets from the front of the batch, as far as there is room; the others stay there.
-    /// Those of another UMEM are freed. How many were given.
+    /// Packets of another UMEM are freed. Returns the number of packets given.
     ///
     /// # Errors
     /// [`Corrupt`].
@@ -171,8 +171,8 @@ impl Drop for Giver {
 }
 
 impl Taker {
-    /// Adds packets that were given, as far as the batch has room; they are this pool's from now
-    /// on. How many. None where the pool is of another UMEM.
+    /// Adds packets that were given, as far as the batch has room; they belong to this pool from
+    /// now on. Returns their number; none if the pool is of another UMEM.
     ///
     /// # Errors
     /// [`Corrupt`].
@@ -197,17 +197,17 @@ impl Taker {
         Ok(given.release() as usize)
     }
 
-    /// Frames that were taken so far, and of another pool before.
+    /// Frames that were taken so far and belonged to another pool before.
     pub fn foreign_frames(&self) -> u64 {
         self.foreign_frames
     }
 
-    /// Whether the giver is gone: what is in the ring is the last.
+    /// Whether the giver is gone: no packets follow those in the ring.
     pub fn is_abandoned(&self) -> bool {
         self.gone.load(Acquire) & GIVER_GONE != 0
     }
 
-    /// Whether nothing is there to be taken now.
+    /// Whether there is nothing to take now.
     pub fn is_empty(&self) -> bool {
         self.ring.unread().map_or(true, |unread| unread.len() == 0)
     }

@@ -1,8 +1,8 @@
-//! The audit: every frame of a pool is found exactly once, or it is said what is wrong.
+//! The audit: it finds every frame of a pool exactly once, or says what is wrong.
 //!
 //! The rings are walked against the stream (RX before FILL, COMPLETION before TX), so that a frame
-//! which the kernel moves on meanwhile is not met twice. What is in no ring, while the records say
-//! that the kernel has it, is inside the kernel.
+//! which the kernel moves meanwhile is not met twice. A frame that is in no ring, though its record
+//! says that the kernel has it, is inside the kernel.
 
 use std::fmt;
 use std::sync::atomic::Ordering::Relaxed;
@@ -62,7 +62,7 @@ pub enum Fault {
         /// Where it was met again.
         second: &'static str,
     },
-    /// A frame is where its record does not say.
+    /// A frame is not in the place of its record.
     #[error("frame {frame} is in {found}, but recorded as {recorded:?}")]
     Record {
         /// The frame's number.
@@ -72,7 +72,7 @@ pub enum Fault {
         /// The frame's record, if it has one.
         recorded: Option<Record>,
     },
-    /// An address is no frame's.
+    /// An address belongs to no frame.
     #[error("{found} holds address {address:#x}, which is no frame")]
     NoFrame {
         /// Name of the ring that holds it.
@@ -80,7 +80,7 @@ pub enum Fault {
         /// In bytes from the UMEM's begin.
         address: u64,
     },
-    /// The counters say otherwise.
+    /// The counters differ from the walk.
     #[error("{place:?}: {counted} frames by the counters, {found} found")]
     Count {
         /// The place whose frames were counted.
@@ -112,7 +112,7 @@ pub struct Audit {
 }
 
 impl Audit {
-    /// Whether every frame was found exactly once, where it is said to be.
+    /// Whether every frame was found exactly once, in the place of its record.
     pub fn balanced(&self) -> bool {
         self.faults.is_empty()
     }

@@ -1,9 +1,10 @@
-//! The ledger: where each frame is, since when, and how many went from where to where.
+//! The ledger: the place of each frame, the time since when it is there, and counts of all
+//! transitions.
 //!
-//! Two accounts that do not know of each other. A [`Record`] for each frame says where it is. A
-//! [`Counts`] for each pool has counted every transition where it happens: nothing in it is
-//! computed from anything else. [`Pool::audit`] holds the two against each other, against the list
-//! of free frames and against the rings.
+//! It has two independent accounts. A [`Record`] for each frame says where it is. A [`Counts`] for
+//! each pool counts every transition where it happens; none of its counters is computed from
+//! others. [`Pool::audit`] compares the two with each other, with the list of free frames and with
+//! the rings.
 //!
 //! Only the pool's worker writes, by plain stores. Any thread, and any process that has the memory,
 //! may read ([`Watch`](crate::Watch), [`Inspector`](crate::Inspector)).
@@ -46,7 +47,7 @@ pub struct Record {
     /// Of a held frame the application's stage ([`crate::Packet::set_stage`]); of one with the
     /// kernel the queue's number.
     pub stage: u8,
-    /// Since when, in the pool's time ([`crate::Pool::set_now`]).
+    /// The time since when, in the pool's time ([`crate::Pool::set_now`]).
     pub since: u32,
 }
 
@@ -59,14 +60,14 @@ impl Record {
             | self.place as u64
     }
 
-    /// None where nothing was ever written down.
+    /// None if there is no record yet.
     pub(crate) fn unpack(word: u64) -> Option<Self> {
         let [place, stage, pool, _] = (word as u32).to_le_bytes();
         let place = Place::ALL.into_iter().find(|p| *p as u8 == place)?;
         Some(Self { place, pool, stage, since: (word >> 32) as u32 })
     }
 
-    /// Whether a frame is where, and whose, it is said to be, whatever its age and stage.
+    /// Whether place and pool are the same; age and stage do not matter.
     #[inline]
     pub(crate) fn is(word: u64, place: Place, pool: u8) -> bool {
         word & 0xff_00ff == u64::from(pool) << 16 | place as u64
@@ -176,8 +177,8 @@ pub(crate) struct Legend {
     pub(crate) queues: [Label; 64],
 }
 
-/// A list of frames that came home from elsewhere: any thread adds to it, the pool takes all there
-/// are. The number of the first and one more; 0: none.
+/// A list of frames that returned from other threads: any thread adds to it, and the pool takes
+/// all. The number of the first and one more; 0: none.
 #[repr(C, align(128))]
 #[derive(Debug, Default)]
 pub(crate) struct Returns(AtomicU32);
@@ -219,8 +220,9 @@ unsafe impl Shared for AtomicU64 {}
 unsafe impl Shared for Account {}
 
 impl Counts {
-    /// How many frames of the pool are in a place by these counters. Of those that are away, it
-    /// knows what it has handed over and got back, but not what others have adopted since.
+    /// The number of the pool's frames in a place, by these counters. Of frames that are away, the
+    /// pool has counted those that it handed over and got back, but not those that others have
+    /// adopted since.
     pub fn in_place(&self, place: Place) -> u64 {
         let (entered, left): (&[u64], &[u64]) = match place {
             Place::Free => (
@@ -248,8 +250,8 @@ impl Counts {
     }
 }
 
-/// A name of up to 32 bytes of UTF-8, zeroes behind it. Written once, before the number is used;
-/// who reads it meanwhile reads half a name, and nothing else goes wrong.
+/// A name of up to 32 bytes of UTF-8, with zeroes behind it. It is written once, before the number
+/// is used; a reader meanwhile gets half a name, and nothing else goes wrong.
 #[repr(transparent)]
 #[derive(Debug, Default)]
 pub(crate) struct Label([AtomicU64; 4]);

@@ -23,8 +23,7 @@ pub struct Aged {
     pub frame: u32,
 }
 
-/// The ledger, read beside the workers. What it sees of different frames may be of different
-/// moments.
+/// The ledger, read beside the workers. Different frames may be seen at different moments.
 #[derive(Clone, Debug)]
 pub struct Watch {
     umem: Umem,
@@ -36,17 +35,17 @@ impl Watch {
     /// The counters of a pool.
     ///
     /// # Panics
-    /// Where there is no such pool.
+    /// There is no such pool.
     pub fn counts(&self, pool: u8) -> Counts {
         self.umem.account(pool).ledger.read()
     }
 
-    /// How many pools there are.
+    /// The number of pools.
     pub fn pools(&self) -> u8 {
         self.umem.layout().pools
     }
 
-    /// How many frames there are.
+    /// The number of frames.
     pub fn frames(&self) -> u32 {
         self.umem.frames()
     }
@@ -54,7 +53,7 @@ impl Watch {
     /// The time of a pool, which its worker sets: ages are told from it.
     ///
     /// # Panics
-    /// Where there is no such pool.
+    /// There is no such pool.
     pub fn now(&self, pool: u8) -> u32 {
         self.umem.account(pool).legend.now.load(Relaxed)
     }
@@ -62,7 +61,7 @@ impl Watch {
     /// The name that a pool's worker gave a stage; empty if it has none.
     ///
     /// # Panics
-    /// Where there is no such pool.
+    /// There is no such pool.
     pub fn stage_name(&self, pool: u8, stage: u8) -> String {
         let stages = &self.umem.account(pool).legend.stages;
         stages.get(usize::from(stage)).map(Label::read).unwrap_or_default()
@@ -71,7 +70,7 @@ impl Watch {
     /// The name of a pool's queue: "eth0, queue 3"; empty if it has none.
     ///
     /// # Panics
-    /// Where there is no such pool.
+    /// There is no such pool.
     pub fn queue_name(&self, pool: u8, queue: u8) -> String {
         let queues = &self.umem.account(pool).legend.queues;
         queues.get(usize::from(queue)).map(Label::read).unwrap_or_default()
@@ -82,9 +81,9 @@ impl Watch {
         Record::unpack(self.umem.records().get(frame as usize)?.load(Relaxed))
     }
 
-    /// Goes on through up to `frames` records, and adds held frames that are older than `limit`, in
-    /// their pool's time, to `found`: an entry for each pool and stage. True when the last frame
-    /// was among them, so that the next call begins anew.
+    /// Reads up to `frames` further records, and adds held frames that are older than `limit`, in
+    /// their pool's time, to `found`: an entry for each pool and stage. True if the last frame was
+    /// among them, so that the next call begins anew.
     ///
     /// A record is eight bytes, and reading it takes nothing from the worker but a cache line now
     /// and then.
@@ -122,13 +121,14 @@ fn add(found: &mut Vec<Aged>, record: Record, age: u32, frame: u32) {
 }
 
 impl Umem {
-    /// The ledger, to be read by any thread while workers go on.
+    /// The ledger, for any thread to read while workers continue.
     pub fn watch(&self) -> Watch {
         Watch { umem: self.clone(), cursor: 0 }
     }
 }
 
-/// The memory of another process, which goes on meanwhile: nothing is locked, and nobody notices.
+/// The memory of another process, which continues meanwhile: nothing is locked, and the process
+/// does not notice.
 #[derive(Debug)]
 pub struct Inspector {
     umem: Umem,
@@ -155,8 +155,8 @@ impl Inspector {
         (frames, ledger)
     }
 
-    /// A frame's bytes from where received packets begin, to its end; empty where there is no such
-    /// frame. How long the packet in it is only its owner knows. What is written meanwhile may be
+    /// A frame's bytes from the start of received packets to its end; empty if there is no such
+    /// frame. Only its owner knows the packet's length. Bytes that are written meanwhile may be
     /// read in part.
     pub fn packet(&self, frame: u32) -> Vec<u8> {
         let layout = self.umem.layout();
@@ -173,7 +173,7 @@ impl Inspector {
         (begin..layout.chunk.bytes() as usize).map(byte).collect()
     }
 
-    /// Every frame with what is written down about it.
+    /// Every frame with its record.
     pub fn records(&self) -> impl Iterator<Item = (u32, Record)> {
         let known = |(n, word): (u32, &AtomicU64)| Some((n, Record::unpack(word.load(Relaxed))?));
         (0..).zip(self.umem.records()).filter_map(known)

@@ -7,8 +7,8 @@ use crate::packet::Packet;
 use crate::packet::pool::Pool;
 
 /// Packets in order, up to a number that is fixed when it is made: afterwards it allocates nothing.
-/// Otherwise a slice of them. Dropped or cleared, their frames are free again, for less than if
-/// each were dropped by itself.
+/// It derefs to a slice. Dropping or clearing it frees the packets' frames, for less than one by
+/// one.
 #[derive(Debug)]
 pub struct Batch {
     packets: Vec<Packet>,
@@ -22,7 +22,7 @@ impl Batch {
         Self { packets: Vec::with_capacity(limit), limit }
     }
 
-    /// How many more there is room for.
+    /// The number of packets that still fit.
     #[inline]
     pub fn room(&self) -> usize {
         self.limit - self.packets.len()
@@ -31,7 +31,7 @@ impl Batch {
     /// Adds a packet.
     ///
     /// # Errors
-    /// Hands it back where there is no room.
+    /// Hands the packet back if there is no room.
     #[inline]
     pub fn push(&mut self, packet: Packet) -> Result<(), Packet> {
         if self.room() == 0 {
@@ -50,7 +50,7 @@ impl Batch {
     /// Takes one out of the middle; the last takes its place.
     ///
     /// # Panics
-    /// Where there is none of this index.
+    /// There is no packet of this index.
     pub fn swap_remove(&mut self, index: usize) -> Packet {
         self.packets.swap_remove(index)
     }
@@ -60,7 +60,7 @@ impl Batch {
         self.packets.drain(..)
     }
 
-    /// Frees those that are not to be kept.
+    /// Frees packets for which `keep` is false.
     pub fn retain(&mut self, keep: impl FnMut(&Packet) -> bool) {
         self.packets.retain(keep);
     }
@@ -121,8 +121,8 @@ fn forget_first(packets: &mut Vec<Packet>, count: usize) {
 }
 
 impl Pool {
-    /// Adds up to `count` empty packets, as far as the batch has room and frames are free. How
-    /// many.
+    /// Adds up to `count` empty packets, as far as the batch has room and frames are free. Returns
+    /// their number.
     pub fn allocate_burst(&self, into: &mut Batch, count: usize) -> usize {
         let inner = self.inner();
         // A batch of more than u32::MAX packets would not fit into any memory.

@@ -14,14 +14,13 @@ use crate::ledger::Place;
 
 use pool::{Inner, Pool, end_if_last};
 
-/// The most frames of a packet that the kernel sends: those of an skb (`MAX_SKB_FRAGS`,
-/// net/xdp/xsk.c).
+/// Most frames of a packet that the kernel sends: those of an skb (`MAX_SKB_FRAGS`, net/xdp/xsk.c).
 pub const MAX_FRAMES: usize = 17;
 
 /// A packet in one frame, or several where it is longer than one.
 ///
-/// It owns its frames. Dropped, they are on their pool's list again; sent, they are the kernel's.
-/// So it cannot be lost,
+/// It owns its frames. Dropping it puts them on their pool's list again; sending it gives them to
+/// the kernel. So it cannot be lost,
 /// ```compile_fail,E0599
 /// # fn copy(packet: ringway_xsk::Packet) {
 /// let twin = packet.clone();
@@ -48,7 +47,7 @@ pub const MAX_FRAMES: usize = 17;
 /// # }
 /// ```
 ///
-/// Two words, since bursts of them are written and read again all the time.
+/// It has two words, because bursts of packets are written and read again all the time.
 pub struct Packet {
     pool: NonNull<Inner>,
     parts: Parts,
@@ -149,7 +148,7 @@ impl Packet {
         self.parts.frame()
     }
 
-    /// How many frames it has.
+    /// The number of its frames.
     #[inline]
     pub fn frames(&self) -> usize {
         if self.is_single() { 1 } else { self.places().count() }
@@ -184,7 +183,7 @@ impl Packet {
         }
     }
 
-    /// Its bytes in the first frame, to be changed where they lie.
+    /// Its bytes in the first frame, to be changed in place.
     #[inline]
     pub fn data_mut(&mut self) -> &mut [u8] {
         // SAFETY: as above, and it is borrowed mutably.
@@ -204,8 +203,8 @@ impl Packet {
         })
     }
 
-    /// The whole first frame, headroom and all, for builders; [`Packet::set_range`] says which part
-    /// of it is the packet.
+    /// The whole first frame, with headroom, for builders; [`Packet::set_range`] sets the part of
+    /// it that is the packet.
     #[inline]
     pub fn buffer_mut(&mut self) -> &mut [u8] {
         // SAFETY: the frame is this packet's alone, which is borrowed mutably.
@@ -215,7 +214,7 @@ impl Packet {
     /// Sets the part of [`Packet::buffer_mut`] that is the packet.
     ///
     /// # Errors
-    /// [`NoRoom`] where the frame has no such part.
+    /// [`NoRoom`] if the frame has no such part.
     #[inline]
     pub fn set_range(&mut self, range: Range<usize>) -> Result<(), NoRoom> {
         if range.start > range.end || range.end > self.chunk() {
@@ -226,7 +225,7 @@ impl Packet {
         Ok(())
     }
 
-    /// Where in its first frame it is.
+    /// Its place in its first frame.
     #[inline]
     pub fn range(&self) -> Range<usize> {
         self.parts.offset().into()..usize::from(self.parts.offset()) + usize::from(self.parts.len())
@@ -245,7 +244,7 @@ impl Packet {
         self.chunk() - usize::from(offset) - usize::from(len)
     }
 
-    /// Begins `bytes` earlier: room for another header, holding whatever lay there.
+    /// Begins `bytes` earlier: room for another header. The bytes there are arbitrary.
     ///
     /// # Errors
     /// [`NoRoom`] in front of it; nothing has changed then.
@@ -260,7 +259,7 @@ impl Packet {
     /// Begins `bytes` later: without its outermost header.
     ///
     /// # Errors
-    /// [`NoRoom`] where its first frame has fewer; nothing has changed then.
+    /// [`NoRoom`] if its first frame has fewer; nothing has changed then.
     #[inline]
     pub fn shrink_front(&mut self, bytes: usize) -> Result<(), NoRoom> {
         let range = self.range();
@@ -270,11 +269,11 @@ impl Packet {
         self.set_range(range.start + bytes..range.end)
     }
 
-    /// Appends, in further frames of the pool where the last is full.
+    /// Appends bytes, in further frames of the pool if the last is full.
     ///
     /// # Errors
-    /// [`NoRoom`] where the pool has too few, or more than [`MAX_FRAMES`] were needed; nothing has
-    /// changed then.
+    /// [`NoRoom`] if the pool has too few frames, or more than [`MAX_FRAMES`] were needed; nothing
+    /// has changed then.
     #[inline]
     pub fn append(&mut self, bytes: &[u8]) -> Result<(), NoRoom> {
         if bytes.len() > self.tailroom() {
@@ -307,8 +306,8 @@ impl Packet {
         Ok(())
     }
 
-    /// A copy in frames of another pool (or of the same), so that it can be sent where those
-    /// belong. None where the other pool has too few.
+    /// A copy in frames of another pool (or of the same), so that it can be sent by that pool's
+    /// queues. None if the other pool has too few frames.
     pub fn copy_to(&self, pool: &Pool) -> Option<Packet> {
         let mut copy = pool.allocate()?;
         // Where it began, so that it has the same headroom, unless frames are shorter there.
@@ -318,8 +317,8 @@ impl Packet {
         Some(copy)
     }
 
-    /// Says that the application's stage `stage` has it now: where it is looked for when it is
-    /// never let go.
+    /// Records that the application's stage `stage` has it now. A report of a leak names that
+    /// stage.
     pub fn set_stage(&mut self, stage: u8) {
         let inner = self.inner();
         self.places().for_each(|(frame, ..)| inner.note(frame, Place::Held, stage));

@@ -1,11 +1,10 @@
-//! A worker's frames: a list of the free ones, last in, first out, so that what comes next is still
+//! A worker's frames: a list of the free ones, last in, first out, so that the next frame is still
 //! in the CPU's cache.
 //!
 //! A pool belongs to one thread, and nothing in it is locked or atomic read-modify-write. Handles
 //! to it and packets of it may be dropped in any order: it goes with the last of them.
 //!
-//! Its list is in memory of this process alone. What lies in the shared memory is written here, and
-//! never read.
+//! Its list is in memory of this process alone. The shared memory is written here, and never read.
 
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -74,8 +73,8 @@ struct Offered {
 }
 
 impl Umem {
-    /// Opens the next pool that nobody has opened, on the thread that will use it; none when all
-    /// are in use, or another process made this memory.
+    /// Opens the next unopened pool, on the thread that will use it; none if all are in use, or
+    /// another process made this memory.
     pub fn pool(&self) -> Option<Pool> {
         self.pool_at(0)
     }
@@ -90,14 +89,14 @@ impl Umem {
         Some(Pool::open(self.clone(), number, now))
     }
 
-    /// A pool that a predecessor has offered, as it was, with so many frames on its list
-    /// ([`Pool::free`]). Each can be had once. It has no frames, and its queues receive and
-    /// complete nothing, before this process has claimed the memory ([`Umem::claim`]). Where
-    /// nothing is offered, it is empty, and this mapping of the memory can never be claimed.
+    /// Opens a pool that a predecessor has offered, as it was, with so many frames on its list
+    /// ([`Pool::free`]). Each pool can be opened once. It has no frames, and its queues receive and
+    /// complete nothing, before this process has claimed the memory ([`Umem::claim`]). If nothing
+    /// is offered, it is empty, and this mapping of the memory can never be claimed.
     ///
     /// # Errors
-    /// [`UmemError::Foreign`] where this memory was made here, there is no such pool or it was
-    /// taken, or its ledger is damaged.
+    /// [`UmemError::Foreign`] if this memory was made here, there is no such pool or it was taken,
+    /// or its ledger is damaged.
     pub fn take_over_pool(&self, number: u8, free: u32) -> Result<Pool, UmemError> {
         let foreign = |why: String| UmemError::Foreign { why: format!("pool {number}: {why}") };
         if number >= self.layout().pools || !self.is_handed_over() || !self.open_once(number) {
@@ -177,8 +176,8 @@ impl Pool {
         self.inner
     }
 
-    /// An empty packet of one frame, with all the headroom that received ones have; none where no
-    /// frame is free.
+    /// An empty packet of one frame, with the headroom of received packets; none if no frame is
+    /// free.
     #[inline]
     pub fn allocate(&self) -> Option<Packet> {
         let inner = self.inner();
@@ -189,8 +188,8 @@ impl Pool {
         Some(Packet::new(self.inner, frame, inner.headroom, 0))
     }
 
-    /// Frames that are free; of a pool that is taken over, also those that will be once its memory
-    /// is claimed.
+    /// The number of free frames; of a pool that is taken over, also those that will be free once
+    /// its memory is claimed.
     pub fn free(&self) -> u32 {
         let offered = self.inner().offered.get().map_or(0, |Offered { free, away }| free + away);
         self.inner().free.get() + offered
@@ -201,7 +200,7 @@ impl Pool {
         self.inner().number
     }
 
-    /// Where its frames lie.
+    /// The memory of its frames.
     pub fn umem(&self) -> &Umem {
         &self.inner().umem
     }
@@ -219,7 +218,7 @@ impl Pool {
         self.inner().account().legend.now.store(now, Relaxed);
     }
 
-    /// The application's stage that packets which are received or allocated from now on belong to.
+    /// Sets the application's stage of packets that are received or allocated from now on.
     #[inline]
     pub fn set_stage(&self, stage: u8) {
         self.inner().stage.set(stage);

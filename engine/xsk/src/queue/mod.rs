@@ -5,10 +5,9 @@
 //!  pool <                             > packets
 //!     COMPLETION <-- kernel <--- TX            frames that were sent; packets
 //! ```
-//! Nothing here makes a system call but through [`Kernel`], so that all of it is tested against a
-//! kernel that is played ([`crate::fake`]). An address that comes out of RX or COMPLETION is
-//! believed only if this queue gave that frame to the kernel for that. Any other is counted and
-//! left alone.
+//! System calls are only made through [`Kernel`], so that all code here is tested against a
+//! simulated kernel ([`crate::fake`]). An address from RX or COMPLETION is accepted only if this
+//! queue gave that frame to the kernel for that purpose. Any other address is counted and ignored.
 
 pub(crate) mod queue_frames;
 
@@ -29,7 +28,7 @@ use queue_frames::{QueueFrames, Reassembly};
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Descriptor {
-    /// Where it begins, in bytes from the UMEM's begin.
+    /// Its start, in bytes from the UMEM's start.
     pub address: u64,
     /// Length of the packet in bytes.
     pub len: u32,
@@ -38,7 +37,7 @@ pub struct Descriptor {
 }
 
 impl Descriptor {
-    /// The packet goes on in the next descriptor (`XDP_PKT_CONTD`).
+    /// The packet continues in the next descriptor (`XDP_PKT_CONTD`).
     pub const CONTINUED: u32 = 1;
 }
 
@@ -60,28 +59,28 @@ pub struct Rings {
 /// The result of a wake-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wake {
-    /// The kernel has seen all there is, or will without being told.
+    /// The kernel has seen everything, or will without a wake-up.
     Done,
     /// It did as much as one call does, or had no room below.
     Again,
 }
 
-/// The other side, as far as it has to be told.
+/// The other side of a queue, as far as it needs wake-ups.
 pub trait Kernel {
-    /// Has it look at FILL, and receive.
+    /// Has it read FILL and receive.
     ///
     /// # Errors
-    /// Where the queue is over: its interface went away or down, say.
+    /// The queue has ended: for example, its interface is gone or down.
     fn wake_rx(&mut self) -> io::Result<()>;
 
-    /// Has it look at TX, and send.
+    /// Has it read TX and send.
     ///
     /// # Errors
     /// As [`Kernel::wake_rx`].
     fn wake_tx(&mut self) -> io::Result<Wake>;
 
-    /// Closes it, after our sides of its rings. False where it goes on, since somebody else has it
-    /// open: then the pool never gets the frames back that it has.
+    /// Closes it, after our sides of its rings. False if it stays open in another process: the pool
+    /// then never gets its frames back.
     fn close(&mut self) -> bool {
         true
     }
@@ -90,23 +89,23 @@ pub trait Kernel {
 /// How a queue is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Use {
-    /// Frames that the kernel is to have for reception, at most; the ring's size if that is less.
+    /// Most frames that the kernel has for reception; the ring's size if that is less.
     pub fill: u32,
-    /// The kernel says when it must be woken (`XDP_USE_NEED_WAKEUP`); else it is woken for every
-    /// burst to be sent.
+    /// The kernel says when it needs a wake-up (`XDP_USE_NEED_WAKEUP`); else every burst to be sent
+    /// wakes it.
     pub need_wakeup: bool,
-    /// Reception happens within calls only (preferred busy polling): one is made where nothing has
+    /// Reception happens only within calls (preferred busy polling): one is made if nothing has
     /// arrived.
     pub busy_poll: bool,
     /// Packets of several frames can be sent (`XDP_USE_SG`).
     pub several_frames: bool,
 }
 
-/// Why a queue can go on no longer. Close it, and open it again where its interface is there.
+/// Why a queue cannot continue. Close it, and open it again when its interface is there.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The indexes of a ring cannot be; see [`Corrupt`].
+    /// The indexes of a ring are impossible; see [`Corrupt`].
     #[error("{ring}: {source}")]
     Ring {
         /// Name of the ring.
@@ -156,20 +155,19 @@ counters! {
         sent_packets,
         /// Frames that came back in COMPLETION.
         completed_frames,
-        /// Packets handed back since TX was full.
+        /// Packets handed back because TX was full.
         tx_full_packets,
-        /// Packets that cannot be sent, and were freed: of another pool, shorter than an Ethernet
-        /// header, of more frames than the socket or the kernel takes.
+        /// Packets that cannot be sent and were freed: they are of another pool, shorter than an
+        /// Ethernet header, or have more frames than the socket or the kernel takes.
         unsendable_packets,
-        /// Times that FILL should have been topped up, and no frame was free.
+        /// Times that FILL needed frames and none was free.
         starved_times,
-        /// Descriptors in RX that cannot be: no frame's, or of a frame that the kernel does not
-        /// have.
+        /// Impossible descriptors in RX: of no frame, or of one that the kernel does not have.
         rx_unbelievable,
-        /// Addresses in COMPLETION that cannot be.
+        /// Impossible addresses in COMPLETION.
         completion_unbelievable,
-        /// Packets of several frames that were dropped: one of them was not to be believed, or
-        /// there were too many.
+        /// Packets of several frames that were dropped: one frame was impossible, or there were too
+        /// many.
         broken_packets,
         /// Times the kernel was woken to receive.
         rx_wakeups,
@@ -178,8 +176,8 @@ counters! {
     }
 }
 
-/// The queue of a socket, or of a kernel that is played. Its rings go first when it is dropped,
-/// then the kernel's side, and then the pool takes back what the kernel had.
+/// The queue of a socket, or of a simulated kernel. When it is dropped, its rings go first, then
+/// the kernel's side, and then the pool takes back the kernel's frames.
 pub struct Queue<K: Kernel> {
     rings: ManuallyDrop<Rings>,
     kernel: K,
@@ -188,7 +186,7 @@ pub struct Queue<K: Kernel> {
     queue_frames: QueueFrames,
 }
 
-/// How a queue was left.
+/// The state in which a queue was left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Left {
     number: u8,
@@ -196,7 +194,7 @@ pub(crate) struct Left {
     fill: u64,
     /// Frames that the kernel has to be sent.
     unsent: u64,
-    /// The first frames of a packet were dropped, and the rest is to come.
+    /// The first frames of a packet were dropped, and the rest will follow.
     begun: bool,
 }
 
@@ -206,7 +204,7 @@ pub(crate) struct Left {
 pub struct TooManyQueues;
 
 impl<K: Kernel> Queue<K> {
-    /// A queue whose other side has the same UMEM, and all of its frames in this pool.
+    /// Makes a queue whose other side has the same UMEM; all of its frames are in this pool.
     ///
     /// # Errors
     /// [`TooManyQueues`].
@@ -224,8 +222,8 @@ impl<K: Kernel> Queue<K> {
         Ok(Self { rings, kernel, reassembly: Reassembly::Nothing, queue_frames })
     }
 
-    /// A queue as a predecessor left it: its number, frames in the kernel to be filled and to be
-    /// sent, and whether a packet was begun.
+    /// Makes a queue as a predecessor left it: its number, the kernel's frames to be filled and to
+    /// be sent, and whether a packet was begun.
     ///
     /// # Errors
     /// [`TooManyQueues`] where the pool has a queue of this number.
@@ -258,7 +256,7 @@ impl<K: Kernel> Queue<K> {
     }
 
     /// Adds packets that have arrived, as far as there is room; gives the kernel frames for as many
-    /// more, and takes back those that were sent. How many packets were added.
+    /// more, and takes back those that were sent. Returns the number of packets added.
     ///
     /// # Errors
     /// See [`Error`].
@@ -290,12 +288,12 @@ impl<K: Kernel> Queue<K> {
         Ok(added)
     }
 
-    /// Sends packets from the front of the batch, as far as TX has room. Those it has no room for
-    /// stay in the batch; those that cannot be sent at all are freed and counted
-    /// ([`QueueCounts::unsendable_packets`]). How many were sent.
+    /// Sends packets from the front of the batch, as far as TX has room; the others stay in the
+    /// batch. Packets that can never be sent are freed and counted
+    /// ([`QueueCounts::unsendable_packets`]). Returns the number of packets sent.
     ///
     /// # Errors
-    /// See [`Error`]; what was sent is not in the batch then either.
+    /// See [`Error`]. Packets that were sent are not in the batch then either.
     pub fn send(&mut self, from: &mut Batch) -> Result<usize, Error> {
         self.complete()?;
         let (queue_frames, mut wanted) = (&self.queue_frames, 0);
@@ -323,11 +321,11 @@ impl<K: Kernel> Queue<K> {
         Ok(sent)
     }
 
-    /// Sends one packet; hands it back where TX is full. One that cannot be sent at all is freed
-    /// and counted.
+    /// Sends one packet; hands it back if TX is full. A packet that can never be sent is freed and
+    /// counted.
     ///
     /// # Errors
-    /// See [`Error`]; the packet is freed then, or sent.
+    /// See [`Error`]. The packet was freed or sent.
     pub fn send_one(&mut self, packet: Packet) -> Result<Option<Packet>, Error> {
         let mut batch = Batch::new(1);
         batch.extend_one(packet);
@@ -335,9 +333,9 @@ impl<K: Kernel> Queue<K> {
         Ok(batch.pop())
     }
 
-    /// Takes back frames that were sent, and wakes the kernel where it has not sent all. To be
-    /// called now and then while nothing is to be sent: in copy mode the kernel stops in the middle
-    /// where the interface below was busy.
+    /// Takes back frames that were sent, and wakes the kernel if it has not sent all. Call it now
+    /// and then while there is nothing to send: in copy mode the kernel stops midway when the
+    /// interface is busy.
     ///
     /// # Errors
     /// See [`Error`].
@@ -346,7 +344,7 @@ impl<K: Kernel> Queue<K> {
         self.complete()
     }
 
-    /// Frames that the kernel has to be sent, or has sent and we have not taken back.
+    /// Frames that the kernel has for sending, or has sent and were not taken back.
     pub fn unsent(&self) -> u64 {
         self.queue_frames.tally.sent_frames.get() - self.queue_frames.tally.completed_frames.get()
     }
@@ -356,13 +354,12 @@ impl<K: Kernel> Queue<K> {
         self.queue_frames.tally.read()
     }
 
-    /// The pool that its frames are of.
+    /// The pool of its frames.
     pub fn pool(&self) -> &Pool {
         &self.queue_frames.pool
     }
 
-    /// Its number among the queues of its pool: what `Record::stage` is of frames that the kernel
-    /// has.
+    /// Its number among the queues of its pool: the `Record::stage` of frames that the kernel has.
     pub fn number(&self) -> u8 {
         self.queue_frames.number
     }
@@ -386,12 +383,12 @@ impl<K: Kernel> Queue<K> {
         &mut self.kernel
     }
 
-    /// Gives the kernel its first frames, and tells nobody.
+    /// Gives the kernel its first frames, without a wake-up.
     pub(crate) fn prime(&mut self) -> Result<(), Error> {
         self.refill()
     }
 
-    /// Has the kernel look at FILL whatever it says of wake-ups, and goes on as it was granted.
+    /// Has the kernel read FILL even if it asks for no wake-up, and continues as granted.
     pub(crate) fn begin(&mut self, usage: Use) {
         self.queue_frames.usage = Use { fill: self.queue_frames.usage.fill, ..usage };
         self.queue_frames.tally.rx_wakeups.add(1);
@@ -404,7 +401,7 @@ impl<K: Kernel> Queue<K> {
         self.kernel.wake_rx().map_err(|source| Error::Wake { what: "receive", source })
     }
 
-    /// Gives the kernel free frames, up to what it is to have.
+    /// Gives the kernel free frames, up to its number.
     fn refill(&mut self) -> Result<(), Error> {
         let (queue_frames, inner) = (&self.queue_frames, self.queue_frames.pool.inner());
         let have = queue_frames
@@ -467,7 +464,7 @@ impl<K: Kernel> Queue<K> {
         Ok(())
     }
 
-    /// Until TX is empty, or the kernel gets no further.
+    /// Wakes the kernel until TX is empty or it gets no further.
     fn wake_tx(&mut self) -> Result<(), Error> {
         if self.unsent() == 0
             || (self.queue_frames.usage.need_wakeup && !self.rings.tx.needs_wakeup())

@@ -1,8 +1,8 @@
 //! An AF_XDP socket: a queue whose other side is the kernel.
 //!
-//! Opening it takes CAP_NET_RAW. Whoever has not that may be given a socket by a helper who has
-//! ([`Socket::open_on`]): to register memory, make rings and bind takes none. Memory beyond
-//! RLIMIT_MEMLOCK takes CAP_IPC_LOCK, busy polling CAP_NET_ADMIN.
+//! Opening it requires CAP_NET_RAW. A process without it may get a socket from a helper that has it
+//! ([`Socket::open_on`]): registering memory, making rings and binding require no capability.
+//! Memory beyond RLIMIT_MEMLOCK requires CAP_IPC_LOCK, busy polling CAP_NET_ADMIN.
 
 pub(crate) mod mapped;
 pub(crate) mod setup;
@@ -30,9 +30,9 @@ pub enum Mode {
     /// As the driver can.
     #[default]
     Auto,
-    /// The kernel copies: every driver.
+    /// The kernel copies; with any driver.
     Copy,
-    /// The driver does, or it is an error.
+    /// The driver must, or opening fails.
     ZeroCopy,
 }
 
@@ -41,9 +41,9 @@ pub enum Mode {
 /// beside it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BusyPoll {
-    /// How long a call polls at most, in microseconds.
+    /// Longest poll of a call, in microseconds.
     pub micros: u32,
-    /// How many packets it takes at most.
+    /// Most packets of a call.
     pub budget: u32,
 }
 
@@ -64,12 +64,12 @@ pub struct SocketConfig {
     pub mode: Mode,
     /// The kernel says when it must be woken, which saves system calls.
     pub need_wakeup: bool,
-    /// Packets longer than a frame, where the kernel has them (6.6).
+    /// Packets longer than a frame, if the kernel supports them (6.6).
     pub several_frames: bool,
     /// See [`BusyPoll`].
     pub busy_poll: Option<BusyPoll>,
-    /// Packets that one system call sends in copy mode, where the kernel lets it be set (6.17);
-    /// otherwise it is 32.
+    /// Packets that one system call sends in copy mode, if the kernel can set it (6.17); otherwise
+    /// 32.
     pub tx_budget: Option<u32>,
 }
 
@@ -99,7 +99,7 @@ pub struct Granted {
     pub several_frames: bool,
     /// Whether another socket's registration of the UMEM is used (`XDP_SHARED_UMEM`).
     pub shared_umem: bool,
-    /// A sentence for each thing that was wished for and not granted.
+    /// A sentence for each wish that was not granted.
     pub refusals: Vec<String>,
 }
 
@@ -112,11 +112,11 @@ pub struct KernelCounts {
     pub rx_invalid_descs: u64,
     /// Descriptors in TX that it did not take.
     pub tx_invalid_descs: u64,
-    /// Packets dropped since RX was full.
+    /// Packets dropped because RX was full.
     pub rx_ring_full: u64,
     /// Packets that found no frame in FILL.
     pub rx_fill_ring_empty_descs: u64,
-    /// Times that it looked at TX and found nothing.
+    /// Times that it read TX and found nothing.
     pub tx_ring_empty_descs: u64,
 }
 
@@ -137,7 +137,7 @@ impl Handle {
     }
 }
 
-/// How a socket was left by a process that offers it to its successor ([`Socket::leave`]).
+/// The state in which a process left a socket that it offers to its successor ([`Socket::leave`]).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeftSocket {
     on: String,
@@ -183,10 +183,10 @@ impl Kernel for Handle {
 }
 
 impl Socket {
-    /// Opens a socket on a queue of an interface in the calling thread's network namespace. Takes
-    /// CAP_NET_RAW.
+    /// Opens a socket on a queue of an interface in the calling thread's network namespace.
+    /// Requires CAP_NET_RAW.
     ///
-    /// Where another socket has the queue, it is waited for for half a second, since one that was
+    /// If another socket has the queue, this waits for half a second, because a socket that was
     /// just closed still has it.
     ///
     /// Nothing arrives before an XDP program redirects into it: [`crate::Redirect`], or a program
@@ -204,8 +204,8 @@ impl Socket {
         Self::open_on(fd, pool, interface, queue, config)
     }
 
-    /// The same on an AF_XDP socket that is new, which somebody else has opened and handed over.
-    /// Takes no capability.
+    /// The same on a new AF_XDP socket that another process has opened and handed over. Requires no
+    /// capability.
     ///
     /// # Errors
     /// See [`SetupError`].
@@ -282,13 +282,13 @@ impl Socket {
         LeftSocket { on, slots, usage: self.usage(), granted, left: Queue::leave_queue(self) }
     }
 
-    /// Goes on with a predecessor's socket, whose pool this is. Takes no capability, and Linux 6.4.
-    /// To be used once the memory is claimed.
+    /// Continues with a predecessor's socket, whose pool this is. Requires Linux 6.4 and no
+    /// capability. Use it once the memory is claimed.
     ///
     /// # Safety
-    /// `left` is what [`Socket::leave`] said of this socket as its memory was offered, and nobody
-    /// else uses the socket's rings. As for [`Umem::from_file`](crate::Umem::from_file), this takes
-    /// a predecessor that is trusted.
+    /// `left` is what [`Socket::leave`] returned for this socket when its memory was offered, and
+    /// nobody else uses the socket's rings. As for [`Umem::from_file`](crate::Umem::from_file), the
+    /// predecessor must be trusted.
     ///
     /// # Errors
     /// See [`SetupError`].
@@ -326,7 +326,7 @@ impl Socket {
     /// The kernel's counters.
     ///
     /// # Errors
-    /// Where the kernel is older than 5.9.
+    /// The kernel is older than 5.9.
     pub fn kernel_counts(&self) -> io::Result<KernelCounts> {
         let counts: libc::xdp_statistics = sys::get(self.as_fd(), libc::XDP_STATISTICS)?;
         Ok(KernelCounts {
@@ -339,11 +339,11 @@ impl Socket {
         })
     }
 
-    /// Sleeps until something has arrived, or TX has room where frames are unsent; at most so long.
-    /// Whether it was woken.
+    /// Sleeps until packets have arrived, or TX has room while frames are unsent, at most for this
+    /// time. Returns whether it was woken.
     ///
     /// # Errors
-    /// As of poll(2); an interruption by a signal is none.
+    /// Those of poll(2); an interruption by a signal is none.
     pub fn wait(&self, timeout: Duration) -> io::Result<bool> {
         let unsent = if self.unsent() > 0 { PollFlags::OUT } else { PollFlags::empty() };
         let mut fds = [PollFd::new(&self.kernel().fd, PollFlags::IN | unsent)];
@@ -356,10 +356,10 @@ impl Socket {
     }
 
     /// Asks the kernel whether the socket still has its interface, and whether that is up: rings do
-    /// not tell.
+    /// not show it.
     ///
     /// # Errors
-    /// [`Error::Wake`] with ENXIO where the interface is gone, ENETDOWN where it is down.
+    /// [`Error::Wake`] with ENXIO if the interface is gone, with ENETDOWN if it is down.
     pub fn check(&mut self) -> Result<(), Error> {
         self.probe()
     }
@@ -371,7 +371,8 @@ impl AsFd for Socket {
     }
 }
 
-/// Binds with what is wished for, then with less. What was obtained, or the step that failed.
+/// Binds with the wished settings, then with less. Returns the settings obtained, or the step that
+/// failed.
 fn bind(
     fd: &Arc<OwnedFd>,
     pool: &Pool,
@@ -420,7 +421,7 @@ fn bind(
     bind(0).map_err(|e| (Step::Bind, e)).map(|()| granted)
 }
 
-/// Of a queue that is there, a driver that was asked for zero-copy means that.
+/// If the queue exists, a driver that was asked for zero-copy refuses that.
 fn bind_error(
     step: Step,
     source: io::Error,
@@ -443,7 +444,7 @@ fn bind_error(
     error
 }
 
-/// The kernel lets go of a queue a moment after its socket was closed (xp_release_deferred,
+/// The kernel releases a queue a moment after its socket was closed (xp_release_deferred,
 /// net/xdp/xsk_buff_pool.c).
 fn patiently(bind: impl Fn() -> io::Result<()>) -> io::Result<()> {
     const PAUSE: Duration = Duration::from_millis(5);

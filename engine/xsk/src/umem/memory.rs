@@ -77,9 +77,9 @@ pub struct Obtained {
     pub bytes: usize,
     /// NUMA node that was asked for.
     pub asked_node: Option<u32>,
-    /// NUMA node of the first page, where the kernel tells.
+    /// NUMA node of the first page, if the kernel says.
     pub node: Option<u32>,
-    /// Why it is not what was asked for: a sentence for each refusal, with what to do.
+    /// Why it differs: a sentence for each refusal, with the remedy.
     pub refusals: Vec<String>,
 }
 
@@ -254,7 +254,7 @@ const MPOL_PREFERRED: libc::c_int = 1;
 const MPOL_F_NODE: c_ulong = 1;
 const MPOL_F_ADDR: c_ulong = 2;
 
-/// The node that an interface's device is attached to; none where it is virtual, or the machine has
+/// The node that an interface's device is attached to; none if it is virtual, or the machine has
 /// one node.
 pub fn node_of_interface(interface: &str) -> Option<u32> {
     let path = format!("/sys/class/net/{interface}/device/numa_node");

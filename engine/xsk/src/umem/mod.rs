@@ -1,5 +1,4 @@
-//! The memory that packets lie in, shared with the kernel: frames first, then the ledger about
-//! them.
+//! The memory of packets, shared with the kernel: frames first, then their ledger.
 //!
 //! ```text
 //! +-----------------------+--------+---------+---------+
@@ -67,12 +66,12 @@ pub struct UmemConfig {
     pub frames: u32,
     /// Size of each frame.
     pub chunk: Chunk,
-    /// Bytes to be left free in front of received packets, beside the kernel's 256; packets of our
-    /// own begin behind both.
+    /// Bytes that stay free in front of received packets, beside the kernel's 256; our own packets
+    /// begin behind both.
     pub headroom: u32,
-    /// Pages wished for; smaller ones are taken where there are none ([`Umem::obtained`] says why).
+    /// Preferred pages; smaller ones are taken if there are none ([`Umem::obtained`] says why).
     pub pages: PageSize,
-    /// NUMA node wished for: that of the queue ([`crate::node_of_interface`]).
+    /// Preferred NUMA node: that of the queue ([`crate::node_of_interface`]).
     pub node: Option<u32>,
     /// Pools it is divided into, one for each worker.
     pub pools: u8,
@@ -92,7 +91,7 @@ impl Default for UmemConfig {
 }
 
 impl UmemConfig {
-    /// Bytes that such memory takes: frames, and the ledger about them.
+    /// Bytes of such memory: frames and their ledger.
     ///
     /// # Errors
     /// [`UmemError::Frames`], [`UmemError::Headroom`].
@@ -148,8 +147,8 @@ pub enum UmemError {
     },
 }
 
-/// Memory for packets. A handle: clones are the same memory, which goes with the last of them and
-/// of its packets.
+/// A handle to memory for packets. Clones are the same memory, which is freed with the last of them
+/// and of its packets.
 #[derive(Clone)]
 pub struct Umem(Arc<Inner>);
 
@@ -203,7 +202,7 @@ pub(crate) struct Layout {
     end: usize,
 }
 
-/// Said once, for a successor.
+/// Written once, for a successor.
 #[repr(C, align(128))]
 struct Header {
     magic: AtomicU64,
@@ -213,8 +212,8 @@ struct Header {
     pools: AtomicU32,
     /// Used by former versions; keeps the layout.
     _unused: AtomicU32,
-    /// While the memory is offered, the number of this offer; else 0. Whoever exchanges it has the
-    /// memory: a successor, or the process that offered it.
+    /// The number of the present offer; 0 while there is none. The process that exchanges it owns
+    /// the memory: a successor, or the process that offered it.
     offered: AtomicU32,
 }
 
@@ -261,7 +260,7 @@ impl Umem {
     /// New memory.
     ///
     /// # Errors
-    /// See [`UmemError`]. Smaller pages or another node than wished for are no error: see
+    /// See [`UmemError`]. Smaller pages or another node than preferred are no error: see
     /// [`Umem::obtained`].
     pub fn new(config: &UmemConfig) -> Result<Self, UmemError> {
         let layout = Layout::new(config.frames, config.chunk, config.headroom, config.pools)?;
@@ -278,8 +277,8 @@ impl Umem {
         Ok(umem)
     }
 
-    /// Memory that another process made and handed over: its [`Umem::file`]. [`Umem::claim`] goes
-    /// on with it. To read its ledger, use an [`Inspector`](crate::Inspector).
+    /// Maps memory that another process made and handed over: its [`Umem::file`]. [`Umem::claim`]
+    /// takes it over. To read its ledger, use an [`Inspector`](crate::Inspector).
     ///
     /// # Safety
     /// From the claim until this process offers the memory itself, nobody else writes to its
@@ -336,9 +335,9 @@ impl Umem {
         }))
     }
 
-    /// Offers it, with all its frames, to whoever claims it first: a successor that was given
-    /// [`Umem::file`], or this process, which goes on then. Its queues may be dropped meanwhile:
-    /// what they have stays with the kernel.
+    /// Offers it, with all its frames, to the process that claims it first: a successor that was
+    /// given [`Umem::file`], or this process, which then continues. Its queues may be dropped
+    /// meanwhile: their frames stay with the kernel.
     ///
     /// # Safety
     /// Until it has claimed the memory ([`Umem::claim`]), this process uses neither its pools nor
@@ -353,11 +352,11 @@ impl Umem {
         self.header().offered.store(number, Release);
     }
 
-    /// Claims memory that was offered. Whether it is ours now. It is not where somebody else was
-    /// first, or where the offer is another one than that of the pools which were taken over.
+    /// Claims memory that was offered. Returns whether it is ours now: not if another process was
+    /// first, or the offer is not that of the pools which were taken over.
     ///
-    /// Safe: an offer has one claimer, and what the others must not do meanwhile is in the
-    /// contracts of [`Umem::offer`] and [`Umem::from_file`].
+    /// Safe: an offer has one claimer, and the contracts of [`Umem::offer`] and [`Umem::from_file`]
+    /// bind the others.
     pub fn claim(&self) -> bool {
         let header = self.header();
         let offered = match self.0.offer.load(Relaxed) {
@@ -422,7 +421,7 @@ impl Umem {
         self.0.memory.obtained()
     }
 
-    /// The file that it lies in, to be handed to a successor or an inspector (SCM_RIGHTS).
+    /// Its file, for a successor or an inspector (SCM_RIGHTS).
     ///
     /// # Safety
     /// Everyone who gets it, this process included, writes there only through a [`Umem`] that has
