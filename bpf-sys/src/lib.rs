@@ -64,7 +64,7 @@ impl fmt::Display for XdpMode {
 /// this process.
 ///
 /// # Errors
-/// What the kernel answers: EEXIST where something is there, EINVAL where it is no bpffs.
+/// The kernel's: EEXIST where something is there, EINVAL where it is no bpffs.
 pub fn pin(object: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
     let path = c_path(path)?;
     let attributes = Pinned::new(&path, Some(object));
@@ -75,7 +75,7 @@ pub fn pin(object: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
 /// Opens what is pinned at a path, whatever it is.
 ///
 /// # Errors
-/// What the kernel answers.
+/// The kernel's.
 pub fn open_pinned(path: &Path) -> io::Result<OwnedFd> {
     let path = c_path(path)?;
     // SAFETY: as above.
@@ -130,7 +130,7 @@ fn descriptor(result: io::Result<i32>) -> io::Result<OwnedFd> {
     result.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// The first bytes of what the kernel tells of an object.
+/// The first bytes of the kernel's description of an object.
 fn object_info<T: FromBytes + IntoBytes>(object: BorrowedFd<'_>) -> io::Result<T> {
     let mut info = T::new_zeroed();
     // SAFETY: zeros have no pointers in them.
@@ -139,7 +139,7 @@ fn object_info<T: FromBytes + IntoBytes>(object: BorrowedFd<'_>) -> io::Result<T
 }
 
 /// # Safety
-/// What `info` points to is there: the kernel reads it before it writes.
+/// Memory that `info` points to is valid: the kernel reads it before it writes.
 unsafe fn fill_info<T: FromBytes + IntoBytes>(
     object: BorrowedFd<'_>,
     info: &mut T,

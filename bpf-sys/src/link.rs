@@ -41,7 +41,7 @@ impl From<OwnedFd> for XdpLink {
 /// (tcx).
 ///
 /// # Errors
-/// What the kernel answers: EINVAL before Linux 6.6.
+/// The kernel's: EINVAL before Linux 6.6.
 pub fn attach_egress(program: BorrowedFd<'_>, ifindex: u32) -> io::Result<OwnedFd> {
     create(program, ifindex, ATTACH_TCX_EGRESS, 0)
 }
@@ -56,7 +56,7 @@ impl XdpLink {
     /// Attaches a program to an interface of the calling thread's network namespace.
     ///
     /// # Errors
-    /// What the kernel answers: EBUSY where another program is there.
+    /// The kernel's: EBUSY where another program is there.
     pub fn attach(program: BorrowedFd<'_>, ifindex: u32, mode: XdpMode) -> io::Result<Self> {
         create(program, ifindex, ATTACH_XDP, mode.flags()).map(Self::from)
     }
@@ -64,7 +64,7 @@ impl XdpLink {
     /// Opens a pinned attachment.
     ///
     /// # Errors
-    /// What the kernel answers.
+    /// The kernel's.
     pub fn open(path: &Path) -> io::Result<Self> {
         open_pinned(path).map(Self::from)
     }
@@ -72,7 +72,7 @@ impl XdpLink {
     /// Pins it.
     ///
     /// # Errors
-    /// What the kernel answers.
+    /// The kernel's.
     pub fn pin(&self, path: &Path) -> io::Result<()> {
         pin(self.as_fd(), path)
     }
@@ -88,7 +88,7 @@ impl XdpLink {
     /// Puts a program in the place of its own: every packet meets either of them.
     ///
     /// # Errors
-    /// What the kernel answers.
+    /// The kernel's.
     pub fn replace(&self, program: BorrowedFd<'_>) -> io::Result<()> {
         let attributes = [number(self.as_fd()), number(program), 0, 0];
         // SAFETY: attachment, program, flags and former program, as the kernel has them; it points
@@ -96,10 +96,10 @@ impl XdpLink {
         unsafe { bpf(LINK_UPDATE, &attributes) }.map(drop)
     }
 
-    /// Detaches its program, whoever else has it open.
+    /// Detaches its program, even if others have it open.
     ///
     /// # Errors
-    /// What the kernel answers.
+    /// The kernel's.
     pub fn detach(&self) -> io::Result<()> {
         // SAFETY: the kernel's attributes are the descriptor alone; it points to nothing.
         unsafe { bpf(LINK_DETACH, &number(self.as_fd())) }.map(drop)
@@ -108,7 +108,7 @@ impl XdpLink {
     /// How it is now.
     ///
     /// # Errors
-    /// What the kernel answers: it is no attachment.
+    /// The kernel's: it is no attachment.
     pub fn info(&self) -> io::Result<LinkInfo> {
         let raw: RawInfo = object_info(self.as_fd())?;
         let ifindex = if raw.kind == LINK_TYPE_XDP { raw.ifindex } else { 0 };

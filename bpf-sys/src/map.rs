@@ -15,7 +15,7 @@ const MAP_TYPE_XSKMAP: u32 = 17;
 /// A map whose keys have four bytes; `map_type` is a BPF_MAP_TYPE_*.
 ///
 /// # Errors
-/// What the kernel answers. Takes CAP_BPF.
+/// The kernel's. Needs CAP_BPF.
 pub fn create_map(map_type: u32, value_size: u32, max_entries: u32) -> io::Result<OwnedFd> {
     #[repr(C)]
     #[derive(IntoBytes, Immutable)]
@@ -52,7 +52,7 @@ impl<'a> Xskmap<'a> {
     /// One for queues below `queues`.
     ///
     /// # Errors
-    /// What the kernel answers. Takes CAP_BPF.
+    /// The kernel's. Needs CAP_BPF.
     pub fn create(queues: u32) -> io::Result<OwnedFd> {
         create_map(MAP_TYPE_XSKMAP, 4, queues)
     }
@@ -72,7 +72,7 @@ impl<'a> Xskmap<'a> {
     /// Leads a queue to a socket.
     ///
     /// # Errors
-    /// What the kernel answers: E2BIG where the map has no such queue.
+    /// The kernel's: E2BIG where the map has no such queue.
     pub fn insert(self, queue: u32, socket: BorrowedFd<'_>) -> io::Result<()> {
         let socket = number(socket);
         // SAFETY: laid out as the kernel's; key and value are there, and as long as those of a map
@@ -83,7 +83,7 @@ impl<'a> Xskmap<'a> {
     /// Leads a queue to none.
     ///
     /// # Errors
-    /// What the kernel answers: ENOENT where it led to none.
+    /// The kernel's: ENOENT where it led to none.
     pub fn remove(self, queue: u32) -> io::Result<()> {
         // SAFETY: as above.
         unsafe { bpf(MAP_DELETE, &Element::new(self, &queue, None)) }.map(drop)

@@ -1,4 +1,4 @@
-//! XDP programs from instructions, and what the kernel tells of programs.
+//! XDP programs from instructions, and the kernel's description of programs.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::{error, fmt, io};
@@ -35,7 +35,7 @@ pub struct Program<'a> {
 #[derive(Debug)]
 pub struct LoadError {
     pub source: io::Error,
-    /// What its verifier says, the end of it; empty where it did not get that far.
+    /// The end of the verifier's log; empty where it did not get that far.
     pub log: String,
 }
 
@@ -118,13 +118,13 @@ fn encode((opcode, registers, offset, immediate): Instruction) -> [u8; 8] {
 /// Opens the program with this id.
 ///
 /// # Errors
-/// What the kernel answers. Takes CAP_SYS_ADMIN.
+/// The kernel's. Needs CAP_SYS_ADMIN.
 pub fn by_id(id: u32) -> io::Result<OwnedFd> {
     // SAFETY: the attributes begin with the id, and zeros follow; they point to nothing.
     descriptor(unsafe { bpf(PROG_GET_FD_BY_ID, &[id, 0, 0]) })
 }
 
-/// What the kernel tells of a program (the head of struct bpf_prog_info).
+/// A program's description (the head of struct bpf_prog_info).
 #[repr(C)]
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable)]
 pub struct ProgramInfo {
@@ -157,10 +157,10 @@ impl ProgramInfo {
     }
 }
 
-/// What the kernel tells of a program.
+/// The kernel's description of a program.
 ///
 /// # Errors
-/// What the kernel answers.
+/// The kernel's.
 pub fn info(program: BorrowedFd<'_>) -> io::Result<ProgramInfo> {
     object_info(program)
 }
@@ -168,14 +168,14 @@ pub fn info(program: BorrowedFd<'_>) -> io::Result<ProgramInfo> {
 /// The ids of a program's maps: the first [`MOST_MAPS`] of them.
 ///
 /// # Errors
-/// What the kernel answers.
+/// The kernel's.
 pub fn map_ids(program: BorrowedFd<'_>) -> io::Result<Vec<u32>> {
     let mut ids = vec![0; MOST_MAPS];
     let mut info = ProgramInfo::new_zeroed();
     (info.map_count, info.maps) = (MOST_MAPS as u32, ids.as_mut_ptr() as u64);
     // SAFETY: there is room for as many ids as is said, and the other pointers are zero.
     unsafe { fill_info(program, &mut info) }?;
-    // How many there are, of which it has written those that there was room for.
+    // The number of maps; the kernel has written as many ids as there was room for.
     ids.truncate(info.map_count as usize);
     Ok(ids)
 }

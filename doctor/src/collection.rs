@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Sample, gather, gather_counters};
 
-/// What the first file of an archive says.
+/// The schema that the first file of an archive names.
 const SCHEMA: &str = "ringway.collection/1";
 const HEAD: &str = "collection.json";
 /// No file of a machine that rules read is larger, and no archive as a whole.
@@ -95,7 +95,7 @@ impl Collection {
             return Err(Error::Compressed);
         }
         let from = begin.as_slice().chain(from);
-        // What names of files and other headers cost is bounded, too.
+        // Names of files and other headers are bounded, too.
         let mut archive = tar::Archive::new(from.take(MOST + FILE_MOST));
         let damaged = |error: io::Error| Error::Damaged(shown(&error.to_string()));
         let (mut head, mut files) = (None, BTreeMap::<String, Files>::new());
@@ -154,7 +154,7 @@ impl Collection {
     }
 }
 
-/// What is quoted from an archive may be anything.
+/// A quotation from an archive may hold anything.
 fn shown(text: &str) -> String {
     text.chars()
         .take_while(|c| !c.is_control() && *c != char::REPLACEMENT_CHARACTER)

@@ -1,4 +1,4 @@
-//! What became of the findings of an earlier run.
+//! A comparison with the findings of an earlier run.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,4 +1,4 @@
-//! What is in an archive, for whoever is asked to send one.
+//! The contents of an archive, for anybody who is asked to send one.
 
 use serde::Serialize;
 
@@ -8,7 +8,7 @@ use crate::Collection;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Class {
     pub holds: &'static str,
-    /// What one may not want to show to others; absent: nothing that tells who is who.
+    /// Details that you may not want to show to others; absent: nothing identifies anybody.
     pub mind: Option<&'static str>,
     /// Files, or directories with all below them.
     #[serde(skip)]
@@ -94,7 +94,7 @@ fn of(path: &str) -> Option<&'static Class> {
 }
 
 impl Collection {
-    /// Which classes it holds, and how many files of each, of both samples.
+    /// The classes that it holds, and the number of files of each, of both samples.
     pub fn contents(&self) -> Vec<(&'static Class, usize)> {
         let files = || self.before.files().keys().chain(self.after.files().keys());
         let count = |class: &Class| files().filter(|path| of(path) == Some(class)).count();
@@ -107,7 +107,7 @@ mod tests {
     use super::*;
     use crate::{gather, testing::Machine};
 
-    /// What is collected and belongs to no class would not be told.
+    /// A collected file that belongs to no class would not be listed.
     #[test]
     fn the_list_is_what_is_in_an_archive() {
         let after = gather();

@@ -27,7 +27,7 @@ pub struct Queue {
     pub several_frames: bool,
     /// Bytes of a packet that a frame has room for.
     pub room_bytes: u32,
-    /// What its driver can do; none where the kernel does not tell.
+    /// Its driver's features; none where the kernel does not tell.
     pub driver: Option<Features>,
 }
 
@@ -37,7 +37,7 @@ const SMALL_FRAME: u32 = 2048;
 /// Ethernet's header, and a tag.
 const FRAMING: u32 = 18;
 
-/// What a packet program should know of the interfaces whose queues it reads. Changes nothing.
+/// Findings about the interfaces whose queues a packet program reads. Changes nothing.
 pub fn check(queues: &[Queue]) -> Report {
     let network = match Host::live().network() {
         Ok(network) => network,
@@ -114,7 +114,7 @@ fn copies(queue: &Queue, facts: &Facts, one: &Interface) -> Outcome {
     }
 }
 
-/// The NIC spreads packets over all queues, whoever reads them.
+/// The NIC spreads packets over all queues, read or not.
 fn unread(read: &BTreeSet<u32>, facts: &Facts, one: &Interface) -> Outcome {
     let name = &one.link.name;
     let count = one.channels.map_or(one.link.rx_queues, |channels| channels.rx);
@@ -139,7 +139,7 @@ fn unread(read: &BTreeSet<u32>, facts: &Facts, one: &Interface) -> Outcome {
     Outcome::warn(name, said).advice(advice)
 }
 
-/// What leaves an interface so many receive queues.
+/// Reduces an interface to so many receive queues.
 fn fewer(facts: &Facts, one: &Interface, channels: &Channels, queues: usize) -> String {
     let set = |name: &str, word| Fix::ethtool("-L", name, format!("{word} {queues}"));
     let own = set(&one.link.name, channels.word());
@@ -215,7 +215,7 @@ fn deferral(name: &str) -> [String; 2] {
         .map(|file| format!("/sys/class/net/{name}/{file}"))
 }
 
-/// What a program could have from the driver beside packets.
+/// Metadata that the driver could give a program beside packets.
 fn metadata(queue: &Queue) -> Outcome {
     let driver = queue.driver.unwrap_or_default();
     let rx = driver.rx_hints.map(xdp_features::rx_hints);
@@ -321,7 +321,7 @@ mod tests {
         }
     }
 
-    /// What is not as it should be, and what to do.
+    /// Findings that are not well, with what to do.
     fn found(facts: &Facts, queues: &[Queue]) -> Vec<(&'static str, String)> {
         let report = judge(queues, facts);
         let bad = report.findings.iter().filter(|one| one.outcome.severity != Severity::Ok);
@@ -331,7 +331,7 @@ mod tests {
     #[test]
     fn all_is_well() {
         assert_eq!(found(&machine(|_| ()), &[queue(0)]), []);
-        // What was asked for is not advised against.
+        // There is no advice against an explicit choice.
         for native in [false, true] {
             let chosen = Queue { native, zero_copy: false, chosen: true, ..queue(0) };
             assert_eq!(found(&machine(|_| ()), &[chosen]), []);

@@ -1,4 +1,4 @@
-//! What rules read: two samples of one machine.
+//! The facts that rules read: two samples of one machine.
 
 mod counters;
 mod devices;
@@ -21,7 +21,7 @@ pub use program::{FarEnd, Program};
 
 use crate::{Collection, Fix, Origin, ReversibleFix, Sample, Unknown};
 
-/// What a machine is to be good at. Without one, it is a host that ends connections.
+/// The purpose of a machine. Without one, it is a host that ends connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Profile {
@@ -42,7 +42,6 @@ pub struct Facts {
     after: Sample,
     /// Between the two samples.
     pub seconds: f64,
-    /// What the machine is to be good at.
     pub profile: Option<Profile>,
     program: Option<Program>,
     host: Host,
@@ -130,7 +129,7 @@ impl Facts {
         self.numbers(&format!("/proc/sys/{key}"))
     }
 
-    /// What sets it, and what sets what it is now.
+    /// The command that sets it, and the one that sets the present value again.
     pub fn set(&self, key: &str, to: impl Into<SysctlValue>) -> Result<ReversibleFix, Unknown> {
         let path = format!("/proc/sys/{key}");
         let now = self.text(&path)?.into();
@@ -139,7 +138,7 @@ impl Facts {
         Ok(ReversibleFix { fix: set(to.into()), undo: set(now) })
     }
 
-    /// Names in a directory; none if there is no such directory, and nobody says why.
+    /// Names in a directory; none if there is no such directory, for no known reason.
     pub fn list(&self, path: &str) -> Result<Vec<String>, Unknown> {
         self.note(path);
         match self.after.why_not(path) {
@@ -153,7 +152,7 @@ impl Facts {
         self.after.why_not(path)
     }
 
-    /// What netlink, ethtool or a tool said.
+    /// The answer of netlink, ethtool or a tool.
     pub fn json<T: DeserializeOwned>(&self, path: &str) -> Result<T, Unknown> {
         self.note(path);
         json(&self.after, path)
@@ -221,7 +220,7 @@ fn number(path: &str, text: &str) -> Result<i64, Unknown> {
     Ok(number.clamp(-MOST, MOST))
 }
 
-/// What a file holds that it should not.
+/// A file holds something unexpected.
 pub(crate) fn strange(path: &str, text: &str) -> Unknown {
     let shown: String = text.chars().take(60).collect();
     Unknown(format!("{path} holds {shown:?}, which is not understood"))

@@ -28,8 +28,7 @@ const RULES: &str = "/tools/nft.json";
 /// More than this nobody wants to carry about.
 const MOST_RULES: usize = 32 << 20;
 
-/// What counts, and so is read twice; the protocols' counters close to those of the devices, which
-/// come next.
+/// Counters, which are read twice; the protocols' close to those of the devices, which come next.
 const COUNTERS: [&str; 12] = [
     "/proc/net/udp",
     "/proc/net/udp6",
@@ -45,7 +44,7 @@ const COUNTERS: [&str; 12] = [
     "/proc/net/snmp",
 ];
 
-/// What is read once.
+/// Files that are read once.
 const FILES: [&str; 18] = [
     "/proc/cmdline",
     "/proc/loadavg",
@@ -67,7 +66,7 @@ const FILES: [&str; 18] = [
     "/sys/module/vfio/parameters/enable_unsafe_noiommu_mode",
 ];
 
-/// What a start reads.
+/// Files that a start reads.
 const AT_ONCE: [&str; 8] = [
     "/proc/self/mountinfo",
     "/proc/sys/kernel/osrelease",
@@ -102,8 +101,8 @@ pub fn gather_counters() -> Sample {
     sample
 }
 
-/// What the rules read that a start asks: a few files, at once. What netlink says is added by who
-/// has it already.
+/// The few files that the rules of a start read. The caller adds netlink's answers, which it has
+/// already.
 pub fn gather_at_once() -> Sample {
     let mut sample = Sample::default();
     AT_ONCE.iter().for_each(|path| file(&mut sample, path));

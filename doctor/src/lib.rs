@@ -1,4 +1,4 @@
-//! What is wrong with this machine's network settings: facts, rules, findings.
+//! Checks a machine's network settings: facts, rules, findings.
 //!
 //! ```text
 //! gather (live)  ─┐

@@ -1,12 +1,11 @@
-//! What a check says of one thing.
+//! The outcome of a check for one thing.
 
 use std::fmt::{self, Display, Formatter};
 
 use ringway_host::{Fix, Interface};
 use serde::{Deserialize, Serialize};
 
-/// What a rule finds: one outcome for each thing looked at; none: there is nothing that it is
-/// about.
+/// A rule's outcomes, one for each thing looked at; none where there is nothing to look at.
 pub type Looked = Result<Vec<Outcome>, Unknown>;
 
 /// Why something is not known.
@@ -53,12 +52,11 @@ impl Severity {
     }
 }
 
-/// What was read, and where.
+/// A value that was read, and its source.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Evidence {
     /// A file, or a command that shows the same.
     pub source: String,
-    /// What it held.
     pub value: String,
 }
 
@@ -70,18 +68,18 @@ pub struct ReversibleFix {
     pub undo: Fix,
 }
 
-/// What a rule says of one thing.
+/// A rule's result for one thing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outcome {
     /// An interface, a socket; `this machine`.
     pub subject: String,
     /// How it came out.
     pub severity: Severity,
-    /// What was found, in one sentence.
+    /// The finding, in one sentence.
     pub found: String,
     pub evidence: Vec<Evidence>,
     pub changes: Vec<ReversibleFix>,
-    /// What to do that has no way back: advice, or a command.
+    /// A remedy that has no way back: advice, or a command.
     pub advice: Option<Fix>,
     /// `FILE:LINE:COLUMN` in the configuration, where that is at fault.
     pub place: Option<String>,
@@ -91,7 +89,7 @@ pub struct Outcome {
     pub lasting: bool,
 }
 
-/// The subject of what is about no single thing.
+/// The subject of an outcome about no single thing.
 pub const MACHINE: &str = "this machine";
 
 impl Outcome {
@@ -179,7 +177,7 @@ impl Outcome {
         self
     }
 
-    /// What to do: commands, then advice.
+    /// The whole remedy: commands, then advice.
     pub fn remedy(&self) -> Fix {
         let changes = self.changes.iter().map(|change| &change.fix);
         let mut fixes: Vec<Fix> = changes.chain(&self.advice).cloned().collect();
@@ -191,7 +189,7 @@ impl Outcome {
         if self.evidence.is_empty() { Self::ok(self.subject, found) } else { self }
     }
 
-    /// Comes of what another check tells: where that finds it, this is told there.
+    /// A consequence of another check's finding: it is reported there, where that check finds it.
     pub fn part_of(mut self, check: &'static str) -> Self {
         self.part_of = Some(check);
         self
@@ -219,7 +217,7 @@ impl From<Outcome> for Looked {
     }
 }
 
-/// Looks at each interface; what is unknown of one is no matter of the others.
+/// Checks each interface; an unknown one does not affect the others.
 pub fn each_interface<'a>(
     cards: impl IntoIterator<Item = &'a Interface>,
     check: impl Fn(&'a Interface, &'a str) -> Result<Outcome, Unknown>,
@@ -227,7 +225,7 @@ pub fn each_interface<'a>(
     each(cards, |card| card.link.name.clone(), |card| check(card, &card.link.name))
 }
 
-/// Looks at each thing of a list; what is unknown of one is no matter of the others.
+/// Checks each thing of a list; an unknown one does not affect the others.
 pub fn each<T>(
     things: impl IntoIterator<Item = T>,
     subject: impl Fn(&T) -> String,

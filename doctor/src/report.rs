@@ -1,4 +1,4 @@
-//! What all rules together say.
+//! The report: findings of all rules.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize, Serializer};
 use crate::outcome::{Evidence, MACHINE};
 use crate::{Facts, Fix, Outcome, ReversibleFix, Rule, Severity, rules};
 
-/// What a check says of one thing.
+/// A check's outcome for one thing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
     pub check: &'static str,
@@ -230,7 +230,7 @@ mod tests {
         let full = small.counts("TcpExt", "ListenOverflows", 9);
         let also = vec![super::Other::from("far-below-default net/core/somaxconn".to_owned())];
         assert_eq!(names(&full), [("listen-overflows", also)]);
-        // What mends more than the symptom does stays.
+        // A cause whose fix does more than the symptom's stays.
         let other = full.put("/proc/sys/net/ipv4/tcp_max_tw_buckets", "10");
         assert!(names(&other).contains(&(far, vec![])), "{:?}", names(&other));
         let sent = Machine::healthy().counts("TcpExt", "TCPReqQFullDoCookies", 9).counts(

@@ -46,7 +46,7 @@ pub struct Rule {
 }
 
 impl Rule {
-    /// What it says of each thing; nothing to look at is an empty list.
+    /// Its outcome for each thing; an empty list where there is nothing to look at.
     pub fn ask(&self, facts: &Facts) -> Vec<Outcome> {
         (self.check)(facts).unwrap_or_else(|why| vec![Outcome::unknown(MACHINE, why)])
     }
@@ -225,7 +225,7 @@ mod tests {
         }
     }
 
-    /// What is beside the point on the healthy machine: the rule knows what it has to without.
+    /// Files that a rule does not need on the healthy machine.
     fn beside(check: &str, path: &str) -> bool {
         match check {
             // Asked for only once packets have been lost, or for a driver that is said to stay.

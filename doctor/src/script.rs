@@ -52,7 +52,7 @@ pub fn scripts(report: &Report, origin: &Origin) -> Scripts {
 const RUN: &str = "failed=0\nrun() {\n    echo \"+ $1\"\n    sh -c \"$1\" || \
                    { echo \"failed: $1\" >&2; failed=1; }\n}\n";
 
-/// Whom it is for, in words; and that it runs nowhere else.
+/// Names the machine that it is for, and refuses to run elsewhere.
 fn place(origin: &Origin) -> String {
     let mut text = format!("# For {}.\n", one_line(&origin.to_string()));
     let mut only = |shown: &str, wanted: &str, what: &str, how: &str| {

@@ -40,7 +40,7 @@ impl Classic {
     }
 }
 
-/// What an instruction does. Targets of jumps are numbers of instructions, always later ones.
+/// An instruction. Targets of jumps are numbers of instructions, always later ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Operation {
     /// A = bytes of the packet: 1, 2 or 4, at an offset that X may be added to.
@@ -151,8 +151,8 @@ fn read_unwritten(operations: &[Operation]) -> u16 {
     unwritten
 }
 
-/// What the instructions of a program do. Refuses what libpcap's interpreter or the kernel's would
-/// not run.
+/// Decodes the instructions of a program. Refuses those that libpcap's interpreter or the kernel's
+/// would not run.
 pub(crate) fn decode(program: &[Classic]) -> Result<Vec<Operation>, Error> {
     if program.len() > MOST_INSTRUCTIONS {
         return Err(Error::TooLong { instructions: program.len(), limit: MOST_INSTRUCTIONS });
@@ -220,7 +220,7 @@ fn operation(
     })
 }
 
-/// What lies behind the longest frame is in no packet.
+/// No packet has bytes behind the longest frame.
 fn packet(bytes: u8, at: u32, behind_x: bool) -> Operation {
     match at.checked_add(bytes.into()) {
         Some(end) if end <= LONGEST_FRAME => Operation::Packet { bytes, at, behind_x },

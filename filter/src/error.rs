@@ -1,4 +1,4 @@
-//! What can be wrong with a filter.
+//! Errors in a filter.
 
 use std::ops::Range;
 
@@ -14,7 +14,7 @@ pub enum Error {
     Syntax {
         /// The filter expression.
         expression: String,
-        /// What libpcap says.
+        /// Libpcap's words.
         message: String,
         /// Which bytes of the expression, as near as can be told; none, at its end, where something
         /// is missing.
@@ -55,9 +55,9 @@ pub enum Error {
          several filters, or use networks and ranges instead of hosts and ports"
     )]
     TooLong {
-        /// How many it has.
+        /// The number that it has.
         instructions: usize,
-        /// How many it may have.
+        /// The most that it may have.
         limit: usize,
     },
     /// A program has an instruction that cannot be translated.
@@ -73,7 +73,7 @@ pub enum Error {
 /// A result whose error is [`Error`].
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What libpcap's words do not say.
+/// The part of the reason that libpcap's words omit.
 fn hint(message: &str) -> &'static str {
     let starts = |words: &str| message.starts_with(words);
     if starts("unknown host") || starts("unknown network") || starts("unknown ether host") {
@@ -89,7 +89,7 @@ fn on_one_line(text: &str) -> String {
     text.chars().map(|c| if c.is_whitespace() { ' ' } else { c }).collect()
 }
 
-/// What marks these bytes of the text when printed below it.
+/// A line that marks these bytes when printed below the text.
 fn underline(text: &str, at: &Range<usize>) -> String {
     let length = |bytes: Range<usize>| text.get(bytes).unwrap_or_default().chars().count();
     " ".repeat(length(0..at.start)) + &"^".repeat(length(at.clone()).max(1))

@@ -194,7 +194,7 @@ impl<Label: Copy + Eq + Hash> Assembler<Label> {
         }
     }
 
-    /// What was loaded as the machine has it, as the network means it.
+    /// Converts a loaded value from network byte order to the machine's.
     pub(crate) fn swap_to_host(&mut self, width: Width, reg: Reg) {
         match width {
             Width::Byte => {}

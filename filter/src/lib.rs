@@ -75,7 +75,7 @@ pub struct Filter {
     operations: Vec<Operation>,
 }
 
-/// What a filter program of a chain stands among: where it notes a match, and where it goes on.
+/// The surroundings of a filter program in a chain: where it notes a match, and where it goes on.
 #[derive(Clone, Copy, Debug)]
 pub struct Surroundings<'a> {
     /// Per-CPU array of one element, which holds the mask of the captures that want the packet.

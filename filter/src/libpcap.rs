@@ -89,8 +89,8 @@ pub(crate) fn compile(
     Ok(compiled)
 }
 
-/// What a program returns for a packet: 0 for no match. `program` must have gone through
-/// `classic::decode`: the interpreter checks nothing.
+/// Runs a program on a packet and returns its result: 0 for no match. `program` must have gone
+/// through `classic::decode`: the interpreter checks nothing.
 pub(crate) fn run(program: &[Classic], packet: &[u8], wire_len: u32) -> u32 {
     let present = u32::try_from(packet.len()).unwrap_or(u32::MAX);
     // SAFETY: every path through the program ends within it at a return, as decode() has seen to,

@@ -57,7 +57,7 @@ fn can_go_on(read: &str, compiles: impl Fn(&str) -> bool) -> bool {
     })
 }
 
-/// Runs of what belongs together, without white space; operators and brackets alone or doubled.
+/// Tokens without white space; operators and brackets alone or doubled.
 fn words(expression: &str) -> Vec<Range<usize>> {
     let mut words: Vec<Range<usize>> = Vec::new();
     let mut before = None;

@@ -3,15 +3,15 @@
 //! `less 60 and udp[100] = 1`), nor how large a byte can be (`ip[0] > 255`).
 //!
 //! Jumps lead forward alone, so that one pass over the instructions has met all that leads to each.
-//! What is not followed (memory, most of arithmetic) may be any value: then a filter counts as one
-//! that can match.
+//! Memory and most of arithmetic are not followed and may hold any value: then a filter counts as
+//! one that can match.
 
 use crate::classic::{Arithmetic, Condition, LONGEST_FRAME, Operand, Operation, Register};
 
 /// An Ethernet header: the kernel gives XDP no shorter frame.
 const SHORTEST_FRAME: u32 = 14;
 
-/// What a value is between, both included.
+/// The bounds of a value, both included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Range {
     least: u32,
@@ -20,7 +20,7 @@ struct Range {
 
 const ANY: Range = Range { least: 0, most: u32::MAX };
 
-/// What is known where an instruction begins.
+/// The state before an instruction.
 #[derive(Clone, Copy, Debug)]
 struct Known {
     a: Range,

@@ -243,7 +243,7 @@ impl Translator<'_> {
         self.code.alu32(Alu::ShiftLeft, X, Source::Imm(2));
     }
 
-    /// What is the same in both copies.
+    /// The part that both copies share.
     fn common(&mut self, operation: Operation) {
         match operation {
             Operation::Constant(into, value) => {

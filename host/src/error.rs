@@ -22,7 +22,7 @@ pub enum Error {
     /// An ioctl on an interface failed.
     #[error("{what} on {interface}: {source}{}", privilege_hint(source))]
     Interface {
-        /// What was asked of the interface.
+        /// The request.
         what: &'static str,
         interface: String,
         source: io::Error,
@@ -43,7 +43,7 @@ pub enum Error {
         "no route to {destination}: {source}; add one, for example `ip route add {destination} via GATEWAY`"
     )]
     NoRoute { destination: std::net::IpAddr, source: io::Error },
-    /// What was captured of a machine lacks this fact.
+    /// A captured machine lacks this fact.
     #[error(
         "what was collected does not hold {fact}; collect it again with this version of Ringway"
     )]

@@ -108,13 +108,13 @@ pub struct Channels {
 }
 
 impl Channels {
-    /// What `ethtool -L` calls receive queues there.
+    /// The name of receive queues for `ethtool -L`.
     pub fn word(&self) -> &'static str {
         if self.apart { "rx" } else { "combined" }
     }
 }
 
-/// Who drives the interface (`ethtool -i`).
+/// The interface's driver (`ethtool -i`).
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Driver {
     /// Driver name, for example `veth` or `virtio_net`.

@@ -18,7 +18,7 @@ use crate::Fix;
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Rule {
     pub place: Place,
-    /// What it says, as its tool would.
+    /// The rule, as its tool prints it.
     pub text: String,
     /// Removes it.
     pub removal: Fix,
@@ -98,7 +98,7 @@ pub fn rules() -> Result<Vec<Rule>, String> {
     }
 }
 
-/// What became of a tool.
+/// The result of running a tool.
 enum Ran {
     Said(String),
     Failed(String),
@@ -276,7 +276,7 @@ fn iptables_rules(text: &str, family: &str) -> Vec<Rule> {
     rules
 }
 
-/// Whose chain it is, by its name.
+/// The owner of a chain, by its name.
 fn owner(table: &str, chain: &str) -> Option<&'static str> {
     if chain.starts_with("DOCKER") {
         Some("Docker")

@@ -1,11 +1,11 @@
-//! What to do, as types; what a shell takes, rendered in one place.
+//! Remedies as types, rendered for a shell in one place.
 
 use std::fmt::{self, Display, Formatter};
 use std::net::IpAddr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// What to do. It is shown, in JSON too, as a line: for sh, unless it is advice.
+/// A remedy. It is shown, in JSON too, as a line: for sh, unless it is advice.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fix {
     /// `sysctl -w`
@@ -35,11 +35,11 @@ pub enum Fix {
     Command(Vec<String>),
     /// One after another, whether or not the first succeeds.
     Sequence(Vec<Fix>),
-    /// What no command can do, in words.
+    /// Advice in words, where no command can do it.
     Advice(String),
 }
 
-/// What a kernel setting holds.
+/// The value of a kernel setting.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SysctlValue {
     Numbers(Vec<i64>),

@@ -65,8 +65,8 @@ impl Tap {
     }
 }
 
-/// What is read from it are frames that were sent to the device, one each; what is written it has
-/// received.
+/// A read returns one frame that was sent to the device; the device receives a frame that is
+/// written.
 impl AsFd for Tap {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()

@@ -7,7 +7,7 @@ use clap::{Args, Command, ValueEnum};
 use crate::exit::Exit;
 use crate::table;
 
-/// What `--help` of each program ends with.
+/// The last lines of `--help` of each program.
 pub const EXIT_CODES: &str =
     "Exit codes: 0 done, 1 failed, 2 usage or configuration, 3 unhealthy or findings.";
 
@@ -32,7 +32,6 @@ pub struct OutputArgs {
 /// `completions SHELL`
 #[derive(Debug, Args)]
 pub struct CompletionsArgs {
-    /// Which shell.
     pub shell: clap_complete::Shell,
 }
 

@@ -5,11 +5,11 @@ use std::fmt;
 /// Why the daemon cannot go on, or a command failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error {
-    /// Which exit code it deserves.
+    /// Its exit code.
     pub kind: Kind,
-    /// What failed, on what and why.
+    /// The failure: what failed, on what and why.
     pub what: String,
-    /// What to do about it; may be empty.
+    /// May be empty.
     pub remedy: String,
 }
 
@@ -32,7 +32,6 @@ impl Error {
         Error { kind: Kind::Configuration, what: what.into(), remedy: remedy.into() }
     }
 
-    /// What was asked about is not well.
     pub fn unhealthy(what: impl Into<String>, remedy: impl Into<String>) -> Error {
         Error { kind: Kind::Unhealthy, what: what.into(), remedy: remedy.into() }
     }

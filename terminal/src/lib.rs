@@ -1,6 +1,5 @@
-//! What `ringway` and `ringway-lab` say to whoever typed their command, and how: errors with a
-//! remedy, exit codes, tables, numbers with units, completions and manual pages. It knows nothing
-//! of packets.
+//! Terminal output of `ringway` and `ringway-lab`: errors with a remedy, exit codes, tables,
+//! numbers with units, completions and manual pages. It knows nothing of packets.
 
 pub mod command_line;
 pub mod error;

@@ -9,7 +9,7 @@ pub enum Error {
     /// A system call on a namespace failed.
     #[error("{step} network namespace {name}: {source}{}", privilege_hint(source))]
     Namespace {
-        /// What was being done, as a participle: "creating", "entering".
+        /// The action, as a participle: "creating", "entering".
         step: &'static str,
         name: String,
         source: io::Error,
@@ -17,7 +17,7 @@ pub enum Error {
     /// A file or directory could not be used.
     #[error("{what} {path}: {source}{}", privilege_hint(source))]
     File {
-        /// What was being done, as a participle.
+        /// The action, as a participle.
         what: &'static str,
         path: PathBuf,
         source: io::Error,
@@ -55,14 +55,14 @@ pub enum Error {
         /// The end of its log.
         log: String,
     },
-    /// What was waited for did not happen.
+    /// A condition did not come true in time.
     #[error("{what} did not happen within {after:?} ({tries} tries){}", last_hint(last))]
     Timeout {
         what: String,
         after: Duration,
         /// How often the condition was looked at.
         tries: u32,
-        /// What the last look said; may be empty.
+        /// The last state seen; may be empty.
         last: String,
     },
 }

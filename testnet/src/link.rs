@@ -61,7 +61,7 @@ impl End {
     }
 }
 
-/// What both ends of a veth pair have in common.
+/// Options of both ends of a veth pair.
 #[derive(Debug, Clone)]
 pub struct VethOptions {
     /// Receive and transmit queues of each end. Default 1.

@@ -1,4 +1,4 @@
-//! Who a namespace belongs to: a process named by pid and start time, since pids are reused.
+//! The owner of a namespace: a process, by pid and start time, since pids are reused.
 
 use std::fs;
 use std::path::PathBuf;
@@ -58,7 +58,7 @@ impl Owner {
         format!("{prefix}{}-{}-{:x}-{n}", clean(hint), self.pid, self.start)
     }
 
-    /// Whom a namespace of this name belongs to, and whether it is to be kept; `None` if it is not
+    /// The owner of a namespace of this name, and whether it is to be kept; `None` if it is not
     /// ours.
     pub fn of_name(name: &str) -> Option<(Self, bool)> {
         let kept = name.starts_with(KEPT);

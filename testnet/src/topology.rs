@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use crate::{End, Link, Namespace, Result, VethOptions, XdpReceive, bridge, veth};
 
-/// Which address families a topology has.
+/// The address families of a topology.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Families {
     V4,

@@ -1,5 +1,5 @@
-//! What a header costs: parsing and building Ethernet, IPv4 and UDP, and checksums. Each case works
-//! on bytes that lie in the first-level cache, as those of a frame do that has just been looked at.
+//! The cost of a header: parsing and building Ethernet, IPv4 and UDP, and checksums. Each case
+//! works on bytes in the first-level cache, where those of a frame are that has just been read.
 
 use divan::counter::ItemsCount;
 use divan::{Bencher, black_box};
@@ -19,7 +19,7 @@ const BACK: Mac = Mac([2, 0, 0, 0, 0, 2]);
 const HEADROOM: usize = 256;
 /// Packets a burst.
 const BURST: usize = 32;
-/// What makes it a frame of 64 bytes.
+/// A payload that makes it a frame of 64 bytes.
 const PAYLOAD: usize = 22;
 
 /// A case that does nothing.

@@ -80,7 +80,7 @@ fn answer_ping_v6(payload: &mut [u8]) -> Result<bool, Malformed> {
     Ok(true)
 }
 
-/// Who solicits our address, where a solicitation does so as RFC 4861, section 7.1.1, has it.
+/// The sender of a valid solicitation (RFC 4861, section 7.1.1) for our address.
 fn who_looks_for_us(bytes: &[u8]) -> Result<Option<(Mac, Ipv6Addr)>, Malformed> {
     let frame = Frame::parse(bytes)?;
     if frame.ethertype != ethertype::IPV6 {

@@ -13,7 +13,7 @@ use crate::U16;
 pub struct Sum(u64);
 
 impl Sum {
-    /// What a finished checksum was made of, to be changed with [`Sum::without`] and [`Sum::with`].
+    /// The sum behind a finished checksum, to be changed with [`Sum::without`] and [`Sum::with`].
     #[inline]
     pub fn of_checksum(checksum: U16) -> Self {
         Self(u64::from(!u16::from_ne_bytes(checksum.to_bytes())))
@@ -86,9 +86,9 @@ pub fn replace<T: IntoBytes + Immutable + ?Sized>(checksum: &mut U16, old: &T, n
     *checksum = Sum::of_checksum(*checksum).without(old.as_bytes()).with(new.as_bytes()).finish();
 }
 
-/// What UDP, TCP and ICMPv6 add to their checksum: the addresses of the IP header that carries
-/// them, the protocol and the length (RFC 768, RFC 8200 section 8.1). Protocol and length are put
-/// in when a checksum is made or verified.
+/// The pseudo-header that UDP, TCP and ICMPv6 add to their checksum: the addresses of the IP header
+/// that carries them, the protocol and the length (RFC 768, RFC 8200 section 8.1). Protocol and
+/// length are put in when a checksum is made or verified.
 #[derive(Clone, Copy, Debug)]
 pub struct Pseudo(Sum);
 

@@ -1,4 +1,4 @@
-//! What all headers have in common: a fixed part, perhaps options behind it, then what it carries.
+//! The parts of every header: a fixed part, perhaps options behind it, then the payload.
 
 use zerocopy::{
     ByteSlice, FromBytes, Immutable, IntoBytes, KnownLayout, Ref, SplitByteSlice, Unaligned,
@@ -12,7 +12,7 @@ use crate::malformed::{Fault, Layer, Malformed};
 pub trait Header:
     FromBytes + IntoBytes + KnownLayout + Immutable + Unaligned + Copy + Sized
 {
-    /// What to call it.
+    /// Its name.
     const LAYER: Layer;
 
     /// Whether its version and kind are those that the type stands for.
@@ -79,7 +79,7 @@ pub trait Header:
 pub struct View<B: ByteSlice, H: Header> {
     /// The fixed part of the header.
     pub header: Ref<B, H>,
-    /// What the header has beyond its fixed part: options or optional fields.
+    /// The bytes of the header beyond its fixed part: options or optional fields.
     pub options: B,
     /// The bytes behind the header.
     pub payload: B,

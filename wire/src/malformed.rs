@@ -1,4 +1,4 @@
-//! What can be wrong with a packet. Two bytes, made to be counted by.
+//! Faults of a packet. A value has two bytes, made to be counted by.
 
 use core::fmt;
 
@@ -45,7 +45,7 @@ pub enum Fault {
 pub struct Malformed {
     /// The header that is malformed.
     pub layer: Layer,
-    /// What is wrong with it.
+    /// The fault.
     pub fault: Fault,
 }
 

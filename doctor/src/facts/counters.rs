@@ -1,4 +1,4 @@
-//! What the kernel counts.
+//! The kernel's counters.
 
 use super::{Facts, MOST, strange, text};
 use crate::{Sample, Unknown};
@@ -12,7 +12,7 @@ pub struct Counter {
     pub delta: u64,
 }
 
-/// What one processor counted of packets (/proc/net/softnet_stat).
+/// One processor's packet counters (/proc/net/softnet_stat).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Softnet {
     pub cpu: u64,

@@ -41,7 +41,7 @@ impl Facts {
         Ok(before.into_keys().filter(gone).collect())
     }
 
-    /// What ethtool said of an interface: `ethtool::<Rings>("eth0", "rings")`.
+    /// Ethtool's answer about an interface: `ethtool::<Rings>("eth0", "rings")`.
     pub fn ethtool<T: DeserializeOwned>(&self, name: &str, what: &str) -> Result<T, Unknown> {
         self.json(&format!("/ethtool/{name}/{what}.json"))
     }

@@ -1,10 +1,10 @@
-//! Why something is not there, and what to do about it: in words, for whoever reads `unknown`.
+//! The reasons why something is missing, with a remedy, in words: the text of `unknown`.
 
 use ringway_host::Host;
 
 use crate::{Sample, Unknown};
 
-/// What Linux keeps in the machine's first network namespace alone; some of it up to a version.
+/// Files that only the machine's first network namespace has; some of them up to a version.
 const OF_THE_FIRST: [&str; 17] = [
     "/proc/net/stat/arp_cache",
     "/proc/net/stat/ndisc_cache",
@@ -25,7 +25,7 @@ const OF_THE_FIRST: [&str; 17] = [
     "/proc/sys/net/ipv4/tcp_mem",
     "/proc/sys/net/ipv6/neigh/default/gc_thresh3",
 ];
-/// What other namespaces may read, and the first alone can set.
+/// Settings that other namespaces may read, and only the first can change.
 const SET_IN_THE_FIRST: [&str; 4] = [
     "/proc/sys/net/core/rmem_max",
     "/proc/sys/net/core/wmem_max",
@@ -48,7 +48,7 @@ const MEANS: [(&str, &str); 8] = [
 ];
 const NOT_TRACKED: &str =
     "nf_conntrack is not loaded, so no connection is tracked, or it was not collected";
-/// What is no file of a machine is in every collection, or why not.
+/// Every collection holds the answers of netlink and of tools, or why they are missing.
 const NOT_COLLECTED: &str =
     "not collected; do it again with this version: `ringway doctor --collect FILE.tar`";
 
@@ -59,7 +59,7 @@ pub(super) fn set_elsewhere(host: &Host, path: &str) -> bool {
 }
 
 /// Whether it is known to be another namespace than the first: each has the first of these files.
-/// What a start reads, or a machine of which little was collected, does not tell.
+/// The few files that a start reads, or that an archive may hold, do not tell.
 fn is_another(host: &Host) -> bool {
     host.source().exists("/proc/sys/net/core/somaxconn") && !host.first_network_namespace()
 }

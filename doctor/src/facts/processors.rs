@@ -14,7 +14,7 @@ pub struct Busy {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Irq {
     pub number: u32,
-    /// What its driver calls it.
+    /// The driver's name for it.
     pub name: String,
     /// How often it came between the samples, on whichever processor.
     pub delta: u64,

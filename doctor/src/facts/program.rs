@@ -16,7 +16,7 @@ pub struct Program {
     pub native: Vec<String>,
 }
 
-/// What is known of the other end of a veth pair.
+/// The other end of a veth pair, as far as it is known.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FarEnd {
     /// Its name; `None`: it is in another network namespace.
@@ -81,7 +81,7 @@ impl Facts {
         self.xdp_features(one).map(XdpFeatures::native)
     }
 
-    /// What its driver can do with XDP.
+    /// The XDP features of its driver.
     pub(crate) fn xdp_features(&self, one: &Interface) -> Option<XdpFeatures> {
         self.note(FEATURES);
         self.features.as_ref()?.get(&one.link.ifindex).copied()
@@ -133,7 +133,7 @@ mod tests {
         };
         assert_eq!(machine.facts().interfaces().unwrap().len(), 3);
         assert_eq!(names(&["veth0"]), ["veth0"]);
-        // What is sent by a VLAN device goes by the card below it.
+        // Packets sent by a VLAN device leave by the card below it.
         assert_eq!(names(&["eth0.5"]), ["eth0", "eth0.5"]);
         assert!(names(&["eth9"]).is_empty());
     }

@@ -1,4 +1,4 @@
-//! What sysfs and ethtool tell of devices.
+//! Devices, by sysfs and ethtool.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -19,9 +19,9 @@ const NAMES: &str = "/run/netns";
 /// Where and when. What an older version collected does not tell the time.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Origin {
-    /// What `uname -n` says.
+    /// As `uname -n` prints it.
     pub host: Option<String>,
-    /// What `uname -r` says.
+    /// As `uname -r` prints it.
     pub kernel: Option<String>,
     /// RFC 3339, UTC.
     pub collected: Option<String>,

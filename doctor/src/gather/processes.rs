@@ -23,11 +23,11 @@ pub struct Process {
     pub name: String,
     /// Open files; absent where this process may not look.
     pub files: Option<u64>,
-    /// How many it may have open.
+    /// The most that it may have open.
     pub limit: Option<u64>,
     /// Processors that it may run on.
     pub cpus: Option<String>,
-    /// What irqbalance was started with. Those of others may hold secrets.
+    /// The arguments of irqbalance. Those of others may hold secrets.
     #[serde(default)]
     pub arguments: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! The address by which whoever runs this came in by SSH.
+//! The address by which the user of this process came in by SSH.
 
 use std::fs;
 use std::net::IpAddr;

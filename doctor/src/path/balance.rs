@@ -36,8 +36,8 @@ pub struct PacketBalance {
     pub handed_up: Option<u64>,
     /// Reached a socket, or what in the kernel answers without one.
     pub delivered: Option<u64>,
-    /// What is left; negative: more became of packets than came in. Absent where one of these is
-    /// not known.
+    /// The difference; negative: more packets are accounted for than came in. Absent where one of
+    /// these is not known.
     pub rest: Option<i64>,
     /// The same of what came in, in percent.
     pub rest_percent: Option<f64>,
@@ -58,13 +58,13 @@ pub(super) fn steps(samples: &Samples) -> Vec<Reached> {
     }
     let taken = driver_xdp(samples).unwrap_or_default();
     if !taken.is_empty() {
-        // What the driver counts, the trace may have seen as well.
+        // The trace may have seen packets that the driver counts.
         let seen = lost.remove(&Step::Xdp).unwrap_or_default().into_iter().map(Loss::uncounted);
         lost.insert(Step::Xdp, taken.into_iter().chain(seen).collect());
     }
     let sockets = counters::sockets(samples.facts).into_iter().map(Loss::uncounted);
     lost.entry(Step::Socket).or_default().extend(sockets);
-    // What lies upon another device has no ring of its own.
+    // A device upon another one has no ring of its own.
     let first = if upper_devices::is_carried(samples.interface) { Step::Upon } else { Step::Ring };
     let order = [first, Step::Xdp, Step::Stack, Step::Ip, Step::Protocol, Step::Socket, Step::Copy];
     let one = |step: Step| {
@@ -138,8 +138,8 @@ fn untraced(samples: &Samples, lost: &mut BTreeMap<Step, Vec<Loss>>) {
     }
 }
 
-/// What the driver counts of an XDP program's verdicts, but for those that let packets pass;
-/// `None`: it counts none.
+/// The driver's counters of an XDP program's verdicts, without those that let packets pass;
+/// `None`: it has none.
 fn driver_xdp(samples: &Samples) -> Option<Vec<Loss>> {
     const TAKEN: [&str; 7] = [
         "xdp_drop",
@@ -153,7 +153,7 @@ fn driver_xdp(samples: &Samples) -> Option<Vec<Loss>> {
     let path = format!("/ethtool/{}/statistics.json", samples.interface.link.name);
     let (before, after) = samples.facts.pair::<BTreeMap<String, u64>>(&path).ok()?;
     let mut sums: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
-    // What a queue for sending counts has been counted when it was received.
+    // Packets of a queue for sending have been counted when they were received.
     for (name, now) in after.iter().filter(|(name, _)| !name.starts_with("tx")) {
         let Some(what) = TAKEN.iter().find(|what| name.ends_with(*what)) else { continue };
         let by = now.saturating_sub(before.get(name).copied().unwrap_or(*now));
@@ -191,7 +191,7 @@ fn reached(samples: &Samples, step: Step) -> (Option<u64>, Scope) {
     }
 }
 
-/// What came in, with what the device lost.
+/// Packets that came in, with those that the device lost.
 fn offered(samples: &Samples) -> u64 {
     let ring: u64 =
         counters::of_ring(&samples.before, &samples.after).iter().map(|l| l.packets).sum();
@@ -248,7 +248,7 @@ fn close(balance: &mut PacketBalance) {
     balance.rest_percent = Some(rest as f64 * 100.0 / came.max(1) as f64);
 }
 
-/// What the stack received from one interface of a trace, in skbs.
+/// Packets that the stack received from one interface of a trace, in skbs.
 #[derive(Debug, Default)]
 struct Own {
     packets: u64,
@@ -297,7 +297,7 @@ fn own(samples: &Samples, ifindex: u32) -> Own {
     own
 }
 
-/// What came from the device below, or from ports that are bundled: of these no tracepoint tells.
+/// Packets from the device below, or from bundled ports, which no tracepoint sees.
 fn came_up(samples: &Samples, ifindex: u32) -> Own {
     let mut own = Own::default();
     let Ok(network) = samples.facts.network() else { return own };
@@ -403,7 +403,7 @@ fn of_counters(
     Ok(())
 }
 
-/// What to mind about the sums.
+/// Notes about the sums.
 pub(super) fn notes(samples: &Samples, balance: &PacketBalance) -> Vec<String> {
     let link = &samples.interface.link;
     let mut notes = Vec::new();

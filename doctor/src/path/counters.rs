@@ -1,4 +1,4 @@
-//! What the kernel counts of losses, and of packets on their way, without being asked to.
+//! Counters of losses and of packets on their way, which the kernel always keeps.
 
 use ringway_host::netlink::counters::Stats;
 
@@ -72,7 +72,7 @@ fn six(facts: &Facts, name: &str) -> u64 {
     both.map_or(0, |(before, after)| after.saturating_sub(before))
 }
 
-/// What IP counted in the namespace.
+/// IP's counters of the namespace.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Ip {
     pub received: u64,
@@ -118,7 +118,7 @@ pub(super) fn losses_out(facts: &Facts) -> Vec<Loss> {
     OUT.into_iter().map(one).filter(|loss| loss.packets > 0).collect()
 }
 
-/// What the device itself says it lost before its driver had the packet.
+/// Losses that the device reports before its driver had the packet.
 pub(super) fn of_ring(before: &Stats, after: &Stats) -> Vec<Loss> {
     let one = |name: &str, of: fn(&Stats) -> u64| {
         Loss::new(name, of(after).saturating_sub(of(before)), Scope::Interface)

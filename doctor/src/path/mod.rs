@@ -52,7 +52,7 @@ impl Trace {
     }
 }
 
-/// What a number is about.
+/// The set of interfaces that a number covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Scope {
@@ -145,7 +145,7 @@ pub enum Error {
     /// It was not the same device all the time.
     #[error("{0} went away while it was looked at, or was made anew")]
     Vanished(String),
-    /// What everything is reckoned from is not known.
+    /// The basis of all figures is not known.
     #[error("{0}")]
     Unknown(String),
 }
@@ -194,7 +194,7 @@ fn one(facts: &Facts, name: &str, within: bool) -> Result<Path, Error> {
         upper_devices::lower(facts.network()?, interface).map(|lower| lower.link.name.as_str());
     Ok(Path {
         interface: name.into(),
-        // What lies upon itself no kernel makes.
+        // No device lies upon itself.
         below: lower
             .filter(|_| !within)
             .map(|lower| one(facts, lower, true).map(Box::new))

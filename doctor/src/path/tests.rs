@@ -239,7 +239,7 @@ fn a_vlan_device_without_a_trace() {
     assert_eq!((of("eth0.7").received, of("eth0.7").others), (40, Some(960)));
 }
 
-/// What members of a bond hand over is the bond's at once: no tracepoint sees it there.
+/// Packets of a bond's members are the bond's at once: no tracepoint sees them there.
 #[test]
 fn a_bond_has_the_packets_of_its_members() {
     let machine = traced(traffic(), 750).network(|network| {

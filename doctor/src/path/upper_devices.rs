@@ -54,7 +54,7 @@ pub(super) fn ports<'a>(network: &'a Network, one: &Interface) -> Vec<&'a Interf
     if is_of(one, &PORTED) { ports.collect() } else { Vec::new() }
 }
 
-/// What an interface received between the samples.
+/// Packets that an interface received between the samples.
 pub(super) fn received(facts: &Facts, one: &Interface) -> u64 {
     let stats = facts.device(&one.link.name);
     stats.map_or(0, |(before, after)| after.rx_packets.saturating_sub(before.rx_packets))
@@ -72,7 +72,7 @@ pub(super) fn uppers(samples: &Samples, ifindex: u32) -> Vec<Upper> {
     network.interfaces.iter().filter(upon).map(upper).collect()
 }
 
-/// What to mind about devices above and below.
+/// Notes about devices above and below.
 pub(super) fn notes(samples: &Samples) -> Vec<String> {
     let Ok(network) = samples.facts.network() else { return Vec::new() };
     let one = samples.interface;

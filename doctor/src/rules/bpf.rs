@@ -1,4 +1,4 @@
-//! What BPF programs need of the kernel.
+//! Requirements of BPF programs on the kernel.
 
 use super::sysctls::{Bound, Row, Value, of_rule, rows};
 use crate::outcome::MACHINE;
@@ -33,7 +33,7 @@ const JIT: [Row; 2] = [
     },
     Row {
         subject: Some("net.core.bpf_jit_harden"),
-        // It costs each packet of who is there to pass packets on.
+        // It costs time for each packet that a balancer passes on.
         balancer: Some(Severity::Warn),
         // There, and readable for root alone.
         lasting: true,

@@ -1,4 +1,4 @@
-//! What a network card says of itself, its link and its slot, and what it loses.
+//! Network cards: their state, link and slot, and their losses.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ fn nic_rings(facts: &Facts) -> Looked {
     Ok(each_interface(facts.cards()?, |_, name| {
         let lost = facts.missed(name)?;
         let rings: Rings = match facts.ethtool(name, "rings") {
-            // Then it is no matter.
+            // Then it does not matter.
             Err(_) if lost.delta == 0 => return Ok(Outcome::ok(name, "no packet was missed")),
             rings => rings?,
         };

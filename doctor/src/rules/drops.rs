@@ -1,4 +1,4 @@
-//! What interfaces, drivers and queueing disciplines count as dropped.
+//! Drop counters of interfaces, drivers and queueing disciplines.
 
 use std::collections::BTreeMap;
 
@@ -54,7 +54,7 @@ pub const DRIVER_COUNTERS: Rule = Rule {
 
 const WORDS: [&str; 9] =
     ["drop", "miss", "nobuf", "no_buf", "out_of_buf", "no_dma", "discard", "err", "exceeded"];
-/// What some names mean.
+/// The meaning of some names.
 const MEANINGS: [(&str, &str); 7] = [
     (
         "rx_out_of_buffer",
@@ -155,7 +155,7 @@ fn qdisc_advice(kind: &str) -> String {
     "shape to what the path takes (cake, or tbf), or send less".into()
 }
 
-/// What the disciplines of all interfaces dropped between the two looks.
+/// Drops of the disciplines of all interfaces between the two looks.
 pub(super) fn qdisc_dropped(facts: &Facts) -> Result<u64, Unknown> {
     let (before, after): (Vec<Qdisc>, Vec<Qdisc>) = facts.pair("/netlink/qdiscs.json")?;
     let sum = |all: &[Qdisc]| all.iter().map(|one| u64::from(one.drops)).sum::<u64>();

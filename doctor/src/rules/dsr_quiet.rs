@@ -119,7 +119,7 @@ mod tests {
         };
         let strict = tunnel("1");
         assert_eq!(strict.fixes(&RULE), ["sysctl -w net.ipv4.conf.tunl0.rp_filter=2"]);
-        // Who opens tunnels is not told where nothing is there for it.
+        // Without a device or program for it, nothing tells who opens tunnels.
         let rows = [
             (service, Severity::Warn),
             (quiet.clone(), Severity::Unknown),

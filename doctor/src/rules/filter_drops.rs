@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::outcome::MACHINE;
 use crate::{Facts, Looked, Outcome, Rule, Unknown};
 
-/// Mostly it is meant so: worth knowing for whoever looks for lost packets.
+/// Such drops are mostly intended: the finding helps in a search for lost packets.
 pub const RULE: Rule = Rule {
     number: 83,
     name: "filter-drops",
@@ -106,7 +106,7 @@ fn lost_in_ip(facts: &Facts) -> Result<[u64; 2], Unknown> {
         ("Ip", "InHdrErrors"),
         ("Ip", "InAddrErrors"),
         ("Ip", "InDiscards"),
-        // What is put together is delivered once.
+        // Fragments that were reassembled are delivered once.
         ("Ip", "ReasmReqds"),
         ("IpExt", "InNoRoutes"),
         ("IpExt", "InTruncatedPkts"),
@@ -217,7 +217,7 @@ mod tests {
         let silent = machine(&bare, &bare);
         let lost = |n| silent.clone().counts("Ip", "InReceives", n);
         assert!(lost(30).outcomes(&RULE)[1].found.contains("30 of 30 packets"));
-        // What a rule's counter tells of did not go nowhere.
+        // Packets that a rule's counter has counted are accounted for.
         let both = |n| {
             let rules = json!({"nftables": [
                 {"rule": {"family": "ip", "table": "t", "chain": "c", "handle": 7, "expr": drop(n), "comment": "web"}},

@@ -8,7 +8,7 @@ use crate::outcome::MACHINE;
 use crate::{Facts, Looked, Outcome, Rule, Severity, Unknown};
 
 const SOMAXCONN: &str = "net/core/somaxconn";
-/// What the kernel starts with.
+/// The kernel's initial value.
 const DEFAULT: i64 = 4096;
 /// Sockets that a finding names.
 const NAMED: usize = 8;

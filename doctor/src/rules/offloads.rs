@@ -16,7 +16,7 @@ pub const OFFLOADS: Rule = Rule {
 };
 
 fn offloads(facts: &Facts) -> Looked {
-    // Who passes packets on wants them as they came.
+    // A host that passes packets on needs them as they came.
     if matches!(facts.profile, Some(Profile::Balancer | Profile::Bypass)) {
         return Ok(Vec::new());
     }

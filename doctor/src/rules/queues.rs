@@ -135,7 +135,7 @@ pub const INDIRECTION: Rule = Rule {
 /// More than any card has.
 const MOST: usize = 1 << 16;
 
-/// How many entries of the table lead to each queue.
+/// The number of the table's entries that lead to each queue.
 fn entries(table: &Indirection, queues: usize) -> Result<Vec<usize>, Unknown> {
     if queues > MOST {
         return Err(Unknown(format!("{queues} queues are not to be believed")));

@@ -1,4 +1,4 @@
-//! What sockets run out of: local ports, buffers, files.
+//! Limits of sockets: local ports, buffers, files.
 
 use ringway_host::netlink::sockets::{PeerTuple, Sockets};
 

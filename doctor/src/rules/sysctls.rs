@@ -134,7 +134,7 @@ pub const SYSCTL_BOUNDS: Rule = Rule {
     check: |facts| rows(facts, &ROWS),
 };
 
-/// What a setting may hold.
+/// The values that a setting may hold.
 #[derive(Clone, Copy)]
 pub(super) enum Bound {
     AtLeast(i64),
@@ -177,11 +177,11 @@ pub(super) struct Row {
     pub balancer: Option<Severity>,
     /// See [`Outcome::lasting`].
     pub lasting: bool,
-    /// What a value within bounds means; absent: the value is told.
+    /// The finding for a value within bounds; absent: the value itself.
     pub well: Option<&'static str>,
-    /// What a value out of bounds does.
+    /// The effect of a value out of bounds.
     pub means: &'static str,
-    /// What the kernel starts with, or the smallest value that is well.
+    /// The kernel's initial value, or the smallest one that is well.
     pub set: Value,
 }
 

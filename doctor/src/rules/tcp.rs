@@ -155,7 +155,7 @@ fn retransmissions(facts: &Facts) -> Looked {
         .into()
 }
 
-/// Who listens drops a SYN when its accept queue is full; a client on this host repeats it.
+/// A listener drops a SYN when its accept queue is full; a client on this host repeats it.
 fn unanswered(facts: &Facts, seen: Outcome, syns: u64) -> Result<Outcome, Unknown> {
     let overflows = facts.counter("TcpExt", "ListenOverflows")?;
     if overflows.delta * 2 >= syns {
@@ -384,7 +384,7 @@ mod tests {
         let most = |bytes: u32| {
             Machine::healthy().put("/proc/sys/net/ipv4/tcp_wmem", &format!("4096 16384 {bytes}"))
         };
-        // What the kernel does not tell is unknown whatever else is well.
+        // A missing answer of the kernel is unknown whatever else is well.
         let worst = |machine: &Machine| {
             let outcomes = machine.outcomes(&TCP_WINDOW).into_iter();
             outcomes.filter(|one| one.subject != "SO_RCVBUF").map(|one| one.severity).max().unwrap()

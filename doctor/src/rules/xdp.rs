@@ -188,7 +188,7 @@ fn page(one: &Interface) -> Outcome {
         ))
 }
 
-/// What a tunnel adds to each packet, in bytes: the least of what its kind may.
+/// Bytes that a tunnel adds to each packet: the least that its kind may.
 fn overhead(one: &Interface) -> Option<u32> {
     Some(match one.link.kind.as_deref()? {
         "ipip" | "sit" => 20,

@@ -61,7 +61,7 @@ pub struct Pause {
     pub tx: bool,
 }
 
-/// What the two ends of the cable have agreed on (`ethtool IF`).
+/// The link mode that both ends of the cable have agreed on (`ethtool IF`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LinkMode {
     /// Mbit/s; absent where it is not known.
@@ -73,7 +73,7 @@ pub struct LinkMode {
     pub best_mbit: Option<u32>,
 }
 
-/// Which queue gets a packet, by its hash (`ethtool -x`).
+/// The queue of a packet, by its hash (`ethtool -x`).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Indirection {
     /// The queue of each hash value.

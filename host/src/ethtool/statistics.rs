@@ -1,4 +1,4 @@
-//! What drivers count under names of their own (`ethtool -S`).
+//! Drivers' counters under names of their own (`ethtool -S`).
 
 use std::collections::BTreeMap;
 

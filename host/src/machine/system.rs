@@ -47,7 +47,7 @@ impl fmt::Display for KernelRelease {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Memory {
     pub total_bytes: u64,
-    /// What programs could still get without swapping.
+    /// Memory that programs could still get without swapping.
     pub available_bytes: u64,
 }
 
@@ -79,8 +79,8 @@ impl Host {
         })
     }
 
-    /// What the control groups of this process leave it of memory: the least of all of them, from
-    /// its own to the root. None: they do not limit it, or cannot be read.
+    /// Memory that the control groups of this process leave it: the least of all of them, from its
+    /// own to the root. None: they do not limit it, or cannot be read.
     pub fn memory_left(&self) -> Option<Left> {
         let groups = self.source.read("/proc/self/cgroup").ok()?;
         let limits = groups.lines().filter_map(MemoryGroup::of_line);
@@ -149,7 +149,7 @@ impl Host {
     }
 }
 
-/// What a control group leaves of memory.
+/// Memory that a control group leaves.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Left {
     /// Of its limit, what is not in use.

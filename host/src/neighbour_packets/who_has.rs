@@ -87,7 +87,7 @@ fn question(mac: Mac, address: IpAddr) -> Result<Vec<u8>, BuildError> {
     }
 }
 
-/// Who sent an ARP reply or neighbour advertisement for this address.
+/// The sender of an ARP reply or neighbour advertisement for this address.
 fn answer(frame: &[u8], address: IpAddr) -> Option<Mac> {
     let frame = Ethernet::parse(frame).ok()?;
     match (address, frame.header.ethertype.get()) {

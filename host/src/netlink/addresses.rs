@@ -39,8 +39,8 @@ pub fn all() -> Result<Vec<Address>> {
     Netlink::open()?.dump("listing addresses", request, read)
 }
 
-/// Who holds this very address; `None` if no interface does. For "does the kernel take packets to
-/// it", which includes whole local prefixes, ask `routes::route_to` for the kind `Local`.
+/// The entry of this very address; `None` if no interface has it. For "does the kernel take packets
+/// to it", which includes whole local prefixes, ask `routes::route_to` for the kind `Local`.
 pub fn holder(wanted: IpAddr) -> Result<Option<Address>> {
     Ok(all()?.into_iter().find(|a| a.address == wanted))
 }

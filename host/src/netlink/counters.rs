@@ -1,4 +1,4 @@
-//! What a device counts of packets that it or its driver dropped, by RTM_GETLINK.
+//! A device's counters of packets, and of those that it or its driver dropped, by RTM_GETLINK.
 
 use std::collections::BTreeMap;
 
@@ -100,7 +100,7 @@ fn read_stats(message: Message) -> Option<Stats> {
     })
 }
 
-/// What an interface has counted of all packets.
+/// An interface's counters of all packets.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Traffic {
     pub rx_packets: u64,

@@ -77,11 +77,11 @@ pub struct Link {
     /// Index in its network namespace.
     pub ifindex: u32,
     pub name: String,
-    /// What makes it: `veth`, `bridge`, `bond`, `vlan`, ...; absent for hardware and loopback.
+    /// `veth`, `bridge`, `bond`, `vlan`, ...; absent for hardware and loopback.
     pub kind: Option<String>,
     /// Ethernet address; absent for interfaces without (tun).
     pub mac: Option<Mac>,
-    /// What its link layer is: a number of linux/if_arp.h.
+    /// Its link layer: a number of linux/if_arp.h.
     #[serde(default)]
     pub hardware: u16,
     /// Its link-layer address, whatever that is: of an IPv4 tunnel its IPv4 address.
@@ -167,7 +167,7 @@ pub fn by_index(ifindex: u32) -> Result<Link> {
     get(request(0, ifindex), ifindex.to_string())
 }
 
-/// What `read` makes of the kernel's answer about the interface of this index.
+/// Reads the kernel's answer about the interface of this index with `read`.
 pub(crate) fn get_link<T>(ifindex: u32, read: impl Fn(Message) -> Option<T>) -> Result<T> {
     answered(request(0, ifindex), ifindex.to_string(), read)
 }

@@ -115,7 +115,7 @@ impl NetlinkMonitor {
         Ok(MonitorThread { stop, thread: Some(thread) })
     }
 
-    /// What can be read without waiting, up to a bound: changes may come faster than they are read.
+    /// Reads what is there without waiting, up to a bound: changes may come faster than that.
     fn pending(&self) -> Result<Vec<NetlinkChange>> {
         let mut changes = Vec::new();
         for _ in 0..AT_ONCE {

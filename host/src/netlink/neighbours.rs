@@ -18,7 +18,7 @@ const NUD_PROBE: u16 = 0x10;
 /// Length of struct ndmsg: family, 3 bytes of padding, ifindex, state, flags, type.
 const NDMSG: usize = 12;
 
-/// What the kernel knows about a neighbour (NUD states of linux/neighbour.h).
+/// The state of a neighbour entry (NUD states of linux/neighbour.h).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NeighbourState {
@@ -70,7 +70,7 @@ pub fn all() -> Result<Vec<Neighbour>> {
     Netlink::open()?.dump("listing neighbours", request, read)
 }
 
-/// What the kernel knows about one neighbour; `None` if nothing.
+/// The kernel's entry for one neighbour, if it has one.
 pub fn get(ifindex: u32, address: IpAddr) -> Result<Option<Neighbour>> {
     let request =
         Request::new(libc::RTM_GETNEIGH, libc::NLM_F_REQUEST, &header(ifindex, address, 0))

@@ -12,7 +12,7 @@ const TCA_STATS_QUEUE: u16 = 3;
 /// Length of struct tcmsg: family, 3 bytes of padding, ifindex, handle, parent, info.
 const TCMSG: usize = 20;
 
-/// What holds packets back before an interface sends them.
+/// A queueing discipline: it holds packets back before an interface sends them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Qdisc {
     pub ifindex: u32,

@@ -38,7 +38,7 @@ pub struct Queue {
     pub irq: Option<u32>,
 }
 
-/// What a queue for received packets counted.
+/// The counters of a queue for received packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
     pub ifindex: u32,
@@ -64,8 +64,8 @@ pub fn all() -> Result<Option<Vec<Queue>>> {
     Ok(told(queues)?.map(|queues| queues.into_iter().map(with_irq).collect()))
 }
 
-/// What they counted; queues of which the driver does not tell are not in it. `None` where this
-/// kernel does not tell.
+/// The counters of all queues, without those of which the driver does not tell. `None` where
+/// this kernel does not tell.
 pub fn counts() -> Result<Option<Vec<Counts>>> {
     let Some(mut netdev) = Netdev::open()? else { return Ok(None) };
     let by_queue = Some((NETDEV_A_QSTATS_SCOPE, SCOPE_QUEUE));

@@ -26,7 +26,7 @@ const RTNEXTHOP: usize = 8;
 /// Clones of routes in the cache are no routes.
 const RTM_F_CLONED: u32 = 0x200;
 
-/// What a route does with a packet.
+/// A route's treatment of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RouteKind {
@@ -80,7 +80,7 @@ pub struct Path {
 }
 
 impl Path {
-    /// Whose MAC address frames must carry: the router's or the destination's own address.
+    /// The address whose MAC frames must carry: the router's or the destination's own.
     pub fn next_hop(&self) -> IpAddr {
         self.gateway.unwrap_or(self.destination)
     }

@@ -20,11 +20,11 @@ const OURS: u8 = b'r';
 pub struct MarkRule {
     /// IPv6, else IPv4.
     pub v6: bool,
-    /// Which rule is asked first: less is earlier.
+    /// The order of rules: less is earlier.
     pub priority: u32,
     /// Value of the mark under `mask`.
     pub mark: u32,
-    /// Which bits of the mark count.
+    /// The bits of the mark that count.
     pub mask: u32,
     pub table: u32,
 }

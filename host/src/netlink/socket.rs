@@ -158,7 +158,7 @@ fn has_ack(request: &[u8]) -> bool {
     flags(request) & libc::NLM_F_ACK != 0
 }
 
-/// What NLMSG_ERROR or NLMSG_DONE says: nothing, or an error with the kernel's words.
+/// The result in NLMSG_ERROR or NLMSG_DONE: success, or an error with the kernel's words.
 fn verdict(message: &Message) -> Option<(io::Error, String)> {
     let code = u32_of(message.body).map_or(0, |c| c as i32);
     if code == 0 {

@@ -41,7 +41,7 @@ pub struct Listener {
     pub port: u16,
     /// Connections that wait for accept(2).
     pub waiting: u32,
-    /// How many may wait: the lesser of listen(2)'s backlog and net.core.somaxconn.
+    /// The most that may wait: the lesser of listen(2)'s backlog and net.core.somaxconn.
     pub limit: u32,
 }
 

@@ -1,4 +1,4 @@
-//! What drivers can do with XDP, by the generic netlink family "netdev" (Linux 6.3).
+//! XDP features of drivers, by the generic netlink family "netdev" (Linux 6.3).
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ const NETDEV_A_DEV_XDP_ZC_MAX_SEGS: u16 = 4;
 const NETDEV_A_DEV_XDP_RX_METADATA_FEATURES: u16 = 5;
 const NETDEV_A_DEV_XSK_FEATURES: u16 = 6;
 
-/// What a driver can do with native XDP: enum netdev_xdp_act.
+/// A driver's features for native XDP: enum netdev_xdp_act.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct XdpFeatures(pub u64);
@@ -27,8 +27,8 @@ impl XdpFeatures {
         self.0 & 1 != 0
     }
 
-    /// What others redirect into it is sent. On veth this is so while the far end polls: has GRO or
-    /// a native program (drivers/net/veth.c).
+    /// It sends packets that others redirect into it. A veth device does while the far end polls:
+    /// has GRO or a native program (drivers/net/veth.c).
     pub fn is_target(self) -> bool {
         self.0 & 4 != 0
     }
@@ -39,7 +39,7 @@ impl XdpFeatures {
     }
 }
 
-/// What a driver can do with XDP and AF_XDP.
+/// A driver's features for XDP and AF_XDP.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Features {
     pub xdp: XdpFeatures,
@@ -51,13 +51,13 @@ pub struct Features {
     pub tx_metadata: Option<u64>,
 }
 
-/// What a driver tells XDP programs of packets that arrive, by the kernel's names: "timestamp",
-/// "hash", "vlan-tag".
+/// Metadata of received packets that a driver gives to XDP programs, by the kernel's names:
+/// "timestamp", "hash", "vlan-tag".
 pub fn rx_hints(bits: u64) -> Vec<&'static str> {
     named(bits, &["timestamp", "hash", "vlan-tag"])
 }
 
-/// What a driver does for AF_XDP as it sends a packet: "tx-timestamp", "tx-checksum",
+/// Offloads of a driver for packets that AF_XDP sends: "tx-timestamp", "tx-checksum",
 /// "tx-launch-time-fifo".
 pub fn tx_metadata(bits: u64) -> Vec<&'static str> {
     named(bits, &["tx-timestamp", "tx-checksum", "tx-launch-time-fifo"])

@@ -121,7 +121,7 @@ impl Child {
         Ok(Finished { status, log: self.log() })
     }
 
-    /// What it wrote to standard output and error so far.
+    /// Its standard output and error so far.
     pub fn log(&self) -> String {
         String::from_utf8_lossy(&fs::read(&self.log).unwrap_or_default()).into_owned()
     }

@@ -38,7 +38,7 @@ pub struct Arp {
     pub sender_mac: Mac,
     /// The sender's address; unspecified in a probe (RFC 5227).
     pub sender: [u8; 4],
-    /// In a reply: to whom; in a request nothing.
+    /// In a reply the receiver's; in a request nothing.
     pub target_mac: Mac,
     /// The address that is asked for, or that is answered.
     pub target: [u8; 4],
@@ -77,7 +77,7 @@ impl Arp {
         }
     }
 
-    /// What answers this request, if `mac` has the address that it looks for.
+    /// The reply to this request, if `mac` has the address that it looks for.
     #[inline]
     pub const fn reply(&self, mac: Mac) -> Self {
         Self {

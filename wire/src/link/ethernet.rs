@@ -4,7 +4,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::{BuildError, Builder, Header, Layer, Mac, U16};
 
-/// What follows an Ethernet header or a VLAN tag.
+/// Numbers of the protocols behind an Ethernet header or a VLAN tag.
 pub mod ethertype {
     /// IPv4.
     pub const IPV4: u16 = 0x0800;
@@ -44,7 +44,7 @@ pub struct Ethernet {
     pub destination: Mac,
     /// Source address.
     pub source: Mac,
-    /// What follows ([`ethertype`]); below 0x600 it is a length (IEEE 802.3).
+    /// The protocol that follows ([`ethertype`]); below 0x600 a length (IEEE 802.3).
     pub ethertype: U16,
 }
 
@@ -59,7 +59,7 @@ impl Ethernet {
         Self { destination, source, ethertype: U16::new(ethertype) }
     }
 
-    /// Turns the frame round: it goes to whom it came from.
+    /// Turns the frame round: it goes back to its sender.
     #[inline]
     pub fn swap(&mut self) {
         core::mem::swap(&mut self.destination, &mut self.source);

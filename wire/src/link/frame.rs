@@ -11,9 +11,9 @@ pub struct Frame<B: ByteSlice> {
     pub ethernet: Ref<B, Ethernet>,
     /// The tags, outermost first.
     pub tags: [Option<Ref<B, Vlan>>; 2],
-    /// What the payload is. Behind two tags it may be a third.
+    /// The payload's EtherType. Behind two tags it may be a third.
     pub ethertype: u16,
-    /// What header and tags carry, with the frame's padding.
+    /// The bytes behind header and tags, with the frame's padding.
     pub payload: B,
 }
 

@@ -5,7 +5,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::{Header, Layer, U16};
 
-/// What a tag has behind the EtherType that announced it.
+/// The part of a tag behind the EtherType that announced it.
 #[derive(
     Clone,
     Copy,

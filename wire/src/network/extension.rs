@@ -10,7 +10,7 @@ use crate::{BuildError, Builder, U16, U32};
 /// An extension header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extension<'a> {
-    /// Which extension header this is ([`protocol`]).
+    /// The extension header's own number ([`protocol`]).
     pub kind: u8,
     /// Protocol number of the header behind it.
     pub next_header: u8,
@@ -19,7 +19,7 @@ pub struct Extension<'a> {
 }
 
 impl Extension<'_> {
-    /// What it says, where it is a fragment header.
+    /// Its fields, where it is a fragment header.
     pub fn fragment(&self) -> Option<Fragment> {
         let header = FragmentHeader::read_from_bytes(self.bytes).ok()?;
         (self.kind == protocol::FRAGMENT).then(|| header.fragment())
@@ -45,7 +45,7 @@ impl<'a> Extensions<'a> {
         Self { next_header, rest: payload, ended: false }
     }
 
-    /// What follows those that were iterated over: after the last one this is the protocol.
+    /// The header behind those that were iterated over: after the last one, the protocol.
     #[inline]
     pub fn next_header(&self) -> u8 {
         self.next_header
@@ -116,13 +116,13 @@ pub const fn is_extension(number: u8) -> bool {
 )]
 #[repr(C)]
 pub struct FragmentHeader {
-    /// What the whole packet has behind this header.
+    /// The header behind this one in the whole packet.
     pub next_header: u8,
     /// Sent as 0, ignored when received.
     pub reserved: u8,
     /// The offset in units of eight bytes (13 bits), two reserved bits, "more fragments".
     pub offset_more: U16,
-    /// What the fragments of one packet have in common.
+    /// The same in all fragments of one packet.
     pub identification: U32,
 }
 

@@ -8,7 +8,7 @@ use crate::malformed::{Fault, Layer, Malformed};
 pub struct RawOption<'a> {
     /// Option kind.
     pub kind: u8,
-    /// What follows kind and length.
+    /// The bytes behind kind and length.
     pub data: &'a [u8],
 }
 

@@ -27,7 +27,7 @@ pub struct Icmp {
     pub code: u8,
     /// Over all of the message.
     pub checksum: U16,
-    /// What the type has next: identifier and sequence number of an echo; two zeroes, or zero and
+    /// The type's own fields: identifier and sequence number of an echo; two zeroes, or zero and
     /// an MTU, of an error.
     pub words: [U16; 2],
 }

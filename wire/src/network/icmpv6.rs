@@ -30,7 +30,7 @@ pub struct Icmpv6 {
     pub code: u8,
     /// Over the pseudo header and all of the message.
     pub checksum: U16,
-    /// What the type has next: identifier and sequence number of an echo, MTU, pointer, flags.
+    /// The type's own fields: identifier and sequence number of an echo, MTU, pointer, flags.
     pub word: U32,
 }
 

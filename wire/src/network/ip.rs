@@ -23,10 +23,10 @@ pub struct Ip<B: ByteSlice> {
     pub header: IpHeader<B>,
     /// The options of IPv4, the extension headers of IPv6 ([`Extensions`]).
     pub between: B,
-    /// What the payload is ([`crate::network::protocol`]); of a later fragment: what its packet
-    /// carries.
+    /// The protocol of the payload ([`crate::network::protocol`]); of a later fragment: that of its
+    /// packet.
     pub protocol: u8,
-    /// What fragment it is, unless it is a whole packet. Only a first fragment's payload begins
+    /// Its place as a fragment, unless it is a whole packet. Only a first fragment's payload begins
     /// with a header.
     pub fragment: Option<Fragment>,
     /// The bytes behind all headers of IP.

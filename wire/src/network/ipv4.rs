@@ -31,13 +31,13 @@ pub struct Ipv4 {
     pub traffic_class: u8,
     /// Bytes of header, options and payload.
     pub total_length: U16,
-    /// What the fragments of one packet have in common.
+    /// The same in all fragments of one packet.
     pub identification: U16,
     /// Three flags, then the fragment's offset in units of eight bytes.
     pub flags_offset: U16,
-    /// How many routers more it may pass.
+    /// The number of routers that it may still pass.
     pub ttl: u8,
-    /// What it carries ([`crate::network::protocol`]).
+    /// The protocol of the payload ([`crate::network::protocol`]).
     pub protocol: u8,
     /// Over header and options.
     pub checksum: U16,
@@ -108,7 +108,7 @@ impl Ipv4 {
         (self.flags_offset.get() as usize & 0x1fff) * 8
     }
 
-    /// What fragment it is, unless it is a whole packet.
+    /// Its place as a fragment, unless it is a whole packet.
     #[inline]
     pub fn fragment(&self) -> Option<Fragment> {
         (self.flags_offset.get() & 0x3fff != 0).then(|| Fragment {

@@ -28,9 +28,9 @@ pub struct Ipv6 {
     pub version_class_label: U32,
     /// Bytes behind this header, extensions among them. Jumbograms (0, RFC 2675) are not known.
     pub payload_length: U16,
-    /// What follows: an extension header or a protocol ([`crate::network::protocol`]).
+    /// The next header: an extension header or a protocol ([`crate::network::protocol`]).
     pub next_header: u8,
-    /// How many routers more it may pass.
+    /// The number of routers that it may still pass.
     pub hop_limit: u8,
     /// Source address.
     pub source: [u8; 16],
@@ -98,10 +98,10 @@ impl Ipv6 {
     }
 }
 
-/// What a fragment says of itself, in either IP.
+/// The place of a fragment in its packet, in either IP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Fragment {
-    /// What the fragments of one packet have in common; 16 bits of it in IPv4.
+    /// The same in all fragments of one packet; IPv4 has 16 bits of it.
     pub identification: u32,
     /// Where it begins in its packet, in bytes: a multiple of eight.
     pub offset: usize,

@@ -15,7 +15,7 @@ pub mod flags {
     pub const ROUTER: u32 = 1 << 31;
     /// It was asked for.
     pub const SOLICITED: u32 = 1 << 30;
-    /// What was known before is to be forgotten.
+    /// The receiver must replace the address that it has cached.
     pub const OVERRIDE: u32 = 1 << 29;
 }
 
@@ -71,7 +71,7 @@ impl Neighbour {
 )]
 #[repr(C)]
 pub struct Router {
-    /// What hosts shall use; 0: it does not say.
+    /// The hop limit for hosts; 0: unspecified.
     pub hop_limit: u8,
     /// Managed (0x80), other configuration (0x40), and later additions.
     pub flags: u8,
@@ -94,7 +94,7 @@ impl Router {
     }
 }
 
-/// What a router advertisement has behind its header; the view's payload is its options.
+/// The fields of a router advertisement behind its header; the view's payload is its options.
 #[derive(
     Clone,
     Copy,
@@ -121,7 +121,7 @@ impl Header for RouterTimes {
     const LAYER: Layer = Layer::NeighbourDiscovery;
 }
 
-/// What a redirect has behind its header; the view's payload is its options.
+/// The fields of a redirect behind its header; the view's payload is its options.
 #[derive(
     Clone,
     Copy,
@@ -244,7 +244,7 @@ pub enum NdOption<'a> {
     Other {
         /// Option kind.
         kind: u8,
-        /// What follows kind and length.
+        /// The bytes behind kind and length.
         data: &'a [u8],
     },
 }

@@ -30,12 +30,12 @@ pub struct Tcp {
     pub destination: U16,
     /// Sequence number of the first byte of the payload, or of SYN.
     pub sequence: U32,
-    /// What is expected next, with [`Tcp::ACK`].
+    /// The next sequence number expected, with [`Tcp::ACK`].
     pub acknowledgment: U32,
     /// The header's length in units of four bytes (4 bits), then flags (12 bits, three of them
     /// reserved).
     pub offset_flags: U16,
-    /// How many bytes more may be sent; to be scaled, except on SYN.
+    /// The number of bytes that may still be sent; to be scaled, except on SYN.
     pub window: U16,
     /// Over the pseudo header, header, options and payload.
     pub checksum: U16,

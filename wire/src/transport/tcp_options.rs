@@ -15,7 +15,7 @@ pub enum TcpOption<'a> {
     WindowScale(u8),
     /// Selective acknowledgments are understood.
     SackPermitted,
-    /// What arrived: first and one past the last sequence number of each block, at most four.
+    /// Received blocks: first and one past the last sequence number of each block, at most four.
     Sack(&'a [[U32; 2]]),
     /// The sender's clock, and what it last saw of the other's.
     Timestamps {

@@ -42,7 +42,7 @@ impl Header for Udp {
     }
 }
 
-/// What a checksum says of a datagram.
+/// The state of a datagram's checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UdpChecksum {
     /// The checksum is correct.

@@ -22,7 +22,8 @@ use crate::{Header, Layer, U16, U32, View};
 )]
 #[repr(C)]
 pub struct Gre {
-    /// Which fields there are, and version 0. Routing and version 1 (PPTP) are [`Fault::Kind`].
+    /// Flags of the fields that are there, and version 0. Routing and version 1 (PPTP) are
+    /// [`Fault::Kind`].
     pub flags: U16,
     /// EtherType of the payload ([`crate::ethertype`]).
     pub ethertype: U16,

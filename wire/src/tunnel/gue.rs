@@ -28,14 +28,14 @@ pub struct Gue {
     /// Variant (2 bits), control (1 bit), length of the optional fields in units of four bytes (5
     /// bits).
     pub variant_control_len: u8,
-    /// What follows: a protocol ([`crate::network::protocol`]), or, with control, a control
+    /// The protocol of the payload ([`crate::network::protocol`]), or, with control, a control
     /// message's type.
     pub protocol: u8,
-    /// Which optional fields there are.
+    /// Flags of the optional fields that are there.
     pub flags: U16,
 }
 
-/// What a UDP datagram of GUE carries.
+/// The content of a UDP datagram of GUE.
 #[derive(Debug)]
 pub enum Opened<B: ByteSlice> {
     /// Variant 0: a header, then what it says.

@@ -24,7 +24,6 @@ pub struct Cause<'r> {
 }
 
 impl Cause<'_> {
-    /// What they are about.
     pub fn subjects(&self) -> Vec<String> {
         self.all.iter().map(|finding| finding.outcome.subject.clone()).collect()
     }

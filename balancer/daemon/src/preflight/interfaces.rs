@@ -113,7 +113,7 @@ pub(super) fn carries_default(facts: &MachineState, link: &Link) -> Option<Strin
     if on(link.ifindex) {
         return Some("it carries the default route".to_owned());
     }
-    // What a veth pair's other end is to it is no device upon it.
+    // A veth pair's other end is no device upon it.
     let upon = |upper: &&Link| {
         matches!(upper.kind.as_deref(), Some("vlan" | "macvlan" | "ipvlan"))
             && upper.lower == Some(link.ifindex)
@@ -355,7 +355,7 @@ const RESETTING: [&str; 16] = [
     "qede",
 ];
 
-/// What its driver does when a program comes, and at what cost.
+/// The cost of attaching a program with this driver.
 fn driver(config: &Config, facts: &MachineState, link: &Link, report: &mut Report) {
     if is_stacked(link) || link.is_layer3() || facts.tagged_on(config, link).is_some() {
         return;

@@ -1,4 +1,4 @@
-//! What the rules need to know about the machine, looked up once.
+//! The state of the machine that the rules need, looked up once.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -50,7 +50,7 @@ pub struct MachineState {
     pub own_links: Option<BTreeMap<u32, XdpMode>>,
     /// Pins cannot be seen here: that none are found means nothing.
     pub bpffs_hidden: bool,
-    /// What holds the XDP programs on interfaces, by program; of those that could be found out.
+    /// The owners of XDP programs on interfaces, by program, as far as they are known.
     pub xdp_owners: HashMap<u32, XdpOwner>,
     /// Native XDP of the drivers, by interface name; absent where the kernel does not tell.
     pub features: HashMap<String, XdpFeatures>,
@@ -65,12 +65,12 @@ pub struct MachineState {
     pub thorough: bool,
     /// Rules of the firewall that name destinations, or why they are not known.
     pub firewall: Option<Result<Vec<Rule>, String>>,
-    /// Who answers for the addresses of dsr services on their backends' links, and for next hops
-    /// whose MAC addresses are not known.
+    /// The machines that answer for addresses of dsr services on their backends' links, and for
+    /// next hops whose MAC addresses are not known.
     pub answering: HashMap<IpAddr, Result<Vec<Answerer>, String>>,
     /// Services as a running daemon sees them.
     pub health: Option<Vec<status::Service>>,
-    /// What could not be read.
+    /// Errors of what could not be read.
     pub errors: Vec<String>,
     /// Links, addresses or routes are among that: what seems to be missing may be there.
     pub blind: bool,
@@ -177,7 +177,7 @@ impl MachineState {
         facts
     }
 
-    /// What interfaces and their drivers are like.
+    /// Reads interfaces and their drivers.
     pub fn of_devices() -> MachineState {
         let mut facts = MachineState::of_links();
         (facts.offloads, facts.drivers) = ethtool(&facts.links, &mut facts.errors);
@@ -211,7 +211,7 @@ impl MachineState {
         self.links.iter().find(|link| link.name == name)
     }
 
-    /// What the kernel knows of the next hop of a path, if it would send to it now.
+    /// The MAC address of a path's next hop, if the kernel would send to it now.
     pub fn next_hop(&self, path: &routes::Path) -> Option<Mac> {
         let (ifindex, address) = (path.ifindex, path.next_hop());
         let same = |known: &&Neighbour| known.ifindex == ifindex && known.address == address;

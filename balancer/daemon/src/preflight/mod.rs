@@ -1,4 +1,4 @@
-//! What must be true of the machine before the gateway may start, and what had better be.
+//! Checks of the machine before the gateway starts: requirements, and recommendations.
 //!
 //! `MachineState` is read once; the rules are pure functions of it and the configuration.
 
@@ -85,7 +85,7 @@ fn guarded_by(config: &Config, facts: &MachineState) -> BTreeSet<String> {
         return BTreeSet::new();
     }
     let needs_confirm = |name: &&str| {
-        // What cannot be seen may be the only way in.
+        // An interface that cannot be seen may be the only way in.
         !facts.errors.is_empty()
             || facts
                 .link(name)
@@ -95,14 +95,14 @@ fn guarded_by(config: &Config, facts: &MachineState) -> BTreeSet<String> {
     names.filter(needs_confirm).map(str::to_owned).collect()
 }
 
-/// What these facts mean for this configuration.
+/// Judges these facts for this configuration.
 pub fn judge(config: &Config, facts: &MachineState) -> Report {
     let mut report = Report::default();
     host::check(config, facts, &mut report);
     about(config, facts, report)
 }
 
-/// What they mean but for the host's own properties.
+/// The same without the host's own properties.
 fn about(config: &Config, facts: &MachineState, mut report: Report) -> Report {
     for error in &facts.errors {
         report.push("facts", Outcome::unknown(MACHINE, error.as_str()));

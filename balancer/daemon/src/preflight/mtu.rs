@@ -11,7 +11,7 @@ use super::machine_state::MachineState;
 
 /// IPv4 and TCP without options: what a segment has besides its data. IPv6: 20 more.
 const HEADERS: u32 = 40;
-/// What every IPv6 path carries, and below which no sender goes (RFC 8200 section 5).
+/// Bytes that every IPv6 path carries; no sender goes below (RFC 8200 section 5).
 const IPV6_MIN: u32 = 1280;
 
 /// Every backend that is reached by a tunnel.
@@ -36,9 +36,9 @@ fn header(service: &Service, backend: &Backend) -> u32 {
     u32::from(service.forward.overhead(backend.address.is_ipv6()))
 }
 
-/// What clients may send, as far as it shows from here: what fits the interfaces but the one to the
-/// backends. Where that is the only one, it may have been given more room than the others on its
-/// link.
+/// Bytes that clients may send, as far as it shows from here: the MTU of the interfaces but the one
+/// to the backends. Where that is the only one, it may have been given more room than the others on
+/// its link.
 fn client_mtu(config: &Config, facts: &MachineState, way: &str) -> u32 {
     let links = config.node.interfaces.iter().filter_map(|name| facts.link(name));
     let others = links.filter(|link| link.name != way).map(|link| link.mtu).max();
@@ -88,7 +88,7 @@ fn room(
     }
     let udp = service.protocols.contains(&Protocol::Udp);
     if clamped && !udp {
-        // What clients send, backends bound by their own MSS (docs/forwarding.md).
+        // Backends bound the segments of clients by their own MSS (docs/forwarding.md).
         let reason = format!(
             "{what}: mss_clamp bounds what backends send; larger segments of clients are answered \
              with \"too big\" (ICMP), unless the backends announce a smaller MSS (advmss {})",

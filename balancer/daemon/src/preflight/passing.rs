@@ -56,7 +56,7 @@ fn why(way: &Link) -> String {
     }
 }
 
-/// What else could be done, where there is something.
+/// The alternative, where there is one.
 fn or_generic(way: &Link) -> Option<Fix> {
     (!way.is_layer3()).then(|| OR_GENERIC.into())
 }
@@ -77,7 +77,7 @@ fn frames(config: &Config, facts: &MachineState, way: &Link, report: &mut Report
     }
 }
 
-/// What has to be forwarded by one way.
+/// The traffic that has to be forwarded by one way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Needs {
     v4: bool,
@@ -121,7 +121,7 @@ fn passes(facts: &MachineState, link: &Link, way: &Link, needs: Needs, report: &
         why(way),
         link.name
     );
-    // What a port of a bridge receives is the bridge's to the stack.
+    // To the stack, packets of a bridge's port are the bridge's.
     let master = link.master.and_then(|master| facts.links.iter().find(|l| l.ifindex == master));
     let receiver = &master.unwrap_or(link).name;
     let Some(now) = facts.receiving.get(receiver) else {

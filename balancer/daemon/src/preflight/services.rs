@@ -55,7 +55,7 @@ fn checked(service: &Service, report: &mut Report) {
     report.push("check", Outcome::warn(service.name.as_str(), reason).advice(fix));
 }
 
-/// Who answers ARP and neighbour solicitations for the address.
+/// Somebody must answer ARP and neighbour solicitations for the address.
 fn answers(config: &Config, facts: &MachineState, service: &Service, report: &mut Report) {
     let address = &service.address;
     let subject = format!("{} {}", *service.name, **address);

@@ -557,7 +557,7 @@ fn into_a_device_without_ethernet_header_the_kernel_must_forward_always() {
     assert!(modes[0].starts_with("auto: native where") && modes[1].starts_with("generic: "));
 }
 
-/// What clients there are answered with comes from the service's address, by another interface.
+/// Replies to clients there come from the service's address, by another interface.
 #[test]
 fn answers_into_a_device_without_ethernet_header() {
     let mut facts = machine();
