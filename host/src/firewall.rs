@@ -33,7 +33,7 @@ pub struct Rule {
 }
 
 /// Where a rule stands.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Place {
     /// As nft calls it: `ip`, `ip6`, `inet`.
     pub family: String,
@@ -41,6 +41,15 @@ pub struct Place {
     pub chain: String,
     /// Of nft's rules alone.
     pub handle: Option<u64>,
+}
+
+impl Place {
+    /// Removes the rule of nft that stands here.
+    pub fn delete(&self) -> Fix {
+        let handle = self.handle.unwrap_or_default().to_string();
+        let Self { family, table, chain, .. } = self;
+        Fix::command(["nft", "delete", "rule", family, table, chain, "handle", &handle])
+    }
 }
 
 impl Display for Place {
@@ -164,14 +173,9 @@ fn word(value: &Value) -> String {
 fn nft_rule(rule: &Value, sets: &HashMap<(Table, String), &Value>) -> Rule {
     let table = table(rule);
     let ((family, name), chain) = (table.clone(), word(&rule["chain"]));
-    let handle = rule["handle"].to_string();
-    let removal = ["nft", "delete", "rule", &family, &name, &chain, "handle", &handle];
-    let mut read = Rule {
-        removal: Fix::command(removal),
-        owner: owner(&name, &chain),
-        place: Place { family, table: name, chain, handle: rule["handle"].as_u64() },
-        ..Rule::default()
-    };
+    let owner = owner(&name, &chain);
+    let place = Place { family, table: name, chain, handle: rule["handle"].as_u64() };
+    let mut read = Rule { removal: place.delete(), owner, place, ..Rule::default() };
     let mut words = Vec::new();
     for expression in rule["expr"].as_array().map(Vec::as_slice).unwrap_or_default() {
         let matched = &expression["match"];

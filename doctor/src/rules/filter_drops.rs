@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use ringway_host::firewall::Place;
 use serde_json::Value;
 
 use crate::outcome::MACHINE;
@@ -27,7 +28,7 @@ const FEW: u64 = 10;
 fn check(facts: &Facts) -> Looked {
     let (before, after): (Value, Value) = facts.pair(RULES)?;
     let (before, after) = (Verdicts::of(&before), Verdicts::of(&after));
-    let mut grown: Vec<(&Place, u64)> = Vec::new();
+    let mut grown: Vec<(&Dropping, u64)> = Vec::new();
     for (place, now) in &after.counted {
         // One that was not there before has counted all of it meanwhile.
         let by = now.saturating_sub(before.counted.get(place).copied().unwrap_or(0));
@@ -44,13 +45,13 @@ fn check(facts: &Facts) -> Looked {
     Ok(found)
 }
 
-fn by_counters(facts: &Facts, rules: usize, sum: u64, mut grown: Vec<(&Place, u64)>) -> Outcome {
+fn by_counters(facts: &Facts, rules: usize, sum: u64, mut grown: Vec<(&Dropping, u64)>) -> Outcome {
     let Some((most, _)) = grown.iter().max_by_key(|(_, by)| *by) else {
         return Outcome::ok(MACHINE, format!("{rules} rules that drop count nothing"));
     };
     let advice = format!(
-        "right if these are the packets it is there for; if not, take the rule away: nft delete rule {} handle {}",
-        most.chain, most.handle
+        "right if these are the packets it is there for; if not, take the rule away: {}",
+        most.place.delete()
     );
     grown.sort_by_key(|(_, by)| std::cmp::Reverse(*by));
     let said = format!(
@@ -59,9 +60,12 @@ fn by_counters(facts: &Facts, rules: usize, sum: u64, mut grown: Vec<(&Place, u6
         facts.seconds
     );
     let mut outcome = Outcome::info(MACHINE, said);
-    for (place, by) in grown.iter().take(NAMED) {
-        let Place { chain, handle, verdict, comment } = place;
-        let rule = format!("nft -a list chain {chain}, handle {handle}, {verdict}{comment}");
+    for (rule, by) in grown.iter().take(NAMED) {
+        let Dropping { place: Place { family, table, chain, handle }, verdict, comment } = rule;
+        let handle = handle.unwrap_or_default();
+        let rule = format!(
+            "nft -a list chain {family} {table} {chain}, handle {handle}, {verdict}{comment}"
+        );
         outcome = outcome.counted(rule, by);
     }
     outcome.advice(advice)
@@ -120,10 +124,8 @@ fn lost_in_ip(facts: &Facts) -> Result<[u64; 2], Unknown> {
 
 /// A rule that drops and counts.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-struct Place {
-    /// Family, table, name.
-    chain: String,
-    handle: u64,
+struct Dropping {
+    place: Place,
     verdict: &'static str,
     /// As the rule has it, behind a comma.
     comment: String,
@@ -132,7 +134,7 @@ struct Place {
 #[derive(Debug, Default)]
 struct Verdicts {
     /// Packets that a rule dropped.
-    counted: BTreeMap<Place, u64>,
+    counted: BTreeMap<Dropping, u64>,
     /// Rules and policies of which nobody knows.
     uncounted: Vec<String>,
 }
@@ -144,30 +146,29 @@ impl Verdicts {
         for object in document["nftables"].as_array().into_iter().flatten() {
             let (chain, rule) = (&object["chain"], &object["rule"]);
             if chain["policy"] == "drop" {
-                found.uncounted.push(format!("policy of {}", named(chain, "name")));
+                found.uncounted.push(format!("policy of {}", chain_of(chain, "name", None)));
             }
             let expression = rule["expr"].as_array().map(Vec::as_slice).unwrap_or_default();
             let Some(at) = expression.iter().position(|one| verdict(one).is_some()) else {
                 continue;
             };
-            let handle = rule["handle"].as_u64().unwrap_or(0);
+            let place = chain_of(rule, "chain", rule["handle"].as_u64().or(Some(0)));
             let comment = rule["comment"].as_str();
             let comment = comment.map_or_else(String::new, |said| format!(", {said:?}"));
-            let place = |verdict| Place { chain: named(rule, "chain"), handle, verdict, comment };
             match (verdict(&expression[at]), packets(&expression[..at])) {
                 (Some(verdict), Some(packets)) => {
-                    found.counted.insert(place(verdict), packets);
+                    found.counted.insert(Dropping { place, verdict, comment }, packets);
                 }
-                _ => found.uncounted.push(format!("{} handle {handle}", named(rule, "chain"))),
+                _ => found.uncounted.push(place.to_string()),
             }
         }
         found
     }
 }
 
-fn named(object: &Value, name: &str) -> String {
-    let words = ["family", "table", name].map(|key| object[key].as_str().unwrap_or("?"));
-    words.join(" ")
+fn chain_of(object: &Value, name: &str, handle: Option<u64>) -> Place {
+    let word = |key: &str| object[key].as_str().unwrap_or("?").to_owned();
+    Place { family: word("family"), table: word("table"), chain: word(name), handle }
 }
 
 fn verdict(expression: &Value) -> Option<&'static str> {
