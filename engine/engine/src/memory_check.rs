@@ -1,16 +1,15 @@
-//! Whether packet memory fits into the machine's, and into what its control groups let this process
-//! have: all of its pages are taken at once, and who takes more than there is gets killed without a
-//! word.
+//! Whether packet memory fits into the machine's, and into the limits of this process's control
+//! groups: all pages are taken at once, and the kernel kills a process that takes too many.
 
 use ringway_host::Host;
 use ringway_xsk::{PageSize, UmemConfig};
 
 use crate::error::EngineError;
 
-/// Of what is available, the part that is left to everybody else.
+/// The part of the available memory that is left to other processes.
 const LEFT: u64 = 16;
 
-/// Refuses what the machine has no memory for. Where it does not tell, nothing is refused.
+/// Refuses more memory than the machine has. If the machine does not say, nothing is refused.
 pub(crate) fn fits(host: &Host, config: &UmemConfig) -> Result<(), EngineError> {
     let needed = config.bytes()? as u64;
     let machine = host.memory().ok().map(|memory| (memory.available_bytes, String::new()));

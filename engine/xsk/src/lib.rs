@@ -60,8 +60,8 @@
 //!               receive, send, flush
 //! ```
 //! Each arrow is counted where it happens ([`Counts`]), and each frame has a record that says where
-//! it is ([`Record`]); no figure is computed from another. [`Pool::audit`] walks lists and rings and
-//! compares all of them.
+//! it is ([`Record`]); no figure is computed from another. [`Pool::audit`] walks lists and rings
+//! and compares all of them.
 //!
 //! # How many frames
 //!
@@ -78,20 +78,20 @@
 //! # What is trusted
 //!
 //! - Every process that has the file can write the ledger. The ledger is therefore only for others
-//!   to read: watches, inspectors, and once a successor. Nothing that is read there decides who owns
-//!   a frame. Free lists, the chains of packets, and the list of frames that the kernel has are in
-//!   memory of this process alone.
-//! - A successor reads the records once, checks them, and continues with its copy. In one process no
-//!   frame has two owners, and no access leaves the mapping, whatever another process writes at any
-//!   time.
+//!   to read: watches, inspectors, and once a successor. Nothing that is read there decides who
+//!   owns a frame. Free lists, the chains of packets, and the list of frames that the kernel has
+//!   are in memory of this process alone.
+//! - A successor reads the records once, checks them, and continues with its copy. In one process
+//!   no frame has two owners, and no access leaves the mapping, whatever another process writes at
+//!   any time.
 //! - The bytes of frames are shared in any case. A `&mut [u8]` cannot be defended against a process
 //!   that writes there, so the calls that let others write are `unsafe`: [`Umem::file`] and
 //!   [`Umem::from_file`]. Safe code gets from this crate no descriptor that it could write to, and
 //!   no second mapping. `/proc/self/fd` has one, as `/proc/self/mem` has the memory; no library can
 //!   close these.
-//! - The kernel is trusted to write to no frame that it does not have. The contents of its rings are
-//!   checked. Limit: a driver in zero-copy releases frames a moment after their socket is closed,
-//!   and nothing tells when.
+//! - The kernel is trusted to write to no frame that it does not have. The contents of its rings
+//!   are checked. Limit: a driver in zero-copy releases frames a moment after their socket is
+//!   closed, and nothing tells when.
 //!
 //! # Privileges
 //!

@@ -29,7 +29,7 @@ pub struct Request {
     pub flags: u8,
     /// The client's number, below the number of clients.
     pub client: U32,
-    /// Comes back in the answer.
+    /// A number that comes back in the answer.
     pub id: U64,
     /// The user who would see the advertisement.
     pub user: U64,
@@ -62,7 +62,7 @@ pub struct Answer {
     /// 1: a bid; 0: none.
     pub bid: u8,
     pub client: U32,
-    /// That of the request.
+    /// The number of the request.
     pub id: U64,
     /// The bid, in millionths; 0 without a bid.
     pub price: U32,
@@ -93,7 +93,7 @@ struct Client {
     bids: u64,
 }
 
-/// The bidder; the host it is can be reached and pinged.
+/// The bidder. It is also a host that can be reached and pinged.
 pub struct Bid {
     host: Host,
     port: u16,
@@ -102,8 +102,8 @@ pub struct Bid {
 }
 
 impl Bid {
-    /// On this UDP port, with these offers by segment, for clients numbered from 0 up to this
-    /// number.
+    /// A bidder on this UDP port, with these offers by segment, for clients numbered from 0 up to
+    /// this number.
     pub fn new(host: Host, port: u16, offers: HashMap<u64, Offer>, clients: u32) -> Self {
         let clients = vec![Client::default(); clients as usize];
         Self { host, port, offers, clients }

@@ -1,4 +1,4 @@
-//! Datagrams to a port of ours, and their way back. `udp-echo`: they come back as they are.
+//! Datagrams to one of our ports, and their way back. `udp-echo` returns them unchanged.
 
 use std::net::SocketAddr;
 
@@ -48,8 +48,7 @@ fn find<'a>(
     Ok(Some(Datagram { ethernet, ip, udp: view.header, payload: view.payload }))
 }
 
-/// The same of a packet of several frames. Of the datagram's payload only what is in the first is
-/// there.
+/// The same of a packet of several frames. It has only the part of the payload in the first frame.
 #[cold]
 fn find_long<'a>(
     packet: &'a mut Packet,
@@ -106,12 +105,12 @@ fn check_udp(ip: &Ip<&[u8]>, checksum: UdpChecksum, to: u16, port: u16) -> Resul
 }
 
 impl<'a> Datagram<'a> {
-    /// The datagram to `port` of `host` in this packet; none: it is something else, which
-    /// [`Host::answer`] may know how to answer.
+    /// The datagram to `port` of `host` in this packet; none if the packet is something else, which
+    /// [`Host::answer`] may answer.
     ///
     /// # Errors
-    /// Why it is to be dropped: it is another's, a fragment, damaged, or from an address that no
-    /// host has.
+    /// Why the packet must be dropped: it is for another host, a fragment, damaged, or from an
+    /// address that no host has.
     pub fn find(packet: &'a mut Packet, host: &Host, port: u16) -> Result<Option<Self>, Reason> {
         find(packet, host, port)
     }
@@ -124,7 +123,8 @@ impl<'a> Datagram<'a> {
         SocketAddr::new(address, self.udp.source.get())
     }
 
-    /// Back to its sender. The checksums stay right: what they cover changes places.
+    /// Returns it to its sender. The checksums stay right: the words that they cover only change
+    /// places.
     pub fn turn(&mut self) {
         self.ethernet.swap();
         match &mut self.ip {
@@ -135,8 +135,8 @@ impl<'a> Datagram<'a> {
         std::mem::swap(&mut udp.source, &mut udp.destination);
     }
 
-    /// Back to its sender with this payload, which is not longer than the one that came; both are
-    /// an even number of bytes. How many bytes the packet is shorter now.
+    /// Returns it to its sender with this payload, which is not longer than the one that came; both
+    /// have an even number of bytes. Returns the number of bytes by which the packet is shorter.
     pub(crate) fn answer(&mut self, payload: &[u8]) -> Result<usize, Reason> {
         let len = U16::new((size_of::<Udp>() + payload.len()) as u16);
         let shorter = self.payload.len().checked_sub(payload.len()).ok_or(Reason::NoRoom)?;
@@ -161,9 +161,9 @@ impl<'a> Datagram<'a> {
 }
 
 impl Host {
-    /// Answers a datagram to `port` in its own frame, with any payload that the frame has room for.
-    /// `write` gets all that room, in which the payload lies that came, and its length; it returns
-    /// the length of the answer. False: the packet is something else ([`Host::answer`]).
+    /// Answers a datagram to `port` in its own frame, with any payload that fits. `write` gets all
+    /// the room, which begins with the payload that came, and that payload's length; it returns the
+    /// length of the answer. False if the packet is something else ([`Host::answer`]).
     ///
     /// ```
     /// use ringway_engine::apps::Host;
@@ -197,7 +197,7 @@ impl Host {
     /// ```
     ///
     /// # Errors
-    /// Why it is to be dropped; the packet may be changed then.
+    /// Why the packet must be dropped; it may have changed.
     pub fn answer_datagram(
         &self,
         packet: &mut Packet,
@@ -239,7 +239,7 @@ impl Host {
     }
 }
 
-/// Sends datagrams back where they came from, within their frames; the host it is can be reached
+/// Returns datagrams to their senders, within their frames. It is also a host that can be reached
 /// and pinged.
 pub struct UdpEcho {
     host: Host,

@@ -24,7 +24,7 @@ pub struct Host {
 }
 
 impl Host {
-    /// With these addresses at this MAC.
+    /// A host with these addresses at this MAC address.
     pub fn new(mac: Mac, addresses: impl IntoIterator<Item = IpAddr>) -> Self {
         let (mut v4, mut v6) = (Vec::new(), Vec::new());
         for address in addresses {
@@ -40,7 +40,7 @@ impl Host {
         self.mac
     }
 
-    /// Whether it is an address of ours.
+    /// Whether it is one of our addresses.
     #[inline]
     pub fn has(&self, address: IpAddr) -> bool {
         match address {
@@ -49,8 +49,7 @@ impl Host {
         }
     }
 
-    /// The first of our addresses of the other's family; else any, and where there is none the
-    /// unspecified one.
+    /// The first of our addresses of the other's family; else any; else the unspecified one.
     pub(crate) fn address_towards(&self, other: IpAddr) -> IpAddr {
         let v4 = self.v4.first().map(|address| IpAddr::V4(*address));
         let v6 = self.v6.first().map(|address| IpAddr::V6(*address));
@@ -58,7 +57,7 @@ impl Host {
         any.unwrap_or(Ipv6Addr::UNSPECIFIED.into())
     }
 
-    /// Turns a question about us into its answer, where it lies.
+    /// Turns a question about us into its answer, in place.
     ///
     /// # Errors
     /// Why it is not answered.
@@ -84,7 +83,8 @@ impl Host {
         }
     }
 
-    /// As [`Host::answer`]: back by `port`, or dropped for the reason why it was not answered.
+    /// As [`Host::answer`], as a verdict: the answer goes back by `port`; a packet without one is
+    /// dropped with its reason.
     pub fn answered(&self, packet: &mut Packet, port: usize) -> Verdict {
         self.answer(packet).map(|()| Verdict::Forward(port)).into()
     }
@@ -143,11 +143,11 @@ impl Host {
         }
     }
 
-    /// Checks what holds for every IP packet that is for us: it is whole, without options or
-    /// extensions, its header undamaged.
+    /// Checks an IP packet for us: it must be whole, without options or extensions, its header
+    /// undamaged.
     ///
     /// # Errors
-    /// Why it is to be dropped.
+    /// Why the packet must be dropped.
     pub fn check(&self, ip: &Ip<&[u8]>) -> Result<(), Reason> {
         if ip.fragment.is_some() {
             return Err(Reason::Fragment);
@@ -233,7 +233,7 @@ impl Host {
     }
 }
 
-/// Ethernet, two tags, IPv6 and ICMPv6: what stands before an advertisement at most.
+/// Most bytes of headers before an advertisement: Ethernet, two tags, IPv6 and ICMPv6.
 const HEADERS: usize = 14 + 8 + 40 + 8;
 const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 
@@ -244,8 +244,8 @@ struct Advertisement {
     mac: Option<Mac>,
 }
 
-/// Whether it is an address that one host on a link can have, and be answered at: no group's,
-/// nobody's and no loopback.
+/// Whether one host on a link can have this address: it is no group, not unspecified and no
+/// loopback.
 pub fn is_host(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(v4) => {
@@ -256,7 +256,7 @@ pub fn is_host(address: IpAddr) -> bool {
     }
 }
 
-/// Whether the checksum of ICMP is right, whichever it is.
+/// Whether the checksum of ICMP or ICMPv6 is right.
 fn echo_is_right(ip: &Ip<&[u8]>) -> bool {
     let sum = match ip.protocol {
         protocol::ICMP => Sum::default(),
@@ -289,8 +289,8 @@ fn check_echo(ip: &Ip<&[u8]>, is_right: impl FnOnce() -> bool) -> Result<(), Rea
     }
 }
 
-/// Turns an echo request, which it is, into its answer; its end may lie in other frames. The
-/// checksums stay right: what they cover changes places.
+/// Turns an echo request into its answer; its end may lie in other frames. The checksums stay
+/// right: the words that they cover only change places.
 fn turn(payload: &mut [u8]) -> Result<(), Reason> {
     let ip = Ip::parse_partial(payload)?;
     match ip.header {
@@ -308,7 +308,7 @@ fn turn(payload: &mut [u8]) -> Result<(), Reason> {
     Ok(())
 }
 
-/// Back to its sender, with a TTL of its own.
+/// Returns it to its sender, with a new TTL.
 pub(crate) fn turn_v4(header: &mut ringway_wire::Ipv4) {
     let old = [header.ttl, header.protocol];
     swap(&mut header.source, &mut header.destination);
@@ -318,7 +318,7 @@ pub(crate) fn turn_v4(header: &mut ringway_wire::Ipv4) {
     header.checksum = sum;
 }
 
-/// Back to its sender, with a hop limit of its own.
+/// Returns it to its sender, with a new hop limit.
 pub(crate) fn turn_v6(header: &mut Ipv6) {
     swap(&mut header.source, &mut header.destination);
     header.hop_limit = 64;
@@ -347,12 +347,12 @@ pub(crate) fn parse_long(packet: &Packet) -> Result<(Mac, Ip<&[u8]>), Reason> {
     }
 }
 
-/// Bytes that its IP packet carries, in all frames.
+/// Payload bytes of its IP packet, in all frames.
 pub(crate) fn long_payload_len(packet: &Packet, ip: &Ip<&[u8]>) -> usize {
     ip.payload.len() + packet.segments().skip(1).map(<[u8]>::len).sum::<usize>()
 }
 
-/// Whether the checksum over what its IP packet carries is right.
+/// Whether the checksum over the payload of its IP packet is right.
 pub(crate) fn long_checksum_is_right(packet: &Packet, ip: &Ip<&[u8]>) -> bool {
     let own = match ip.protocol {
         protocol::ICMP => Sum::default(),
@@ -368,7 +368,7 @@ pub(crate) fn long_checksum_is_right(packet: &Packet, ip: &Ip<&[u8]>) -> bool {
     sum.is_right()
 }
 
-/// Answers ARP, neighbour solicitations and echo requests, by the port that they came in by.
+/// Answers ARP, neighbour solicitations and echo requests, each by the port that it came in by.
 pub struct Icmp {
     host: Host,
 }

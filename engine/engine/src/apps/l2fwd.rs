@@ -1,4 +1,4 @@
-//! `l2fwd`: what comes in by one port goes out by the other.
+//! `l2fwd`: packets that come in by one port go out by the other.
 
 use ringway_wire::{Ethernet, Header as _, Mac};
 
@@ -11,7 +11,7 @@ use crate::status::reason::Reason;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Macs {
     AsIs,
-    /// They change places, so that a frame goes back where it came from.
+    /// They change places, so that a frame returns to its sender.
     Swap,
     Static {
         destination: Mac,

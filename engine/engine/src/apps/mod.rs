@@ -1,4 +1,4 @@
-//! Programs. What is malformed each of them counts and drops.
+//! Programs. Each counts and drops malformed packets.
 
 mod bid;
 mod datagram;

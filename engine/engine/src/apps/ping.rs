@@ -1,4 +1,5 @@
-//! `ping`: echo requests, and the way there found by ARP or neighbour discovery (RFC 826, 4861).
+//! `ping`: echo requests to an address that is resolved by ARP or neighbour discovery (RFC 826,
+//! 4861).
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -54,21 +55,21 @@ enum Tuple {
 /// The results so far.
 #[derive(Clone, Debug)]
 pub struct PingResults {
-    /// Where the address was found.
+    /// The MAC address, once it is resolved.
     pub mac: Option<Mac>,
-    /// Questions where it is, of ARP or neighbour discovery.
+    /// Questions of ARP or neighbour discovery.
     pub questions: u64,
     pub sent: u64,
-    /// Answers, with those that came again.
+    /// Answers, with repeated ones.
     pub received: u64,
-    /// Answers that came again.
+    /// Repeated answers.
     pub duplicates: u64,
-    /// Of each answer that came for the first time, in nanoseconds.
+    /// Round-trip times of first answers, in nanoseconds.
     pub rtt: Times,
-    /// Answers that nobody has looked at yet, as far as there is room.
+    /// Answers that were not read yet, as far as there is room.
     pub latest: VecDeque<PingReply>,
     sequence: Sequence,
-    /// By which all workers measure.
+    /// The clock of all workers.
     clock: Clock,
 }
 
@@ -80,7 +81,7 @@ pub struct PingReply {
     pub sequence: u64,
     /// TTL or hop limit.
     pub ttl: u8,
-    /// Nanoseconds since it was asked for.
+    /// Nanoseconds since the request.
     pub rtt_ns: u64,
     /// Whether it has come before.
     pub duplicate: bool,
@@ -122,11 +123,11 @@ const LEAST: u16 = Stamp::BYTES as u16;
 const MOST: u16 = 3840 - HEADERS as u16;
 /// The first request's number, on the wire and where it is printed: as `ping` has it.
 const FIRST: u64 = 1;
-/// Answers that wait to be looked at.
+/// Most answers that wait to be read.
 const LATEST: usize = 1024;
-/// Time between questions where somebody is, and from the last request to the end.
+/// Time between questions of address resolution, and from the last request to the end.
 const PATIENCE: u64 = 1_000_000_000;
-/// Questions that nobody answers, where only so many requests are wanted.
+/// Most unanswered questions, if the number of requests is limited.
 const QUESTIONS: u64 = 3;
 
 impl PingResults {
@@ -155,8 +156,8 @@ impl Default for PingResults {
     }
 }
 
-/// Pings an address by port 0, and is a host itself. Of several workers one asks, and the others,
-/// where answers may arrive as well, have a [`Ping::that_listens`].
+/// Pings an address by port 0, and is a host itself. Of several workers one asks; the others, at
+/// which answers may arrive, have a [`Ping::that_listens`].
 pub struct Ping {
     host: Host,
     asked: PingConfig,
@@ -167,17 +168,17 @@ pub struct Ping {
     /// Where requests are built.
     frame: Vec<u8>,
     identifier: u16,
-    /// When something is to be sent again.
+    /// The time of the next packet.
     next: u64,
-    /// Whether it was known where the address is.
+    /// Whether the address was resolved.
     knew: bool,
-    /// When the last request was sent.
+    /// The time of the last request.
     last: u64,
 }
 
 impl Ping {
-    /// From the first of the host's addresses of the same family. `identifier`: another one than
-    /// that of other pings.
+    /// Pings from the first of the host's addresses of the same family. `identifier` must differ
+    /// from that of other pings.
     ///
     /// # Errors
     /// [`PingError`].
@@ -201,12 +202,12 @@ impl Ping {
         Ok(Self { host, asked, asks, clock, pinged, tuple, frame, identifier, next, knew, last })
     }
 
-    /// The same that asks nothing: it takes answers to what another worker asked.
+    /// The same without requests: it takes answers to another worker's requests.
     pub fn that_listens(self) -> Self {
         Self { asks: false, ..self }
     }
 
-    /// Whether it was for us and no question.
+    /// Whether the packet was an answer for us.
     fn take(&self, packet: &Packet, now: u64) -> Result<bool, Reason> {
         let frame = Frame::parse(packet.data())?;
         if frame.ethernet.destination != self.host.mac() {
@@ -299,7 +300,7 @@ impl Ping {
         self.pinged.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Asks all where the address is.
+    /// Asks all hosts for the address's MAC.
     fn ask(&self, packet: &mut Packet) -> Verdict {
         let (start, mac) = (packet.headroom(), self.host.mac());
         let built = match self.tuple {
@@ -344,7 +345,7 @@ impl Ping {
         Ok(built.range())
     }
 
-    /// Where only so many requests are wanted, nobody is waited for without end.
+    /// If the number of requests is limited, it does not wait without end.
     fn has_asked_enough(&self) -> bool {
         self.asked.count.is_some() && self.pinged().questions >= QUESTIONS
     }

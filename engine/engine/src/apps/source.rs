@@ -1,11 +1,11 @@
-//! `source`: where packets begin. `sink`: where they end.
+//! `source` makes packets; `sink` frees them.
 
 use crate::app::App;
 use crate::arch::Cycles;
 use crate::burst::{Burst, Verdict};
 use crate::status::reason::Reason;
 
-/// Sends copies of a frame by port 0, as fast as it takes them; what comes in it consumes.
+/// Sends copies of a frame by port 0, as fast as it takes them, and consumes packets that come in.
 pub struct Source {
     frame: Vec<u8>,
     left: u64,
@@ -52,7 +52,7 @@ impl App for Source {
     }
 }
 
-/// Counts what comes, and frees it.
+/// Counts packets that come in, and frees them.
 #[derive(Debug, Default)]
 pub struct Sink {
     bytes: u64,

@@ -25,7 +25,7 @@ pub struct Plug {
 /// direction.
 ///
 /// # Panics
-/// Where `slots` is not a power of two.
+/// `slots` is not a power of two.
 pub fn cable(umem: &Umem, slots: u32) -> (Plug, Plug) {
     let (there, back) = (way(umem, slots), way(umem, slots));
     let plug = |giver, taker| Plug { giver, taker, umem: umem.clone() };
@@ -33,10 +33,10 @@ pub fn cable(umem: &Umem, slots: u32) -> (Plug, Plug) {
 }
 
 impl Plug {
-    /// On the thread of the pool that packets are taken into, and are given of.
+    /// Opens it on the thread of the pool that gives and takes its packets.
     ///
     /// # Errors
-    /// Where the pool is of another UMEM than the cable.
+    /// The pool is of another UMEM than the cable.
     pub fn open(self, name: &str, pool: &Pool) -> Result<Memory, PortError> {
         let name = format!("memory:{name}");
         if !pool.umem().is(&self.umem) {
@@ -75,7 +75,7 @@ impl Memory {
     /// None today; see [`Plug::open`].
     ///
     /// # Panics
-    /// Where `slots` is not a power of two.
+    /// `slots` is not a power of two.
     pub fn pair(name: &str, pool: &Pool, slots: u32) -> Result<(Memory, Memory), PortError> {
         let (one, other) = cable(pool.umem(), slots);
         Ok((one.open(name, pool)?, other.open(name, pool)?))

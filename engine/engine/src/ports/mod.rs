@@ -11,8 +11,8 @@ use ringway_xsk::{Batch, Packet};
 
 pub use self::{af_packet::AfPacket, af_xdp::AfXdp, memory::Memory, null::Null, pcap::Pcap};
 
-/// Frees packets that an interface of this MTU does not send, which some drivers and a veth would
-/// drop without a word. How many.
+/// Frees packets that an interface of this MTU does not send; some drivers and a veth would drop
+/// them silently. Returns their number.
 #[inline]
 fn drop_too_long(batch: &mut Batch, mtu: usize) -> u64 {
     if !batch.iter().any(|packet| is_too_long(packet, mtu)) {

@@ -1,5 +1,5 @@
-//! `null:BYTES`: as many packets as anybody wants, and none of what is sent. It costs what frames
-//! cost and nothing else, so that the rest can be measured.
+//! `null:BYTES`: packets without end, and a sink for those that are sent. It costs only the frames,
+//! so that everything else can be measured.
 
 use ringway_xsk::{Batch, Pool};
 
@@ -17,7 +17,7 @@ impl Null {
     /// Its packets are copies of these bytes.
     ///
     /// # Errors
-    /// Where a frame has no room for them.
+    /// A frame has no room for them.
     pub fn open(name: String, pool: &Pool, template: Vec<u8>) -> Result<Self, PortError> {
         let room = pool.umem().chunk().bytes() as usize - ringway_xsk::KERNEL_HEADROOM as usize;
         if template.len() > room {

@@ -1,8 +1,8 @@
 //! `pcap:IN:OUT`: packets out of one capture file into another. Either name may be empty.
 //!
-//! A packet that is read has its time written at the beginning of its frame, where nothing else is
-//! but free room, and is in a stage of its own (`CAPTURED`). So whoever writes it to a capture, in
-//! this worker, knows that the time there is its own, and no former packet's.
+//! A packet from a file has its time at the beginning of its frame, in free room, and is in a stage
+//! of its own (`CAPTURED`). A port of this worker that writes it to a capture knows by the stage
+//! that the time is this packet's, not a former one's.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -123,10 +123,10 @@ pub fn written_over<'a>(
 }
 
 impl Pcap {
-    /// Opens the files; what `output` held before is lost.
+    /// Opens the files; the former contents of `output` are lost.
     ///
     /// # Errors
-    /// Where a file cannot be read or written, is no capture of Ethernet, or both are one file.
+    /// A file cannot be read or written, is no capture of Ethernet, or both are one file.
     pub fn open(
         name: String,
         pool: &Pool,
@@ -152,7 +152,7 @@ impl Pcap {
         Ok(Self { name, pool, input, output, longest, joined, watch, statistics })
     }
 
-    /// The next packet of the file; none at its end, or where no frame is free.
+    /// The next packet of the file; none at its end, or if no frame is free.
     fn next(&mut self) -> Result<Option<Packet>, PortError> {
         while let Some(input) = &mut self.input {
             match input.read(&self.name) {
@@ -184,7 +184,8 @@ impl Pcap {
         Ok(None)
     }
 
-    /// When a packet was captured, if it was and nobody has taken the room of that.
+    /// The time of a captured packet; none if it was not captured, or its room for the time is
+    /// taken.
     fn captured(&self, packet: &mut Packet) -> Option<Duration> {
         let record = self.watch.record(packet.frame())?;
         let known = (record.place, record.stage) == (Place::Held, CAPTURED);
@@ -210,7 +211,7 @@ impl Pcap {
     }
 }
 
-/// Counts a packet that cannot come in, and says so the first time.
+/// Counts a packet that cannot come in, and logs the first one.
 pub(super) fn too_long(port: &str, statistics: &mut PortStatistics, bytes: usize, longest: usize) {
     statistics.too_long_packets += 1;
     if statistics.too_long_packets == 1 {

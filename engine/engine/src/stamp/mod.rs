@@ -47,14 +47,14 @@ const BITS: u32 = 48;
 impl Stamp {
     pub const BYTES: usize = size_of::<Self>();
 
-    /// Of sequence number and time (nanoseconds since 1970) the lower 48 bits.
+    /// Keeps the lower 48 bits of sequence number and time (nanoseconds since 1970).
     #[inline]
     pub fn new(stream: u16, sequence: u64, time: u64) -> Self {
         let (sequence, time) = (lower(sequence), lower(time));
         Self { magic: MAGIC, stream: U16::new(stream), sequence, time }
     }
 
-    /// The one at the beginning of a payload; none where there is something else.
+    /// Reads the stamp at the beginning of a payload; none if there is something else.
     #[inline]
     pub fn of(payload: &[u8]) -> Option<Self> {
         let (stamp, _) = Self::read_from_prefix(payload).ok()?;
@@ -73,7 +73,7 @@ impl Stamp {
         whole(self.sequence)
     }
 
-    /// Nanoseconds from when it was sent until `now`; negative where the sender's clock is ahead.
+    /// Nanoseconds since it was sent until `now`; negative if the sender's clock is ahead.
     #[inline]
     pub fn age(&self, now: u64) -> i64 {
         // The sign of a number of 48 bits.
@@ -104,7 +104,7 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// Set by the system's clock. Those who share one share its error, too.
+    /// Sets it by the system's clock. Users of one clock share its error, too.
     pub fn new() -> Self {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         // Until the year 2554.

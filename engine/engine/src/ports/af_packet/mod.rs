@@ -1,9 +1,9 @@
 //! `af_packet:IFACE`: a packet socket with rings (TPACKET_V3): slower than AF_XDP, and on every
 //! interface of every kernel.
 //!
-//! Packets are copied out of the kernel's ring and into it. The kernel's own stack sees what
-//! arrives, too. What it took out of a frame (a VLAN tag) is put back, and what it left undone (a
-//! checksum, between namespaces of one machine) is done.
+//! Packets are copied out of the kernel's ring and into it. The kernel's own stack sees arriving
+//! packets, too. A VLAN tag that the kernel removed is put back, and a checksum that it left
+//! unfinished (between namespaces of one machine) is finished.
 
 mod checksum;
 mod map;
@@ -60,8 +60,8 @@ impl AfPacket {
     /// Opens the interface.
     ///
     /// # Errors
-    /// Where there is none of this name, it is down or not Ethernet, or this process may not
-    /// (CAP_NET_RAW).
+    /// There is no interface of this name, it is down or not Ethernet, or this process lacks
+    /// CAP_NET_RAW.
     pub fn open(name: String, pool: &Pool, config: &Config) -> Result<Self, PortError> {
         let host = |source| PortError::Host { port: name.clone(), source };
         let link = ringway_host::interface_by_name(&config.interface).map_err(host)?.link;
@@ -109,7 +109,7 @@ impl AfPacket {
         })
     }
 
-    /// Has the kernel send what is in the TX ring.
+    /// Has the kernel send the packets in the TX ring.
     fn kick(&mut self) -> io::Result<()> {
         while !self.socket.send()? {
             let Some(head) = self.map.head() else { break };
@@ -156,7 +156,7 @@ fn failed(port: &str, interface: &str, (what, source): (&'static str, io::Error)
     PortError::System { port: port.into(), interface: interface.into(), what, source, remedy }
 }
 
-/// A packet of the pool with what has arrived, with its tag and its checksum; none where the pool
+/// Copies an arrived packet into one of the pool, with its tag and its checksum; none if the pool
 /// has too few frames.
 fn copy_in(pool: &Pool, arrived: &Arrived<'_>) -> Option<Packet> {
     let mut packet = pool.allocate()?;

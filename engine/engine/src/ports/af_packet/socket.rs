@@ -1,4 +1,4 @@
-//! The socket itself: what has no safe call elsewhere.
+//! The socket itself: system calls without a safe wrapper elsewhere.
 
 use std::ffi::c_void;
 use std::io;
@@ -59,7 +59,7 @@ impl Socket {
         if bound == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
-    /// An error that the kernel noted since it was asked last: the interface went down, say.
+    /// An error that the kernel noted since the last call; for example, the interface went down.
     pub(super) fn error(&self) -> io::Result<()> {
         sockopt::socket_error(&self.0)?.map_err(io::Error::from)
     }
@@ -75,7 +75,7 @@ impl Socket {
         }
     }
 
-    /// Packets that the kernel dropped since it was asked last, and times the RX ring was full.
+    /// Packets that the kernel dropped since the last call, and times the RX ring was full.
     pub(super) fn dropped(&self) -> (u64, u64) {
         // SAFETY: zeroes are valid counters.
         let mut counters: libc::tpacket_stats_v3 = unsafe { zeroed() };
