@@ -263,7 +263,7 @@ fn refuse_default_route(
     Err((why.into(), remedy))
 }
 
-/// Reception takes its frames at once, and something has to be left.
+/// Reception takes its frames at once, and some must be left.
 fn enough(free: u32, fill: u32) -> Result<(), Refusal> {
     if free > fill {
         return Ok(());
@@ -272,7 +272,7 @@ fn enough(free: u32, fill: u32) -> Result<(), Refusal> {
     Err((why, "give each worker some thousands more for each of its ports: `--frames 16384`"))
 }
 
-/// Goes on with a predecessor's socket and program.
+/// Continues with a predecessor's socket and program.
 fn take_over(
     name: &str,
     pool: &Pool,

@@ -1,5 +1,6 @@
-//! A look at an engine from another process: who has which frames and since when, what is in the
-//! oldest, and what the NIC counts. The engine does not notice: its memory is mapped for reading.
+//! An inspection of an engine from another process: the owners of frames and since when, the
+//! contents of the oldest, and the NIC's counters. The engine does not notice: its memory is mapped
+//! for reading.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -16,13 +17,13 @@ use serde::Serialize;
 
 use crate::status::table;
 
-/// Why a process cannot be looked at.
+/// Why a process cannot be inspected.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum InspectError {
     #[error("there is no process {0}; `pgrep -af 'ringway engine'` lists engines")]
     NoProcess(u32),
-    /// It is somebody else's.
+    /// It belongs to another user.
     #[error("permission denied for process {0}: run this as root, or as the user that it runs as")]
     NotPermitted(u32),
     /// It has no memory of an engine.
@@ -40,11 +41,11 @@ pub enum InspectError {
     System { pid: u32, source: io::Error },
 }
 
-/// An engine that is looked at.
+/// An engine that is inspected.
 #[derive(Debug)]
 pub struct Inspection {
     pid: u32,
-    /// Numbers are used again, this is not.
+    /// Process numbers are used again; this descriptor stays with its process.
     process: OwnedFd,
     inspector: Inspector,
 }
@@ -55,7 +56,7 @@ pub struct InspectionSample {
     /// "ringway.inspect/1".
     pub schema: &'static str,
     pub pid: u32,
-    /// Frames by who has them.
+    /// Frames by owner.
     pub owners: Vec<Owner>,
     /// The frames that are held, to be sent or between workers for the longest time, oldest first.
     pub oldest: Vec<Frame>,
@@ -72,7 +73,7 @@ pub struct Owner {
     /// Of held frames the app's stage, of those with the kernel the queue.
     pub whose: String,
     pub frames: u64,
-    /// Since when the oldest is there, in milliseconds.
+    /// Age of the oldest there, in milliseconds.
     pub oldest_ms: u32,
 }
 
@@ -82,7 +83,7 @@ pub struct Frame {
     pub pool: u8,
     pub place: &'static str,
     pub whose: String,
-    /// Since when it is there, in milliseconds.
+    /// Its age there, in milliseconds.
     pub age_ms: u32,
     /// The bytes at the place where received packets begin.
     pub packet: String,
@@ -99,7 +100,7 @@ pub struct Interface {
 }
 
 impl Inspection {
-    /// Of the process of this number.
+    /// Opens the engine of the process of this number.
     ///
     /// # Errors
     /// See [`InspectError`].
@@ -137,7 +138,7 @@ impl Inspection {
         if self.has_ended() { Err(InspectError::Ended(self.pid)) } else { Ok(sample) }
     }
 
-    /// Where everything of it lies.
+    /// The map of its memory.
     ///
     /// # Errors
     /// See [`InspectError`].

@@ -1,5 +1,5 @@
-//! Finds who does not let frames go, while the engine runs: from the records beside the frames,
-//! which take nothing from the workers to be read, and from what each worker knows to have.
+//! Finds leaks of frames while the engine runs: from the records beside the frames, which cost the
+//! workers nothing to read, and from the number of frames that each worker knows to have.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -9,21 +9,20 @@ use serde::Serialize;
 
 use crate::status::WorkerStatus;
 
-/// A frame that is held for longer is looked at, in milliseconds, which are the unit of a worker's
-/// pool.
+/// A frame that is held for longer is suspect; in milliseconds, the unit of a worker's pool.
 const OLD_MS: u32 = 2000;
-/// Looks follow each other no faster.
+/// Least time between two searches.
 const BETWEEN: Duration = Duration::from_millis(900);
 
 /// Frames of one stage that are never let go.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Leak {
-    /// The number of the worker whose they are.
+    /// The number of their worker.
     pub worker: usize,
     /// The stage that had them last: "l2fwd: received".
     pub stage: String,
     pub frames: u32,
-    /// Since when the oldest is held, in milliseconds.
+    /// Age of the oldest, in milliseconds.
     pub oldest_ms: u32,
     /// The number of the oldest.
     pub frame: u32,
@@ -42,7 +41,7 @@ impl fmt::Display for Leak {
     }
 }
 
-/// Remembers what it found from look to look.
+/// Remembers its findings from search to search.
 #[derive(Debug, Default)]
 pub(crate) struct Detector {
     looked: Option<Instant>,
@@ -51,7 +50,7 @@ pub(crate) struct Detector {
 }
 
 impl Detector {
-    /// To be asked about once a second. Worker n has pool n.
+    /// Searches for leaks; call it about once a second. Worker n has pool n.
     pub(crate) fn sample(&mut self, mut watch: Watch, workers: &[WorkerStatus]) -> Vec<Leak> {
         if self.looked.is_none_or(|looked| looked.elapsed() >= BETWEEN) {
             self.looked = Some(Instant::now());
@@ -64,8 +63,8 @@ impl Detector {
         self.leaks.clone()
     }
 
-    /// Whether the same oldest frame, and no fewer of its stage, were found before. What waits for
-    /// a port that does not take it is old, too, and no leak.
+    /// Whether the same oldest frame, and no fewer of its stage, were found before. A packet that
+    /// waits for a port is old, too, and no leak.
     fn is_leaked(&self, aged: &Aged, workers: &[WorkerStatus]) -> bool {
         let same = |was: &Aged| {
             (was.pool, was.stage, was.frame) == (aged.pool, aged.stage, aged.frame)

@@ -1,4 +1,4 @@
-//! How it goes: what has been counted, as a table and as JSON.
+//! The status: counters, as a table and as JSON.
 
 pub mod inspect;
 pub(crate) mod leak;
@@ -20,7 +20,7 @@ pub struct Status {
     /// "ringway.engine/1".
     pub schema: &'static str,
     pub workers: Vec<WorkerStatus>,
-    /// Frames that are never let go, by whose they are.
+    /// Leaked frames, by worker and stage.
     pub leaks: Vec<Leak>,
 }
 
@@ -31,10 +31,10 @@ pub struct WorkerStatus {
     /// The CPU it is bound to, if it is.
     pub cpu: Option<usize>,
     pub app: String,
-    /// Times it went through its ports.
+    /// Rounds through its ports.
     pub rounds: u64,
     pub sleeps: u64,
-    /// Of its time, what passed in rounds with nothing to do: 0 to 1.
+    /// The part of its time in rounds with nothing to do: 0 to 1.
     pub idle_share: f64,
     pub bursts: Vec<BurstSize>,
     pub packets: Packets,
@@ -43,7 +43,7 @@ pub struct WorkerStatus {
     pub app_counters: Vec<AppCounter>,
 }
 
-/// How often bursts of a size came.
+/// The number of bursts of a size.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct BurstSize {
     /// Packets, at least; up to the next.
@@ -76,7 +76,7 @@ pub struct Dropped {
     pub packets: u64,
 }
 
-/// Where a worker's frames are, by the ledger.
+/// The places of a worker's frames, by the ledger.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Frames {
     pub free_frames: u64,

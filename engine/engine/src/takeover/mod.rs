@@ -45,9 +45,9 @@ use crate::port::LeftPort;
 use crate::programs::{Programs, keep};
 use crate::status::inspect::InspectError;
 
-/// How long either waits for the other while workers stand still ...
+/// Longest time that either side waits for the other while workers stand still ...
 const PATIENCE: Duration = Duration::from_secs(3);
-/// ... and while they do not: much memory takes long to map.
+/// ... and while they run: mapping much memory takes long.
 const MUCH_PATIENCE: Duration = Duration::from_secs(10);
 /// Descriptors that one message can carry (`SCM_MAX_FD`, net/scm.h).
 const MOST_DESCRIPTORS: usize = 253;
@@ -56,16 +56,16 @@ const MEMORY: &[u8] = b"memory";
 const MAPPED: &[u8] = b"mapped";
 const TAKEN: &[u8] = b"taken";
 
-/// Ports, as they are said.
+/// Names of ports in a message.
 fn named(ports: &[String]) -> String {
     if ports.is_empty() { "no af_xdp port".into() } else { ports.join(" and ") }
 }
 
-/// Why one engine cannot go on where another stops.
+/// Why an engine cannot take over from another.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TakeoverError {
-    /// The socket cannot be had.
+    /// The socket cannot be used.
     #[error("{path}: {source}; {remedy}")]
     Socket { path: PathBuf, source: io::Error, remedy: &'static str },
     /// The maker of the memory can still write to it.
@@ -75,7 +75,7 @@ pub enum TakeoverError {
          engine ...`), or stop that one and start again"
     )]
     OtherUser { path: PathBuf, user: u32 },
-    /// The predecessor goes on itself.
+    /// The predecessor refuses, and continues.
     #[error("the running engine refused the takeover: {0}")]
     Refused(String),
     /// Its reply is invalid.
@@ -106,10 +106,10 @@ pub enum TakeoverError {
     /// Its programs do something else when it dies.
     #[error("the running engine was started with `--when-dead {0}`; start with the same")]
     WhenDead(&'static str),
-    /// It cannot be looked at, or is none.
+    /// It cannot be inspected, or is no engine.
     #[error(transparent)]
     Inspect(#[from] InspectError),
-    /// Where an engine listens is not known.
+    /// The control socket of an engine is unknown.
     #[error("process {pid}: {why}; {remedy}")]
     Where {
         pid: u32,
@@ -119,7 +119,7 @@ pub enum TakeoverError {
     },
     #[error(transparent)]
     Umem(#[from] UmemError),
-    /// The predecessor went on before this one was ready.
+    /// The predecessor continued before this one was ready.
     #[error("the running engine timed out and continues without a takeover; try again")]
     TooLate,
 }
@@ -165,7 +165,7 @@ struct SocketOf {
 pub struct Control {
     socket: OwnedFd,
     path: PathBuf,
-    /// By which it is known that nobody else has taken the path.
+    /// The inode at the path, which shows whether another process has taken it.
     inode: u64,
 }
 
@@ -173,11 +173,12 @@ pub struct Control {
 pub struct Successor(OwnedFd);
 
 impl Control {
-    /// Listens; only root and this process's own user are let in. `instead` of whoever listens
-    /// there, which was taken over.
+    /// Listens; only root and this process's own user may connect. `instead`: replaces the socket
+    /// of the engine that was taken over.
     ///
     /// # Errors
-    /// Where somebody listens there, something else lies there, or the directory cannot be written.
+    /// Another process listens there, the path is something else, or the directory cannot be
+    /// written.
     pub fn bind(path: &Path, instead: bool) -> Result<Self, TakeoverError> {
         let failed = |remedy| {
             move |source: io::Error| TakeoverError::Socket { path: path.into(), source, remedy }
@@ -207,7 +208,7 @@ impl Control {
         Ok(Self { socket, path: path.into(), inode })
     }
 
-    /// Somebody who may, and asks; does not wait for anybody.
+    /// A successor that asks and may; does not wait for one.
     pub fn asked(&self) -> Option<Successor> {
         if !readable(self.socket.as_fd(), Duration::ZERO) {
             return None;
@@ -238,7 +239,7 @@ impl Successor {
         }
     }
 
-    /// Has it map the memory while workers go on, since that takes longest.
+    /// Has it map the memory while workers run, because that takes longest.
     pub(crate) fn prepare(&self, umem: &Umem) -> io::Result<()> {
         // SAFETY: `Control::asked` let in root or this process's user, who can write to this
         // process in any case. An engine writes to the memory once it has claimed it.
@@ -256,7 +257,7 @@ impl Successor {
         }
     }
 
-    /// Tells it all, and waits until it has taken it or is gone.
+    /// Sends it everything, and waits until it has taken over or is gone.
     pub(crate) fn offer(&self, workers: &[LeftWorker], paused_ns: u64) -> io::Result<()> {
         let mut programs = Vec::<&LeftPort>::new();
         for port in workers.iter().flat_map(|worker| &worker.ports) {
@@ -312,8 +313,8 @@ pub struct Predecessor {
 const CLAIMED: u8 = 1;
 
 impl Predecessor {
-    /// Asks the engine that listens there to stop, and takes what it hands over. From now on it
-    /// waits.
+    /// Asks the engine that listens there to stop, and receives its memory and descriptors. From
+    /// now on it waits.
     ///
     /// # Errors
     /// See [`TakeoverError`].
@@ -395,7 +396,8 @@ impl Predecessor {
         Some((fd, socket.left, socket.mac.map(Mac)))
     }
 
-    /// Claims the memory, and lets workers begin. Returns how long the rings were not read.
+    /// Claims the memory, and lets workers begin. Returns the time for which the rings were not
+    /// read.
     pub(crate) fn claim(&self) -> Result<Duration, TakeoverError> {
         if !self.umem.claim() {
             return Err(TakeoverError::TooLate);
