@@ -1,4 +1,4 @@
-//! What can go wrong between user space and the kernel, each with what to do about it.
+//! Errors between user space and the kernel, each with its remedy.
 
 use std::io;
 use std::path::PathBuf;
@@ -20,7 +20,7 @@ pub enum Error {
     /// The pins are for root alone.
     #[error("not permitted to look into {}: run as root (sudo)", path.display())]
     NotReadable {
-        /// What could not be looked into.
+        /// The path that could not be read.
         path: PathBuf,
     },
     /// The kernel is older than the floor.
@@ -60,7 +60,7 @@ pub enum Error {
     #[error("on_pass = \"{}\": {why}", path.display())]
     OnPass {
         path: PathBuf,
-        /// What is wrong with it, and what to do.
+        /// The error, and its remedy.
         why: String,
     },
     /// The pins were made by a version with other tables.
@@ -172,7 +172,7 @@ pub enum Error {
         iface: String,
         id: u32,
         name: String,
-        /// Whose it is: `XdpOwner::owner`.
+        /// Its owner: `XdpOwner::owner`.
         owner: String,
         remedy: String,
     },
@@ -221,7 +221,7 @@ pub enum Error {
          end them, or capture with that version"
     )]
     CaptureVersion { node: String },
-    /// What is captured on is not there any more.
+    /// The place of the capture is not there any more.
     #[error("node {node} was detached: there is nothing to capture any more")]
     CaptureGone { node: String },
     /// The kernel refused a filter.

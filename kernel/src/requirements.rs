@@ -1,4 +1,4 @@
-//! What this machine allows: kernel, capabilities, bpffs.
+//! Requirements on this machine: kernel, capabilities, bpffs.
 //!
 //! RLIMIT_MEMLOCK does not matter: since 5.11, below our floor, BPF memory is accounted to the
 //! memory control group instead.
@@ -33,7 +33,7 @@ pub enum Bpffs {
     },
 }
 
-/// What was found. Nothing was changed.
+/// The findings. Nothing was changed.
 #[derive(Clone, Debug)]
 pub struct Probe {
     /// Release of the running kernel.
@@ -143,8 +143,8 @@ pub(crate) fn may_list_links() -> bool {
         .is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_ADMIN))
 }
 
-/// What is missing to load programs. CAP_PERFMON is for that alone: the verifier lets only those
-/// who have it compute addresses from packets, and attach to tracepoints.
+/// Capabilities that are missing to load programs. CAP_PERFMON is for that alone: the verifier lets
+/// only those who have it compute addresses from packets, and attach to tracepoints.
 pub(crate) fn missing_capabilities() -> Result<Vec<&'static str>> {
     let sets = rustix::thread::capabilities(None)
         .map_err(|errno| Error::System { action: "read capabilities", source: errno.into() })?;

@@ -31,7 +31,7 @@ impl<'a> Frame<'a> {
     }
 }
 
-/// What became of a frame.
+/// The fate of a frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TestRun {
     /// The program's verdict. A redirect is only announced, nothing is sent.

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 use ringway_terminal::error::Error;
 
-/// What `ringway-lab` has.
+/// Commands of `ringway-lab`.
 const OF_THE_LAB: [&str; 4] = ["demo", "bench", "gen", "size"];
 
 /// Where the words after `ringway` begin with one of them: what to type instead.

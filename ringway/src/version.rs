@@ -1,4 +1,4 @@
-//! What this binary is, for people and for bug reports.
+//! Version and commit of this binary, for people and for bug reports.
 
 /// The commit it was built from; `None`: the source was no checkout, and nobody said.
 pub fn commit() -> Option<&'static str> {

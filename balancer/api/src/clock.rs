@@ -25,7 +25,7 @@ pub fn rfc3339(at: SystemTime) -> String {
     date.unwrap_or(OffsetDateTime::UNIX_EPOCH).format(&Rfc3339).unwrap_or_default()
 }
 
-/// What [`rfc3339`] wrote; `None` for anything else.
+/// Reads what [`rfc3339`] wrote; `None` for anything else.
 pub fn from_rfc3339(text: &str) -> Option<SystemTime> {
     let date = OffsetDateTime::parse(text, &Rfc3339).ok()?;
     u64::try_from(date.unix_timestamp()).ok().map(from_unix_s)

@@ -1,4 +1,4 @@
-//! What the daemon and those who ask it agree on: documents, errors, the client, and how a node is
+//! The daemon's contract with its clients: documents, errors, the client, and how a node is
 //! found on its host.
 
 pub mod client;

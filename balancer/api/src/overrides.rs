@@ -31,7 +31,7 @@ impl Default for Overrides {
     }
 }
 
-/// What was said about one backend.
+/// The override of one backend.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Override {
     pub service: String,
@@ -89,7 +89,7 @@ pub struct OverriddenBackend {
     pub some_are_not_counted: bool,
 }
 
-/// What to change. Backends are written as ADDRESS or ADDRESS:PORT.
+/// A change of overrides. Backends are written as ADDRESS or ADDRESS:PORT.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", tag = "action")]
 pub enum OverrideChange {
@@ -104,7 +104,7 @@ pub enum OverrideChange {
         /// 0 to 1000.
         weight: u16,
     },
-    /// What the file says.
+    /// The file's weight again.
     Clear {
         /// Only this service.
         service: Option<String>,
@@ -146,7 +146,7 @@ impl Overrides {
         Ok(state.read(DOCUMENT, SCHEMA)?.unwrap_or_default())
     }
 
-    /// What is said about a backend.
+    /// The override of a backend.
     pub fn of(&self, service: &str, backend: SocketAddr) -> Option<&Override> {
         self.overrides.iter().find(|o| o.service == service && o.endpoint() == backend)
     }

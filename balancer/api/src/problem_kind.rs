@@ -1,4 +1,4 @@
-//! What can be wrong, by name. `ringway status`, the metrics and the headings of docs/runbook.md
+//! Kinds of problems, by name. `ringway status`, the metrics and the headings of docs/runbook.md
 //! use the same names; a name once given stays.
 
 use std::fmt;
@@ -12,7 +12,7 @@ use crate::text;
 
 macro_rules! troubles {
     ($($(#[doc = $about:literal])+ $variant:ident => $name:literal,)+) => {
-        /// What sort of problem or finding.
+        /// Kind of a problem or finding.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub enum ProblemKind {
             $($(#[doc = $about])+ $variant,)+
@@ -118,23 +118,23 @@ troubles! {
 /// Something that is wrong, or may be.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Problem {
-    /// What sort: the name of a section of docs/runbook.md.
+    /// Kind: the name of a section of docs/runbook.md.
     #[serde(default)]
     pub kind: ProblemKind,
-    /// What it is about, for the process that found it.
+    /// Its subject, for the process that found it.
     #[serde(skip)]
     pub subject: Subject,
-    /// What is wrong and why.
+    /// The error and its cause.
     pub error: String,
-    /// What to do about it.
+    /// The remedy.
     pub remedy: Fix,
-    /// What it is about, for people: where `error` begins with a list of names, the same names.
+    /// Its subjects, for people: where `error` begins with a list of names, the same names.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub subjects: Vec<String>,
 }
 
 impl Problem {
-    /// What tells it from others.
+    /// The part that distinguishes it from others.
     pub fn identity(&self) -> (ProblemKind, &Subject) {
         (self.kind, &self.subject)
     }
@@ -208,7 +208,7 @@ impl<'de> Deserialize<'de> for ProblemKind {
     }
 }
 
-/// What a problem is about. Kind and subject are its identity, whatever figures its text has.
+/// Subject of a problem. Kind and subject are its identity, whatever figures its text has.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Subject {
     /// The node as a whole.

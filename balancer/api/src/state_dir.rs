@@ -25,7 +25,7 @@ const USER: &str = "ringway";
 /// Longest document that is read, bytes.
 const LIMIT: u64 = 64 << 20;
 
-/// What every document has.
+/// Fields of every document.
 #[derive(Deserialize)]
 struct Schema {
     schema: String,
@@ -36,7 +36,7 @@ struct Schema {
 #[derive(Debug)]
 pub struct StateDir {
     directory: PathBuf,
-    /// What went wrong last, by document.
+    /// The last error of each document.
     trouble: Mutex<BTreeMap<String, Error>>,
     /// Its file is new each time: one at a time makes it.
     probing: Mutex<()>,
@@ -100,7 +100,7 @@ impl StateDir {
         self.trouble.lock().unwrap_or_else(PoisonError::into_inner).contains_key(name)
     }
 
-    /// What went wrong when each document was read or written last; what is alike is said once.
+    /// Errors of the last reading or writing of each document; equal ones appear once.
     pub fn problems(&self) -> Vec<Problem> {
         let trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
         let mut problems: Vec<Problem> = Vec::new();

@@ -1,4 +1,4 @@
-//! What no single key can tell: duplicates, families, limits and loops.
+//! Rules about several keys: duplicates, families, limits and loops.
 
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
@@ -151,7 +151,7 @@ fn backends(report: &Diagnostics, service: &Service, service_addresses: &HashSet
     }
 }
 
-/// What the tables of the packet path hold. A service with two protocols takes twice its room.
+/// Room in the tables of the packet path. A service with two protocols takes twice its room.
 fn limits(report: &Diagnostics, services: &[Service]) {
     let (mut entries, mut backends) = (0, 0);
     for service in services {

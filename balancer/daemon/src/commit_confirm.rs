@@ -29,7 +29,7 @@ pub fn patience_now() -> Duration {
     patience(std::env::var_os(GUARD_VARIABLE))
 }
 
-/// What waits for a confirmation. Pure.
+/// Attachments that wait for a confirmation. Pure.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum Confirm {
     /// Nothing waits.
@@ -69,7 +69,7 @@ impl Confirm {
         }
     }
 
-    /// What a request is told where nothing waits.
+    /// The answer to a request where nothing waits.
     pub fn nothing(&self) -> Option<Answer> {
         match self {
             Confirm::Open => Some(Ok(Vec::new())),
@@ -98,7 +98,7 @@ impl Confirm {
         Some(names)
     }
 
-    /// What was given up may still be attached.
+    /// Notes that programs that were given up may still be attached.
     pub fn not_reverted(&mut self, why: Error) {
         if let Confirm::Reverted { error, .. } = self {
             *error = Some(why);

@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-/// What one loan has room for: a program with its pipes needs the most.
+/// Descriptors of one loan: a program with its pipes needs the most.
 const EACH: usize = 8;
 
 #[derive(Debug)]

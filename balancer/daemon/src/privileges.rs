@@ -1,4 +1,4 @@
-//! What the daemon may do, and what it gives up.
+//! Capabilities that the daemon keeps, and those that it gives up.
 //!
 //! The kernel verifies programs that compute addresses from packets, and lets tracepoints be read,
 //! only for CAP_PERFMON. That is needed while programs are loaded and never after: what runs is
@@ -10,7 +10,7 @@ use rustix::thread::{
     CapabilitySet, CapabilitySets, capabilities, clear_ambient_capability_set, set_capabilities,
 };
 
-/// What the daemon runs with.
+/// Capabilities that the daemon runs with.
 const KEPT: CapabilitySet =
     CapabilitySet::BPF.union(CapabilitySet::NET_ADMIN).union(CapabilitySet::NET_RAW);
 

@@ -80,7 +80,7 @@ impl ConfigDiff<'_> {
         Ok(changes)
     }
 
-    /// What becomes of the flows there are now.
+    /// The fate of the present flows.
     ///
     /// # Errors
     /// The kernel's tables cannot be read.
@@ -198,7 +198,7 @@ impl ConfigDiff<'_> {
         ends.map(|(key, (_, name))| (key, name)).collect()
     }
 
-    /// What is served now and will not be.
+    /// Endpoints that are served now and will not be.
     fn lost(self) -> Vec<String> {
         let new: Vec<ServiceKey> = self.new.services.iter().flat_map(entries).collect();
         let still = |old: &ServiceKey| {
@@ -218,7 +218,7 @@ impl ConfigDiff<'_> {
     }
 }
 
-/// What clients address: one for each protocol.
+/// Addresses of a service: one for each protocol.
 fn entries(service: &Service) -> Vec<ServiceKey> {
     let key = |protocol: &Protocol| ServiceKey {
         address: *service.address,

@@ -30,7 +30,7 @@ const COUNT_SHARE: u32 = 20;
 /// ... and for this long at most.
 const COUNT_FRESH: Duration = Duration::from_secs(10);
 
-/// What the daemon knows, as its loop posts it.
+/// The state, as the loop posts it.
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
     /// `[node] name`.
@@ -38,7 +38,7 @@ pub struct Snapshot {
     pub problems: Vec<Problem>,
     /// Why the node should get no traffic.
     pub unready: Vec<Problem>,
-    /// What may be wrong, or is worth knowing.
+    /// Findings.
     pub findings: Vec<Problem>,
     /// In the order of the configuration, without counters.
     pub interfaces: Vec<Interface>,
@@ -55,7 +55,7 @@ pub struct Snapshot {
     pub configuration: Option<PathBuf>,
 }
 
-/// What is asked of the daemon's process itself.
+/// Facts about the daemon's process itself.
 #[derive(Debug, Default)]
 struct Process {
     daemon: status::Daemon,
@@ -76,7 +76,7 @@ struct Counters {
 }
 
 impl Snapshot {
-    /// What `ringway status` and the API tell.
+    /// The status of `ringway status` and the API.
     fn status(&self, process: Process, counters: Option<Counters>) -> Status {
         let Process { mut daemon, stalled, confirm } = process;
         daemon.configuration = self.configuration.as_ref().map(|file| file.display().to_string());
@@ -165,17 +165,17 @@ pub struct StatusStore {
     /// Where counters are read; none are shown without.
     view: Option<View>,
     started: SystemTime,
-    /// What the program was built from.
+    /// The commit that the program was built from.
     pub commit: Option<&'static str>,
     turned: Mutex<Instant>,
-    /// What waits for `ringway confirm`.
+    /// Attachments that wait for `ringway confirm`.
     pub commit_confirm: CommitConfirm,
     /// Counting a large flow table takes a while.
     flows: Mutex<Option<Count>>,
     /// When it was last decided anew who gets new flows.
     settled: Mutex<Option<Instant>>,
     meter: Mutex<Meter>,
-    /// What backends that have left had counted.
+    /// Counters of backends that have left.
     departed: Mutex<Departed>,
 }
 

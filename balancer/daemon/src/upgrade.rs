@@ -46,9 +46,9 @@ pub struct UpgradeReport {
     pub tables: Vec<Table>,
     /// Interfaces that keep their attachment and get this version's program through it.
     pub interfaces: Vec<String>,
-    /// What else happens, or stands in the way, each in a sentence.
+    /// Other consequences and obstacles, each in a sentence.
     pub notes: Vec<String>,
-    /// What to do; empty where nothing is to be done.
+    /// The remedy; empty where nothing is to be done.
     pub remedy: String,
 }
 

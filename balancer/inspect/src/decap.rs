@@ -54,7 +54,7 @@ pub struct Status {
     pub gue_port: u16,
     /// Where tunnels end.
     pub outer_addresses: Vec<IpAddr>,
-    /// What may come out of them: every address of this host.
+    /// Destinations that may come out of them: every address of this host.
     pub inner_addresses: Vec<IpAddr>,
     /// Packets by verdict and reason; only those that occurred.
     pub counters: Vec<Counter>,

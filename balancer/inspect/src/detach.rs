@@ -17,7 +17,7 @@ use serde::Serialize;
 /// How long the kernel may take to free programs and maps that nobody holds any more.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// What was done and what is left.
+/// Things removed, and things left.
 #[derive(Clone, Debug, Serialize)]
 pub struct Outcome {
     /// `ringway.detach/1`.
@@ -115,7 +115,7 @@ fn refuse_blindly(selector: &NodeSelector<'_>, verify: bool) -> Result<(), Error
     }
 }
 
-/// What a killed daemon has left of its probe tunnel; the rest went with it.
+/// Removes the probe tunnel's rules of a killed daemon; the rest went with it.
 fn remove_rules(outcome: &mut Outcome) {
     match leftovers::remove_stale() {
         Ok(0) => {}

@@ -8,16 +8,16 @@ use ringway_wire::{Frame, Header as _, Icmp, Icmpv6, Ip, Tcp, Udp, ethertype, pr
 /// The names of flags, in the order of their bits.
 pub(crate) const FLAGS: [&str; 8] = ["fin", "syn", "rst", "psh", "ack", "urg", "ece", "cwr"];
 
-/// What a frame's headers say.
+/// The headers of a frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Headers {
     pub from: IpAddr,
     pub to: IpAddr,
-    /// What is behind the IP header.
+    /// The payload of the IP header.
     pub transport: Transport,
 }
 
-/// What an IP packet holds.
+/// The payload of an IP packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Transport {
     Tcp {
@@ -26,7 +26,7 @@ pub enum Transport {
         /// Byte 13 of its header.
         flags: u8,
         seq: u32,
-        /// What it acknowledges, with the flag alone of use.
+        /// The acknowledged number; valid only with the flag.
         ack: u32,
         /// Bytes behind its header.
         bytes: usize,

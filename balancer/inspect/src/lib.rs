@@ -1,4 +1,4 @@
-//! What commands do without the daemon: they read and change the pins themselves.
+//! Commands that need no daemon: they read and change the pins themselves.
 
 pub mod capture;
 pub mod decap;

@@ -1,4 +1,4 @@
-//! What the packet path of a node takes of the kernel's memory: schema `ringway.memory/1`.
+//! Kernel memory of a node's packet path: schema `ringway.memory/1`.
 
 use ringway_api::client::node_selector::{self, NodeSelector};
 use ringway_api::error::Error;
@@ -33,7 +33,7 @@ pub struct Map {
     pub used_entries: Option<u64>,
     /// Bytes that the kernel accounts for it; absent: it does not tell.
     pub bytes: Option<u64>,
-    /// What happens when it is full.
+    /// Behaviour when it is full.
     #[serde(serialize_with = "as_text")]
     pub when_full: WhenFull,
 }

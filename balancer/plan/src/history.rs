@@ -35,7 +35,7 @@ pub(crate) enum Owners {
 /// A ring written out.
 #[derive(Clone, Debug)]
 pub struct Written {
-    /// What each slot holds, see [`crate::tables::Slots`].
+    /// The content of each slot, see [`crate::tables::Slots`].
     pub slots: Vec<u16>,
     /// Owners of slots that have changed.
     pub pairs: Arc<[Pair]>,
@@ -123,7 +123,7 @@ impl Written {
     }
 }
 
-/// What is known besides the rings. Times in seconds of CLOCK_MONOTONIC, as records have them.
+/// Facts besides the rings. Times in seconds of CLOCK_MONOTONIC, as records have them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Moment {
     pub(crate) now: u32,

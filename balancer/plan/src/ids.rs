@@ -21,7 +21,7 @@ pub struct BackendKey {
     pub endpoint: SocketAddr,
 }
 
-/// Who has which number.
+/// Numbers, and their owners.
 #[derive(Clone, Debug)]
 pub struct Ids {
     pub(crate) services: Pool<ServiceKey, u16>,
@@ -202,7 +202,7 @@ mod tests {
         Ids { backends, ..Ids::default() }
     }
 
-    /// What a new process knows from the kernel's tables.
+    /// The numbers as a new process reads them from the kernel's tables.
     fn restarted(ids: &Ids) -> Ids {
         let held: Vec<(BackendKey, u32)> =
             ids.backends.held.iter().map(|(k, n)| (*k, *n)).collect();

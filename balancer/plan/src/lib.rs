@@ -1,4 +1,4 @@
-//! What the packet path should do: a pure function of configuration, health and the kernel's
+//! The tables of the packet path: a pure function of configuration, health and the kernel's
 //! routes. [`Planner::plan`] gives [`tables::Tables`]; `ringway-kernel` writes them.
 //!
 //! What must not change from one plan to the next lives in [`Ids`]: flows in the kernel hold

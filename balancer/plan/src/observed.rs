@@ -8,7 +8,7 @@ use crate::fast_map::FastMap;
 use crate::history::Moment;
 use crate::tables::NextHop;
 
-/// What a health check knows of a backend.
+/// Health of a backend, as its check knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Health {
     /// Its checks pass.
@@ -37,7 +37,7 @@ pub struct Observed {
     pub sources: FastMap<IpAddr, IpAddr>,
     /// The time, seconds of CLOCK_MONOTONIC: when slots change owners.
     pub now: u32,
-    /// What the records of tracked flows said when they were looked through last.
+    /// The last reading of the records of tracked flows.
     pub records: Records,
     /// Backend addresses that are reached by way of a router, which dsr-l2 cannot do.
     pub behind_router: HashSet<IpAddr>,
@@ -89,7 +89,7 @@ impl Observed {
     }
 }
 
-/// What was found when all records were looked through. Empty until then.
+/// Result of reading all records. Empty until then.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Records {
     /// When they were looked through, seconds of CLOCK_MONOTONIC; 0: never.
@@ -101,7 +101,7 @@ pub struct Records {
 }
 
 impl Records {
-    /// What is known of slots of these services.
+    /// Facts about slots of these services.
     pub(crate) fn moment<'s>(
         &self,
         services: impl Iterator<Item = &'s u16>,

@@ -44,7 +44,7 @@ pub enum PlanError {
 #[derive(Debug, Default)]
 pub struct Planner {
     ids: Ids,
-    /// What the last plan was given.
+    /// Input of the last plan.
     given: Vec<Given>,
     rings: Rings,
 }

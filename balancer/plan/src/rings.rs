@@ -13,7 +13,7 @@ use crate::maglev::Member;
 use crate::observed::Records;
 use crate::tables::{Pair, RingRow, ServiceKey, ServiceRow, Slots};
 
-/// What one service wants of its ring.
+/// The ring that one service wants.
 pub(crate) struct Wish {
     pub(crate) key: ServiceKey,
     pub(crate) service: u16,
@@ -123,7 +123,7 @@ impl Rings {
         (ids, rows)
     }
 
-    /// Who should own each slot: as in the last plan, or as another service has it, or new.
+    /// The owner of each slot: as in the last plan, or as another service has it, or new.
     fn wanted(&mut self, wishes: &[Wish]) -> Vec<Slots> {
         let mut one = |wish: &Wish| {
             let members = wish.members.as_slice();
@@ -142,7 +142,7 @@ impl Rings {
         wishes.iter().map(&mut one).collect()
     }
 
-    /// What each ring becomes. Services that had one ring and want one go on sharing it.
+    /// The new state of each ring. Services that had one ring and want one go on sharing it.
     fn remember(
         &self,
         wishes: &[Wish],
@@ -212,7 +212,7 @@ impl Content {
     }
 }
 
-/// What a ring becomes.
+/// Follows one ring into the plan.
 fn follow(
     ring: &RingRow,
     wanted: &Slots,

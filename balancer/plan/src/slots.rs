@@ -55,7 +55,7 @@ impl Slots {
         }))
     }
 
-    /// Whose stable slots they are; `None`: not known.
+    /// The member whose stable slots they are; `None`: not known.
     pub(crate) fn members(&self) -> Option<&[Member]> {
         match &*self.0 {
             Form::Stable(members) | Form::Changing(members, _) => Some(members),

@@ -11,7 +11,7 @@ pub use ringway_config::{Forward, PortRange, Protocol};
 
 pub use crate::slots::Slots;
 
-/// What a client addresses: the identity of a service entry.
+/// Address, ports and protocol that a client addresses: the identity of a service entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ServiceKey {
     /// The address clients connect to.
@@ -49,7 +49,7 @@ impl ServiceKey {
 pub struct ServiceRow {
     /// Stable identifier, index into the kernel's tables; below `RW_MAX_SERVICES`.
     pub id: u16,
-    /// What clients address.
+    /// Its address, ports and protocol.
     pub key: ServiceKey,
     /// The service's name in the configuration.
     pub name: String,
@@ -108,7 +108,7 @@ pub struct BackendRow {
     pub next_hop: Option<NextHop>,
     /// Source addresses for nat: a range of [`Tables::nat_addresses`] (first, count).
     pub nat: (u32, u32),
-    /// What the outer header carries, under a tunnel whose source address is known.
+    /// Content of the outer header, under a tunnel whose source address is known.
     pub tunnel: Option<Tunnel>,
     /// A client's SYN offers at most this MSS, bytes; 0: as it came.
     pub mss: u16,
@@ -151,7 +151,7 @@ impl BackendRow {
 pub struct RingRow {
     /// Identifier, index into the outer maps; below `RW_MAX_RINGS`.
     pub id: u32,
-    /// What each slot holds. Shared between plans while nothing changes.
+    /// Content of each slot. Shared between plans while nothing changes.
     pub slots: Slots,
     /// Owners of slots that have changed.
     pub pairs: Arc<[Pair]>,

@@ -1,4 +1,4 @@
-//! What taking a node's pins over would keep, before anything is changed.
+//! Tables that a takeover of a node's pins would keep, before anything is changed.
 //!
 //! [`compare`] decides, purely; [`crate::Gateway::open`] refuses what it calls lost.
 
@@ -15,7 +15,7 @@ use crate::maps::{self, Maps};
 use crate::pins::{Pins, is_a};
 use crate::{Error, Result, requirements};
 
-/// What becomes of a table.
+/// The fate of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
     /// It goes on as it is.
@@ -49,7 +49,7 @@ impl Fate {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TableFate {
     pub name: String,
-    /// What becomes of it.
+    /// Its fate.
     pub fate: Fate,
     pub entries: Option<u32>,
     /// Entries that this version would give it.
@@ -58,7 +58,7 @@ pub struct TableFate {
     pub why: String,
 }
 
-/// What was found under a node's pins.
+/// Findings under a node's pins.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Upgrade {
     /// Layout of the pinned tables; `None`: nothing is pinned, and a start makes everything.
@@ -96,7 +96,7 @@ pub(crate) enum Pinned {
     Foreign(String),
 }
 
-/// What becomes of every table when these are pinned and those wanted.
+/// The fate of every table when these are pinned and those wanted.
 pub(crate) fn compare(
     layout: u32,
     pinned: &BTreeMap<String, Pinned>,

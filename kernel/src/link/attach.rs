@@ -102,7 +102,7 @@ pub(crate) fn attach_error(iface: &str, mode: XdpMode) -> impl FnOnce(io::Error)
     }
 }
 
-/// What the drivers' refusals usually mean; the kernel's own text goes only to netlink.
+/// The usual meaning of drivers' refusals; the kernel's own text goes only to netlink.
 fn hint(error: &io::Error, iface: &str) -> String {
     use rustix::io::Errno;
     let text = match Errno::from_io_error(error) {

@@ -1,4 +1,4 @@
-//! What is attached to interfaces, by us and by others.
+//! Attachments to interfaces, ours and others'.
 
 pub(crate) mod attach;
 pub(crate) mod attach_state;

@@ -1,4 +1,4 @@
-//! What keeps an XDP program on its interface: decides how it can be taken off.
+//! Owner of an XDP program on its interface: decides how it can be taken off.
 
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -32,7 +32,7 @@ impl XdpOwner {
         }
     }
 
-    /// What takes the program off an interface, to be written behind "to do: ".
+    /// The command that takes the program off an interface, to be written behind "to do: ".
     pub fn remedy(&self, iface: &str) -> String {
         match self {
             XdpOwner::Node(node) => {

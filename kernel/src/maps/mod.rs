@@ -28,7 +28,7 @@ use crate::{Error, Result};
 
 use shape::{Shape, shape_of, wanted_shape};
 
-/// What happens when a map is full.
+/// Behaviour of a full map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WhenFull {
     /// Nothing: it cannot be.
@@ -140,7 +140,7 @@ macro_rules! maps {
                 Ok(())
             }
 
-            /// What those are made of that a gateway would create.
+            /// Shapes of the maps that a gateway would create.
             pub(crate) fn wanted(open: &OpenGatewayMaps<'_>) -> BTreeMap<String, Shape> {
                 [$((stringify!($name).to_owned(), wanted_shape(&open.$name))),*].into()
             }

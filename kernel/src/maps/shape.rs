@@ -1,8 +1,8 @@
-//! What a table is made of, pinned or wanted: whether one can stand in for the other.
+//! The shape of a table, pinned or wanted: whether one can stand in for the other.
 
 use libbpf_rs::{MapCore, MapType, OpenMapMut};
 
-/// What a table is made of.
+/// The shape of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     pub kind: MapType,
@@ -25,7 +25,7 @@ impl Shape {
     }
 }
 
-/// What a map is made of.
+/// The shape of a map.
 pub(crate) fn shape_of(map: &impl MapCore) -> Shape {
     Shape {
         kind: map.map_type(),
@@ -35,7 +35,7 @@ pub(crate) fn shape_of(map: &impl MapCore) -> Shape {
     }
 }
 
-/// What an object would have a map made of.
+/// The shape that an object gives a map.
 pub(crate) fn wanted_shape(map: &OpenMapMut<'_>) -> Shape {
     Shape {
         kind: map.map_type(),

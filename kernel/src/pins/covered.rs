@@ -22,7 +22,7 @@ const NODES: &str = "ringway";
 /// A bpffs that this process has reached.
 struct Reached {
     bpffs: PathBuf,
-    /// What the descriptor leads to: the bpffs, or its directory of nodes.
+    /// Target of the descriptor: the bpffs, or its directory of nodes.
     name: PathBuf,
     fd: OwnedFd,
 }
@@ -125,7 +125,7 @@ fn given() -> Option<OwnedFd> {
     given.filter(|fd| serves_here(&by(fd)))
 }
 
-/// What a path of this process's own is called, for messages.
+/// Name of a path of this process's own, for messages.
 pub(crate) fn named(path: &Path) -> Option<PathBuf> {
     let reached = REACHED.lock().unwrap_or_else(PoisonError::into_inner);
     reached.iter().find_map(|known| Some(known.name.join(path.strip_prefix(by(&known.fd)).ok()?)))

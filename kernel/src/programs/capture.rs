@@ -80,7 +80,7 @@ pub struct Record<'a> {
     pub after: Option<(&'a [u8], u32)>,
 }
 
-/// What a capture has met.
+/// Counters of a capture.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Packets that matched the filter.
@@ -230,7 +230,7 @@ impl Session {
         Ok(())
     }
 
-    /// What it has met up to now.
+    /// Its counters up to now.
     pub fn counts(&self) -> Result<Counts> {
         match self.last {
             Some(last) => Ok(last),

@@ -26,7 +26,7 @@ use crate::objects::decap::{self, DecapSkelBuilder, types};
 use crate::pins::{encode, netns, pin_error};
 use crate::{Error, Result, requirements};
 
-/// What an address of this host is good for.
+/// Uses of an address of this host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Uses {
     /// Tunnels end here.

@@ -1,4 +1,4 @@
-//! What the packet path would do with a frame, and why: a second, dry instance of the gateway upon
+//! The packet path's decision about a frame: a second, dry instance of the gateway upon
 //! the maps of the first (bpf/gateway/dry.bpf.h), run by BPF_PROG_TEST_RUN. Nothing that anybody
 //! else reads is written, and nothing is sent.
 
@@ -28,7 +28,7 @@ pub struct Explainer {
     live: View,
 }
 
-/// What would become of a frame, and what was found on the way.
+/// The fate of a frame, and the findings on its way.
 #[derive(Clone, Debug)]
 pub struct Explained {
     pub verdict: Verdict,
@@ -83,7 +83,7 @@ pub struct FlowFound {
     pub confirmed: bool,
 }
 
-/// What the ring said. Backends by index.
+/// The ring's answer. Backends by index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RingAsked {
     /// The slot, below `RW_RING_SLOTS`.

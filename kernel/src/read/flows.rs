@@ -33,7 +33,7 @@ pub struct NatFlow {
     pub idle_s: u32,
 }
 
-/// What lies in one place of the table.
+/// Content of one place of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     Free,

@@ -1,4 +1,4 @@
-//! What a node's packet path takes of the kernel's memory: every map of its programs.
+//! Kernel memory of a node's packet path: every map of its programs.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -22,7 +22,7 @@ const RINGS_LOOKED_AT: usize = 256;
 pub struct MapMemory {
     pub name: String,
     pub purpose: &'static str,
-    /// What happens when it is full.
+    /// Behaviour when it is full.
     pub when_full: WhenFull,
     /// Pinned, and so shared with the next daemon; else a program's own.
     pub pinned: bool,

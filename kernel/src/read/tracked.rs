@@ -50,7 +50,7 @@ impl View {
         Ok(counts)
     }
 
-    /// What became of tracked flows, all CPUs added up.
+    /// The fate of tracked flows, all CPUs added up.
     pub fn tracking(&self) -> Result<rw_tracking> {
         self.maps().tracking.sum(&0, rw_tracking::add)
     }

@@ -80,7 +80,7 @@ struct Subject<'a> {
     node: Option<&'a str>,
     /// Its configuration; or why that is not known.
     file: Result<PathBuf, String>,
-    /// What the configuration holds that is not for others; or why that is not known.
+    /// Secrets of the configuration; or why they are not known.
     secrets: Result<Vec<String>, String>,
 }
 

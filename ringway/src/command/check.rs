@@ -27,9 +27,9 @@ struct Document<'a> {
     file: Option<String>,
     valid: Option<bool>,
     errors: Vec<Place>,
-    /// What the file wants of the machine; only with --host.
+    /// Findings about the file's requirements on the machine; only with --host.
     findings: Option<Vec<FindingEntry<'a>>>,
-    /// What the doctor says of the machine itself; only with --host.
+    /// The doctor's report on the machine itself; only with --host.
     host: Option<&'a Looked>,
     ok: bool,
 }
@@ -117,7 +117,7 @@ fn examine<'a>(
     Subject { path, config, report, host }
 }
 
-/// What `ringway check --host -o json` says of a file, but for findings that name clients.
+/// The answer of `ringway check --host -o json`, but for findings that name clients.
 pub fn host_document(path: &Path) -> impl Serialize {
     let subject = examine(path, Some(load(path)), rules::AT_START, Duration::ZERO);
     serde_json::to_value(subject.document()).unwrap_or_default()

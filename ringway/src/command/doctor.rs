@@ -156,7 +156,7 @@ fn live(interval: Duration) -> Collection {
     collection
 }
 
-/// What the profile balancer says of this machine.
+/// The report of the profile balancer on this machine.
 #[derive(Serialize)]
 pub struct Looked {
     interval_seconds: f64,
@@ -239,7 +239,7 @@ fn earlier(path: &Path) -> anyhow::Result<Earlier> {
     Ok(earlier)
 }
 
-/// What was found elsewhere is not fixed because it is not found here.
+/// A finding of another machine is not fixed because it is not found here.
 fn same_place(earlier: &Earlier, here: &Origin) -> anyhow::Result<()> {
     if earlier.origin.is_where(here) {
         return Ok(());

@@ -52,9 +52,9 @@ const LOOKS: Duration = Duration::from_millis(50);
 struct Document {
     #[serde(flatten)]
     status: Status,
-    /// What the af_xdp ports obtained.
+    /// Modes that the af_xdp ports obtained.
     queues: Vec<QueueDocument>,
-    /// What their interfaces dropped; those whose counters cannot be read are left out.
+    /// Drops of their interfaces; those whose counters cannot be read are left out.
     interfaces: Vec<InterfaceDrops>,
     /// Whether every packet and every frame is accounted for.
     balanced: bool,
@@ -71,9 +71,9 @@ struct QueueDocument {
     native: bool,
     zero_copy: bool,
     several_frames: bool,
-    /// What the driver tells programs of packets that arrive; null where the kernel does not say.
+    /// Metadata that the driver gives of packets that arrive; null where the kernel does not say.
     rx_hints: Option<Vec<&'static str>>,
-    /// What it does as it sends a packet; null where the kernel does not say.
+    /// Offloads as it sends a packet; null where the kernel does not say.
     tx_metadata: Option<Vec<&'static str>>,
 }
 

@@ -53,7 +53,7 @@ impl Metrics {
     }
 }
 
-/// What is exported of an engine.
+/// Exported counters of an engine.
 pub fn text(engine: &Engine) -> String {
     let (status, silent) = engine.status();
     render(&status, silent.len())

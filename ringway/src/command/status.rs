@@ -297,7 +297,7 @@ fn rates(rates: Option<&Rates>) -> [Cell; 5] {
     of.map(|of| Cell::number(units::rate(rates.map(of))))
 }
 
-/// What was counted since the packet path was loaded.
+/// Counters since the packet path was loaded.
 fn traffic(status: &Status, shown: &Shown<'_>) -> Table {
     let mut table =
         Table::new(&["service", "backend", "flows begun", "packets", "bytes", "replies", "bytes"]);
@@ -428,7 +428,7 @@ fn counters(status: &Status) -> Table {
     table
 }
 
-/// What the kernel dropped of the packets sent on, each with what to do.
+/// Packets that the kernel dropped after they were sent on, each with its remedy.
 fn losses(losses: &[Loss]) -> Table {
     let mut table = Table::new(&["interface", "reason", "packets", "per second", "to do"]);
     for loss in losses {

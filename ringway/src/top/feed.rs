@@ -1,4 +1,4 @@
-//! What `ringway top` shows, asked of the node again and again.
+//! Readings for `ringway top`, asked of the node again and again.
 
 use std::time::Instant;
 

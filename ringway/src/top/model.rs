@@ -1,4 +1,4 @@
-//! What `ringway top` knows, and what keys do to it. Pure: no terminal, no node.
+//! The state of `ringway top`, and the effect of keys on it. Pure: no terminal, no node.
 
 use std::cmp::Ordering;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use super::sheet::{self, Column, Rank, Row};
 use crate::cli::TopView;
 use crate::units;
 
-/// What a key asks of the program around the model.
+/// A key's request to the program around the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asked {
     Nothing,
@@ -23,7 +23,7 @@ pub enum Asked {
     End,
 }
 
-/// What stands above every view.
+/// The lines above every view.
 #[derive(Debug)]
 pub struct Heading {
     /// The node, how it is, and what is wrong.
@@ -54,7 +54,7 @@ pub struct Model {
     sample: Reading,
 }
 
-/// What each view is ordered by at first: what happens most.
+/// The first sort column of each view: the busiest rows first.
 fn first_sort(view: TopView) -> usize {
     let busiest = |column: &Column| matches!(column.title, "PACKETS/s" | "PER s");
     sheet::columns(view).iter().position(busiest).unwrap_or(0)
@@ -152,7 +152,7 @@ impl Model {
         Heading { health: health.trim_end().to_owned(), is_bad, figures }
     }
 
-    /// What is said where there are no rows.
+    /// The text in place of rows where there are none.
     pub fn instead(&self) -> Vec<String> {
         match &self.trouble {
             Some(trouble) => trouble.lines().map(str::to_owned).collect(),

@@ -89,7 +89,7 @@ pub fn columns(view: TopView) -> &'static [Column] {
     }
 }
 
-/// What rows are ordered by: numbers the greatest first, text by the alphabet.
+/// Sort key of rows: numbers the greatest first, text by the alphabet.
 #[derive(Clone, Debug, PartialEq, PartialOrd)]
 pub enum Rank {
     Text(String),
@@ -102,7 +102,7 @@ pub enum Rank {
 pub struct Field {
     pub text: String,
     pub tone: Tone,
-    /// What it is ordered by.
+    /// Its sort key.
     pub rank: Rank,
 }
 

@@ -95,7 +95,7 @@ fn keys(model: &mut Model) -> io::Result<Asked> {
     Ok(asked)
 }
 
-/// What the next look is to be at.
+/// The request for the next reading.
 #[derive(Clone, Debug, Default)]
 struct Wanted(Arc<Mutex<Wish>>);
 

@@ -64,7 +64,7 @@ fn path(service: Option<&str>) -> String {
     service.map_or_else(|| "/v1/ready".into(), |name| format!("/v1/ready/{}", encoded(name)))
 }
 
-/// What the tables say, read aside while the daemon is slow to answer.
+/// The tables, read aside while the daemon is slow to answer.
 struct Tables {
     /// Dropped when nobody wants to know any more.
     _wanted: SyncSender<()>,

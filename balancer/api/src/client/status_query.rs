@@ -91,7 +91,7 @@ fn system_name(ifindex: u32, mac: [u8; 6]) -> Option<String> {
     (link.mac.unwrap_or(Mac([0; 6])) == Mac(mac)).then_some(link.name)
 }
 
-/// What the pins tell, when no daemon does. `late`: one listens, and did not answer in time.
+/// The status by the pins, without a daemon. `late`: one listens, and did not answer in time.
 fn from_pins(node: &str, late: Option<&Error>) -> Result<Status, Error> {
     let view = view(node)?;
     let read = || -> ringway_kernel::Result<Status> {

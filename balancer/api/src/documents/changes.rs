@@ -1,4 +1,4 @@
-//! What another configuration changes: told by `ringway reload`, before or after.
+//! Changes that another configuration makes: told by `ringway reload`, before or after.
 
 use std::net::IpAddr;
 
@@ -32,12 +32,12 @@ pub struct Changes {
     /// New backends that get no traffic yet; of a dry run all of them, since nobody has asked them.
     #[serde(default)]
     pub no_traffic_yet: Vec<NewBackend>,
-    /// What `ringway check` would warn of on this machine, and does not of the configuration in
+    /// Warnings of `ringway check` on this machine that it does not give of the configuration in
     /// force.
     #[serde(default)]
     pub warnings: Vec<Problem>,
     pub flows: FlowChange,
-    /// What clients address and nobody serves any more: `web 203.0.113.10:80 tcp`.
+    /// Addresses that nobody serves any more: `web 203.0.113.10:80 tcp`.
     #[serde(default)]
     pub lost_endpoints: Vec<String>,
     /// Services, by their old names, whose flows all end: address, ports or protocols are others,
@@ -69,7 +69,7 @@ impl Changes {
     }
 }
 
-/// What happens to a service or a backend.
+/// Change of a service or a backend.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum What {

@@ -31,7 +31,7 @@ impl Durations {
         self.sum_us.fetch_add(us, Ordering::Relaxed);
     }
 
-    /// What was counted so far.
+    /// Counters so far.
     pub fn counted(&self) -> Counted {
         let counts = self.counts.each_ref().map(|count| count.load(Ordering::Relaxed));
         Counted { counts, sum_us: self.sum_us.load(Ordering::Relaxed) }

@@ -1,4 +1,4 @@
-//! What the checks say of a backend, and what keeps this machine from making them.
+//! Health of a backend by its checks, and reasons why this machine cannot make them.
 
 use serde::{Deserialize, Serialize};
 
@@ -34,7 +34,7 @@ impl Health {
     }
 }
 
-/// What this machine lacks to make a check.
+/// A resource that this machine lacks for a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Lack {
     /// File descriptors, of this process or of the machine.

@@ -1,4 +1,4 @@
-//! What `ringway status` and the API answer: schema `ringway.status/1`.
+//! The answer of `ringway status` and the API: schema `ringway.status/1`.
 //!
 //! Fields are only ever added. Counts are of packets, bytes or flows, as the key says; moments
 //! are RFC 3339 in UTC; ports are plain numbers.
@@ -43,9 +43,9 @@ pub struct Status {
     /// backends there is what was known last.
     #[serde(default)]
     pub from_pins: bool,
-    /// What is wrong, each with its remedy.
+    /// Problems, each with its remedy.
     pub problems: Vec<Problem>,
-    /// What may be wrong or could not be found out; does not make the node unhealthy.
+    /// Findings: possible or unknown problems, which do not make the node unhealthy.
     #[serde(default)]
     pub findings: Vec<Problem>,
     /// The process that looks after the node.
@@ -88,7 +88,7 @@ pub struct Status {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Capture {
     pub pid: u32,
-    /// What the process was started as, with the filter; empty: it cannot be seen from here.
+    /// Command line of the process, with the filter; empty: it cannot be seen from here.
     pub command: String,
     pub since: Timestamp,
     pub matched_packets: u64,
@@ -96,15 +96,15 @@ pub struct Capture {
     pub lost_packets: u64,
 }
 
-/// What a reload came to.
+/// Outcome of a reload.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reload {
     pub at: Timestamp,
     /// Its configuration is in force.
     pub succeeded: bool,
-    /// What is wrong; empty when it succeeded.
+    /// The error; empty when it succeeded.
     pub error: String,
-    /// What to do about it; may be empty.
+    /// The remedy; may be empty.
     pub remedy: Fix,
 }
 
@@ -113,11 +113,11 @@ pub struct Reload {
 pub struct Reloads {
     /// Their configuration came in force.
     pub succeeded: u64,
-    /// What was in force before stayed.
+    /// The configuration before it stayed in force.
     pub failed: u64,
 }
 
-/// What was said at runtime about a backend's weight.
+/// An override of a backend's weight.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Override {
     pub service: String,
@@ -128,7 +128,7 @@ pub struct Override {
     pub drained: bool,
     /// Its weight while it is not drained; absent: the file's.
     pub weight: Option<u16>,
-    /// What the file says; absent: the file has no such backend.
+    /// The file's weight; absent: the file has no such backend.
     pub file_weight: Option<u16>,
     /// When it was said last.
     pub since: Timestamp,
@@ -316,7 +316,7 @@ impl Ledger {
 pub struct Service {
     pub name: String,
     pub address: IpAddr,
-    /// What clients connect to; the first of a range's.
+    /// Port that clients connect to; the first of a range.
     pub port: u16,
     /// The last port of a range, else as `port`; 1 to 65535 is every port.
     #[serde(default)]
@@ -326,26 +326,26 @@ pub struct Service {
     /// How packets reach the backends.
     #[serde(with = "named")]
     pub forward: Forward,
-    /// Whose address the backends see.
+    /// Source address that the backends see.
     #[serde(with = "named")]
     pub source: SourceMode,
-    /// Who answers for the address; absent when not known.
+    /// The one that answers for the address; absent when not known.
     #[serde(with = "named::optional")]
     pub answers: Option<Announce>,
     /// Flows to its backends now, as those of its backends.
     #[serde(default)]
     pub current_flows: Option<u64>,
-    /// What passes per second, all its backends together; absent where that is not known.
+    /// Traffic per second, all its backends together; absent where that is not known.
     #[serde(default)]
     pub rates: Option<Rates>,
     /// In the order of the configuration.
     pub backends: Vec<Backend>,
-    /// What was counted for backends that have left: for the metrics alone.
+    /// Counters of backends that have left: for the metrics alone.
     #[serde(skip)]
     pub departed: Sums,
 }
 
-/// What is counted for a backend, and for a service; sums of several backends.
+/// Sums of counters of several backends.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sums {
     /// [`Backend::flows`], `evicted_flows`, `packets`,
@@ -376,7 +376,7 @@ pub struct Backend {
     /// Percentage of its weight that it gets so far, during a slow start.
     #[serde(default)]
     pub slow_start_percent: Option<u16>,
-    /// What its checks say; unknown while no daemon answers.
+    /// Health by its checks; unknown while no daemon answers.
     pub health: Health,
     /// What the packet path goes by meanwhile: what its checks said last. Absent while a daemon
     /// answers.
@@ -418,12 +418,12 @@ pub struct Backend {
     /// record.
     #[serde(default)]
     pub current_flows: Option<u64>,
-    /// What passes per second; absent where that is not known.
+    /// Traffic per second; absent where that is not known.
     #[serde(default)]
     pub rates: Option<Rates>,
 }
 
-/// What passes per second, measured over the last second or two.
+/// Traffic per second, measured over the last second or two.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Rates {
     /// Packets, client to backend.
@@ -494,7 +494,7 @@ impl Backend {
             && self.weight != Some(0)
     }
 
-    /// What its checks say, in words.
+    /// Result of its last check, in words.
     pub fn health_text(&self) -> String {
         let (last_known, health) = match self.last_health {
             Some(last) => ("last known: ", last),
@@ -556,7 +556,7 @@ impl Service {
         }
     }
 
-    /// What the packet path knows it by.
+    /// Its key in the packet path's tables.
     pub fn key(&self) -> ServiceKey {
         let Service { address, port, last_port, protocol, .. } = *self;
         ServiceKey { address, port, last_port: last_port.max(port), protocol }

@@ -1,4 +1,4 @@
-//! What a node leaves on its host, beside pins: routing rules of its probe tunnel, multicast
+//! Leftovers of a node on its host, beside pins: routing rules of its probe tunnel, multicast
 //! addresses.
 
 use std::collections::BTreeSet;

@@ -21,7 +21,7 @@ pub fn is_fresh(beat: SystemTime) -> bool {
     beat.elapsed().is_ok_and(|age| age < FRESH)
 }
 
-/// What it means that the loop of the daemon of this process last turned so long ago.
+/// The problem of a daemon whose loop last turned so long ago.
 pub fn stalled(age: Duration, pid: u64) -> Problem {
     let restart = service_manager::restart(pid, true);
     let (means, remedy) = match age < HANGS {

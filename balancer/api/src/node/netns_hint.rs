@@ -9,7 +9,7 @@ use ringway_kernel::{DEFAULT_BPFFS, View, bpffs_is_hidden, bpffs_is_overmounted}
 /// Where namespaces have names (ip-netns(8)).
 const NAMED: &str = "/run/netns";
 
-/// What goes before a command that is to run where the node is, such as
+/// Prefix of a command that is to run where the node is, such as
 /// `nsenter --net=/run/netns/gw`; `None`: the node is here, as far as can be told.
 pub fn enter(view: &View) -> Option<String> {
     let daemon = view.daemon().ok().flatten().filter(|daemon| daemon.running);

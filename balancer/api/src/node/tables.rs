@@ -1,4 +1,4 @@
-//! What the tables say, entered into the document.
+//! Enters the tables into the document.
 
 use std::collections::HashMap;
 
@@ -46,7 +46,7 @@ pub fn captures(view: &View) -> Vec<Capture> {
     shown.collect()
 }
 
-/// What a process was started as, as far as it can be seen from here.
+/// Command line of a process, as far as it can be seen from here.
 pub fn command(pid: u32) -> String {
     let bytes = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let words = bytes.split(|byte| *byte == 0).map(String::from_utf8_lossy);

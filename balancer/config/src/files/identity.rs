@@ -1,4 +1,4 @@
-//! Whose file this is, and where its daemon listens: known even while the file is being written.
+//! The node of a file and its daemon's socket: known even while the file is being written.
 
 use std::path::{Path, PathBuf};
 
@@ -6,7 +6,7 @@ use toml::de::{DeTable, DeValue};
 
 use crate::DEFAULT_SOCKET;
 
-/// What a configuration says about where to ask.
+/// Node and socket that a configuration names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// `[node] name`, where there is one.

@@ -87,9 +87,9 @@ const SECRET: &[&str] = &["path", "command", "send", "expect"];
 pub struct Redacted {
     /// Where it was read.
     pub file: PathBuf,
-    /// What is left of it, as TOML.
+    /// The rest, as TOML.
     pub text: String,
-    /// What was taken out, to be taken out of other texts as well; short words are not in it.
+    /// Words taken out, to be taken out of other texts as well; short words are not among them.
     pub secrets: Vec<String>,
 }
 

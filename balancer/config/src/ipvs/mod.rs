@@ -50,7 +50,7 @@ impl std::fmt::Display for Virtual {
 /// One `-A` with its `-a`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Service {
-    /// What it answers at.
+    /// Its address.
     pub at: Virtual,
     /// Its scheduler; `wlc` where none is named, as in ipvsadm(8).
     pub scheduler: String,

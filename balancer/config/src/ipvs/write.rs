@@ -10,7 +10,7 @@ use crate::model::{Forward, Protocol};
 /// The greatest weight that Ringway takes.
 const MAX_WEIGHT: u32 = 1000;
 
-/// What IPVS does not know.
+/// Settings that IPVS does not know.
 #[derive(Clone, Debug, Default)]
 pub struct ImportOptions {
     pub node: String,

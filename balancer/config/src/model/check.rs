@@ -38,7 +38,7 @@ pub struct CheckAt {
     pub port: Option<u16>,
 }
 
-/// What a health check asks.
+/// The question of a health check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CheckKind {
     /// Does it accept a TCP connection?
@@ -138,7 +138,7 @@ pub struct TlsCheck {
 pub struct UdpCheck {
     /// 1 to 1024 bytes.
     pub send: Vec<u8>,
-    /// What the answer must contain; absent: any answer passes.
+    /// Text that the answer must contain; absent: any answer passes.
     pub expect: Option<Vec<u8>>,
 }
 
@@ -147,7 +147,7 @@ pub struct UdpCheck {
 pub struct DnsCheck {
     /// A name without its last dot; empty: the root. Labels of 1 to 63 bytes, 253 in all.
     pub query: String,
-    /// What is asked for.
+    /// The record type that is asked for.
     pub record: DnsRecord,
     /// Codes of an answer that passes; at least one.
     pub rcodes: Vec<Rcode>,

@@ -74,7 +74,7 @@ pub struct Node {
     pub name: Located<String>,
     /// Interfaces to attach to; the position is the interface slot. 1 to `RW_MAX_IFACES`.
     pub interfaces: Vec<Located<String>>,
-    /// Whom they face, by name: those that say so. The others face clients and backends.
+    /// Sides that interfaces face, by name; the others face clients and backends.
     pub faces: BTreeMap<String, Faces>,
     /// How to attach. `None`, "auto": native where the driver can, else generic.
     pub xdp_mode: Located<Option<XdpMode>>,
@@ -87,7 +87,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// Whom the interface of this name faces.
+    /// The side that the interface of this name faces.
     pub fn faces(&self, interface: &str) -> Faces {
         self.faces.get(interface).copied().unwrap_or_default()
     }
@@ -232,7 +232,7 @@ impl Tunnel {
     }
 }
 
-/// What happens to the MSS option of a client's SYN.
+/// Treatment of the MSS option of a client's SYN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum MssClamp {
     /// Lowered to what fits the tunnel's path; left alone where there is no tunnel.
@@ -272,10 +272,10 @@ impl fmt::Display for Protocol {
 pub struct Service {
     /// Unique; shown in status and metrics.
     pub name: Located<String>,
-    /// What clients connect to. Backends are of the same family, unless they are reached by a
-    /// tunnel.
+    /// The address that clients connect to. Backends are of the same family, unless a tunnel leads
+    /// to them.
     pub address: Located<IpAddr>,
-    /// What clients connect to, host byte order; the first of a range's.
+    /// Port that clients connect to, host byte order; the first of a range.
     pub port: Located<u16>,
     /// The last port of a range, else as `port`. 1 and 65535 together are `"*"`.
     pub last_port: u16,
@@ -285,15 +285,15 @@ pub struct Service {
     pub forward: Forward,
     /// UDP port that the backends take GUE at (dsr-gue), host byte order.
     pub gue_port: u16,
-    /// What happens to the MSS option of a SYN (dsr).
+    /// Treatment of the MSS option of a SYN (dsr).
     pub mss_clamp: MssClamp,
-    /// Whose source address the backends see; under dsr always the client's.
+    /// Source address that the backends see; under dsr always the client's.
     pub source: SourceMode,
-    /// What chooses a flow's backend.
+    /// Key that chooses a flow's backend.
     pub affinity: Affinity,
-    /// Who answers for the address on the link.
+    /// The one that answers for the address on the link.
     pub announce: Announce,
-    /// What a client gets while no backend is healthy.
+    /// Treatment of clients while no backend is healthy.
     pub when_none_healthy: WhenNoneHealthy,
     /// Established TCP connections of a backend whose checks fail go on until it has sent nothing
     /// for so long (`on_down = "keep"`); none: they are reset (`on_down = "reset"`).
@@ -336,7 +336,7 @@ impl MaxUnhealthy {
     }
 }
 
-/// Whose source address the backends see.
+/// Source address that the backends see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SourceMode {
     /// An address of the node.
@@ -361,7 +361,7 @@ impl fmt::Display for SourceMode {
     }
 }
 
-/// What chooses the backend of a new flow.
+/// Key that chooses the backend of a new flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Affinity {
     /// Addresses, ports and protocol: a client's flows spread.
@@ -379,7 +379,7 @@ impl fmt::Display for Affinity {
     }
 }
 
-/// Who answers ARP and neighbour solicitations for a service address.
+/// The one that answers ARP and neighbour solicitations for a service address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Announce {
     /// The node's kernel, which must own the address (`announce` absent).
@@ -407,7 +407,7 @@ impl fmt::Display for Announce {
     }
 }
 
-/// What a client gets while no backend is healthy.
+/// Treatment of clients while no backend is healthy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum WhenNoneHealthy {
     /// TCP is reset, UDP dropped.

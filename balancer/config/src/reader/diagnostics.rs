@@ -58,7 +58,7 @@ impl Source {
         file.text.get(span.start - file.base..span.end - file.base).unwrap_or_default()
     }
 
-    /// What is written at a span, on one line and not too long.
+    /// The text of a span, on one line and not too long.
     fn excerpt(&self, span: &Range<usize>) -> String {
         let text = self.text(span);
         let line = text.lines().next().unwrap_or_default();
@@ -103,7 +103,7 @@ pub struct Error {
     pub line: usize,
     /// Column in characters, from 1; 0 when the error is about the file as a whole.
     pub column: usize,
-    /// What is wrong, where, and what to write instead.
+    /// The error, its place, and what to write instead.
     pub message: String,
     snippet: String,
     caret: Range<usize>,
@@ -236,7 +236,7 @@ impl Diagnostics {
         self.source.borrow().clone()
     }
 
-    /// What is written at a span, on one line and not too long.
+    /// The text of a span, on one line and not too long.
     pub(crate) fn excerpt(&self, span: &Range<usize>) -> String {
         self.source.borrow().excerpt(span)
     }

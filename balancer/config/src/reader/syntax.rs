@@ -1,4 +1,4 @@
-//! What the TOML parser says, and what to do about it.
+//! Errors of the TOML parser, and what to do about them.
 
 use std::ops::Range;
 

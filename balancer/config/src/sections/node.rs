@@ -118,7 +118,7 @@ fn interfaces(
     (names, facing)
 }
 
-/// What the kernel accepts as a device's name (dev_valid_name in net/core/dev.c).
+/// Names that the kernel accepts for a device (dev_valid_name in net/core/dev.c).
 fn interface(value: &DeValue) -> Read<String> {
     const REMEDY: &str = "write a name as `ip link` shows it, such as \"eth0\"";
     let name = text(value, REMEDY)?;

@@ -8,7 +8,7 @@ use ringway_api::documents::status::Sums;
 use ringway_api::documents::status::{Backend, Service};
 use ringway_config::Protocol;
 
-/// What is known of each service, by name and protocol.
+/// Counters of each service, by name and protocol.
 #[derive(Debug, Default)]
 pub struct Departed {
     services: HashMap<(String, Protocol), Known>,
@@ -106,7 +106,7 @@ mod tests {
         }
     }
 
-    /// What the service has altogether: packets, checks that passed, microseconds of checks.
+    /// Totals of the service: packets, checks that passed, microseconds of checks.
     fn sums(departed: &mut Departed, backends: Vec<Backend>) -> (u64, u64, u64) {
         let key = ServiceKey::new(A.ip(), 80, Protocol::Tcp);
         let mut all = [Service { backends, ..Service::new("web", key, Forward::Nat) }];

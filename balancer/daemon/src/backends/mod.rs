@@ -1,4 +1,4 @@
-//! What the daemon knows about each backend: its health and the way to it. Pure.
+//! Each backend as the daemon knows it: its health and the way to it. Pure.
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
@@ -68,7 +68,7 @@ pub struct Member {
     pub endpoint: SocketAddr,
     /// Share of new flows.
     pub weight: u16,
-    /// What the file says, where an override says something.
+    /// The file's weight, where there is an override.
     file_weight: Option<u16>,
     drained: bool,
     /// It came up lately, or its weight was 0 until lately.
@@ -262,7 +262,7 @@ impl BackendSet {
         (changed, news)
     }
 
-    /// What the plan depends on.
+    /// Input of the plan.
     pub fn observed(&self, now: Instant) -> Observed {
         let mut observed = Observed::default();
         for (entry, member) in self.members() {
@@ -444,7 +444,7 @@ impl Member {
         SocketAddr::new(ip, check.port.unwrap_or(self.endpoint.port()))
     }
 
-    /// What shows more of why it gets no traffic.
+    /// The command that shows more of why it gets no traffic.
     fn next_step(&self) -> String {
         let own = self.endpoint.ip();
         match (&self.way, &self.asked.check) {

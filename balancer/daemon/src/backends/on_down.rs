@@ -73,7 +73,7 @@ impl Member {
         };
     }
 
-    /// What a line about its health says of its connections.
+    /// The part about its connections in a line about its health.
     pub(super) fn kept_told(&self) -> &'static str {
         if self.kept.is_some() { "; established connections, if any, go on" } else { "" }
     }

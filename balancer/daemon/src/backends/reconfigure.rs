@@ -36,7 +36,7 @@ impl Asked {
     }
 }
 
-/// What is known of a backend, and how its service forwards.
+/// A known backend, and how its service forwards.
 type Known<'r> = (Forward, &'r Member);
 
 impl BackendSet {

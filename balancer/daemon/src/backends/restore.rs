@@ -1,4 +1,4 @@
-//! What of the backends' health outlives the daemon.
+//! The part of the backends' health that outlives the daemon.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;

@@ -34,7 +34,7 @@ pub enum BackgroundEvent {
     Machine(Report),
 }
 
-/// What may fail there. The step tells it once, and orders again what is still wanted.
+/// Work that may fail. The step logs a failure once, and orders the work again while it is wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Work {
     /// By the slot of an interface.

@@ -27,7 +27,7 @@ const SETTLE_PERIOD: u64 = 10;
 /// Loans of descriptors that the thread keeps for itself.
 const RESERVED: usize = 2;
 
-/// What the loop asks for.
+/// Orders of the loop.
 #[derive(Clone, Debug)]
 pub enum DatapathCommand {
     /// Make the tables fit this state of the world, which has a number.
@@ -61,7 +61,7 @@ impl DatapathCommand {
     }
 }
 
-/// What the loop is told.
+/// News for the loop.
 #[derive(Debug)]
 pub enum DatapathEvent {
     /// The tables were written, or why not; with the number of the newest order, if there was one.
@@ -72,9 +72,9 @@ pub enum DatapathEvent {
     Beat(Result<(), Error>),
     /// How our program stands on each interface slot.
     AttachStates(Result<Vec<(u32, AttachState)>, Error>),
-    /// What was provisional is pinned: names of interfaces, or why it is not.
+    /// Provisional attachments are pinned: names of interfaces, or why they are not.
     Confirmed(Result<Vec<String>, Error>),
-    /// What was provisional is off, or why it may not be.
+    /// Provisional attachments are off, or why they may not be.
     Reverted(Result<(), Error>),
     /// The packet path knows how this interface is now, or why not.
     Described(Interface, Result<(), Error>),
@@ -95,7 +95,7 @@ pub struct Attachments {
 
 #[derive(Debug)]
 pub struct DatapathThread {
-    /// What was found when it was opened.
+    /// Findings of its opening.
     pub opened: Opened,
     pub view: View,
     /// The program of the probe tunnel, until there is a tunnel; a reload may open one, when
@@ -176,7 +176,7 @@ struct Worker {
     gateway: Gateway,
     planner: Planner,
     observed: Observed,
-    /// What the last look through the records of tracked flows found.
+    /// The last reading of the records of tracked flows.
     records: Records,
     beats: u64,
     /// Attached, but not pinned: slots and names.

@@ -20,11 +20,11 @@ use crate::daemon::machine_problems;
 use crate::preflight;
 use crate::reload_diff::ConfigDiff;
 
-/// What is in force, as far as it is needed to judge what may follow.
+/// The state in force, as far as it is needed to judge a change.
 pub struct Now {
     /// With overrides.
     pub config: Arc<Config>,
-    /// What is known of backends.
+    /// Backends and their health.
     pub backend_set: BackendSet,
     pub view: View,
 }
@@ -36,9 +36,9 @@ pub struct Loaded {
     pub file: Arc<Config>,
     /// With these overrides.
     pub config: Arc<Config>,
-    /// What was said at runtime.
+    /// Overrides at runtime.
     pub overrides: Overrides,
-    /// What is kept of that so far.
+    /// Overrides that the state directory has.
     pub kept: Overrides,
     pub changes: Changes,
 }
@@ -46,7 +46,7 @@ pub struct Loaded {
 /// Why a configuration cannot take effect.
 #[derive(Debug)]
 pub enum Refusal {
-    /// What was meant is another file than this daemon's, of which it knows nothing.
+    /// The request names another file than this daemon's, of which it knows nothing.
     Foreign(Error),
     /// The configuration is wrong.
     Wrong(Error),
@@ -155,7 +155,7 @@ fn judge(
     Ok(Loaded { file: Arc::new(file), config: Arc::new(config), overrides, kept, changes })
 }
 
-/// What was decided at start.
+/// Refuses to change what only a start decides.
 fn fixed(old: &Config, new: &Config) -> Result<(), Error> {
     const RESTART: &str = "restart the daemon to change it (no packet is lost)";
     const DETACH: &str =

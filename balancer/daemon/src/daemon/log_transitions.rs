@@ -31,7 +31,7 @@ pub(super) fn beside<'p>(these: &'p [Problem], others: &[Problem]) -> Vec<&'p Pr
     these.iter().filter(|one| !others.contains(&one.identity())).collect()
 }
 
-/// What the log was told last.
+/// Problems that the log has.
 #[derive(Debug, Default)]
 pub(super) struct LogTransitions {
     known: Vec<Problem>,

@@ -6,7 +6,7 @@ use ringway_doctor::{Finding, Outcome, Report, Severity};
 
 use crate::preflight::{self, Cause, names};
 
-/// What has become wrong since the start; the daemon watches the rest itself.
+/// Failures since the start; the daemon watches the rest itself.
 pub fn problems(report: &Report) -> Vec<Problem> {
     failed(report, &[names::ANSWERS, names::FORWARDING, names::NAT_ADDRESS, names::NAT_PORTS])
 }
@@ -23,8 +23,8 @@ fn failed(report: &Report, checks: &[&str]) -> Vec<Problem> {
     preflight::causes(report, watched).iter().map(problem).collect()
 }
 
-/// What may be wrong, then what cannot be found out; each cause once. The ways to the
-/// backends are shown with them, and interfaces are watched by the daemon itself.
+/// Warnings, then unknowns; each cause once. The ways to the backends are shown with them, and
+/// interfaces are watched by the daemon itself.
 pub fn findings(report: &Report) -> Vec<Problem> {
     let open = |finding: &Finding| {
         matches!(finding.outcome.severity, Severity::Unknown | Severity::Warn)

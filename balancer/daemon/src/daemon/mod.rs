@@ -129,7 +129,7 @@ impl Moment {
     }
 }
 
-/// What is known, and all that events come from and effects go to.
+/// The state, and all sources of events and targets of effects.
 struct Daemon {
     state: State,
     commands: mpsc::Receiver<Request>,
@@ -147,9 +147,9 @@ struct Daemon {
     health_file: health::HealthFile,
     notifier: Notifier,
     background: Background,
-    /// What the log knows of problems.
+    /// Problems that the log has.
     told: LogTransitions,
-    /// What it was told lately of backends and services.
+    /// Lines that the log has had lately about backends and services.
     log_limiter: LogLimiter,
 }
 

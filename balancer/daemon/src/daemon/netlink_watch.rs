@@ -30,7 +30,7 @@ pub struct Found {
     pub probe_tunnel: Surroundings,
 }
 
-/// What the loop has to do.
+/// News for the loop.
 #[derive(Debug)]
 pub enum NetlinkEvent {
     /// Something changed that may change a way: look again.
@@ -236,7 +236,7 @@ fn note_hearing(change: &NetlinkChange, unheard: &Mutex<Option<Problem>>) {
     *unheard.lock().unwrap_or_else(PoisonError::into_inner) = problem;
 }
 
-/// What counts of a neighbour: its MAC address, and whether it was asked for in vain.
+/// The part of a neighbour that counts: its MAC address, and whether it was asked for in vain.
 type Counts = (Option<Mac>, bool);
 
 /// A neighbour is confirmed again and again; only a new MAC address, or none any more, counts.

@@ -32,7 +32,7 @@ impl Daemon {
         survey
     }
 
-    /// What it finds out once a second.
+    /// The survey that is made once a second.
     pub(super) fn survey(&self) -> Survey {
         let lost = self.checks.lost_authorities();
         let uncounted = self.datapath.opened.losses_uncounted.as_ref().map(ToString::to_string);

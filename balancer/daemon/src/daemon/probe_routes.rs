@@ -19,7 +19,7 @@ use crate::network::next_hop::{Hop, NoWay};
 /// A configuration that may follow, and its backends.
 type Next<'n> = (&'n Arc<Config>, &'n BackendSet);
 
-/// What was made for a change.
+/// Routes that were made for a change.
 pub(super) enum Made {
     /// A tunnel, if one is needed; and the program, where no tunnel has taken it.
     Opened(Box<Result<Option<ProbeTunnel>, Error>>, Option<ProbeProgram>),

@@ -181,7 +181,7 @@ pub struct StartConfig {
     /// As they were kept.
     pub overrides: Overrides,
     pub state: Arc<StateDir>,
-    /// What the program was built from.
+    /// The commit that the program was built from.
     pub commit: Option<&'static str>,
 }
 
@@ -217,7 +217,7 @@ pub async fn prepare(
     }
 }
 
-/// What is assembled around the path.
+/// Parts that are assembled around the path.
 struct Parts {
     interfaces: Vec<ringway_kernel::Interface>,
     backend_set: BackendSet,

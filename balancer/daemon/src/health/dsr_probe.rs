@@ -20,7 +20,7 @@ use tokio::task::JoinHandle;
 use crate::health::{ProbeRoute, Source};
 use crate::network::next_hop::{Hop, NoWay};
 
-/// What every IPv6 path carries, so that a tunnel's headers fit in front.
+/// The MTU of every IPv6 path, so that a tunnel's headers fit in front.
 const MTU: u32 = 1280;
 /// Early: after the local addresses, before rules of the administrator's that look at the source.
 const PRIORITY: u32 = 50;
@@ -37,7 +37,7 @@ pub struct ProbeTunnel {
     unrestored: Arc<Mutex<Option<Error>>>,
 }
 
-/// What there is on this machine that the tunnel depends on.
+/// Facts about this machine that the tunnel depends on.
 #[derive(Clone, Debug, Default)]
 pub struct Surroundings {
     rules: Vec<MarkRule>,
@@ -220,7 +220,7 @@ impl ProbeTunnel {
         unrestored.clone().map_or(Ok(()), Err)
     }
 
-    /// What became of the checks' packets.
+    /// The fate of the checks' packets.
     pub fn counts(&self) -> Option<ProbeCounts> {
         self.program.counts().ok()
     }

@@ -29,7 +29,7 @@ pub enum Failure {
     #[error("HTTP status {got}; {want} pass")]
     Status {
         got: u16,
-        /// What would have passed.
+        /// The expected value.
         want: String,
     },
     /// The peer closed or sent something that is not HTTP.
@@ -45,7 +45,7 @@ pub enum Failure {
     #[error("DNS answer {got}; {want} passes")]
     Rcode {
         got: String,
-        /// What would have passed.
+        /// The expected value.
         want: String,
     },
     #[error("{0}")]

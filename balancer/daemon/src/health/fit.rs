@@ -1,4 +1,4 @@
-//! What checks need of this machine: files of authorities, programs.
+//! Files that checks need on this machine: authorities, programs.
 
 use std::collections::HashMap;
 use std::fs;
@@ -9,7 +9,7 @@ use rustix::fs::{Access, access};
 
 use super::trust;
 
-/// What is missing, each with the place in the configuration that asks for it.
+/// Missing files, each with the place in the configuration that asks for it.
 pub fn unfit(config: &Config) -> Vec<Error> {
     // Many services name the same file: each is read once.
     let mut read = HashMap::new();

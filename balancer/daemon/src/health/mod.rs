@@ -73,7 +73,7 @@ pub struct Target {
     pub address: SocketAddr,
     /// How to get to one backend of several that have this address.
     pub probe_route: Option<ProbeRoute>,
-    /// What is asked, how often, and how many results count.
+    /// The question, its period, and how many results count.
     pub check: Check,
     pub initial: Health,
     pub record: Arc<Record>,
@@ -209,7 +209,7 @@ impl Checks {
         self.shared.trust.lost()
     }
 
-    /// What keeps this machine from asking now.
+    /// Reasons why this machine cannot ask now.
     pub fn problems(&self) -> Vec<Problem> {
         self.shared.unasked.problems()
     }
@@ -220,7 +220,7 @@ impl Checks {
     }
 }
 
-/// What all checks have in common.
+/// Shared parts of all checks.
 #[derive(Debug)]
 struct Shared {
     in_flight: Arc<Semaphore>,

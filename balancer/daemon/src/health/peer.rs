@@ -1,4 +1,4 @@
-//! Whom a check asks, and the sockets that get there.
+//! The peer of a check, and the sockets that get there.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};

@@ -22,7 +22,7 @@ const FRESH: Duration = Duration::from_secs(3600);
 /// Changes wait this long for others, or as many times as long as writing takes.
 const SETTLE: Duration = Duration::from_secs(1);
 const SHARE: u32 = 20;
-/// What could not be written is tried again after this.
+/// A failed write is tried again after this.
 const AGAIN: Duration = Duration::from_secs(5);
 
 /// One backend whose checks have had results.

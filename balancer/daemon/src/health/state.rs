@@ -1,4 +1,4 @@
-//! What a series of check results makes of a backend: a pure state machine.
+//! Health of a backend by a series of check results: a pure state machine.
 
 use ringway_api::documents::health::Health;
 

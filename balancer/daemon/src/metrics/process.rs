@@ -1,4 +1,4 @@
-//! What this process costs, by proc(5).
+//! Cost of this process, by proc(5).
 
 use rustix::process::{Resource, getrlimit};
 

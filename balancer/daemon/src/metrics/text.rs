@@ -3,7 +3,7 @@
 
 use std::fmt::{Display, Write};
 
-/// What sort of figures a family has.
+/// Type of a family's figures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Only ever grows, and begins anew with the daemon or the packet path; its name ends in

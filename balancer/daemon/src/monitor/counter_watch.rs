@@ -1,4 +1,4 @@
-//! What counters tell by how they move: packets that stop, drops that begin, tables that are full.
+//! Findings from moving counters: packets that stop, drops that begin, tables that are full.
 //! Nothing of this makes the node unhealthy: it still serves, and the other node would meet the
 //! same. Pure: fed with the kernel's counters twice a second.
 
@@ -80,7 +80,7 @@ const FULL: [Full; 5] = [
     },
 ];
 
-/// What was noted lately, and what it told.
+/// Recent samples, and their findings.
 #[derive(Debug, Default)]
 pub struct CounterWatch {
     interfaces: BTreeMap<String, Memory>,
@@ -93,7 +93,7 @@ pub struct CounterWatch {
 struct Memory {
     noted: VecDeque<(Instant, Counts)>,
     pace: Pace,
-    /// What was told, by what it is about, and when it was seen last.
+    /// Findings by their subjects, and when each was seen last.
     told: BTreeMap<&'static str, (Instant, Problem)>,
 }
 
@@ -142,7 +142,7 @@ impl CounterWatch {
         .collect();
     }
 
-    /// What is worth knowing. `but`: interfaces whose trouble has been told already.
+    /// The findings. `but`: interfaces whose trouble has been told already.
     pub fn findings(&self, but: impl Fn(&str) -> bool) -> Vec<Problem> {
         let told = |(name, memory): (&String, &Memory)| {
             let stopped =
@@ -248,7 +248,7 @@ fn stopped(name: &str, Stopped { since, usual_pps }: Stopped, now: Option<Instan
     )
 }
 
-/// What has moved between two notes that should not have.
+/// Counters that moved between two samples and should not have.
 fn jumps(name: &str, first: &Counts, now: &Counts) -> Vec<(&'static str, Problem)> {
     let (old, new) = (&first.ledger, &now.ledger);
     let dropped = |reason: Reason| {

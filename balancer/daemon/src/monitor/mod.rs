@@ -1,4 +1,4 @@
-//! What the counters tell: rates, losses, silence.
+//! Conclusions from counters: rates, losses, silence.
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 

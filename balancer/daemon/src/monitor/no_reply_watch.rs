@@ -22,7 +22,7 @@ const HOLD: Duration = Duration::from_secs(60);
 const UNFINISHED: u64 = 3;
 const ONE_IN: u64 = 1000;
 
-/// What one TCP service has done since it was loaded.
+/// Counters of one TCP service since it was loaded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
     /// Flows begun.
@@ -55,7 +55,7 @@ fn traffic(service: &ServiceState) -> Traffic {
     })
 }
 
-/// What was noted of every service lately.
+/// Recent samples of every service.
 #[derive(Debug, Default)]
 pub struct NoReplyWatch {
     services: HashMap<ServiceKey, Memory>,

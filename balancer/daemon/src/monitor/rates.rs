@@ -1,4 +1,4 @@
-//! What happens per second: the difference of two readings of the counters. Pure.
+//! Rates per second: the difference of two readings of the counters. Pure.
 //!
 //! The daemon notes a [`Sample`] every two seconds from what it reads anyway; `ringway top` makes
 //! its own from two statuses.

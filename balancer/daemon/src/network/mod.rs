@@ -1,4 +1,4 @@
-//! What leads packets to backends and clients to us: next hops, multicast groups.
+//! Ways to backends and from clients: next hops, multicast groups.
 
 pub mod interface_slots;
 pub mod next_hop;

@@ -71,7 +71,7 @@ pub enum NoWay {
     Unresolved { next_hop: IpAddr, interface: String },
 }
 
-/// What a neighbour is asked by.
+/// Protocol that asks for a neighbour.
 pub fn asked_by(address: IpAddr) -> &'static str {
     if address.is_ipv4() { "ARP" } else { "ND" }
 }
@@ -153,7 +153,7 @@ impl Out<'_> {
     }
 }
 
-/// What the kernel knows, read once per look.
+/// The kernel's network, read once per look-up.
 struct Kernel<'a> {
     interfaces: &'a [Interface],
     before: &'a KnownMacs,

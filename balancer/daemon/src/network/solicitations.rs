@@ -14,7 +14,7 @@ use ringway_host::neighbour_packets::multicast::{self, Memberships};
 use ringway_host::{Error, Mac};
 use ringway_kernel::{Interface, View};
 
-/// What the interfaces receive for announced addresses. Clones share it.
+/// Multicast groups that the interfaces receive for announced addresses. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub struct Solicitations {
     /// `None`: not known yet.

@@ -1,4 +1,4 @@
-//! What changes something: `POST /v1/reload`, `/v1/backend` and `/v1/overrides/clear`. Handed to
+//! Requests for changes: `POST /v1/reload`, `/v1/backend` and `/v1/overrides/clear`. Handed to
 //! the daemon's loop, which does one at a time.
 
 use std::collections::BTreeMap;
@@ -20,7 +20,7 @@ use tokio::sync::{mpsc, oneshot};
 /// Where the outcome goes.
 pub type Reply = oneshot::Sender<Result<Changes, Error>>;
 
-/// What is asked of the daemon.
+/// A request to the daemon.
 #[derive(Debug)]
 pub enum Command {
     /// Read the configuration file again.
@@ -63,7 +63,7 @@ impl PendingRequests {
     }
 }
 
-/// Who asks, as the kernel tells of the socket's other end (unix(7), SO_PEERCRED).
+/// The client, as the kernel knows the socket's other end (unix(7), SO_PEERCRED).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Asker {
     /// User id; `None`: the kernel does not tell.

@@ -1,4 +1,4 @@
-//! What the packet path's numbers are called.
+//! Names of the packet path's numbers.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -200,7 +200,7 @@ impl Names {
     }
 }
 
-/// What was decided about a packet, as one number.
+/// The decision about a packet, as one number.
 fn decision(record: &Record<'_>) -> u64 {
     let service = record.service.unwrap_or(u16::MAX);
     let backend = record.backend.map_or(0, BackendRef::pack);

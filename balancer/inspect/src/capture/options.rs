@@ -1,4 +1,4 @@
-//! What to capture, where to, and until when.
+//! Options of a capture: packets, target and end.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::Form;
 use super::selection::Selection;
 
-/// What to capture, and where to.
+/// Options of a capture.
 #[derive(Clone, Debug)]
 pub struct CaptureOptions {
     /// Filter in the language of tcpdump; empty: every packet.

@@ -27,12 +27,12 @@ pub struct OutputPieces {
 }
 
 impl OutputPieces {
-    /// What was appended is a packet.
+    /// Ends a packet.
     pub fn end_packet(&mut self) {
         self.ends.push((self.bytes.len(), 1));
     }
 
-    /// What was appended is no packet, but belongs to the file.
+    /// Ends a part of the file that is no packet.
     pub fn end_head(&mut self) {
         self.ends.push((self.bytes.len(), 0));
     }

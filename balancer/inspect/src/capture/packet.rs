@@ -16,7 +16,7 @@ pub struct Packet<'a> {
     pub after: Option<Frame<'a>>,
 }
 
-/// What becomes of a packet; many have the same.
+/// The fate of a packet; many have the same.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fate {
     pub verdict: Verdict,
@@ -65,7 +65,7 @@ impl Frame<'_> {
         Headers::of(self.bytes, self.raw, cut)
     }
 
-    /// What it is in words.
+    /// The fate in words.
     pub fn words(&self) -> String {
         if let Some(headers) = self.headers() {
             return headers.to_string();

@@ -33,7 +33,7 @@ const LINUX_EBPF_XDP: u8 = 2;
 const INBOUND: u32 = 1;
 const OUTBOUND: u32 = 2;
 
-/// What a whole capture came to.
+/// Totals of a whole capture.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
     /// Packets that matched the filter.

@@ -52,7 +52,7 @@ pub enum Ended {
     Detached,
 }
 
-/// What a capture came to: schema `ringway.capture/1`.
+/// Summary of a capture: schema `ringway.capture/1`.
 #[derive(Clone, Debug, Serialize)]
 pub struct Summary {
     pub schema: &'static str,
@@ -349,7 +349,7 @@ impl Capture<'_> {
 
 const GONE: &str = "the interface is gone or renamed, or our program was taken off it";
 
-/// What it means that no more could be written.
+/// The end of a capture whose output failed.
 fn because(stopped: Stopped, sink: &Sink) -> End {
     match stopped {
         Stopped::Closed => (Ended::Closed, None),

@@ -1,4 +1,4 @@
-//! What the loaded program would do with a packet, and why: schema `ringway.explain/1`.
+//! The loaded program's decision about a packet, and its reason: schema `ringway.explain/1`.
 //!
 //! Fields are only ever added. Needs root, and no daemon.
 
@@ -38,7 +38,7 @@ pub enum What<'a> {
     Captured(&'a Path, u64),
 }
 
-/// What a tuple does not say of a packet.
+/// Properties of a packet that a tuple lacks.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
     pub tcp_flags: u8,
@@ -51,7 +51,7 @@ pub struct Shape {
     pub vlan: Option<u16>,
 }
 
-/// What would become of a packet.
+/// The fate of a packet.
 #[derive(Clone, Debug, Serialize)]
 pub struct Explanation {
     pub schema: &'static str,
@@ -71,7 +71,7 @@ pub struct Explanation {
     /// The source that its backend would see, where it would begin a nat flow. The port is the next
     /// one of this CPU: another may be taken.
     pub begins_as: Option<String>,
-    /// What the ring said, where it was asked.
+    /// The ring's answer, where it was asked.
     pub ring: Option<Ring>,
     /// The backend it is meant for.
     pub backend: Option<Backend>,
@@ -83,7 +83,7 @@ pub struct Explanation {
     pub reason: &'static str,
     pub meaning: &'static str,
     pub cause: String,
-    /// What to do about it, if anything.
+    /// The remedy, if there is one.
     pub next: Option<String>,
     /// The user's own program (`on_pass`) would get it now, and have the last word.
     pub on_pass: bool,
@@ -139,7 +139,7 @@ pub struct Backend {
     pub kept: bool,
     /// Why not, as far as the daemon says.
     pub reason: Option<String>,
-    /// Who keeps new flows from it though it is up: `is drained by an operator (override)`.
+    /// The reason why it gets no new flows though it is up: `is drained by an operator (override)`.
     pub withheld: Option<&'static str>,
     /// Way to it; absent where none is known.
     pub next_hop: Option<NextHop>,
@@ -230,7 +230,7 @@ fn put_together(what: &What<'_>, entry: &Entry) -> Result<(String, Vec<u8>), Err
     Ok((format!("{tuple}{flags}"), tuple::frame(tuple, &details)?))
 }
 
-/// What numbers of the packet path are called.
+/// Names of the packet path's numbers.
 struct Names<'a> {
     status: &'a Status,
     services: &'a [ServiceState],
@@ -311,13 +311,13 @@ impl Names<'_> {
         })
     }
 
-    /// What the daemon says of a service's backends, once for each protocol.
+    /// Backends of a service as the daemon knows them, once for each protocol.
     fn told(&self, service: &ServiceState) -> impl Iterator<Item = &status::Backend> {
         let named = |one: &&status::Service| one.name == service.name;
         self.status.services.iter().filter(named).flat_map(|one| &one.backends)
     }
 
-    /// What to do about a reason, with the backend that is meant.
+    /// The remedy for a reason, with the backend that is meant.
     fn next_of(&self, reason: Reason, backend: Option<u32>) -> Option<String> {
         let next = reason.next()?;
         let state = backend.and_then(|index| self.state(index));
@@ -398,7 +398,7 @@ impl Names<'_> {
     }
 }
 
-/// What clients address: `203.0.113.10:80 tcp`.
+/// Address, port and protocol: `203.0.113.10:80 tcp`.
 fn endpoint(service: &ServiceState) -> String {
     format!("{} {}", service.key.endpoint(), service.key.protocol)
 }

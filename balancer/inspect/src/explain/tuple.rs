@@ -26,7 +26,7 @@ pub enum Protocol {
     Icmp,
 }
 
-/// Who sends what to whom.
+/// Source, destination and protocol of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tuple {
     pub protocol: Protocol,
@@ -35,7 +35,7 @@ pub struct Tuple {
     pub destination: SocketAddr,
 }
 
-/// What a tuple does not say of a packet.
+/// Properties of a packet that a tuple lacks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Details {
     /// TCP flags: byte 13 of its header.
@@ -209,7 +209,7 @@ fn as_v6(address: IpAddr) -> Ipv6Addr {
     }
 }
 
-/// What a captured frame is, in a tuple's words as far as these go.
+/// A captured frame as a tuple, as far as one describes it.
 pub fn describe(frame: &[u8], layer3: bool) -> String {
     match Headers::of(frame, layer3, 0) {
         Some(headers) => match headers.transport {

@@ -200,7 +200,7 @@ impl Test {
     }
 }
 
-/// What is wrong, and where: characters from 0.
+/// An error and its place: characters from 0.
 struct Wrong {
     at: usize,
     what: String,

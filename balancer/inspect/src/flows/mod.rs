@@ -36,11 +36,11 @@ pub struct Flow {
     pub idle_s: u32,
     /// A new flow may take its place.
     pub on_probation: bool,
-    /// What only a record of a nat service holds.
+    /// Fields that only a record of a nat service has.
     pub nat: Option<Nat>,
 }
 
-/// What only a record of a nat service holds.
+/// Fields that only a record of a nat service has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Nat {
     pub client: SocketAddr,

@@ -1,4 +1,4 @@
-//! What the numbers in flow records stand for.
+//! Names of the numbers in flow records.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -48,7 +48,7 @@ pub struct Row<'a> {
     pub protocol: &'static str,
     /// Its client; absent for dsr, whose records hold a hash instead.
     pub client: Option<String>,
-    /// What the client talks to; absent for dsr.
+    /// The address that the client talks to; absent for dsr.
     pub destination: Option<String>,
     /// The client as its backend sees it; absent for dsr.
     pub source: Option<String>,

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use super::{Flow, Names};
 
-/// What flows are ordered by.
+/// Sort key of flows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Key {
     /// The client's address, then its port.

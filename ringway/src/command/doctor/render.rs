@@ -6,7 +6,7 @@ use ringway_doctor::{Collection, Comparison, Finding, Origin, Outcome, Report, S
 
 use crate::table::{Cell, Table, Tone, paint};
 
-/// Whom the findings are about, where that is not plain; and where their fixes are to be run.
+/// The machine of the findings, where that is not plain; and where their fixes are to be run.
 pub fn place(origin: &Origin, elsewhere: bool) -> String {
     let run = origin.namespace.as_ref();
     let run =
@@ -17,7 +17,7 @@ pub fn place(origin: &Origin, elsewhere: bool) -> String {
     }
 }
 
-/// What an archive holds, and what in it is not for everybody.
+/// Content of an archive, and the part that is not for everybody.
 pub fn contents(collection: &Collection, colour: bool) -> String {
     let mut table = Table::new(&["it holds", "files", "mind"]);
     for (class, files) in collection.contents() {
@@ -27,7 +27,7 @@ pub fn contents(collection: &Collection, colour: bool) -> String {
     table.render(colour)
 }
 
-/// What was found, the worst first; then the counts.
+/// The findings, the worst first; then the counts.
 pub fn report(report: &Report, changes: Option<&Comparison>, all: bool, colour: bool) -> String {
     let mut text = findings(report, all, colour);
     let rest = "--all shows these, too";
@@ -38,7 +38,7 @@ pub fn report(report: &Report, changes: Option<&Comparison>, all: bool, colour: 
     text
 }
 
-/// What was found, the worst first; then the counts, and who shows the rest.
+/// The findings, the worst first; then the counts, and the command for the rest.
 pub fn symptoms(report: &Report, rest: &str, colour: bool) -> String {
     findings(report, false, colour) + &summary(report, Some(rest))
 }

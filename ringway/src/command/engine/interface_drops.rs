@@ -8,7 +8,7 @@ use ringway_engine::spread::Spread;
 use ringway_host::netlink::counters::{self, Stats};
 use serde::Serialize;
 
-/// What interfaces had dropped when the engine began.
+/// Drops of interfaces when the engine began.
 pub struct DropBaseline(BTreeMap<String, u64>);
 
 /// Packets that an interface dropped since then.

@@ -1,4 +1,4 @@
-//! What `ringway engine bid` offers: a line for each segment.
+//! Offers of `ringway engine bid`: a line for each segment.
 
 use std::collections::HashMap;
 use std::fmt::Display;
@@ -22,7 +22,7 @@ pub fn read(path: &Path) -> anyhow::Result<HashMap<u64, Offer>> {
     parse(&text).map_err(wrong)
 }
 
-/// What is wrong, and in which line, from 1.
+/// An error and its line, from 1.
 #[derive(Debug, PartialEq, Eq)]
 struct Wrong {
     line: Option<usize>,

@@ -27,7 +27,7 @@ pub struct EnginePrograms {
     drops: bool,
     /// By interface, those that are read.
     queues: BTreeMap<String, Vec<u32>>,
-    /// What dead engines have left, by interface.
+    /// Leftovers of dead engines, by interface.
     dead: Mutex<BTreeMap<String, Vec<Left>>>,
 }
 

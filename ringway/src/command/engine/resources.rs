@@ -122,7 +122,7 @@ fn running(error: &EngineError) -> Option<String> {
     })
 }
 
-/// What was obtained of what was asked for.
+/// Prints what the engine obtained of the request.
 pub fn say(work: &WorkArgs, engine: &Engine) {
     let (umem, obtained) = (engine.umem(), engine.umem().obtained());
     let state = if obtained.as_asked() { "ok" } else { "warn" };

@@ -69,7 +69,7 @@ pub fn services(status: &Status, extent: Extent) -> Shown<'_> {
 }
 
 impl Shown<'_> {
-    /// What is left out; `None` where nothing is.
+    /// The omitted part; `None` where there is none.
     pub fn rest(&self) -> Option<String> {
         let (services, backends) = self.hidden_healthy;
         let mut parts = Vec::new();

@@ -63,7 +63,7 @@ fn sentence(cause: &[&Problem], extent: Extent) -> String {
     if others.is_empty() { own } else { format!("{own}; also {}", listed(&others, NAMED)) }
 }
 
-/// What it is about: "service web"; else all of it.
+/// The subject: "service web"; else all of it.
 fn subjects(problem: &Problem) -> Vec<String> {
     if problem.subjects.is_empty() {
         return vec![problem.error.clone()];

@@ -26,7 +26,7 @@ const LATELY: Duration = Duration::from_secs(600);
 pub struct Attachment {
     pub interfaces: Vec<Interface>,
     pub(super) stage: Stage,
-    /// What was asked for; `None`: auto.
+    /// The configured mode; `None`: auto.
     asked: Option<XdpMode>,
     pub modes: BTreeMap<u32, (XdpMode, String)>,
     /// How our programs stood at the last beat, by slot.
@@ -258,7 +258,7 @@ impl Attachment {
         }
     }
 
-    /// What is wrong with each interface.
+    /// Problems of each interface.
     pub fn problems(&self, confirm: &Confirm) -> Vec<Problem> {
         let reverted = confirm.reverted();
         let of = |interface: &Interface| -> Option<Problem> {

@@ -1,4 +1,4 @@
-//! What a step has the loop do, and lines of the log among that.
+//! Effects of a step, and lines of the log among them.
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -153,7 +153,7 @@ impl From<Line> for LogLine {
     }
 }
 
-/// What a step does, in this order.
+/// Effects of a step, in their order.
 #[derive(Debug, Default)]
 pub struct Effects(pub(super) Vec<Effect>);
 

@@ -1,6 +1,6 @@
-//! What the daemon decides: a step takes what has happened, and says what to do. Pure: no system
-//! call, no clock, no log. The loop (`daemon/mod.rs`) carries effects out and makes events of what
-//! comes of them.
+//! The daemon's decisions: a step takes an event, and returns effects. Pure: no system call, no
+//! clock, no log. The loop (`daemon/mod.rs`) carries effects out and makes events of what comes of
+//! them.
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
@@ -170,7 +170,7 @@ impl State {
         self.effects.post();
     }
 
-    /// What follows from what is known now, and from the time.
+    /// Follows up on the state and the time.
     fn go_on(&mut self) {
         let now = self.at.now;
         let passed = |until: Option<Instant>| until.is_some_and(|until| now >= until);
@@ -221,7 +221,7 @@ impl State {
         self.serving
     }
 
-    /// What is posted, with what the loop has just found out.
+    /// The snapshot to post, with the loop's survey.
     pub(super) fn snapshot(&self, survey: Survey) -> Snapshot {
         let State { reload, attachment, .. } = self;
         Snapshot {

@@ -1,5 +1,4 @@
-//! What is looked at regularly: counters, the machine, and whether the packet path's thread
-//! answers.
+//! Regular checks: counters, the machine, and whether the packet path's thread answers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -20,7 +19,7 @@ use crate::monitor::counter_watch::{self, CounterWatch};
 use crate::monitor::no_reply_watch::{self, NoReplyWatch};
 use crate::server::control::Command;
 
-/// What is looked at regularly is looked at this often, or every so many times.
+/// Period of regular checks; some run every so many times.
 pub const TICK: Duration = counter_watch::PERIOD;
 /// Lines of the log that come together within this are counted together.
 const CROWD: u64 = every(Duration::from_secs(2));
@@ -43,7 +42,7 @@ const fn every(period: Duration) -> u64 {
     (period.as_millis() / TICK.as_millis()) as u64
 }
 
-/// What the loop finds out once a second.
+/// Facts that the loop gathers once a second.
 #[derive(Clone, Debug, Default)]
 pub struct Survey {
     /// Problems of the checks and of the state directory.
@@ -65,7 +64,7 @@ pub struct Monitor {
     pub counter_watch: CounterWatch,
     pub no_reply_watch: NoReplyWatch,
     pub machine: Report,
-    /// What was posted last.
+    /// The survey that was posted last.
     pub(super) posted: Survey,
     /// Since when the packet path's thread has been asked for a beat, and has not answered.
     beating: Option<Instant>,

@@ -1,4 +1,4 @@
-//! What is wrong, or may be, by what is known.
+//! Problems and findings of the state.
 
 use ringway_api::documents::status::Problem;
 use ringway_api::problem_kind::ProblemKind;
@@ -9,7 +9,7 @@ use super::{State, Survey};
 use crate::daemon::machine_problems;
 
 impl State {
-    /// What makes the node unhealthy.
+    /// Problems that make the node unhealthy.
     pub(super) fn problems(&self, survey: &Survey) -> Vec<Problem> {
         let mut problems = self.own_problems();
         problems.extend(self.service_problems());
@@ -30,7 +30,7 @@ impl State {
         unready
     }
 
-    /// What is worth knowing, and does not make the node unhealthy.
+    /// Findings, which do not make the node unhealthy.
     pub(super) fn findings(&self, survey: &Survey) -> Vec<Problem> {
         let State { reload, attachment, monitor, .. } = self;
         let mut findings = reload.findings();
@@ -54,7 +54,7 @@ impl State {
         findings
     }
 
-    /// What is wrong with the node as a whole.
+    /// Problems of the node as a whole.
     pub(super) fn own_problems(&self) -> Vec<Problem> {
         let starting = |what, remedy| ProblemKind::Starting.problem(what, remedy);
         let starting = match self.attachment.stage {

@@ -80,12 +80,12 @@ impl Reload {
         }
     }
 
-    /// What must be kept; `None`: only the state directory knows.
+    /// Overrides that must be kept; `None`: only the state directory knows.
     pub fn to_keep(&self) -> Option<&Overrides> {
         if self.recalled { Some(&self.overrides) } else { self.unkept.as_ref() }
     }
 
-    /// What may follow, and its backends; once it has been judged.
+    /// The next configuration and its backends; once it has been judged.
     pub fn next(&self) -> Option<(&Arc<Config>, &BackendSet)> {
         let next = self.change.as_ref()?.next.as_ref()?;
         Some((&next.loaded.config, &next.backend_set))
@@ -98,7 +98,7 @@ pub(super) struct PendingChange {
     number: u64,
     kind: Kind,
     request: Option<RequestId>,
-    /// What was said of backends, and by whom.
+    /// The override, and who asked for it.
     said: Option<(OverrideChange, Asker)>,
     began: Instant,
     /// Once it has been judged.
@@ -113,7 +113,7 @@ enum Kind {
     Recall,
 }
 
-/// What the loop goes over to.
+/// The next configuration.
 #[derive(Debug)]
 struct Next {
     loaded: Loaded,
@@ -150,7 +150,7 @@ impl PendingChange {
         !waits && self.until().is_some_and(|until| now >= until)
     }
 
-    /// What is known of the backends that will be.
+    /// The next backends.
     pub fn backend_set(&mut self) -> Option<&mut BackendSet> {
         self.next.as_mut().map(|next| &mut next.backend_set)
     }
@@ -315,7 +315,7 @@ impl State {
         self.end(Ok(changes));
     }
 
-    /// What is in force now, for the log.
+    /// Logs the change in force.
     fn tell(&mut self, changes: &Changes) {
         match &self.reload.change {
             Some(PendingChange { said: Some((said, by)), .. }) => {
@@ -407,7 +407,7 @@ impl Reload {
     }
 }
 
-/// What to do about an error whose words may tell it themselves.
+/// The remedy for an error whose words may give it themselves.
 fn remedy(error: &Error) -> Fix {
     match (error.kind, error.remedy.as_str()) {
         // The file is not at fault.

@@ -24,7 +24,7 @@ const SETTLE: Duration = Duration::from_millis(3);
 /// Backends as they were ordered that are kept for status while their tables are being written.
 const ORDERS_KNOWN: usize = 4;
 
-/// What is known of backends, and what the tables have.
+/// Backends as they are known, and as the tables have them.
 #[derive(Debug, Default)]
 pub struct Tables {
     pub backend_set: BackendSet,
@@ -43,7 +43,7 @@ pub struct Tables {
     own_addresses: BTreeSet<IpAddr>,
     /// Next hops that the kernel keeps resolved: interface index and address.
     pub(super) neighbours: BTreeSet<(u32, IpAddr)>,
-    /// What had come from each backend when the counters were read last.
+    /// Replies of each backend at the last reading of the counters.
     pub(super) replies: Replies,
 }
 
@@ -52,7 +52,7 @@ impl Tables {
         Tables { backend_set, ..Tables::default() }
     }
 
-    /// What the tables are made from.
+    /// Input of the tables.
     pub(super) fn observed(&self, now: Instant) -> Box<Observed> {
         self.observed_of(&self.backend_set, now)
     }

@@ -70,7 +70,7 @@ fn not_agreed(peer: &Peer, tls: &TlsCheck, cause: io::Error) -> Failure {
     }
 }
 
-/// What is wrong with a certificate, and what to do about it.
+/// The error of a certificate, and its remedy.
 fn in_words(error: &CertificateError, tls: &TlsCheck) -> String {
     let at = |time: &UnixTime| clock::rfc3339(clock::from_unix_s(time.as_secs()));
     let anyway = "or tls_verify = false";

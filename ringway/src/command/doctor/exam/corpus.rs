@@ -19,7 +19,7 @@ pub enum Side {
 }
 use Side::{Patient, Peer};
 
-/// What is done to the patient, or by its peer.
+/// An action on the patient, or by its peer.
 #[derive(Clone, Copy)]
 pub enum Step {
     /// A setting of the patient: path below /proc/sys, value.

@@ -25,7 +25,7 @@ const PACE: Duration = Duration::from_millis(1);
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Connections of a peer at a time: less than the usual limit of open files.
 const MOST_OPEN: usize = 500;
-/// What a namespace inherits from the machine, and what the kernel itself starts with.
+/// Settings that a namespace inherits from the machine, and the kernel's own defaults.
 const INHERITED: [(&str, &str); 6] = [
     ("net/ipv4/tcp_rmem", "4096 131072 6291456"),
     ("net/ipv4/tcp_wmem", "4096 16384 4194304"),
@@ -99,7 +99,7 @@ impl Patient {
         Ok(())
     }
 
-    /// What the doctor finds, with the traffic of these steps meanwhile.
+    /// The doctor's report, with the traffic of these steps meanwhile.
     pub fn diagnose(&self, steps: &[Step]) -> Result<Report> {
         let traffic: Vec<Step> = steps.iter().copied().filter(|step| step.is_traffic()).collect();
         let (stop, interval) =
