@@ -42,7 +42,7 @@ pub struct DecapOptions {
 
 /// A decap as it stands: schema `ringway.decap/1`.
 #[derive(Clone, Debug, Serialize)]
-pub struct Status {
+pub struct DecapStatus {
     /// `ringway.decap/1`.
     pub schema: &'static str,
     pub interface: String,
@@ -76,7 +76,7 @@ pub struct Counter {
 ///
 /// # Errors
 /// It cannot begin, or the program was taken off its interface.
-pub fn run(options: &DecapOptions, tell: impl Fn(&str)) -> Result<Status, Error> {
+pub fn run(options: &DecapOptions, tell: impl Fn(&str)) -> Result<DecapStatus, Error> {
     let link = find(&options.interface)?;
     refuse_default_route(options, &link)?;
     let pin = DecapPin::new(Path::new(DEFAULT_BPFFS), &link.name).map_err(kernel)?;
@@ -131,7 +131,7 @@ pub fn run(options: &DecapOptions, tell: impl Fn(&str)) -> Result<Status, Error>
 ///
 /// # Errors
 /// None is at work on this interface.
-pub fn status(interface: &str) -> Result<Status, Error> {
+pub fn status(interface: &str) -> Result<DecapStatus, Error> {
     let link = find(interface)?;
     let state = decap_state(&link.name, link.ifindex).map_err(kernel)?.ok_or_else(|| {
         Error::unhealthy(
@@ -302,14 +302,14 @@ fn ends(told: &BTreeMap<IpAddr, Uses>) -> String {
     if outer.is_empty() { "no address yet".into() } else { outer.join(", ") }
 }
 
-fn shown(interface: &str, state: DecapState, pinned: bool) -> Status {
+fn shown(interface: &str, state: DecapState, pinned: bool) -> DecapStatus {
     let with = |wanted: fn(&Uses) -> bool| {
         let all = state.addresses.iter().filter(|(_, uses)| wanted(uses));
         all.map(|(address, _)| *address).collect()
     };
     let counters = state.ledger.entries();
     let counters = counters.map(|(verdict, reason, packets)| Counter { verdict, reason, packets });
-    Status {
+    DecapStatus {
         schema: "ringway.decap/1",
         interface: interface.to_owned(),
         mode: state.mode.name().to_owned(),

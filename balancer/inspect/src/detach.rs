@@ -19,7 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Things removed, and things left.
 #[derive(Clone, Debug, Serialize)]
-pub struct Outcome {
+pub struct DetachOutcome {
     /// `ringway.detach/1`.
     pub schema: &'static str,
     pub node: String,
@@ -29,9 +29,9 @@ pub struct Outcome {
     pub left: Vec<String>,
 }
 
-impl Outcome {
-    fn of(node: &str) -> Outcome {
-        Outcome {
+impl DetachOutcome {
+    fn of(node: &str) -> DetachOutcome {
+        DetachOutcome {
             schema: "ringway.detach/1",
             node: node.to_owned(),
             removed: Vec::new(),
@@ -45,18 +45,18 @@ impl Outcome {
 ///
 /// # Errors
 /// A daemon runs, or the kernel refuses. That nothing is loaded is no error, unless it was named.
-pub fn run(selector: &NodeSelector<'_>, verify: bool) -> Result<Outcome, Error> {
+pub fn run(selector: &NodeSelector<'_>, verify: bool) -> Result<DetachOutcome, Error> {
     refuse_blindly(selector, verify)?;
     let target = match selector.find() {
         Ok(target) => target,
         Err(error) if error.kind == ringway_api::error::Kind::Unhealthy => {
-            let mut outcome = Outcome { verified: verify, ..Outcome::of("") };
+            let mut outcome = DetachOutcome { verified: verify, ..DetachOutcome::of("") };
             remove_rules(&mut outcome);
             return Ok(outcome);
         }
         Err(error) => return Err(error),
     };
-    let mut outcome = Outcome::of(&target.node);
+    let mut outcome = DetachOutcome::of(&target.node);
     // The tables are needed to know which neighbour entries to release.
     let view = View::open(Path::new(DEFAULT_BPFFS), &outcome.node).ok();
     if let Some(view) = view.as_ref().filter(|_| target.guessed) {
@@ -116,7 +116,7 @@ fn refuse_blindly(selector: &NodeSelector<'_>, verify: bool) -> Result<(), Error
 }
 
 /// Removes the probe tunnel's rules of a killed daemon; the rest went with it.
-fn remove_rules(outcome: &mut Outcome) {
+fn remove_rules(outcome: &mut DetachOutcome) {
     match leftovers::remove_stale() {
         Ok(0) => {}
         Ok(rules) => outcome.removed.push(format!("{rules} routing rules of health checks")),

@@ -10,7 +10,7 @@ pub const SCHEMA: &str = "ringway.memory/1";
 
 /// All maps of a node.
 #[derive(Clone, Debug, Serialize)]
-pub struct Memory {
+pub struct KernelMemory {
     pub schema: &'static str,
     /// `[node] name`.
     pub node: String,
@@ -53,11 +53,11 @@ impl From<MapMemory> for Map {
 ///
 /// # Errors
 /// Nothing is loaded, or this user may not look.
-pub fn memory(selector: &NodeSelector<'_>) -> Result<Memory, Error> {
+pub fn memory(selector: &NodeSelector<'_>) -> Result<KernelMemory, Error> {
     let node = selector.find()?.node;
     let maps = node_selector::view(&node)?.memory();
     let maps = maps.map_err(|error| Error::failed(error.to_string(), ""))?;
     let maps: Vec<Map> = maps.into_iter().map(Map::from).collect();
     let sum_bytes = maps.iter().filter_map(|map| map.bytes).sum();
-    Ok(Memory { schema: SCHEMA, node, sum_bytes, maps })
+    Ok(KernelMemory { schema: SCHEMA, node, sum_bytes, maps })
 }

@@ -38,7 +38,7 @@ pub const MOST: usize = RW_CAPTURES as usize;
 pub const MOST_BYTES: u32 = RW_CAPTURE_BYTES;
 
 /// Which packets a capture wants. A packet has to fit all of it.
-pub struct Wanted<'a> {
+pub struct CaptureRequest<'a> {
     /// The filter's program, given where it will stand: [`ringway_filter::Filter::translate`]. It
     /// is asked about the packet as it came and, where that was rewritten, as it leaves: one of
     /// both has to match.
@@ -120,7 +120,7 @@ const ENOUGH: i32 = -105;
 impl Session {
     /// Begins to capture on a node. Loads what captures share when this is the first: some hundred
     /// milliseconds. Fails when [`MOST`] captures are under way.
-    pub fn start(view: &View, wanted: &Wanted<'_>) -> Result<Self> {
+    pub fn start(view: &View, wanted: &CaptureRequest<'_>) -> Result<Self> {
         log::install();
         let pins = view.pins().cloned().ok_or_else(not_pinned)?;
         let place = Place::make(&pins)?;
@@ -133,7 +133,7 @@ impl Session {
         started
     }
 
-    fn join(view: &View, wanted: &Wanted<'_>, pins: Pins, place: &Place) -> Result<Self> {
+    fn join(view: &View, wanted: &CaptureRequest<'_>, pins: Pins, place: &Place) -> Result<Self> {
         drop_orphans(&pins, place)?;
         let shared = match Shared::open(&pins, place)? {
             Some(shared) => shared,
@@ -160,7 +160,7 @@ impl Session {
 
     fn begin(
         view: &View,
-        wanted: &Wanted<'_>,
+        wanted: &CaptureRequest<'_>,
         shared: &Shared,
         place: &Place,
         number: u32,
@@ -348,12 +348,12 @@ fn unlink(pins: &Pins, place: &Place, numbers: &[u32]) -> Result<()> {
     numbers.iter().try_for_each(|number| place.give_back(*number))
 }
 
-fn snaplen(wanted: &Wanted<'_>) -> u32 {
+fn snaplen(wanted: &CaptureRequest<'_>) -> u32 {
     wanted.snaplen.clamp(1, MOST_BYTES)
 }
 
 /// A capture as the programs know it.
-fn row(view: &View, wanted: &Wanted<'_>) -> Result<rw_capture> {
+fn row(view: &View, wanted: &CaptureRequest<'_>) -> Result<rw_capture> {
     let device = match wanted.iface {
         Some(slot) => view.maps().ifaces.get(slot)?.device,
         None => RW_ANY,

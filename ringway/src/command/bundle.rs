@@ -11,7 +11,7 @@ use ringway_api::client::status_query;
 use ringway_api::error::Error;
 use ringway_api::{clock, output_file};
 use ringway_inspect::flows::filter::Filter;
-use ringway_inspect::flows::{self, Names};
+use ringway_inspect::flows::{self, FlowNames};
 use ringway_inspect::memory;
 use ringway_kernel::{DEFAULT_BPFFS, View};
 use serde_json::json;
@@ -284,7 +284,7 @@ fn log(subject: &Subject<'_>) -> anyhow::Result<Vec<u8>> {
 
 fn with_flows(subject: &Subject<'_>) -> anyhow::Result<Vec<u8>> {
     let view = view(subject)?;
-    let names = Names::read(&view)?;
+    let names = FlowNames::read(&view)?;
     let mut rows = Vec::new();
     let totals = flows::list::<anyhow::Error>(
         &view,

@@ -7,7 +7,7 @@ use ringway_api::client::node_selector::NodeSelector;
 use ringway_api::error::Error;
 use ringway_api::text::counted;
 use ringway_inspect::capture::{
-    self, CaptureOptions, Ended, Form, Limits, Selection, Summary, Target,
+    self, CaptureOptions, CaptureTarget, Ended, Form, Limits, Selection, Summary,
 };
 
 use crate::cli::{CaptureArgs, Output};
@@ -20,7 +20,7 @@ pub fn main(args: &CaptureArgs) -> anyhow::Result<Exit> {
     let outcome =
         capture::run(&selector, &options, |line| exit::say(format_args!("ringway: {line}")))?;
     exit::say(summary_line(&outcome.summary));
-    if args.output.output == Output::Json && options.target != Some(Target::Stdout) {
+    if args.output.output == Output::Json && options.target != Some(CaptureTarget::Stdout) {
         // One line, as the packets before it.
         let line = serde_json::to_string(&outcome.summary)?;
         writeln!(io::stdout().lock(), "{line}")?;
@@ -32,11 +32,11 @@ pub fn main(args: &CaptureArgs) -> anyhow::Result<Exit> {
 
 fn options(args: &CaptureArgs) -> Result<CaptureOptions, Error> {
     let target = args.write.as_ref().map(|path| match path.as_os_str() == "-" {
-        true => Target::Stdout,
-        false => Target::File(path.clone()),
+        true => CaptureTarget::Stdout,
+        false => CaptureTarget::File(path.clone()),
     });
     let json = args.output.output == Output::Json;
-    if target == Some(Target::Stdout) && (args.follow || json) {
+    if target == Some(CaptureTarget::Stdout) && (args.follow || json) {
         return Err(Error::configuration(
             "with -w - standard output is the pcapng file",
             "write to a file with -w FILE, or leave out --follow and -o json",

@@ -1,7 +1,7 @@
 //! `ringway decap`: open the tunnels that end at this backend.
 
 use ringway_abi::Verdict;
-use ringway_inspect::decap::{self, DecapOptions, Status};
+use ringway_inspect::decap::{self, DecapOptions, DecapStatus};
 
 use crate::cli::{DecapArgs, Output};
 use crate::exit::{self, Exit};
@@ -37,7 +37,7 @@ fn options(args: &DecapArgs) -> DecapOptions {
     }
 }
 
-fn render(status: &Status, colour: bool) -> String {
+fn render(status: &DecapStatus, colour: bool) -> String {
     let outer: Vec<String> = status.outer_addresses.iter().map(ToString::to_string).collect();
     let mut text = format!(
         "{} ({}{}): IP in IP, and GUE on UDP port {}, sent to {}\n\n",
@@ -78,7 +78,7 @@ mod tests {
     #[test]
     fn the_most_frequent_first() {
         let counter = |reason, packets| Counter { verdict: Verdict::Pass, reason, packets };
-        let status = Status {
+        let status = DecapStatus {
             schema: "ringway.decap/1",
             interface: "eth0".into(),
             mode: "native".into(),

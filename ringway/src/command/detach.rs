@@ -17,7 +17,7 @@ pub fn main(args: &DetachArgs) -> anyhow::Result<Exit> {
     Ok(if outcome.left.is_empty() { Exit::Done } else { Exit::Failed })
 }
 
-fn render(outcome: &detach::Outcome) -> String {
+fn render(outcome: &detach::DetachOutcome) -> String {
     let mut text = String::new();
     for line in &outcome.removed {
         text += &format!("removed {line}\n");

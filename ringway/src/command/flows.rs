@@ -8,7 +8,7 @@ use ringway_api::error::Error;
 use ringway_api::text::counted;
 use ringway_inspect::flows::filter::Filter;
 use ringway_inspect::flows::order::{First, Key, MOST};
-use ringway_inspect::flows::{self, Flow, Names, Progress, Row, SCHEMA, Totals};
+use ringway_inspect::flows::{self, Flow, FlowNames, Progress, Row, SCHEMA, Totals};
 use serde::Serialize;
 
 use crate::cli::{FlowsArgs, Output, SortKey};
@@ -25,7 +25,7 @@ pub fn main(args: &FlowsArgs) -> anyhow::Result<Exit> {
     let limit = limit(args)?;
     let node = args.node.selector().find()?.node;
     let view = node_selector::view(&node)?;
-    let names = Names::read(&view)?;
+    let names = FlowNames::read(&view)?;
     let filter = Filter::parse(&args.filter.join(" "), &names)?;
     let mut sheet = sheet(args, &node)?;
     let mut shown = 0;

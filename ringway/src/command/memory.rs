@@ -1,6 +1,6 @@
 //! `ringway status --memory`: every map, and what happens when it is full.
 
-use ringway_inspect::memory::{self, Map, Memory};
+use ringway_inspect::memory::{self, KernelMemory, Map};
 use ringway_kernel::WhenFull;
 
 use crate::cli::{Output, StatusArgs};
@@ -18,7 +18,7 @@ pub fn main(args: &StatusArgs) -> anyhow::Result<Exit> {
     Ok(Exit::Done)
 }
 
-fn render(memory: &Memory, colour: bool) -> String {
+fn render(memory: &KernelMemory, colour: bool) -> String {
     let mut table = Table::new(&["map", "entries", "used", "bytes", "what for", "when full"]);
     for map in &memory.maps {
         table.row(vec![
@@ -58,7 +58,8 @@ mod tests {
             when_full: WhenFull::Then("dropped"),
         };
         let maps = vec![map("flows", true, Some(9), Some(1536)), map("rooms", false, None, None)];
-        let memory = Memory { schema: memory::SCHEMA, node: "gw1".into(), sum_bytes: 1536, maps };
+        let memory =
+            KernelMemory { schema: memory::SCHEMA, node: "gw1".into(), sum_bytes: 1536, maps };
         let text = render(&memory, false);
         assert!(text.starts_with("node gw1: 1.5 KiB in 2 maps\n"), "{text}");
         assert!(text.contains("rooms (own)       10     -        -"), "{text}");

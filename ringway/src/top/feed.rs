@@ -8,7 +8,7 @@ use ringway_api::documents::status::Status;
 use ringway_api::error::Error;
 use ringway_daemon::monitor::rates::{Meter, Sample};
 use ringway_inspect::flows::filter::Filter;
-use ringway_inspect::flows::{self, Names};
+use ringway_inspect::flows::{self, FlowNames};
 use serde::Serialize;
 
 use crate::cli::NodeArgs;
@@ -76,7 +76,7 @@ impl Feed {
 
 fn read_flows(node: &str, filter: &str) -> Result<Flows, Error> {
     let view = node_selector::view(node)?;
-    let names = Names::read(&view)?;
+    let names = FlowNames::read(&view)?;
     let filter = Filter::parse(filter, &names)?;
     let mut rows = Vec::new();
     let totals = flows::list::<Error>(

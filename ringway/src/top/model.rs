@@ -16,7 +16,7 @@ use crate::units;
 
 /// A key's request to the program around the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Asked {
+pub enum KeyRequest {
     Nothing,
     /// Reads again at once.
     Sample,
@@ -168,14 +168,14 @@ impl Model {
         Some(flows.matched).filter(|matched| *matched > flows.rows.len() as u64)
     }
 
-    pub fn key(&mut self, key: KeyEvent, page: usize) -> Asked {
+    pub fn key(&mut self, key: KeyEvent, page: usize) -> KeyRequest {
         if self.writing.is_some() {
             return self.write(key);
         }
         let control = key.modifiers.contains(KeyModifiers::CONTROL);
         match key.code {
-            KeyCode::Char('c' | 'd') if control => return Asked::End,
-            KeyCode::Char('q') | KeyCode::F(10) => return Asked::End,
+            KeyCode::Char('c' | 'd') if control => return KeyRequest::End,
+            KeyCode::Char('q') | KeyCode::F(10) => return KeyRequest::End,
             _ if self.help => self.help = false,
             KeyCode::Char('h' | '?') | KeyCode::F(1) => self.help = true,
             KeyCode::Char('/') | KeyCode::F(4) => self.writing = Some(self.filter.clone()),
@@ -188,19 +188,19 @@ impl Model {
             KeyCode::Char('I') => self.reverse = !self.reverse,
             KeyCode::Char(' ') => {
                 self.paused = !self.paused;
-                return if self.paused { Asked::Nothing } else { Asked::Sample };
+                return if self.paused { KeyRequest::Nothing } else { KeyRequest::Sample };
             }
             KeyCode::Esc => {
                 self.filter.clear();
-                return Asked::Sample;
+                return KeyRequest::Sample;
             }
             code => self.scroll_by(code, page),
         }
-        Asked::Nothing
+        KeyRequest::Nothing
     }
 
-    fn write(&mut self, key: KeyEvent) -> Asked {
-        let Some(text) = &mut self.writing else { return Asked::Nothing };
+    fn write(&mut self, key: KeyEvent) -> KeyRequest {
+        let Some(text) = &mut self.writing else { return KeyRequest::Nothing };
         match key.code {
             KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => {
                 self.writing = None;
@@ -211,19 +211,19 @@ impl Model {
             KeyCode::Enter => {
                 self.filter = self.writing.take().unwrap_or_default();
                 (self.scroll, self.trouble) = (0, None);
-                return Asked::Sample;
+                return KeyRequest::Sample;
             }
             _ => {}
         }
-        Asked::Nothing
+        KeyRequest::Nothing
     }
 
-    fn show(&mut self, view: TopView) -> Asked {
+    fn show(&mut self, view: TopView) -> KeyRequest {
         // What one view is filtered by means something else in another.
         self.filter.clear();
         (self.view, self.scroll, self.reverse) = (view, 0, false);
         (self.sort, self.trouble) = (first_sort(view), None);
-        Asked::Sample
+        KeyRequest::Sample
     }
 
     fn sort_by(&mut self, steps: usize) {

@@ -14,7 +14,7 @@ use signal_hook::iterator::Signals;
 
 use super::draw;
 use super::feed::{Feed, Reading};
-use super::model::{Asked, Model};
+use super::model::{KeyRequest, Model};
 use crate::cli::TopArgs;
 use crate::table;
 
@@ -40,8 +40,8 @@ pub fn run(args: &TopArgs) -> anyhow::Result<()> {
         }
         outcome = terminal.draw(|frame| draw::draw(&model, frame, table::colour())).map(drop);
         match outcome.is_ok().then(|| keys(&mut model)).transpose() {
-            Ok(Some(Asked::End)) => break,
-            Ok(Some(Asked::Sample)) => wanted.set(&model, true),
+            Ok(Some(KeyRequest::End)) => break,
+            Ok(Some(KeyRequest::Sample)) => wanted.set(&model, true),
             Ok(_) => wanted.set(&model, false),
             Err(error) => outcome = Err(error),
         }
@@ -73,8 +73,8 @@ impl Drop for Given {
 }
 
 /// Waits a moment for keys, and has the model take them.
-fn keys(model: &mut Model) -> io::Result<Asked> {
-    let mut asked = Asked::Nothing;
+fn keys(model: &mut Model) -> io::Result<KeyRequest> {
+    let mut asked = KeyRequest::Nothing;
     let mut patience = GLANCE;
     while event::poll(patience)? {
         patience = Duration::ZERO;
@@ -85,10 +85,10 @@ fn keys(model: &mut Model) -> io::Result<Asked> {
         }
         let height = ratatui::crossterm::terminal::size().map_or(24, |(_, height)| height);
         match model.key(key, draw::page(height)) {
-            Asked::Nothing => {}
+            KeyRequest::Nothing => {}
             other => asked = other,
         }
-        if asked == Asked::End {
+        if asked == KeyRequest::End {
             break;
         }
     }

@@ -8,7 +8,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use ringway_abi::{BackendRef, Reason, Verdict};
 use ringway_filter::Filter;
-use ringway_kernel::programs::capture::{MOST_BYTES, Record, Session, Wanted};
+use ringway_kernel::programs::capture::{CaptureRequest, MOST_BYTES, Record, Session};
 use ringway_kernel::{DEFAULT_BPFFS, Detached, Pins, View, detach};
 
 use crate::Summary;
@@ -49,11 +49,11 @@ impl Seen {
 pub fn start(
     view: &View,
     expression: &str,
-    change: impl FnOnce(&mut Wanted<'_>),
+    change: impl FnOnce(&mut CaptureRequest<'_>),
 ) -> ringway_kernel::Result<Session> {
     let filter = Filter::compile(expression, MOST_BYTES).unwrap();
     let translate = |here: &ringway_filter::Surroundings<'_>| filter.translate(here);
-    let mut wanted = Wanted {
+    let mut wanted = CaptureRequest {
         filter: &translate,
         iface: None,
         verdicts: &[],

@@ -21,7 +21,7 @@ pub struct NodeSelector<'a> {
 
 /// A node's name and where its daemon may listen.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Target {
+pub struct NodeTarget {
     pub node: String,
     /// API sockets that may be its daemon's, the likeliest first.
     pub sockets: Vec<PathBuf>,
@@ -47,7 +47,7 @@ impl NodeSelector<'_> {
     ///
     /// # Errors
     /// The configuration is wrong, or it is not clear which node is meant.
-    pub fn find(&self) -> Result<Target, Error> {
+    pub fn find(&self) -> Result<NodeTarget, Error> {
         self.find_beside(Path::new(ringway_config::DEFAULT_PATH))
     }
 
@@ -69,22 +69,22 @@ impl NodeSelector<'_> {
         sockets
     }
 
-    fn find_beside(&self, default: &Path) -> Result<Target, Error> {
+    fn find_beside(&self, default: &Path) -> Result<NodeTarget, Error> {
         if let Some(path) = self.config {
-            return Ok(Target { file: Some(path.to_owned()), ..configured(path)? });
+            return Ok(NodeTarget { file: Some(path.to_owned()), ..configured(path)? });
         }
         if let Some(name) = self.node {
             let by_default = ringway_config::identity(default);
             let same = by_default.node.as_deref() == Some(name);
-            return Ok(Target::new(name, same.then_some(by_default.socket)));
+            return Ok(NodeTarget::new(name, same.then_some(by_default.socket)));
         }
         if default.exists() { configured(default) } else { only_one() }
     }
 }
 
-impl Target {
+impl NodeTarget {
     /// `configured`: where its configuration says that it listens.
-    fn new(node: &str, configured: Option<PathBuf>) -> Target {
+    fn new(node: &str, configured: Option<PathBuf>) -> NodeTarget {
         let noted = Pins::new(DEFAULT_BPFFS, node).ok().and_then(|pins| pins.socket());
         let default = configured.is_none().then(|| PathBuf::from(ringway_config::DEFAULT_SOCKET));
         let mut sockets: Vec<PathBuf> = Vec::new();
@@ -93,7 +93,7 @@ impl Target {
                 sockets.push(socket);
             }
         }
-        Target { node: node.to_owned(), sockets, file: None, guessed: false, enter_netns: None }
+        NodeTarget { node: node.to_owned(), sockets, file: None, guessed: false, enter_netns: None }
     }
 
     /// The socket where this node's daemon answers.
@@ -192,10 +192,10 @@ fn silent(node: &str, pid: Option<u64>) -> Error {
 }
 
 /// The file need not be right: a daemon may run by what it was before somebody began to change it.
-fn configured(path: &Path) -> Result<Target, Error> {
+fn configured(path: &Path) -> Result<NodeTarget, Error> {
     let Identity { node, socket } = ringway_config::identity(path);
     if let Some(node) = node {
-        return Ok(Target::new(&node, Some(socket)));
+        return Ok(NodeTarget::new(&node, Some(socket)));
     }
     let wrong = ringway_config::load(path).err().map(|errors| errors.to_string());
     Err(Error::configuration(
@@ -217,14 +217,16 @@ fn each_of(nodes: &[String], enter: impl Fn(&str) -> Option<String>) -> String {
     nodes.iter().map(one).collect::<Vec<_>>().join(", ")
 }
 
-fn only_one() -> Result<Target, Error> {
+fn only_one() -> Result<NodeTarget, Error> {
     // Not being allowed to look is not the same as nothing being there.
     let known = Pins::new(DEFAULT_BPFFS, "any").and_then(|pins| pins.known_nodes());
     let known = known.map_err(|error| Error::failed(error.to_string(), ""))?;
     match known.as_slice() {
-        [node] => {
-            Ok(Target { guessed: true, enter_netns: enter_node(node), ..Target::new(node, None) })
-        }
+        [node] => Ok(NodeTarget {
+            guessed: true,
+            enter_netns: enter_node(node),
+            ..NodeTarget::new(node, None)
+        }),
         [] => Err(Error::unhealthy(
             "daemon not running, and nothing of Ringway is loaded on this machine",
             format!("start it with `ringway run`; configuration: {}", ringway_config::DEFAULT_PATH),

@@ -9,7 +9,7 @@ use ringway_host::netlink::links;
 use ringway_kernel::{DEFAULT_BPFFS, InterfaceState, ServiceState, View};
 
 use crate::client::http;
-use crate::client::node_selector::{NodeSelector, Target, anothers, lives, stranger, view};
+use crate::client::node_selector::{NodeSelector, NodeTarget, anothers, lives, stranger, view};
 use crate::clock::Timestamp;
 use crate::documents::health::Health;
 use crate::documents::status::{
@@ -41,7 +41,7 @@ pub fn status(selector: &NodeSelector<'_>) -> Result<Status, Error> {
     Ok(status)
 }
 
-fn status_of(selector: &NodeSelector<'_>, target: &Target) -> Result<Status, Error> {
+fn status_of(selector: &NodeSelector<'_>, target: &NodeTarget) -> Result<Status, Error> {
     let mut stranger = None;
     for socket in &target.sockets {
         match ask(socket, &target.node) {

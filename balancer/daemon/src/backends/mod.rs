@@ -21,7 +21,7 @@ use ringway_config::{
 use ringway_plan::Observed;
 use ringway_plan::tables::{NextHop, ServiceKey};
 
-use crate::health::{Event, Health, ProbeRoute, Record, Target, by_hand};
+use crate::health::{CheckEvent, CheckTarget, Health, ProbeRoute, Record, by_hand};
 use crate::network::next_hop::{Hop, NoWay};
 
 use on_down::Kept;
@@ -156,7 +156,7 @@ impl BackendSet {
 
     /// One check per backend that has one; one that has a lane is asked at the service address, one
     /// that has an address of its own there.
-    pub fn targets(&self, lanes: &BTreeMap<usize, ProbeRoute>) -> Vec<Target> {
+    pub fn targets(&self, lanes: &BTreeMap<usize, ProbeRoute>) -> Vec<CheckTarget> {
         self.members()
             .filter_map(|(entry, member)| {
                 let id = member.id;
@@ -167,7 +167,16 @@ impl BackendSet {
                 let record = member.record.clone();
                 let (service, backend) = (entry.name.clone(), member.endpoint);
                 let initial = member.health;
-                Some(Target { id, service, backend, address, probe_route, check, initial, record })
+                Some(CheckTarget {
+                    id,
+                    service,
+                    backend,
+                    address,
+                    probe_route,
+                    check,
+                    initial,
+                    record,
+                })
             })
             .collect()
     }
@@ -178,7 +187,7 @@ impl BackendSet {
     }
 
     /// Takes a result of a check; returns a line for the log.
-    pub fn take(&mut self, event: &Event, now: Instant) -> Option<String> {
+    pub fn take(&mut self, event: &CheckEvent, now: Instant) -> Option<String> {
         let (service, place) = *self.places.get(&event.id)?;
         let entry = self.services.get_mut(service)?;
         let (service, member) = (&entry.name, entry.members.get_mut(place)?);
@@ -203,12 +212,12 @@ impl BackendSet {
     }
 
     /// The service of the backend that an event is about.
-    pub fn service(&self, event: &Event) -> Option<&str> {
+    pub fn service(&self, event: &CheckEvent) -> Option<&str> {
         self.find(event.id).map(|(entry, _)| entry.name.as_str())
     }
 
     /// The interface that the way to its backend was lost by.
-    pub fn lost_by(&self, event: &Event) -> Option<String> {
+    pub fn lost_by(&self, event: &CheckEvent) -> Option<String> {
         self.find(event.id).and_then(|(_, member)| member.lost_by.clone())
     }
 
@@ -219,7 +228,7 @@ impl BackendSet {
     }
 
     /// Address of the backend that an event is about.
-    pub fn address(&self, event: &Event) -> Option<IpAddr> {
+    pub fn address(&self, event: &CheckEvent) -> Option<IpAddr> {
         self.find(event.id).map(|(_, member)| member.endpoint.ip())
     }
 
@@ -470,7 +479,7 @@ impl Member {
     }
 
     /// Its checks fail for another reason than before.
-    fn still_down(&mut self, service: &str, event: &Event) -> Option<String> {
+    fn still_down(&mut self, service: &str, event: &CheckEvent) -> Option<String> {
         self.reason.clone_from(&event.reason);
         let backend = endpoint_text(self.endpoint);
         Some(format!("{service}: backend {backend} is still down, now: {}", event.reason.as_ref()?))

@@ -134,7 +134,7 @@ impl Member {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::health::{Checks, Event, Target};
+    use crate::health::{CheckEvent, CheckTarget, Checks};
     use crate::network::next_hop::Hop;
     use ringway_host::Mac;
     use ringway_plan::Health as Planned;
@@ -163,7 +163,7 @@ mod tests {
     }
 
     fn take(backend_set: &mut BackendSet, health: Health) -> String {
-        let event = Event { id: 0, health, at: SystemTime::UNIX_EPOCH, reason: None };
+        let event = CheckEvent { id: 0, health, at: SystemTime::UNIX_EPOCH, reason: None };
         backend_set.take(&event, Instant::now()).expect("a line")
     }
 
@@ -253,7 +253,8 @@ mod tests {
         assert!(backend_set.tend(Instant::now(), &Replies::new()).is_empty());
         let target = backend_set.targets(&Default::default()).remove(0);
         let address = "127.255.255.255:80".parse().expect("an address");
-        let _checks = Checks::start(vec![Target { address, initial: Health::Up, ..target }], &send);
+        let _checks =
+            Checks::start(vec![CheckTarget { address, initial: Health::Up, ..target }], &send);
         let event = receive.recv().await.expect("a result");
         assert_eq!(event.health, Health::Down, "{:?}", event.reason);
         let lines = backend_set.tend(Instant::now(), &Replies::new());

@@ -165,7 +165,7 @@ impl Member {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::health::Event;
+    use crate::health::CheckEvent;
     use crate::network::next_hop::Hop;
     use ringway_host::Mac;
     use std::time::SystemTime;
@@ -183,8 +183,8 @@ mod tests {
     const B: &str = "{ address = \"10.0.0.3\" }";
     const CHECK: &str = "check = { type = \"tcp\" }";
 
-    fn event(id: usize, health: Health) -> Event {
-        Event { id, health, at: SystemTime::UNIX_EPOCH, reason: None }
+    fn event(id: usize, health: Health) -> CheckEvent {
+        CheckEvent { id, health, at: SystemTime::UNIX_EPOCH, reason: None }
     }
 
     fn health(backend_set: &BackendSet) -> Vec<(usize, Health)> {

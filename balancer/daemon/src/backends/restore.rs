@@ -57,7 +57,7 @@ mod tests {
     use ringway_api::clock::Timestamp;
 
     use super::*;
-    use crate::health::Event;
+    use crate::health::CheckEvent;
     use ringway_plan::Health as Planned;
 
     fn backend_set(check: &str) -> BackendSet {
@@ -79,8 +79,10 @@ mod tests {
         let ids = backend_set.ids();
         for (id, health) in [(ids[0], Health::Down), (ids[1], Health::Up)] {
             let reason = (health == Health::Down).then(|| "connection refused on port 80".into());
-            backend_set
-                .take(&Event { id, health, at: SystemTime::UNIX_EPOCH, reason }, Instant::now());
+            backend_set.take(
+                &CheckEvent { id, health, at: SystemTime::UNIX_EPOCH, reason },
+                Instant::now(),
+            );
         }
         backend_set.saved()
     }

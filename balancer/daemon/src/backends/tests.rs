@@ -24,9 +24,9 @@ fn way() -> Result<Hop, NoWay> {
     })
 }
 
-fn event(id: usize, health: Health) -> Event {
+fn event(id: usize, health: Health) -> CheckEvent {
     let reason = (!health.is_up()).then(|| "connection refused on port 80".into());
-    Event { id, health, at: SystemTime::UNIX_EPOCH, reason }
+    CheckEvent { id, health, at: SystemTime::UNIX_EPOCH, reason }
 }
 
 const CHECK: &str = "check = { type = \"tcp\", port = 8080 }";
@@ -227,7 +227,7 @@ fn what_becomes_of_a_backend_that_is_down_is_said_once() {
     let down = backend_set.take(&event(0, Health::Down), Instant::now()).expect("known");
     assert!(down.ends_with("is down: connection refused on port 80"), "{down}");
     let reason = Some("no answer on port 80 within 500 ms".to_owned());
-    let still = Event { reason, at: SystemTime::now(), ..event(0, Health::Down) };
+    let still = CheckEvent { reason, at: SystemTime::now(), ..event(0, Health::Down) };
     let line = backend_set.take(&still, Instant::now()).expect("known");
     assert_eq!(
         line,

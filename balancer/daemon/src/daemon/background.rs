@@ -36,7 +36,7 @@ pub enum BackgroundEvent {
 
 /// Work that may fail. The step logs a failure once, and orders the work again while it is wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Work {
+pub enum BackgroundWork {
     /// By the slot of an interface.
     Announce(u32, IpAddr),
     ReceiveSolicitations,
@@ -47,7 +47,7 @@ pub enum Work {
     ReadTables,
 }
 
-pub type Done = (Work, Result<(), Error>);
+pub type Done = (BackgroundWork, Result<(), Error>);
 
 /// Starts the work, and receives what came of it.
 pub struct Background {
@@ -113,7 +113,7 @@ impl Background {
                 let _ = send.send(BackgroundEvent::Traffic(sample, backends::replies(&services)));
                 Ok(())
             });
-            tell(&send, Work::ReadTraffic, read.map_err(failed));
+            tell(&send, BackgroundWork::ReadTraffic, read.map_err(failed));
         });
     }
 
@@ -131,7 +131,7 @@ impl Background {
                 }
             }
             let _ = send.send(BackgroundEvent::Counters(sample));
-            tell(&send, Work::ReadCounters, read);
+            tell(&send, BackgroundWork::ReadCounters, read);
         });
     }
 
@@ -144,7 +144,7 @@ impl Background {
                     let _ = send.send(BackgroundEvent::Tables(flows, tracked));
                 }
             });
-            tell(&send, Work::ReadTables, read.map_err(failed));
+            tell(&send, BackgroundWork::ReadTables, read.map_err(failed));
         });
     }
 
@@ -163,7 +163,7 @@ impl Background {
         let send = self.send.clone();
         announce::start(addresses, interfaces, move |all| {
             let done = |(slot, address, sent): (_, _, Result<_, _>)| {
-                (Work::Announce(slot, address), sent.map_err(failed))
+                (BackgroundWork::Announce(slot, address), sent.map_err(failed))
             };
             let _ = send.send(BackgroundEvent::Done(all.into_iter().map(done).collect()));
         });
@@ -173,7 +173,7 @@ impl Background {
     pub fn receive_solicitations(&self, announced: &BTreeSet<IpAddr>, interfaces: &[Interface]) {
         let send = self.send.clone();
         self.solicitations.follow(announced, interfaces, move |received| {
-            tell(&send, Work::ReceiveSolicitations, received.map_err(failed));
+            tell(&send, BackgroundWork::ReceiveSolicitations, received.map_err(failed));
         });
     }
 
@@ -186,7 +186,7 @@ impl Background {
         tokio::task::spawn_blocking(move || {
             let release = |(ifindex, address)| {
                 let released = neighbours::release(ifindex, address).map_err(failed);
-                (Work::Release(ifindex, address), released)
+                (BackgroundWork::Release(ifindex, address), released)
             };
             let done = next_hops.into_iter().map(release).collect();
             let _ = send.send(BackgroundEvent::Done(done));
@@ -198,7 +198,7 @@ impl Background {
     }
 }
 
-fn tell(send: &UnboundedSender<BackgroundEvent>, work: Work, outcome: Result<(), Error>) {
+fn tell(send: &UnboundedSender<BackgroundEvent>, work: BackgroundWork, outcome: Result<(), Error>) {
     let _ = send.send(BackgroundEvent::Done(vec![(work, outcome)]));
 }
 

@@ -31,7 +31,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
 
-use crate::health::{self, Checks, Target};
+use crate::health::{self, CheckTarget, Checks};
 use crate::notify::Notifier;
 use crate::reload_diff;
 use crate::server::control::{PendingRequests, Reply, Request};
@@ -139,7 +139,7 @@ struct Daemon {
     datapath: DatapathThread,
     from_path: mpsc::UnboundedReceiver<DatapathEvent>,
     watch: NetlinkWatch,
-    results: mpsc::Receiver<health::Event>,
+    results: mpsc::Receiver<health::CheckEvent>,
     checks: Checks,
     probe_routes: ProbeRoutes,
     status_store: Arc<StatusStore>,
@@ -288,7 +288,8 @@ impl Daemon {
         let all = || [Some(self.state.backend_set()), next].into_iter().flatten();
         let routes = self.probe_routes.keep(|id| all().any(|set| set.has(id)));
         let targets = all().flat_map(|set| set.targets(&routes));
-        let targets: BTreeMap<usize, Target> = targets.map(|target| (target.id, target)).collect();
+        let targets: BTreeMap<usize, CheckTarget> =
+            targets.map(|target| (target.id, target)).collect();
         self.checks.follow(targets.into_values().collect());
     }
 

@@ -64,7 +64,7 @@ const IN_FLIGHT: usize = 1024;
 const RESERVED: usize = 8;
 
 #[derive(Clone, Debug)]
-pub struct Target {
+pub struct CheckTarget {
     /// The caller's number for it, returned with every event.
     pub id: usize,
     pub service: String,
@@ -139,8 +139,8 @@ impl Record {
 
 /// A target changed its state, or is down for another reason than before.
 #[derive(Clone, Debug)]
-pub struct Event {
-    /// [`Target::id`].
+pub struct CheckEvent {
+    /// [`CheckTarget::id`].
     pub id: usize,
     pub health: Health,
     pub at: SystemTime,
@@ -151,7 +151,7 @@ pub struct Event {
 /// The running checks; dropping it stops them.
 #[derive(Debug)]
 pub struct Checks {
-    events: mpsc::Sender<Event>,
+    events: mpsc::Sender<CheckEvent>,
     shared: Arc<Shared>,
     tasks: JoinSet<()>,
     /// By the number of the target.
@@ -160,7 +160,7 @@ pub struct Checks {
 
 impl Checks {
     /// Begins checking. Changes of state arrive on `events`.
-    pub fn start(targets: Vec<Target>, events: &mpsc::Sender<Event>) -> Checks {
+    pub fn start(targets: Vec<CheckTarget>, events: &mpsc::Sender<CheckEvent>) -> Checks {
         let shared = Arc::new(Shared {
             in_flight: Arc::new(Semaphore::new(IN_FLIGHT)),
             programs: Arc::new(Semaphore::new(exec::AT_ONCE)),
@@ -176,7 +176,7 @@ impl Checks {
 
     /// Checks these targets and no others from now on. Those whose number is being checked go on as
     /// they were, undisturbed: what is to be checked in another way has another number.
-    pub fn follow(&mut self, targets: Vec<Target>) {
+    pub fn follow(&mut self, targets: Vec<CheckTarget>) {
         self.shared.trust.keep(targets.iter().filter_map(|target| match &target.check.kind {
             CheckKind::Https(_, tls) => Some(tls),
             _ => None,
@@ -191,7 +191,7 @@ impl Checks {
             stays
         });
         let new = targets.into_iter().filter(|target| !self.running.contains_key(&target.id));
-        let new: Vec<Target> = new.collect();
+        let new: Vec<CheckTarget> = new.collect();
         let count = new.len();
         for (place, target) in new.into_iter().enumerate() {
             let (id, interval) = (target.id, target.check.interval);
@@ -230,7 +230,12 @@ struct Shared {
     unasked: Unasked,
 }
 
-async fn watch(target: Target, pace: Pace, shared: Arc<Shared>, events: mpsc::Sender<Event>) {
+async fn watch(
+    target: CheckTarget,
+    pace: Pace,
+    shared: Arc<Shared>,
+    events: mpsc::Sender<CheckEvent>,
+) {
     let mut machine = HealthState::new(target.check.rise, target.check.fall, target.initial);
     let mut causes = Causes::new(target.check.fall);
     let interval = target.check.interval;
@@ -270,7 +275,7 @@ async fn watch(target: Target, pace: Pace, shared: Arc<Shared>, events: mpsc::Se
         let another = causes.observe(machine.health(), sort);
         if let Some(health) = changed.or(another.then_some(Health::Down)) {
             let reason = result.err();
-            let event = Event { id: target.id, health, at: SystemTime::now(), reason };
+            let event = CheckEvent { id: target.id, health, at: SystemTime::now(), reason };
             if events.send(event).await.is_err() {
                 return;
             }
@@ -281,7 +286,7 @@ async fn watch(target: Target, pace: Pace, shared: Arc<Shared>, events: mpsc::Se
 
 /// Waits for room for one check. Programs that do not end may have taken it for good, which is
 /// told.
-async fn permit(target: &Target, shared: &Shared) -> Option<Permit> {
+async fn permit(target: &CheckTarget, shared: &Shared) -> Option<Permit> {
     let CheckKind::Exec(_) = target.check.kind else {
         return shared.in_flight.clone().acquire_owned().await.ok().map(Arc::new);
     };
@@ -297,7 +302,7 @@ async fn permit(target: &Target, shared: &Shared) -> Option<Permit> {
 /// Asks; once more with descriptors of the reserve, where there are no others. Nothing was sent
 /// before.
 async fn ask_by_all_means(
-    target: &Target,
+    target: &CheckTarget,
     shared: &Shared,
     last: &mut LastRun,
     permit: &Permit,
@@ -314,7 +319,7 @@ async fn ask_by_all_means(
 }
 
 async fn ask(
-    target: &Target,
+    target: &CheckTarget,
     trust: &Trust,
     last: &mut LastRun,
     permit: &Permit,
@@ -343,7 +348,7 @@ fn in_words(failure: &Failure, check: &Check) -> String {
 }
 
 /// One result, for those who asked for every one of them.
-fn log(target: &Target, result: &Result<(), String>, took: Duration) {
+fn log(target: &CheckTarget, result: &Result<(), String>, took: Duration) {
     let (service, backend) = (&target.service, endpoint_text(target.backend));
     let kind = target.check.kind.name();
     let ms = took.as_micros() as f64 / 1000.0;
@@ -360,8 +365,8 @@ mod tests {
     use super::*;
     use tokio::net::TcpListener;
 
-    fn target(address: SocketAddr) -> Target {
-        Target {
+    fn target(address: SocketAddr) -> CheckTarget {
+        CheckTarget {
             id: 7,
             service: "web".into(),
             backend: address,
@@ -422,7 +427,7 @@ mod tests {
         let kind = CheckKind::Exec(ringway_config::ExecCheck { command: command.into() });
         let timeout = Duration::from_secs(60);
         let check = Check { kind, timeout, ..target(address).check };
-        let one = |id| Target { id, check: check.clone(), ..target(address) };
+        let one = |id| CheckTarget { id, check: check.clone(), ..target(address) };
         let checks = Checks::start((0..=exec::AT_ONCE).map(one).collect(), &send);
         let began = Instant::now();
         let problem = loop {
@@ -441,7 +446,7 @@ mod tests {
     async fn following_disturbs_nobody_who_stays() {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind");
         let address = listener.local_addr().expect("address");
-        let target = |id: usize| Target { id, ..target(address) };
+        let target = |id: usize| CheckTarget { id, ..target(address) };
         let (send, mut receive) = mpsc::channel(8);
         let (one, two) = (target(1), target(2));
         let counted = two.record.clone();

@@ -11,6 +11,6 @@ mod selection;
 mod sink;
 
 pub use lines::Form;
-pub use options::{CaptureOptions, Limits, Target};
-pub use run::{Ended, Outcome, SCHEMA, Summary, run};
+pub use options::{CaptureOptions, CaptureTarget, Limits};
+pub use run::{CaptureOutcome, Ended, SCHEMA, Summary, run};
 pub use selection::Selection;

@@ -62,7 +62,7 @@ pub fn inner_bytes(interfaces: &[Interface]) -> u32 {
 /// Names of a node's interfaces, services and backends. Those that come while packets are captured
 /// are found when they are met.
 #[derive(Debug)]
-pub struct Names {
+pub struct CaptureNames {
     view: View,
     interfaces: Vec<Interface>,
     services: HashMap<u16, String>,
@@ -76,15 +76,15 @@ pub struct Names {
     read: Instant,
 }
 
-impl Names {
+impl CaptureNames {
     /// Those of a node, for frames that are cut to `snaplen` bytes.
     pub fn new(
         view: &View,
         interfaces: Vec<Interface>,
         services: &[ServiceState],
         snaplen: u32,
-    ) -> Names {
-        let mut names = Names {
+    ) -> CaptureNames {
+        let mut names = CaptureNames {
             view: view.clone(),
             interfaces,
             services: HashMap::new(),
@@ -131,7 +131,7 @@ impl Names {
             Some(place) => *place,
             None => self.tell(record),
         };
-        let names: &'a Names = self;
+        let names: &'a CaptureNames = self;
         let raw = names.interfaces.iter().any(|one| one.slot == record.iface && one.layer3);
         Packet {
             unix_ns: record.unix_ns,
@@ -143,7 +143,7 @@ impl Names {
 
     /// Puts into words what became of a packet, and keeps that if all of it has names.
     fn tell(&mut self, record: &Record<'_>) -> usize {
-        let named = |names: &Names| {
+        let named = |names: &CaptureNames| {
             record.service.is_none_or(|id| names.services.contains_key(&id))
                 && record.backend.is_none_or(|of| names.backends.contains_key(&of.pack()))
         };

@@ -20,7 +20,7 @@ pub struct CaptureOptions {
     /// Room between the packet path and this process, in bytes.
     pub buffer_bytes: u32,
     /// Where to write them as pcapng.
-    pub target: Option<Target>,
+    pub target: Option<CaptureTarget>,
     /// Replace a file that is there.
     pub overwrite: bool,
     /// How to print them to standard output, which is not the target's then.
@@ -30,7 +30,7 @@ pub struct CaptureOptions {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Target {
+pub enum CaptureTarget {
     File(PathBuf),
     Stdout,
 }

@@ -8,11 +8,11 @@ use ringway_api::client::node_selector::{self, NodeSelector};
 use ringway_api::error::Error;
 use ringway_filter::Filter;
 use ringway_kernel::View;
-use ringway_kernel::programs::capture::{Record, Session, Wanted};
+use ringway_kernel::programs::capture::{CaptureRequest, Record, Session};
 use serde::Serialize;
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::names::{self, Interface, Names};
+use super::names::{self, CaptureNames, Interface};
 use super::options::CaptureOptions;
 use super::pcapng::Totals;
 use super::selection::Selected;
@@ -74,7 +74,7 @@ pub struct Summary {
 }
 
 #[derive(Clone, Debug)]
-pub struct Outcome {
+pub struct CaptureOutcome {
     pub summary: Summary,
     /// Why it could not go on, if that was no wish.
     pub failure: Option<Error>,
@@ -88,7 +88,7 @@ pub fn run(
     selector: &NodeSelector<'_>,
     options: &CaptureOptions,
     tell: impl Fn(&str),
-) -> Result<Outcome, Error> {
+) -> Result<CaptureOutcome, Error> {
     let filter = Filter::compile(&options.filter, options.snaplen).map_err(|error| {
         Error::configuration(error.to_string(), "`man pcap-filter` tells how filters are written")
     })?;
@@ -99,7 +99,7 @@ pub fn run(
     let selected = options.selection.select(&interfaces, &services)?;
     let asked = asked_to_end()?;
     let session = start(&view, &filter, &selected, options, names::inner_bytes(&interfaces))?;
-    let names = Names::new(&view, interfaces.clone(), &services, options.snaplen);
+    let names = CaptureNames::new(&view, interfaces.clone(), &services, options.snaplen);
     let sinks = Sink::open(options, &interfaces, selected.slot)?;
     tell(&start_line(&node, options, &interfaces, selected.slot));
     let watched = interfaces.into_iter().filter(|one| selected.slot.is_none_or(|s| s == one.slot));
@@ -134,7 +134,7 @@ fn start(
     options: &CaptureOptions,
     inner_bytes: u32,
 ) -> Result<Session, Error> {
-    let wanted = Wanted {
+    let wanted = CaptureRequest {
         filter: &|surroundings| filter.translate(surroundings),
         iface: selected.slot,
         verdicts: &selected.verdicts,
@@ -174,7 +174,7 @@ fn start_line(
 struct Capture<'o> {
     session: Session,
     view: View,
-    names: Names,
+    names: CaptureNames,
     sinks: Vec<Sink>,
     /// Interfaces captured from, and for how many looks they have been missing.
     watched: Vec<(Interface, u32)>,
@@ -189,7 +189,11 @@ struct Capture<'o> {
 type End = (Ended, Option<Error>);
 
 impl Capture<'_> {
-    fn until_the_end(mut self, node: String, tell: &impl Fn(&str)) -> Result<Outcome, Error> {
+    fn until_the_end(
+        mut self,
+        node: String,
+        tell: &impl Fn(&str),
+    ) -> Result<CaptureOutcome, Error> {
         let mut next_check = Instant::now() + CHECK_EVERY;
         let (ended, failure) = loop {
             if let Some(end) = self.round(tell) {
@@ -216,7 +220,7 @@ impl Capture<'_> {
             duration_ms: self.begun.0.elapsed().as_millis() as u64,
             ended,
         };
-        Ok(Outcome { summary, failure })
+        Ok(CaptureOutcome { summary, failure })
     }
 
     /// Takes and writes what there is, and sees whether that is enough.

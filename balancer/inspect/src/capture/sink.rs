@@ -7,7 +7,7 @@ use ringway_api::error::Error;
 
 use super::lines::Printer;
 use super::names::Interface;
-use super::options::{CaptureOptions, Target};
+use super::options::{CaptureOptions, CaptureTarget};
 use super::packet::Packet;
 use super::pcapng::{Pcapng, Totals};
 use crate::capture::output::{Output, OutputPieces, Stopped};
@@ -40,8 +40,8 @@ impl Sink {
         let mut sinks = Vec::new();
         if let Some(target) = &options.target {
             let outlet = match target {
-                Target::File(path) => Output::create(path, options.overwrite)?,
-                Target::Stdout => {
+                CaptureTarget::File(path) => Output::create(path, options.overwrite)?,
+                CaptureTarget::Stdout => {
                     refuse_terminal()?;
                     Output::stdout()?
                 }

@@ -15,7 +15,7 @@ use ringway_abi::FlowState;
 use ringway_api::error::Error;
 use ringway_kernel::is_udp;
 
-use super::{Flow, Names};
+use super::{Flow, FlowNames};
 
 /// Words that begin a term.
 const TERMS: [&str; 12] = [
@@ -112,7 +112,7 @@ impl Filter {
     ///
     /// # Errors
     /// It makes no sense, or no flow can ever fit it: where and what to write instead.
-    pub fn parse(text: &str, names: &Names) -> Result<Filter, Error> {
+    pub fn parse(text: &str, names: &FlowNames) -> Result<Filter, Error> {
         let mut reader = Reader { text, tokens: tokens(text), at: 0, names };
         let filter = reader.filter().map_err(|wrong| wrong.error(text))?;
         match filter.contradiction() {
@@ -125,7 +125,7 @@ impl Filter {
     }
 
     /// Whether it lets a flow through.
-    pub fn lets_through(&self, flow: &Flow, names: &Names) -> bool {
+    pub fn lets_through(&self, flow: &Flow, names: &FlowNames) -> bool {
         self.terms.iter().all(|term| term.test.fits(flow, names) != term.not)
     }
 
@@ -153,7 +153,7 @@ impl Filter {
 }
 
 impl Test {
-    fn fits(&self, flow: &Flow, names: &Names) -> bool {
+    fn fits(&self, flow: &Flow, names: &FlowNames) -> bool {
         let nat = flow.nat.as_ref();
         match self {
             Test::Udp(udp) => flow.udp() == *udp,
@@ -257,7 +257,7 @@ struct Reader<'t, 'n> {
     text: &'t str,
     tokens: Vec<Token<'t>>,
     at: usize,
-    names: &'n Names,
+    names: &'n FlowNames,
 }
 
 impl<'t> Reader<'t, '_> {

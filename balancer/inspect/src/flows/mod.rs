@@ -18,7 +18,7 @@ use serde::Serialize;
 
 use filter::Filter;
 
-pub use names::{Names, Row};
+pub use names::{FlowNames, Row};
 
 /// Name and version of the schema.
 pub const SCHEMA: &str = "ringway.flows/1";
@@ -26,7 +26,7 @@ pub const SCHEMA: &str = "ringway.flows/1";
 /// Buckets between two looks at the clock: a millisecond or so.
 const STRIDE: usize = 1 << 16;
 
-/// A live flow, by numbers; [`Names::row`] has it for people.
+/// A live flow, by numbers; [`FlowNames::row`] has it for people.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flow {
     /// Where it is in its life.
@@ -113,7 +113,7 @@ pub struct Progress {
 pub fn list<E: From<Error>>(
     view: &View,
     filter: &Filter,
-    names: &Names,
+    names: &FlowNames,
     mut progress: impl FnMut(Progress),
     mut visit: impl FnMut(&Flow) -> Result<(), E>,
 ) -> Result<Totals, E> {

@@ -12,7 +12,7 @@ use super::{Flow, Nat};
 
 /// Names of services, backends, addresses and interfaces, read once for a whole look.
 #[derive(Clone, Debug, Default)]
-pub struct Names {
+pub struct FlowNames {
     /// Keyed by id.
     pub(super) services: HashMap<u16, Service>,
     /// Keyed by reference.
@@ -64,14 +64,14 @@ pub struct Row<'a> {
     pub interface: Option<&'a str>,
 }
 
-impl Names {
+impl FlowNames {
     /// As they are now.
     ///
     /// # Errors
     /// The tables cannot be read.
-    pub fn read(view: &View) -> Result<Names, Error> {
-        let read = || -> ringway_kernel::Result<Names> {
-            let mut names = Names { sources: view.nat_addresses()?, ..Names::default() };
+    pub fn read(view: &View) -> Result<FlowNames, Error> {
+        let read = || -> ringway_kernel::Result<FlowNames> {
+            let mut names = FlowNames { sources: view.nat_addresses()?, ..FlowNames::default() };
             for service in view.services()? {
                 for backend in &service.backends {
                     let known = Backend { address: backend.address, service: service.id };

@@ -3,7 +3,7 @@
 use std::collections::BinaryHeap;
 use std::net::SocketAddr;
 
-use super::{Flow, Names};
+use super::{Flow, FlowNames};
 
 /// Sort key of flows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,7 +25,7 @@ pub const MOST: usize = 1_000_000;
 type Rank = (u128, u64);
 
 impl Key {
-    fn rank(self, flow: &Flow, names: &Names) -> Rank {
+    fn rank(self, flow: &Flow, names: &FlowNames) -> Rank {
         let number = |address: SocketAddr| match address.ip() {
             std::net::IpAddr::V4(ip) => (u128::from(ip.to_bits()), u64::from(address.port())),
             // All of IPv6 after all of IPv4.
@@ -85,7 +85,7 @@ impl First {
         First { key, reverse, limit, seen: 0, kept: BinaryHeap::new() }
     }
 
-    pub fn take(&mut self, flow: &Flow, names: &Names) {
+    pub fn take(&mut self, flow: &Flow, names: &FlowNames) {
         let (a, b) = self.key.rank(flow, names);
         let rank = if self.reverse { (!a, !b) } else { (a, b) };
         // What is alike stays in the order in which it came.
@@ -118,7 +118,7 @@ mod tests {
 
     #[test]
     fn the_first_of_many_in_both_directions() {
-        let names = Names::default();
+        let names = FlowNames::default();
         for (reverse, want) in [(false, [0, 1, 2]), (true, [999, 998, 997])] {
             let mut first = First::new(Key::Idle, reverse, 3);
             (0..1000).for_each(|n| first.take(&flow(n * 7919 % 1000), &names));

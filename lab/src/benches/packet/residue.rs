@@ -6,7 +6,7 @@ use std::thread;
 
 use ringway_filter::Filter;
 use ringway_kernel::GatewayOptions;
-use ringway_kernel::programs::capture::{MOST_BYTES, Session, Wanted};
+use ringway_kernel::programs::capture::{CaptureRequest, MOST_BYTES, Session};
 use rustix::mount::{MountPropagationFlags, mount_change};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 
@@ -65,7 +65,7 @@ fn on_own_gateway(bpffs: PathBuf) -> Result<Costs> {
     site.measure(&mut feeder, FLOWS, PACKETS / 8)?;
     let before = site.measure(&mut feeder, FLOWS, PACKETS)?;
     let all = Filter::compile("", MOST_BYTES).map_err(|error| Error::Tables(error.to_string()))?;
-    let wanted = Wanted {
+    let wanted = CaptureRequest {
         filter: &|surroundings| all.translate(surroundings),
         iface: None,
         verdicts: &[],

@@ -20,7 +20,7 @@ use ringway_kernel::XdpMode;
 use ringway_plan::tables::{Protocol, ServiceKey};
 
 use super::super::feed::{FlowRow, Flows, Reading};
-use super::super::model::Asked;
+use super::super::model::KeyRequest;
 use super::*;
 
 fn backend(n: u8, health: Health) -> Backend {
@@ -151,8 +151,12 @@ fn no_size_is_too_small() {
     assert!(low.starts_with("SERVICE") && low.lines().count() == 3, "{low}");
 }
 
-fn press(model: &mut Model, codes: &[KeyCode]) -> Asked {
-    codes.iter().map(|code| model.key(KeyEvent::from(*code), 5)).last().unwrap_or(Asked::Nothing)
+fn press(model: &mut Model, codes: &[KeyCode]) -> KeyRequest {
+    codes
+        .iter()
+        .map(|code| model.key(KeyEvent::from(*code), 5))
+        .last()
+        .unwrap_or(KeyRequest::Nothing)
 }
 
 fn first(model: &Model) -> String {
@@ -189,7 +193,7 @@ fn keys_sort_filter_scroll_and_pause() {
     press(&mut model, &[KeyCode::Char('/'), KeyCode::Char('D'), KeyCode::Char('o')]);
     assert!(screen(&model, 80, 24).contains("filter: Do_"));
     assert_eq!(model.rows().len(), 3, "not before Enter");
-    assert_eq!(press(&mut model, &[KeyCode::Enter]), Asked::Sample);
+    assert_eq!(press(&mut model, &[KeyCode::Enter]), KeyRequest::Sample);
     assert_eq!((model.rows().len(), first(&model)), (1, "10.0.0.3:80".to_owned()));
     press(&mut model, &[KeyCode::Esc]);
     assert_eq!(model.rows().len(), 3);
@@ -203,9 +207,9 @@ fn keys_sort_filter_scroll_and_pause() {
     model.take(Ok(Reading::default()));
     assert_eq!(model.rows().len(), 3, "paused");
     assert!(model.heading().health.contains("[paused]"));
-    assert_eq!(press(&mut model, &[KeyCode::Char(' ')]), Asked::Sample);
+    assert_eq!(press(&mut model, &[KeyCode::Char(' ')]), KeyRequest::Sample);
 
-    assert_eq!(press(&mut model, &[KeyCode::Tab]), Asked::Sample);
+    assert_eq!(press(&mut model, &[KeyCode::Tab]), KeyRequest::Sample);
     assert_eq!((model.view, model.flows_wanted()), (TopView::Interfaces, None));
     press(&mut model, &[KeyCode::Char('t'), KeyCode::Char('t')]);
     assert_eq!(model.flows_wanted(), Some(""));
@@ -213,7 +217,7 @@ fn keys_sort_filter_scroll_and_pause() {
     assert!(screen(&model, 80, 24).contains("column to sort by"));
     press(&mut model, &[KeyCode::Char('x')]);
     assert!(!model.help);
-    assert_eq!(press(&mut model, &[KeyCode::Char('q')]), Asked::End);
+    assert_eq!(press(&mut model, &[KeyCode::Char('q')]), KeyRequest::End);
 }
 
 #[test]

@@ -60,10 +60,10 @@ fn a_node_whose_start_is_not_complete_is_not_said_to_be_missing() {
 
 #[test]
 fn an_order_without_a_name_is_not_for_a_node_of_another_namespace() {
-    let target = Target {
+    let target = NodeTarget {
         guessed: true,
         enter_netns: Some("nsenter -t 7 -n".into()),
-        ..Target::new("gw1", Some("/no/such/socket".into()))
+        ..NodeTarget::new("gw1", Some("/no/such/socket".into()))
     };
     let refused = target.daemon().expect_err("not the one").to_string();
     assert!(refused.contains("gw1, is of another network namespace: nothing"), "{refused}");

@@ -8,10 +8,10 @@ use tracing::Level;
 use super::State;
 use super::effect::{Effect, LogLine};
 use crate::daemon::announce;
-use crate::daemon::background::Work;
+use crate::daemon::background::BackgroundWork;
 
 impl State {
-    pub(super) fn done(&mut self, work: Work, outcome: Result<(), Error>) {
+    pub(super) fn done(&mut self, work: BackgroundWork, outcome: Result<(), Error>) {
         let known = self.failed.remove(&work);
         let Err(error) = outcome else { return };
         if known.as_ref() != Some(&error) {
@@ -24,20 +24,24 @@ impl State {
     pub(super) fn work_again(&mut self) {
         let (ours, kept) = (announce::ours(&self.reload.config), &self.tables.neighbours);
         self.failed.retain(|work, _| match work {
-            Work::Announce(_, address) => ours.contains(address),
-            Work::Release(ifindex, address) => !kept.contains(&(*ifindex, *address)),
+            BackgroundWork::Announce(_, address) => ours.contains(address),
+            BackgroundWork::Release(ifindex, address) => !kept.contains(&(*ifindex, *address)),
             _ => true,
         });
         let mut unannounced: BTreeMap<u32, BTreeSet<_>> = BTreeMap::new();
         let mut unreleased = Vec::new();
         for work in self.failed.keys() {
             match *work {
-                Work::Announce(slot, address) => {
+                BackgroundWork::Announce(slot, address) => {
                     unannounced.entry(slot).or_default().insert(address);
                 }
-                Work::ReceiveSolicitations => self.effects.push(Effect::ReceiveSolicitations),
-                Work::Release(ifindex, address) => unreleased.push((ifindex, address)),
-                Work::ReadTraffic | Work::ReadCounters | Work::ReadTables => {}
+                BackgroundWork::ReceiveSolicitations => {
+                    self.effects.push(Effect::ReceiveSolicitations)
+                }
+                BackgroundWork::Release(ifindex, address) => unreleased.push((ifindex, address)),
+                BackgroundWork::ReadTraffic
+                | BackgroundWork::ReadCounters
+                | BackgroundWork::ReadTables => {}
             }
         }
         if !unreleased.is_empty() {
@@ -53,20 +57,20 @@ impl State {
     }
 }
 
-fn failure(work: Work, error: &Error) -> LogLine {
+fn failure(work: BackgroundWork, error: &Error) -> LogLine {
     let (level, text) = match work {
-        Work::Announce(..) => (Level::WARN, "not announced"),
-        Work::ReceiveSolicitations => (
+        BackgroundWork::Announce(..) => (Level::WARN, "not announced"),
+        BackgroundWork::ReceiveSolicitations => (
             Level::WARN,
             "neighbour solicitations for announced IPv6 addresses may not be received",
         ),
-        Work::Release(..) => (Level::WARN, "neighbour not released"),
-        Work::ReadTraffic => (Level::DEBUG, "traffic not read"),
-        Work::ReadCounters => (Level::DEBUG, "counters not read"),
-        Work::ReadTables => (Level::DEBUG, "flows not counted"),
+        BackgroundWork::Release(..) => (Level::WARN, "neighbour not released"),
+        BackgroundWork::ReadTraffic => (Level::DEBUG, "traffic not read"),
+        BackgroundWork::ReadCounters => (Level::DEBUG, "counters not read"),
+        BackgroundWork::ReadTables => (Level::DEBUG, "flows not counted"),
     };
     let address = match work {
-        Work::Announce(_, address) | Work::Release(_, address) => Some(address),
+        BackgroundWork::Announce(_, address) | BackgroundWork::Release(_, address) => Some(address),
         _ => None,
     };
     LogLine { address, error: Some(error.to_string()), ..LogLine::new(level, text) }

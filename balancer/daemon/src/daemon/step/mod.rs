@@ -22,7 +22,7 @@ use ringway_kernel::Interface;
 
 use crate::backends::BackendSet;
 use crate::commit_confirm::Confirm;
-use crate::daemon::background::{BackgroundEvent, Work};
+use crate::daemon::background::{BackgroundEvent, BackgroundWork};
 use crate::daemon::config_loader::LoadResult;
 use crate::daemon::datapath_thread::DatapathEvent;
 use crate::daemon::netlink_watch::Found;
@@ -62,7 +62,7 @@ pub(super) enum Event {
     /// The state was posted, with this survey beside it.
     Posted(Survey),
     /// A check has a result.
-    Checked(health::Event),
+    Checked(health::CheckEvent),
     /// The kernel's network has changed: the ways are to be looked up.
     NetworkChanged,
     /// The ways were looked up.
@@ -95,7 +95,7 @@ pub(super) struct State {
     /// The time of this step.
     at: Moment,
     /// Work on other threads that could not be done.
-    failed: BTreeMap<Work, Error>,
+    failed: BTreeMap<BackgroundWork, Error>,
     effects: Effects,
 }
 

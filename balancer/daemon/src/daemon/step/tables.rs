@@ -83,7 +83,7 @@ impl Tables {
 
 impl State {
     /// A check has a new result.
-    pub(super) fn checked(&mut self, event: &health::Event) {
+    pub(super) fn checked(&mut self, event: &health::CheckEvent) {
         if let (Health::Down, Some(backend)) =
             (event.health, self.tables.backend_set.address(event))
         {

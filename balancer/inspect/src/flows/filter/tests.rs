@@ -4,8 +4,8 @@ use super::super::Nat;
 use super::super::names::{Backend, Service};
 use super::*;
 
-fn names() -> Names {
-    let mut names = Names::default();
+fn names() -> FlowNames {
+    let mut names = FlowNames::default();
     let service = |name: &str| Service {
         name: name.to_owned(),
         address: "203.0.113.10".parse().expect("address"),

@@ -22,7 +22,7 @@ use super::super::{Effect, Event, FIRST_RESULTS, Judge, Moment, Reload, State, S
 use crate::backends::BackendSet;
 use crate::commit_confirm::Confirm;
 use crate::daemon::announce;
-use crate::daemon::background::{BackgroundEvent, Work};
+use crate::daemon::background::{BackgroundEvent, BackgroundWork};
 use crate::daemon::datapath_thread::{Attachments, DatapathCommand, DatapathEvent};
 use crate::daemon::load::{Loaded, Refusal};
 use crate::daemon::netlink_watch::Found;
@@ -103,7 +103,7 @@ pub(super) struct World {
     writes: VecDeque<(u64, Overrides)>,
     leading: bool,
     looking: bool,
-    background: VecDeque<Work>,
+    background: VecDeque<BackgroundWork>,
     /// What was done of that which must be: addresses by slot, and what asks for them.
     announced: BTreeSet<(u32, IpAddr)>,
     solicited: bool,
@@ -266,18 +266,20 @@ impl World {
             Effect::LookUpWays(..) => self.looking = true,
             Effect::Announce(addresses, interfaces) => {
                 let places = interfaces.iter().flat_map(|one| {
-                    addresses.iter().map(|address| Work::Announce(one.slot, *address))
+                    addresses.iter().map(|address| BackgroundWork::Announce(one.slot, *address))
                 });
                 self.background.extend(places);
             }
-            Effect::ReceiveSolicitations => self.background.push_back(Work::ReceiveSolicitations),
+            Effect::ReceiveSolicitations => {
+                self.background.push_back(BackgroundWork::ReceiveSolicitations)
+            }
             Effect::Release(next_hops) => {
-                let release = |(ifindex, address)| Work::Release(ifindex, address);
+                let release = |(ifindex, address)| BackgroundWork::Release(ifindex, address);
                 self.background.extend(next_hops.into_iter().map(release));
             }
-            Effect::ReadTraffic => self.background.push_back(Work::ReadTraffic),
-            Effect::ReadCounters(_) => self.background.push_back(Work::ReadCounters),
-            Effect::ReadTables => self.background.push_back(Work::ReadTables),
+            Effect::ReadTraffic => self.background.push_back(BackgroundWork::ReadTraffic),
+            Effect::ReadCounters(_) => self.background.push_back(BackgroundWork::ReadCounters),
+            Effect::ReadTables => self.background.push_back(BackgroundWork::ReadTables),
             Effect::Survey => {
                 let idle = self.readings.is_empty() && self.writes.is_empty();
                 let unknown = self.trouble || !self.state.reload.recalled;
@@ -416,14 +418,14 @@ impl World {
         self.event(Event::Background(BackgroundEvent::Done(done)));
     }
 
-    fn work_done(&mut self, work: Work, good: bool) -> bool {
+    fn work_done(&mut self, work: BackgroundWork, good: bool) -> bool {
         match work {
-            Work::Announce(slot, address) => {
+            BackgroundWork::Announce(slot, address) => {
                 let sent = good && self.there.contains(&slot);
                 self.announced.extend(sent.then_some((slot, address)));
                 sent
             }
-            Work::ReceiveSolicitations => {
+            BackgroundWork::ReceiveSolicitations => {
                 self.solicited = good;
                 good
             }
@@ -528,7 +530,7 @@ impl World {
         ids.extend(next.unwrap_or_default());
         let (id, at) = (ids[backend % ids.len()], SystemTime::UNIX_EPOCH);
         let health = if up { Health::Up } else { Health::Down };
-        self.event(Event::Checked(health::Event { id, health, at, reason: None }));
+        self.event(Event::Checked(health::CheckEvent { id, health, at, reason: None }));
     }
 
     /// Somebody asks for a change; he waits while another is on its way.
