@@ -105,7 +105,7 @@ impl XdpLink {
         unsafe { bpf(LINK_DETACH, &number(self.as_fd())) }.map(drop)
     }
 
-    /// How it is now.
+    /// Its present state.
     ///
     /// # Errors
     /// The kernel's: it is no attachment.

@@ -19,7 +19,7 @@ pub struct Queue {
     pub native: bool,
     /// The driver puts packets into the program's memory itself.
     pub zero_copy: bool,
-    /// That it is generic, or copied, is what was asked for.
+    /// The user asked for generic mode, or for copies.
     pub chosen: bool,
     /// The driver is to work within the program's calls.
     pub busy_poll: bool,
@@ -277,7 +277,7 @@ mod tests {
 
     use super::*;
 
-    /// Of which features, then the interface, then files are changed.
+    /// A machine whose features, interface and files a test changes.
     #[derive(Clone)]
     struct Seen {
         one: Interface,

@@ -53,7 +53,7 @@ pub struct Facts {
 }
 
 impl Facts {
-    /// Of what was collected.
+    /// Facts of a collection.
     pub fn new(collection: &Collection, profile: Option<Profile>) -> Self {
         let Collection { before, after, seconds, .. } = collection.clone();
         let host = after.host();
@@ -75,7 +75,7 @@ impl Facts {
         }
     }
 
-    /// Of what is known already: a few files, and what netlink said.
+    /// Facts that the caller has already: a few files, and netlink's answers.
     pub fn known(files: Sample, network: Network, features: BTreeMap<u32, XdpFeatures>) -> Self {
         let collection = Collection { after: files, ..Collection::default() };
         let facts = Self::new(&collection, Some(Profile::Balancer));

@@ -215,7 +215,7 @@ fn put_known<T: serde::Serialize>(
     }
 }
 
-/// One file. That there is none is said by its absence.
+/// Adds one file; one that does not exist stays absent.
 fn file(sample: &mut Sample, path: &str) {
     match Source::Live.read_if_there(path) {
         Ok(Some(text)) => sample.put(path, text),

@@ -73,7 +73,7 @@ pub struct ReversibleFix {
 pub struct Outcome {
     /// An interface, a socket; `this machine`.
     pub subject: String,
-    /// How it came out.
+    /// The severity of the finding.
     pub severity: Severity,
     /// The finding, in one sentence.
     pub found: String,

@@ -144,7 +144,7 @@ fn settle(findings: &mut [Finding]) {
 const SEES_THE_CAUSE: [(&str, Option<&str>); 2] =
     [("far-below-default", None), ("tcp-syncookies", Some("syn-queue"))];
 
-/// One cause is one finding: what would change nothing that its symptom does not is told there.
+/// One cause is one finding: a cause whose changes its symptom has, too, is told with the symptom.
 fn folded(findings: Vec<Finding>) -> Vec<Finding> {
     let (causes, mut kept): (Vec<Finding>, Vec<Finding>) =
         findings.into_iter().partition(|one| one.is_symptom() && sees(one, None));

@@ -246,7 +246,7 @@ mod tests {
     fn every_number_is_a_check() {
         let missing: Vec<u8> =
             (1..=79).filter(|number| ALL.iter().all(|one| one.number != *number)).collect();
-        // That a line of softnet_stat is not its processor is seen to by `Facts`.
+        // `Facts` sees to it that a line of softnet_stat is not taken for its processor.
         assert_eq!(missing, [25]);
     }
 

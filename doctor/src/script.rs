@@ -16,7 +16,7 @@ pub struct Scripts {
     pub commands: usize,
 }
 
-/// Of what a report says to change, for where it was looked at.
+/// Scripts of the changes that a report proposes, for the machine that it is about.
 pub fn scripts(report: &Report, origin: &Origin) -> Scripts {
     let head = |what: &str| format!("#!/bin/sh\n# {what}\n{}{RUN}", place(origin));
     let mut fix = head("Fixes that `ringway doctor` found. Read it before you run it.");
@@ -163,7 +163,7 @@ mod tests {
         ] {
             let scripts = scripts(&report, &origin);
             for script in [scripts.fix, scripts.undo] {
-                // Nothing is changed here: what it would run is said.
+                // Nothing is changed here: the script prints its commands.
                 let script = script.replace("    sh -c \"$1\" ||", "    true ||");
                 let said = |more: &[&str]| {
                     let mut sh = std::process::Command::new("sh");

@@ -19,7 +19,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Of which nothing is known.
+    /// A machine of which nothing is known.
     pub fn unknown() -> Self {
         Self { collection: Collection { seconds: 2.0, ..Collection::default() }, profile: None }
     }

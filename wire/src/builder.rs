@@ -171,7 +171,7 @@ impl<'a> Builder<'a> {
         self.buffer.get(self.packet.clone()).unwrap_or_default()
     }
 
-    /// Where it lies in the buffer.
+    /// Its place in the buffer.
     #[inline]
     pub fn range(&self) -> Range<usize> {
         self.packet.clone()

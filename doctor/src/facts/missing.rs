@@ -64,7 +64,7 @@ fn is_another(host: &Host) -> bool {
     host.source().exists("/proc/sys/net/core/somaxconn") && !host.first_network_namespace()
 }
 
-/// That a path is not in a sample, and why.
+/// A path is not in a sample: the reason.
 pub(super) fn missing(sample: &Sample, path: &str, otherwise: &str) -> Unknown {
     let why = sample.why_not(path).or_else(|| cause(&sample.host(), path)).unwrap_or(otherwise);
     Unknown(format!("{}: {why}", shown(path)))
@@ -158,7 +158,7 @@ mod tests {
         assert_eq!(fix(&Machine::healthy(), key), "sysctl -w net.core.rmem_max=9");
         assert_eq!(fix(&other, key), "nsenter --target 1 --net sysctl -w net.core.rmem_max=9");
         assert_eq!(fix(&other, "net/core/somaxconn"), "sysctl -w net.core.somaxconn=9");
-        // Of which it is not known which namespace it is.
+        // A machine whose namespace is not known.
         let little = other.remove("/proc/sys/net/core/somaxconn");
         assert_eq!(fix(&little, key), "sysctl -w net.core.rmem_max=9");
     }

@@ -18,7 +18,7 @@ pub struct Irq {
     pub name: String,
     /// How often it came between the samples, on whichever processor.
     pub delta: u64,
-    /// Where it may come.
+    /// The processors where it may come.
     pub cpus: Vec<u32>,
 }
 
@@ -64,7 +64,7 @@ impl Facts {
         let found = lines.map(|(number, name, total)| {
             let was = before.lines().filter_map(irq).find(|(n, ..)| *n == number);
             let delta = total.saturating_sub(was.map_or(total, |(.., was)| was));
-            // Where it really comes is the second; some lack it.
+            // The second file tells where it really comes; some lack it.
             let where_to =
                 |which: &str| self.text(&format!("/proc/irq/{number}/{which}_affinity_list"));
             let list = where_to("effective").ok().filter(|list| !list.is_empty());

@@ -5,13 +5,13 @@ use std::net::IpAddr;
 
 use crate::Sample;
 
-/// Where it is in a sample: an address of this host, or null.
+/// Its path in a sample. It holds an address of this host, or null.
 pub const SESSION: &str = "/tools/session.json";
 /// Parents that are asked.
 const MOST: usize = 32;
 
-/// sshd tells its children. sudo takes it away from its own, so parents are asked, too. The
-/// client's address, which is told beside it, is nobody's business.
+/// sshd puts it into the environment of its children. sudo removes it from that of its own, so
+/// parents are read, too. The client's address beside it is left out.
 pub fn add(sample: &mut Sample) {
     let mut pid = std::process::id();
     let (mut found, mut unread) = (None, false);

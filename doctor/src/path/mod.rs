@@ -29,7 +29,7 @@ pub use queues::{Processor, Queue};
 pub use steps::{RECEIVE, SEND, Shown, Step};
 pub use upper_devices::Upper;
 
-/// Where it is in a sample.
+/// Its path in a sample.
 pub const TRACE: &str = "/trace/packets.json";
 
 /// Everything that was seen in a network namespace.
@@ -93,7 +93,6 @@ pub struct Reached {
     pub step: Step,
     /// Packets that reached it; absent where that is not known.
     pub packets: Option<u64>,
-    /// Of what these are.
     pub scope: Scope,
     /// Lost at it: the sum of what is counted below.
     pub lost: u64,

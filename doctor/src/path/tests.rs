@@ -70,7 +70,7 @@ fn everything_is_accounted_for() {
     assert_eq!((passed_on, delivered, rest), (Some(200), Some(605), Some(0)), "{path:#?}");
     let by_step = [Step::Ring, Step::Ip, Step::Protocol, Step::Socket].map(|s| lost_at(&path, s));
     assert_eq!(by_step, [10, 30, 100, 50]);
-    // A copy for a tap is told, and no packet.
+    // A copy for a tap is reported, and is no packet.
     assert_eq!(lost_at(&path, Step::Copy), 0);
     assert!(path.steps.iter().any(|one| one.step == Step::Copy && one.losses[0].packets == 7));
 }

@@ -75,10 +75,10 @@ fn by_counters(facts: &Facts, rules: usize, sum: u64, mut grown: Vec<(&Dropping,
 fn uncounted(facts: &Facts, places: &[String], counted: u64) -> Result<Outcome, Unknown> {
     const SUBJECT: &str = "rules without a counter";
     let [received, lost] = lost_in_ip(facts)?;
-    // Some of these may be of other hooks: then too little is told, and never too much.
+    // Some of these may be of other hooks: then the figure is too small, and never too large.
     let lost = lost.saturating_sub(counted);
     let shown = places.iter().take(NAMED).cloned().collect::<Vec<_>>().join("; ");
-    // That none is lost by IP says nothing of other hooks: of output, of a bridge, of a device.
+    // IP without a loss does not clear other hooks: of output, of a bridge, of a device.
     if lost < FEW || lost * 100 < received {
         let why = format!(
             "{} rules and policies drop without a counter ({shown}); what they drop only `ringway doctor --path \

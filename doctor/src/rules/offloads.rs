@@ -132,7 +132,7 @@ fn pair(facts: &Facts, one: &Interface) -> Result<Outcome, Unknown> {
     Ok(outcome.or_ok(format!("checksums are finished, and it polls: it has {by}")))
 }
 
-/// Of what is in another namespace, the kernel tells in this one only whether it polls.
+/// Of a far end in another namespace, the kernel tells here only whether it polls.
 fn elsewhere(facts: &Facts, one: &Interface, far: &FarEnd) -> Outcome {
     let name = &one.link.name;
     let far_end = format!("the far end of {name}, in another network namespace,");

@@ -103,7 +103,7 @@ impl Ipv6 {
 pub struct Fragment {
     /// The same in all fragments of one packet; IPv4 has 16 bits of it.
     pub identification: u32,
-    /// Where it begins in its packet, in bytes: a multiple of eight.
+    /// Its offset in its packet, in bytes: a multiple of eight.
     pub offset: usize,
     /// Whether more fragments follow.
     pub more: bool,

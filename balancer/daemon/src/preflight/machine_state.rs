@@ -81,7 +81,7 @@ pub struct MachineState {
 pub struct Answerer {
     /// The interface by which the answer came.
     pub interface: String,
-    /// Where it came from.
+    /// The sender.
     pub mac: Mac,
 }
 

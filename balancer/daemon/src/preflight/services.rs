@@ -138,7 +138,7 @@ fn way(
     }
     let out = facts.link_name(path.ifindex);
     if !facts.has_ours(config) {
-        // That is the fault, which its interfaces tell.
+        // The findings about its interfaces name that fault.
         return;
     }
     let ours = |link: &&Link| config.node.interfaces.iter().any(|name| **name == link.name);
