@@ -95,13 +95,14 @@ fn copies(queue: &Queue, facts: &Facts, one: &Interface) -> Outcome {
         }
         (false, Some(features)) if features.native() => {
             let said = format!("generic and copied, though driver {driver} has native XDP");
-            let advice = "write `,native` behind the port: what is in its way is said then";
+            let advice = "write `,native` behind the port: the engine then says what prevents it";
             Outcome::warn(name, said).advice(advice)
         }
         (false, _) => Outcome::ok(name, "generic: copied, and behind the driver"),
         (true, Some(features)) if features.zero_copy() => {
             let said = format!("copied, though driver {driver} has zero-copy");
-            let advice = "write `,zero-copy` behind the port: what is in its way is said then";
+            let advice =
+                "write `,zero-copy` behind the port: the engine then says what prevents it";
             Outcome::warn(name, said).advice(advice)
         }
         (true, Some(_)) => Outcome::ok(name, format!("copied: driver {driver} has no zero-copy")),

@@ -211,7 +211,7 @@ pub enum Error {
     CaptureBusy { node: String },
     /// Something lies where captures are, and none has put it there.
     #[error(
-        "not Ringway's: {0}; somebody with the daemon's rights has put that there: find out who, then: rm -r {0}",
+        "not Ringway's: {0}; a process with the daemon's rights has put that there: find out which, then: rm -r {0}",
         paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(" ")
     )]
     CaptureForeign { paths: Vec<PathBuf> },

@@ -136,8 +136,8 @@ pub struct CheckArgs {
 /// `ringway status`
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Exit code 3 when something is wrong, or no daemon runs or answers within two seconds: then it is told what \
-    the tables say. 0 also when degraded: every service is \
+    after_help = "Exit code 3 when something is wrong, or no daemon runs or answers within two seconds: then the \
+    output comes from the pinned tables. 0 also when degraded: every service is \
     served, but not every backend gets traffic.\n\n`flows now` counts half-open and unanswered \
     flows, too; the line below the tables tells them apart.\n\nExamples:\n  \
     ringway status\n  ringway status --all\n  ringway status --ledger -o json\n  ringway status --memory\n  ringway status --ready"

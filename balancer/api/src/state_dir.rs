@@ -136,7 +136,7 @@ impl StateDir {
         let wrong = |error| {
             Error::failed(
                 format!("{} cannot be understood: {error}", path.display()),
-                "mend it, or remove it to begin without what it says",
+                "correct it, or delete it to start without its contents",
             )
         };
         let written: Schema = serde_json::from_slice(&text).map_err(wrong)?;
@@ -224,7 +224,7 @@ impl StateDir {
             return Err(Error::failed(
                 format!(
                     "state directory {shown} belongs to user {}, not to the daemon's user {me} or \
-                     root: what it says is not trusted, and nothing is kept",
+                     root: its contents are ignored, and nothing is kept",
                     found.uid()
                 ),
                 format!("chown {me} {shown}, or name another directory with state in [node]"),
@@ -233,8 +233,8 @@ impl StateDir {
         if found.mode() & 0o002 != 0 {
             return Err(Error::failed(
                 format!(
-                    "state directory {shown} can be written by everybody: what it says is not \
-                     trusted, and nothing is kept"
+                    "state directory {shown} can be written by everybody: its contents are ignored, \
+                     and nothing is kept"
                 ),
                 format!("chmod o-w {shown}"),
             ));

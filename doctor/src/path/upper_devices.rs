@@ -86,7 +86,7 @@ pub(super) fn notes(samples: &Samples) -> Vec<String> {
     if !ports.is_empty() {
         let names: Vec<&str> = ports.iter().map(|port| port.link.name.as_str()).collect();
         notes.push(format!(
-            "its packets come in by its ports, whose paths lead here: {}",
+            "its packets arrive at its ports: {}; ask for the path of one of them",
             names.join(", ")
         ));
     }

@@ -56,7 +56,7 @@ fn conntrack_buckets(facts: &Facts) -> Looked {
     Outcome::warn(MACHINE, said)
         .saw("/proc/sys/net/netfilter/nf_conntrack_count", count)
         .sets(facts.set(BUCKETS, (count as u64).next_power_of_two() as i64)?)
-        .advice("in the machine's first network namespace, of which it is")
+        .advice("set it in the machine's first network namespace, which owns it")
         .into()
 }
 

@@ -12,8 +12,8 @@ use super::OutputArgs;
 #[derive(Debug, Args)]
 #[command(
     after_help = "Looks at the network namespace that it runs in, twice, since much shows in counters alone, and changes \
-    nothing. What cannot be read is unknown, never ok; as root more is known. Exit code 3 when something is crit: a limit \
-    or a fault turns clients away, or is about to; what is merely lost or slower is warn.\n\nA collection holds, beside settings and counters, what \
+    nothing. What cannot be read is unknown, never ok; root sees more. Exit code 3 when something is crit: a limit \
+    or a fault turns clients away, or is about to. warn: packets are lost, or the machine is slower.\n\nA collection holds, beside settings and counters, what \
     not everybody may see: addresses, neighbours, sockets, rules of nftables, mounts, names of processes, the kernel's command \
     line. --collect lists it. Read it before you send it.\n\nExamples:\n  ringway doctor\n  \
     ringway doctor --explain listen-overflows\n  ringway doctor --only listen-overflows,79 --interval 10\n  \

@@ -181,8 +181,8 @@ impl Late<'_> {
         let what = &self.error.what;
         ProblemKind::DaemonSilent.problem(
             format!(
-                "the daemon (process {pid}) does not answer ({what}), {means}; nobody checks the backends; this \
-                 is what the pins tell"
+                "the daemon (process {pid}) does not answer ({what}), {means}; backends are not checked; this \
+                 output comes from the pinned tables"
             ),
             remedy,
         )
@@ -202,19 +202,19 @@ fn problems(
     let pid = status.daemon.pid.unwrap_or_default();
     let mut problems = vec![match (status.daemon.running, late) {
         (true, _) if status.daemon.pid.is_none() => ProblemKind::Starting.problem(
-            format!("a daemon is starting{doing} and does not answer yet; this is what the pins tell"),
+            format!("a daemon is starting{doing} and does not answer yet; this output comes from the pinned tables"),
             "ask again in a moment",
         ),
         (true, Some(late)) => late.problem(pid),
         (false, _) => ProblemKind::DaemonNotRunning.problem(
-            format!("daemon not running since {since}: nobody checks the backends"),
+            format!("daemon not running since {since}: backends are not checked"),
             "start it again (`systemctl start ringway`, or `ringway run` as it was started); it takes over \
              without losing a packet",
         ),
         (true, None) => ProblemKind::DaemonSilent.problem(
             format!(
                 "the daemon (process {pid}) was not asked: its API socket is not known, or does \
-                 not answer; this is what the pins tell"
+                 not answer; this output comes from the pinned tables"
             ),
             format!(
                 "name its configuration with -c FILE, as it was started; if it hangs: {}",

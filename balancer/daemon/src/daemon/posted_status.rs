@@ -89,7 +89,7 @@ impl Daemon {
 /// A check's authorities, as they were read before, hold as long as this daemon runs.
 fn authorities_lost(why: &str) -> Problem {
     ProblemKind::AuthoritiesLost.problem(
-        format!("{why}; checks go by what it said before, and the next start would be refused"),
+        format!("{why}; checks use the previous contents, and the daemon cannot start again without the file"),
         "put the file back: it is read again by itself; or write another ca_file, then `ringway reload`",
     )
 }

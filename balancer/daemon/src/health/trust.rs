@@ -20,7 +20,7 @@ use tokio_rustls::rustls::{
     ClientConfig, DigitallySignedStruct, Error as TlsError, RootCertStore, SignatureScheme,
 };
 
-/// A look at a file that is known already may take this long; what it said before holds meanwhile.
+/// A look at a file that is known already may take this long; its previous contents hold meanwhile.
 const PATIENCE: Duration = Duration::from_millis(250);
 
 /// Where distributions keep the authorities of the machine: Debian, Fedora, SUSE.
@@ -111,7 +111,7 @@ fn read(all: &Mutex<HashMap<Key, Known>>, check: &TlsCheck) -> Result<Arc<Client
             // A file that is being replaced must not take the backends down.
             (Err(error), Some(known)) => {
                 if known.version.take().is_some() {
-                    tracing::warn!("{error}; what it said before holds");
+                    tracing::warn!("{error}; its previous contents hold");
                 }
                 known.lost = Some(error);
                 return Ok(known.config.clone());

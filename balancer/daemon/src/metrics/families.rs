@@ -62,7 +62,7 @@ families! {
     KEPT = Gauge "ringway_backend_kept" ["service", "protocol", "backend"] "1 while its checks fail and its established TCP connections go on.";
     SERVING = Gauge "ringway_backend_serving" ["service", "protocol", "backend"] "1 while the backend gets new flows.";
     WEIGHT = Gauge "ringway_backend_weight" ["service", "protocol", "backend"] "Weight in force; 0 when drained.";
-    SINCE = Gauge "ringway_backend_health_since_timestamp_seconds" ["service", "protocol", "backend"] "Since when its health is what it is, seconds since 1970; 0 before the first result.";
+    SINCE = Gauge "ringway_backend_health_since_timestamp_seconds" ["service", "protocol", "backend"] "Time of the last change of its health, seconds since 1970; 0 before the first result.";
     FLOWS = Counter "ringway_backend_flows_total" ["service", "protocol", "backend"] "Flows begun.";
     PACKETS = Counter "ringway_backend_packets_total" ["service", "protocol", "backend", "direction"] "Packets, as ringway_service_packets_total.";
     BYTES = Counter "ringway_backend_bytes_total" ["service", "protocol", "backend", "direction"] "Bytes of these packets, as they came in.";

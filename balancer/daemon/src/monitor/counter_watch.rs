@@ -237,12 +237,12 @@ fn stopped(name: &str, Stopped { since, usual_pps }: Stopped, now: Option<Instan
     ProblemKind::TrafficStopped.of_interface(
         name,
         format!(
-            "{name}: {usual_pps:.0} packets a second came steadily, and hardly one in the last {seconds} s: \
+            "{name}: received {usual_pps:.0} packets a second, and almost none in the last {seconds} s: \
              routers may send them elsewhere, or the link in front is broken"
         ),
         format!(
             "ip -s link show dev {name}; who announces the service addresses, and where do the routers \
-             send them? If it was meant to end: this goes by itself in {} min, or when packets come again",
+             send them? If the traffic ended on purpose: this clears in {} min, or when packets come again",
             FORGOTTEN.as_secs().saturating_sub(seconds).div_ceil(60)
         ),
     )

@@ -181,7 +181,7 @@ fn problem(service: &str, silent: Silent) -> Problem {
     ProblemKind::NoReplies.of_service(
         service,
         format!(
-            "service {service}: requests go out, nothing comes back: {} flows, {} packets, 0 replies",
+            "service {service}: requests are forwarded, but no backend replies: {} flows, {} packets, 0 replies",
             silent.flows, silent.packets
         ),
         "`ringway check --host`; usual causes: the far end of a veth pair without GRO (there: \

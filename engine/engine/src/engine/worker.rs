@@ -103,11 +103,7 @@ impl WorkerAudit {
 impl std::fmt::Display for WorkerAudit {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (lost, difference) = (self.lost_frames, self.difference_packets);
-        write!(
-            f,
-            "{}; held by nobody {lost} frames; packets come less gone {difference}",
-            self.frames
-        )
+        write!(f, "{}; {lost} frames lost; {difference} packets unaccounted for", self.frames)
     }
 }
 

@@ -61,8 +61,8 @@ impl Inheritance {
         let (said, recorded) = (u64::from(free), share.free.len() as u64);
         if [counted, recorded, held] != [said, said, 0] {
             return Err(format!(
-                "{said} frames are said to be free, {recorded} by the records, {counted} by the \
-                 counters, which have {held} in packets"
+                "the predecessor reports {said} free frames; its records show {recorded}, its \
+                 counters {counted}, and {held} in packets"
             ));
         }
         Ok(share)

@@ -233,8 +233,8 @@ impl Figures for KernelPathFigures {
              samples,"
                 .to_owned(),
             format!(
-                "one every {} ms; ~: fewer than {FEW_SAMPLES}, so that the parts are a guess, their sum is not. What polls takes a whole \
-                 processor, whatever comes.",
+                "one every {} ms; ~: fewer than {FEW_SAMPLES}, so that the parts are a guess, their sum is not. A thread that polls \
+                 takes a whole processor at any rate.",
                 ms(self.resolution.split_ns)
             ),
             format!(

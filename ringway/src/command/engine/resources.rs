@@ -128,7 +128,7 @@ pub fn say(work: &WorkArgs, engine: &Engine) {
     let state = if obtained.as_asked() { "ok" } else { "warn" };
     let (frames, bytes, room) = (umem.frames(), umem.chunk().bytes(), umem.room());
     exit::say(format_args!(
-        "{state}: memory: {frames} frames of {bytes} bytes, of which a packet that arrives may have {room}: {obtained}"
+        "{state}: memory: {frames} frames of {bytes} bytes, of which a received packet can use {room}: {obtained}"
     ));
     if let Some(micros) = work.busy_poll {
         exit::say(format_args!("ok: polling: up to {micros} µs and {BUDGET} packets a call"));

@@ -84,12 +84,13 @@ mod tests {
     #[test]
     fn one_remedy_is_one_line_however_many_have_it() {
         let silent = |n: u32| {
-            let error = format!("service s{n}: requests go out, nothing comes back: {n} flows");
+            let error =
+                format!("service s{n}: requests are forwarded, but no backend replies: {n} flows");
             ProblemKind::NoReplies.of_service(&format!("s{n}"), error, "ringway check --host")
         };
         let all: Vec<Problem> = (0..12).map(silent).collect();
         let want = [
-            "problem: service s0: requests go out, nothing comes back: 0 flows; \
+            "problem: service s0: requests are forwarded, but no backend replies: 0 flows; \
              also service s1, service s2, service s3 and 8 more",
             "  to do: ringway check --host",
         ];

@@ -447,9 +447,7 @@ fn memory_and_modes() -> Result<()> {
     let words = [&words.concat()[..], &["--huge-pages", "1GiB"]].concat();
     let engine = start(&ours, &words)?;
     let log = engine.log();
-    ensure!(
-        log.contains("4096 frames of 4096 bytes, of which a packet that arrives may have 3712")
-    );
+    ensure!(log.contains("4096 frames of 4096 bytes, of which a received packet can use 3712"));
     let free = fs::read_to_string("/sys/kernel/mm/hugepages/hugepages-1048576kB/free_hugepages");
     let had = if free.is_ok_and(|free| free.trim() != "0") {
         "in pages of 1 GiB"

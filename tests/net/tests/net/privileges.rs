@@ -405,7 +405,7 @@ fn planted_links_are_refused() -> Result<()> {
     ] {
         as_user(planted)?;
         let ran = machine.ringway(&capture)?;
-        let said = format!("not Ringway's: {named}; somebody with the daemon's rights");
+        let said = format!("not Ringway's: {named}; a process with the daemon's rights");
         ensure!(ran.code == 1 && ran.err.contains(&said), "{planted}: {}", ran.said());
         untouched().context(planted)?;
     }

@@ -118,7 +118,7 @@ fn requests_go_out_and_nothing_comes_back() -> Result<()> {
         ensure!(!answered, "the test's trap does not hold");
     }
     let status = gateway.wait_status("silence noticed", |status| {
-        status["healthy"] == false && said(&status["problems"], "nothing comes back")
+        status["healthy"] == false && said(&status["problems"], "no backend replies")
     })?;
     ensure!(said(&status["problems"], "ringway check --host"), "{status}");
     backend.ip("neigh del 10.2.0.1 dev eth0\n")?;

@@ -294,7 +294,7 @@ impl Attachment {
                         true => {
                             "restart the daemon (no packet is lost): it puts its own program back"
                         }
-                        false => "take it off as said: ours is attached again by itself",
+                        false => "detach that program; Ringway then attaches its own again",
                     },
                 )),
             }
@@ -505,7 +505,7 @@ fn why(asked: Option<XdpMode>, attached: &Attached, without_native: Option<&str>
             format!("auto: native XDP cannot send to {other}")
         }
         (None, None, None) if attached.taken_over => {
-            "as it was before; xdp_mode or `ringway detach` changes it".into()
+            "kept from the previous daemon; xdp_mode or `ringway detach` changes it".into()
         }
         (None, None, None) => "auto: the driver takes it".into(),
         (None, Some(_), _) => "as configured".into(),

@@ -103,8 +103,8 @@ impl State {
         let since = self.at.now.saturating_duration_since(last);
         if since > AWAY {
             self.effects.warn(format!(
-                "was away for {} s: this process was stopped, or got no processor; meanwhile nobody checked \
-                 the backends, and traffic went on as before",
+                "the daemon did not run for {} s: it was stopped, or got no CPU time; backends were not \
+                 checked meanwhile, and traffic went on as before",
                 since.as_secs()
             ));
         }
@@ -226,8 +226,7 @@ impl State {
         let over: BTreeSet<_> = over.into_iter().map(Problem::identity).collect();
         for (kind, subject) in &over {
             let kind = kind.name();
-            self.effects
-                .info(format!("{subject}: {kind} is over, or has become usual: told no more"));
+            self.effects.info(format!("{subject}: {kind} is over, or has become usual"));
         }
         if !(begun.is_empty() && over.is_empty()) {
             self.effects.post();

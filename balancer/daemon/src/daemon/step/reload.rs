@@ -421,12 +421,12 @@ fn refused(last: &status::Reload, file: &Path, in_force: Timestamp) -> Problem {
     let file = file.display();
     let cause = ringway_config::in_one_line(&last.error);
     let remedy = match last.remedy.is_empty() {
-        true => format!("mend the file until `ringway check -c {file}` is content"),
+        true => format!("correct the file until `ringway check -c {file}` reports no error"),
         false => last.remedy.to_string(),
     };
     ProblemKind::ReloadFailed.problem(
         format!(
-            "{file} was refused at {}; in force is what was read at {in_force}: {cause}",
+            "{file} was refused at {}; the configuration of {in_force} stays in force: {cause}",
             last.at
         ),
         format!("{remedy}; then `ringway reload -c {file}`"),
@@ -529,8 +529,8 @@ mod tests {
         let told = refused(&last(wrong, ""), file, begun);
         assert_eq!(
             told.error,
-            "/etc/gw.toml was refused at 2026-01-02T03:04:05Z; in force is what was read at \
-             2026-01-01T00:00:00Z: /etc/gw.toml:9:1: unknown key \"prt\""
+            "/etc/gw.toml was refused at 2026-01-02T03:04:05Z; the configuration of \
+             2026-01-01T00:00:00Z stays in force: /etc/gw.toml:9:1: unknown key \"prt\""
         );
         assert!(
             told.remedy.to_string().ends_with("; then `ringway reload -c /etc/gw.toml`"),
