@@ -166,7 +166,8 @@ fn soak() {
     let after = size();
     assert!(after.0 <= kib + SLACK_KIB && after.1 <= files, "{kib} KiB, {files} files: {after:?}");
     let (_, receives) = soak.status();
-    let slow = receives.first().map(|w| w.packets.dropped.iter().any(|d| d.reason == "port-full"));
+    let slow =
+        receives.first().map(|w| w.packets.dropped.iter().any(|d| d.reason == Reason::PortFull));
     eprintln!("{rounds} rounds, {kib} KiB at first and {} at the end", after.0);
     let Soak { sends, receives, .. } = soak;
     for report in [receives.stop(), sends.stop()].into_iter().flatten().map(Result::unwrap) {

@@ -9,7 +9,9 @@ use std::thread;
 use std::time::Duration;
 
 use ringway_engine::apps::{Host, Icmp, L2fwd, Macs, Sink, Source, UdpEcho};
-use ringway_engine::{App, Control, Engine, EngineConfig, Predecessor, WorkerConfig, WorkerReport};
+use ringway_engine::{
+    App, Control, Engine, EngineConfig, Predecessor, Reason, WorkerConfig, WorkerReport,
+};
 use ringway_testnet::{End, Namespace, VethOptions, root_or_skip, skip, veth, wait_until};
 use ringway_wire::Mac;
 use ringway_xsk::UmemConfig;
@@ -185,7 +187,7 @@ fn packets_that_are_cut() {
     })
     .unwrap();
     let packets = ends(engine).status.packets;
-    let consumed = packets.dropped.iter().find(|dropped| dropped.reason == "consumed");
+    let consumed = packets.dropped.iter().find(|dropped| dropped.reason == Reason::Consumed);
     assert_eq!(consumed.map(|dropped| dropped.packets), Some(packets.received_packets));
 }
 
@@ -213,7 +215,11 @@ fn checksums_that_a_kernel_leaves_undone() {
     .unwrap();
     let report = ends(engine);
     let dropped = &report.status.packets.dropped;
-    assert!(dropped.iter().all(|dropped| dropped.reason != "bad-checksum"), "{}", report.status);
+    assert!(
+        dropped.iter().all(|dropped| dropped.reason != Reason::BadChecksum),
+        "{}",
+        report.status
+    );
 }
 
 /// For every kind of port: packets that its interface does not send are counted, and packets that

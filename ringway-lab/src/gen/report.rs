@@ -111,7 +111,8 @@ impl GenReport {
         intervals: Vec<Interval>,
     ) -> Self {
         let sent = args.port.as_ref().map(|port| {
-            let worker = ended.iter().find(|report| report.status.app == "generator");
+            // The last worker sends, the first receives: see `Run::start`.
+            let worker = ended.last().filter(|_| matches!(port, GenPort::Engine(_)));
             let packets = worker.map(|report| &report.status.packets);
             let taken = packets.map_or(made.packets, |packets| packets.transmitted_packets);
             let dropped = packets.map(|packets| packets.dropped.clone()).unwrap_or_default();
@@ -119,7 +120,7 @@ impl GenReport {
         });
         let from = sent.as_ref().map(|sent| sent.sent_packets);
         let of_engine = ended.iter().all(|report| report.audit.balanced());
-        let checker = ended.iter().find(|report| report.status.app == "checker");
+        let checker = ended.first().filter(|_| !args.sink.is_empty());
         let port_counters = checker.map(|report| report.status.ports.clone()).unwrap_or_default();
         let received = (!args.sink.is_empty())
             .then(|| Received { port_counters, ..Received::new(args, checked, from) });
@@ -146,10 +147,9 @@ impl GenReport {
 
 /// Why packets were not taken.
 fn reasons(dropped: &[Dropped]) -> String {
-    let known = |name| Reason::ALL.iter().find(|reason| reason.name() == name);
     let each = |dropped: &Dropped| {
-        let explanation = known(dropped.reason).map_or("", |reason| reason.explanation());
-        format!("{} {}: {}", dropped.packets, dropped.reason, explanation.trim_end_matches('.'))
+        let explanation = dropped.reason.explanation().trim_end_matches('.');
+        format!("{} {}: {explanation}", dropped.packets, dropped.name)
     };
     let each: Vec<_> = dropped.iter().map(each).collect();
     if each.is_empty() { String::new() } else { format!(" ({})", each.join("; ")) }
@@ -166,7 +166,7 @@ impl Sent {
     ) -> Self {
         let seconds = made.ns as f64 / 1e9;
         let unsent_packets = made.packets.saturating_sub(sent);
-        let ours = |dropped: &Dropped| dropped.reason != Reason::Consumed.name();
+        let ours = |dropped: &Dropped| dropped.reason != Reason::Consumed;
         let unsent = dropped.into_iter().filter(ours).collect();
         let bytes = match made.packets {
             0 => 0,

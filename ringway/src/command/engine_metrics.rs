@@ -287,7 +287,7 @@ fn render(status: &Status, silent: usize) -> String {
     let mut series = sheet.family(&DROPPED);
     for (n, worker) in workers() {
         let Packets { dropped, .. } = &worker.packets;
-        dropped.iter().for_each(|d| series.add(&[&n, d.reason], d.packets));
+        dropped.iter().for_each(|d| series.add(&[&n, d.name], d.packets));
     }
     let mut series = sheet.family(&BURSTS);
     for (n, worker) in workers() {

@@ -12,6 +12,7 @@ use serde::Serialize;
 use crate::app::App;
 use crate::burst::TxQueues;
 use crate::port::PortStatistics;
+use crate::status::reason::Reason;
 
 use leak::Leak;
 
@@ -71,8 +72,11 @@ pub struct Packets {
 /// Packets dropped for one reason.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Dropped {
-    /// See [`crate::Reason`] and [`crate::App::reasons`].
-    pub reason: &'static str,
+    #[serde(skip)]
+    pub reason: Reason,
+    /// The reason's name; an app names its own: [`crate::App::reasons`].
+    #[serde(rename = "reason")]
+    pub name: &'static str,
     pub packets: u64,
 }
 
@@ -120,8 +124,11 @@ pub(crate) fn of(ways: &mut TxQueues, app: &impl App) -> WorkerStatus {
     let (tally, counts) = (&ways.tally, ways.pool.counts());
     let held_frames = counts.in_place(Place::Held);
     let dropped = tally.dropped().filter(|(_, packets)| *packets > 0);
-    let dropped =
-        dropped.map(|(reason, packets)| Dropped { reason: reason.name_in(app.reasons()), packets });
+    let named = |(reason, packets): (Reason, u64)| {
+        let name = reason.name_in(app.reasons());
+        Dropped { reason, name, packets }
+    };
+    let dropped = dropped.map(named);
     WorkerStatus {
         worker: 0,
         cpu: None,
@@ -202,8 +209,8 @@ impl WorkerStatus {
         let (received, originated) = (p.received_packets, p.originated_packets);
         write!(f, "  packets: {received} received, {originated} originated = ")?;
         write!(f, "{} transmitted, {} waiting", p.transmitted_packets, p.waiting_packets)?;
-        for Dropped { reason, packets } in &p.dropped {
-            write!(f, ", {packets} {reason}")?;
+        for Dropped { name, packets, .. } in &p.dropped {
+            write!(f, ", {packets} {name}")?;
         }
         writeln!(f, "; difference {}", p.difference_packets)
     }

@@ -100,7 +100,7 @@ fn datagrams_come_back() {
 fn datagrams_to_another_port_are_told_apart() {
     let mut bench = Bench::new(UdpEcho::new(host(), PORT + 1));
     assert!(bench.ask(udp(b"hello")).is_none());
-    assert_eq!(bench.worker.status().packets.dropped[0].reason, "other-port");
+    assert_eq!(bench.worker.status().packets.dropped[0].name, "other-port");
     bench.end();
 }
 
@@ -194,7 +194,7 @@ fn why_there_is_no_answer() {
         assert_eq!(bench.ask(frame.clone()), None, "{reason}");
         let dropped = bench.worker.status().packets.dropped;
         assert_eq!(dropped.len(), 1, "{dropped:?}");
-        assert_eq!(dropped[0].reason, reason, "{frame:02x?}");
+        assert_eq!(dropped[0].name, reason, "{frame:02x?}");
         bench.end();
     }
     // Long enough for its length field, and too long for one frame.
@@ -222,7 +222,7 @@ fn what_takes_several_frames_is_answered() {
                 let answer = bench.ask(frame);
                 let dropped = bench.worker.status().packets.dropped;
                 bench.end();
-                answer.ok_or_else(|| dropped[0].reason)
+                answer.ok_or_else(|| dropped[0].name)
             };
             let answer = ask(question.clone()).unwrap();
             let (ethernet, ip) = ip(&answer);

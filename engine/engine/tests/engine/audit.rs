@@ -77,7 +77,7 @@ fn what_waits_at_the_end() {
     let ended = worker.finish();
     assert!(ended.audit.balanced(), "{}", ended.audit);
     let packets = ended.status.packets;
-    let named: Vec<_> = packets.dropped.iter().map(|d| (d.reason, d.packets)).collect();
+    let named: Vec<_> = packets.dropped.iter().map(|d| (d.name, d.packets)).collect();
     // 64 are in the cable, 70 waited.
     assert_eq!(named, [("port-full", 46), ("stopped", 70)]);
     assert_eq!(packets.transmitted_packets, 64);
@@ -184,14 +184,14 @@ fn what_a_port_frees_or_loses() {
     let (_outside, mut worker) = with_strange(Strange { frees: true, ..Strange::default() });
     worker.round().unwrap();
     let packets = worker.status().packets;
-    assert_eq!((packets.dropped[0].reason, packets.dropped[0].packets), ("unsendable", 10));
+    assert_eq!((packets.dropped[0].name, packets.dropped[0].packets), ("unsendable", 10));
     assert!(worker.audit().balanced());
 
     let (_outside, mut worker) = with_strange(Strange { fails: true, ..Strange::default() });
     let error = worker.round().unwrap_err().to_string();
     assert_eq!(error, "strange: it was told to fail; do not tell it");
     let packets = worker.status().packets;
-    assert_eq!((packets.dropped[0].reason, packets.dropped[0].packets), ("port-failed", 10));
+    assert_eq!((packets.dropped[0].name, packets.dropped[0].packets), ("port-failed", 10));
     assert!(worker.audit().balanced());
 }
 

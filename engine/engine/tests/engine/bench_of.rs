@@ -64,7 +64,7 @@ impl<A: App> Bench<A> {
     /// How many packets were dropped for this reason.
     pub fn dropped(&mut self, reason: &str) -> u64 {
         let dropped = self.worker.status().packets.dropped;
-        dropped.iter().find(|d| d.reason == reason).map_or(0, |d| d.packets)
+        dropped.iter().find(|d| d.name == reason).map_or(0, |d| d.packets)
     }
 
     #[track_caller]
