@@ -81,7 +81,7 @@ fn rings_for_which_there_is_no_memory_are_written_when_there_is() -> Result<()> 
     ensure!(ran.code == 1 && ran.err.contains(NO_MEMORY) && ran.err.contains(remedy), "{ran:?}");
     let status = gateway.status()?;
     ensure!(said(&status["findings"], NO_MEMORY), "{}", status["findings"]);
-    ensure!(!said(&status["findings"], "mend the file"), "{}", status["findings"]);
+    ensure!(!said(&status["findings"], "correct the file"), "{}", status["findings"]);
     ensure!(services(&status) == 1, "{}", status["services"]);
     for _ in 0..20 {
         get(site.client(), WEB)?;
