@@ -9,7 +9,7 @@ use ringway_api::error::Error;
 use ringway_api::node::{netns_hint, service_manager};
 use ringway_config::Config;
 use ringway_kernel::{DEFAULT_BPFFS, Fate, GatewayOptions, OrphanCause, Upgrade, View};
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 /// How the packet path of this configuration is opened.
 pub(crate) fn options(config: &Config) -> GatewayOptions {
@@ -56,13 +56,18 @@ pub struct UpgradeReport {
 pub struct Table {
     pub name: String,
     /// `kept`, `rebuilt`, `kept-at-size`, `added`, `unused`, `lost`.
-    pub fate: &'static str,
+    #[serde(serialize_with = "by_name")]
+    pub fate: Fate,
     /// Entries it has; absent: it is not there, or is no table.
     pub entries: Option<u32>,
     /// Entries that this version would give it; absent: it has no such table.
     pub wanted: Option<u32>,
     /// Why; may be empty.
     pub why: String,
+}
+
+fn by_name<S: Serializer>(fate: &Fate, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(fate.name())
 }
 
 /// Looks at the pins of this configuration's node. Changes nothing.
@@ -123,7 +128,7 @@ fn report(node: &str, found: Upgrade, restart: String, enter: &str) -> UpgradeRe
     };
     let tables = found.tables.into_iter().map(|table| Table {
         name: table.name,
-        fate: table.fate.name(),
+        fate: table.fate,
         entries: table.entries,
         wanted: table.wanted,
         why: table.why,

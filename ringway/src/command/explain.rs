@@ -1,5 +1,6 @@
 //! `ringway explain`: what the loaded program would do with a packet, and why.
 
+use ringway_abi::Verdict;
 use ringway_api::error::Error;
 use ringway_inspect::explain::{self, Explanation, Shape, What, tuple};
 
@@ -56,11 +57,11 @@ fn render(it: &Explanation, colour: bool) -> String {
         step("next hop", Cell::new(format!("{} via {mac}", way.interface)));
     }
     let tone = match it.verdict {
-        "drop" | "aborted" => Tone::Bad,
-        "pass" => Tone::Warn,
-        _ => Tone::Good,
+        Verdict::Drop | Verdict::Aborted => Tone::Bad,
+        Verdict::Pass => Tone::Warn,
+        Verdict::Tx | Verdict::Redirect => Tone::Good,
     };
-    step("verdict", Cell::new(format!("{}, {}", it.verdict, it.reason)).tone(tone));
+    step("verdict", Cell::new(format!("{}, {}", it.verdict.name(), it.reason.name())).tone(tone));
     let mut text = format!(
         "what node {} would do with {}\n{}\n{}\n",
         it.node,

@@ -4,15 +4,39 @@ use std::fmt::Write as _;
 
 use ringway_abi::{Loss, Reason, Verdict};
 use ringway_api::error::Error;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use crate::cli::{Output, ReasonsArgs};
 use crate::exit::Exit;
 use crate::table::{self, Cell, Table, Tone};
 
-/// What reasons of packet programs in user space are listed under, as those of the gateway are
-/// under their verdicts.
-const ENGINE: &str = "engine";
+/// The heading that a reason is listed under.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Group {
+    /// Reasons of the gateway.
+    Verdict(Verdict),
+    /// Reasons of packet programs in user space.
+    Engine,
+}
+
+impl Group {
+    fn all() -> impl Iterator<Item = Group> {
+        Verdict::all().map(Group::Verdict).chain([Group::Engine])
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Group::Verdict(verdict) => verdict.name(),
+            Group::Engine => "engine",
+        }
+    }
+}
+
+impl Serialize for Group {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.name())
+    }
+}
 
 #[derive(Serialize)]
 struct Document {
@@ -23,7 +47,7 @@ struct Document {
 #[derive(Serialize)]
 struct Entry {
     name: &'static str,
-    verdicts: Vec<&'static str>,
+    verdicts: Vec<Group>,
     meaning: &'static str,
     cause: &'static str,
     next: Option<&'static str>,
@@ -32,7 +56,7 @@ struct Entry {
 /// Prints all reasons, those of a verdict, or one in full.
 pub fn main(args: &ReasonsArgs) -> anyhow::Result<Exit> {
     let entries = select(args.name.as_deref())?;
-    let name = args.name.as_deref().filter(|name| verdict(name).is_none() && *name != ENGINE);
+    let name = args.name.as_deref().filter(|name| group(name).is_none());
     match (args.output.output, name) {
         (Output::Json, _) => {
             table::json(&Document { schema: "ringway.reasons/1", reasons: entries })?;
@@ -49,16 +73,14 @@ fn select(name: Option<&str>) -> anyhow::Result<Vec<Entry>> {
     let Some(name) = name else {
         return Ok(all().collect());
     };
-    if name == ENGINE {
-        return Ok(of_engine().collect());
-    }
-    if let Some(verdict) = verdict(name) {
-        return Ok(all().filter(|entry| entry.verdicts.contains(&verdict.name())).collect());
+    if let Some(group) = group(name) {
+        let those = all().chain(of_engine()).filter(|entry| entry.verdicts.contains(&group));
+        return Ok(those.collect());
     }
     // Some are the gateway's and the engine's.
     let found: Vec<_> = all().chain(of_engine()).filter(|entry| entry.name == name).collect();
     if found.is_empty() {
-        let groups = Verdict::all().map(Verdict::name).chain([ENGINE]);
+        let groups = Group::all().map(Group::name);
         let known: Vec<&str> =
             all().chain(of_engine()).map(|entry| entry.name).chain(groups).collect();
         let remedy = match ringway_config::nearest(name, &known) {
@@ -74,15 +96,15 @@ fn select(name: Option<&str>) -> anyhow::Result<Vec<Entry>> {
 fn of_engine() -> impl Iterator<Item = Entry> {
     ringway_engine::Reason::ALL.iter().map(|reason| Entry {
         name: reason.name(),
-        verdicts: vec![ENGINE],
+        verdicts: vec![Group::Engine],
         meaning: reason.explanation(),
         cause: "",
         next: None,
     })
 }
 
-fn verdict(name: &str) -> Option<Verdict> {
-    Verdict::all().find(|verdict| verdict.name() == name)
+fn group(name: &str) -> Option<Group> {
+    Group::all().find(|group| group.name() == name)
 }
 
 /// Reasons of verdicts, then of losses after them.
@@ -94,7 +116,7 @@ fn all() -> impl Iterator<Item = Entry> {
 fn loss(loss: Loss) -> Entry {
     Entry {
         name: loss.name(),
-        verdicts: vec![Verdict::Tx.name(), Verdict::Redirect.name()],
+        verdicts: vec![Group::Verdict(Verdict::Tx), Group::Verdict(Verdict::Redirect)],
         meaning: loss.meaning(),
         cause: loss.cause(),
         next: Some(loss.next()),
@@ -104,7 +126,7 @@ fn loss(loss: Loss) -> Entry {
 fn entry(reason: Reason) -> Entry {
     Entry {
         name: reason.name(),
-        verdicts: reason.verdicts().iter().map(|verdict: &Verdict| verdict.name()).collect(),
+        verdicts: reason.verdicts().iter().copied().map(Group::Verdict).collect(),
         meaning: reason.meaning(),
         cause: reason.cause(),
         next: reason.next(),
@@ -116,7 +138,7 @@ fn list(entries: &[Entry], colour: bool) -> String {
     for entry in entries {
         table.row(vec![
             Cell::new(entry.name),
-            Cell::new(entry.verdicts.join(", ")).tone(tone(&entry.verdicts)),
+            Cell::new(names(&entry.verdicts)).tone(tone(&entry.verdicts)),
             Cell::new(entry.meaning),
         ]);
     }
@@ -124,16 +146,17 @@ fn list(entries: &[Entry], colour: bool) -> String {
         + "\n`ringway reasons NAME` tells why it happens and what to do; `ringway reasons engine` lists those of packet programs in user space.\n"
 }
 
-fn tone(verdicts: &[&str]) -> Tone {
-    if verdicts.iter().any(|verdict| matches!(*verdict, "drop" | "aborted")) {
-        Tone::Warn
-    } else {
-        Tone::Plain
-    }
+fn names(groups: &[Group]) -> String {
+    groups.iter().map(|group| group.name()).collect::<Vec<_>>().join(", ")
+}
+
+fn tone(groups: &[Group]) -> Tone {
+    let lost = |group: &Group| matches!(group, Group::Verdict(Verdict::Drop | Verdict::Aborted));
+    if groups.iter().any(lost) { Tone::Warn } else { Tone::Plain }
 }
 
 fn in_full(entry: &Entry) -> String {
-    let mut text = format!("{} ({})\n", entry.name, entry.verdicts.join(", "));
+    let mut text = format!("{} ({})\n", entry.name, names(&entry.verdicts));
     // Writing to a String cannot fail.
     let _ = writeln!(text, "  meaning  {}", entry.meaning);
     // Reasons of the engine have a meaning only.
@@ -170,7 +193,9 @@ mod tests {
         assert!(list(&all, false).lines().nth(1).expect("row").contains("pass"));
         let dropped = select(Some("drop")).expect("a verdict");
         assert!(dropped.len() > 10 && dropped.len() < all.len());
-        assert!(dropped.iter().all(|entry| entry.verdicts.contains(&"drop")));
+        assert!(
+            dropped.iter().all(|entry| entry.verdicts.contains(&Group::Verdict(Verdict::Drop)))
+        );
         assert!(!dropped.iter().any(|entry| entry.name == "nat-forward"));
         assert!(select(Some("engine")).is_ok_and(|all| all.len() > 20));
         let odd = select(Some("other-address")).expect("other-address");

@@ -2,6 +2,7 @@
 
 use ringway_config::Config;
 use ringway_daemon::upgrade::{self, UpgradeReport};
+use ringway_kernel::Fate;
 
 use crate::cli::Output;
 use crate::exit::Exit;
@@ -34,13 +35,13 @@ fn render(report: &UpgradeReport, colour: bool) -> String {
     let number = |n: Option<u32>| n.map_or_else(|| Cell::new("-"), Cell::number);
     for row in &report.tables {
         let tone = match row.fate {
-            "lost" => Tone::Bad,
-            "kept" | "rebuilt" => Tone::Good,
-            _ => Tone::Warn,
+            Fate::Lost => Tone::Bad,
+            Fate::Kept | Fate::Rebuilt => Tone::Good,
+            Fate::KeptAtSize | Fate::Added | Fate::Unused => Tone::Warn,
         };
         table.row(vec![
             Cell::new(&row.name),
-            Cell::new(row.fate).tone(tone),
+            Cell::new(row.fate.name()).tone(tone),
             number(row.entries),
             number(row.wanted),
             Cell::new(&row.why),

@@ -11,6 +11,7 @@ use std::path::Path;
 use ringway_abi::{Reason, Verdict};
 use ringway_api::client::node_selector::{self, NodeSelector};
 use ringway_api::client::status_query;
+use ringway_api::documents::named;
 use ringway_api::documents::status::{self, NextHop, Status};
 use ringway_api::error::Error;
 use ringway_host::Mac;
@@ -78,9 +79,11 @@ pub struct Explanation {
     /// Where it would leave, if it would.
     pub next_hop: Option<Way>,
     /// `drop`, `pass`, `tx` or `redirect`.
-    pub verdict: &'static str,
+    #[serde(serialize_with = "named::serialize")]
+    pub verdict: Verdict,
     /// Why; as `ringway reasons` has it.
-    pub reason: &'static str,
+    #[serde(serialize_with = "named::serialize")]
+    pub reason: Reason,
     pub meaning: &'static str,
     pub cause: String,
     /// The remedy, if there is one.
@@ -255,8 +258,8 @@ impl Names<'_> {
             ring: it.ring.map(|ring| self.ring(&ring)),
             backend: it.backend.and_then(|index| self.backend(index)),
             next_hop: self.way(it),
-            verdict: it.verdict.name(),
-            reason: reason.name(),
+            verdict: it.verdict,
+            reason,
             meaning: reason.meaning(),
             cause,
             next,
