@@ -164,7 +164,7 @@ impl Screen<'_> {
                 (true, true) => heading.add_modifier(Modifier::UNDERLINED | Modifier::ITALIC),
                 _ => heading,
             };
-            let text = aligned(columns[*column].title, *width, columns[*column].right);
+            let text = aligned(columns[*column].title, *width, columns[*column].right());
             self.write(self.line, at, &text, marked);
             at += *width as u16 + 2;
         }
@@ -172,7 +172,7 @@ impl Screen<'_> {
         for row in &rows {
             let mut at = 0;
             for (column, width) in &shown {
-                let text = aligned(&row[*column].text, *width, columns[*column].right);
+                let text = aligned(&row[*column].text, *width, columns[*column].right());
                 self.write(self.line, at, &text, self.tone(row[*column].tone));
                 at += *width as u16 + 2;
             }
@@ -221,7 +221,7 @@ pub fn fit(columns: &[Column], rows: &[Row], screen: u16) -> Vec<(usize, usize)>
             true => wanted,
             // The first column leaves room for one more; numbers are never cut.
             false if first => room,
-            false if !columns[column].right && room >= LEAST => room,
+            false if !columns[column].right() && room >= LEAST => room,
             false => break,
         };
         let width = if first { width.min((usize::from(screen) * 3 / 5).max(LEAST)) } else { width };

@@ -93,7 +93,7 @@ fn printed(model: &Model, width: u16, colour: bool) -> String {
     for row in &rows {
         let cell = |(column, width): &(usize, usize)| {
             let text = draw::cut(&row[*column].text, *width);
-            let cell = if columns[*column].right { Cell::number(text) } else { Cell::new(text) };
+            let cell = if columns[*column].right() { Cell::number(text) } else { Cell::new(text) };
             cell.tone(row[*column].tone)
         };
         sheet.row(shown.iter().map(cell).collect());

@@ -10,7 +10,7 @@ use ringway_api::error::Error;
 use ringway_api::problem_kind::ProblemKind;
 
 use super::feed::Reading;
-use super::sheet::{self, Column, Rank, Row};
+use super::sheet::{self, Column, Kind, Rank, Row};
 use crate::cli::TopView;
 use crate::units;
 
@@ -56,8 +56,7 @@ pub struct Model {
 
 /// The first sort column of each view: the busiest rows first.
 fn first_sort(view: TopView) -> usize {
-    let busiest = |column: &Column| matches!(column.title, "PACKETS/s" | "PER s");
-    sheet::columns(view).iter().position(busiest).unwrap_or(0)
+    sheet::columns(view).iter().position(|column| column.kind == Kind::Load).unwrap_or(0)
 }
 
 impl Model {

@@ -14,18 +14,37 @@ use crate::units;
 #[derive(Clone, Copy, Debug)]
 pub struct Column {
     pub title: &'static str,
-    /// Numbers go to the right.
-    pub right: bool,
+    pub kind: Kind,
     /// Where not all columns fit, those of the highest number go first. 0 stays.
     pub rank: u8,
 }
 
+/// What a column holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Text,
+    Number,
+    /// The number that says which rows are busy.
+    Load,
+}
+
+impl Column {
+    /// Numbers go to the right.
+    pub fn right(&self) -> bool {
+        self.kind != Kind::Text
+    }
+}
+
 const fn text(title: &'static str, rank: u8) -> Column {
-    Column { title, right: false, rank }
+    Column { title, kind: Kind::Text, rank }
 }
 
 const fn number(title: &'static str, rank: u8) -> Column {
-    Column { title, right: true, rank }
+    Column { title, kind: Kind::Number, rank }
+}
+
+const fn load(title: &'static str, rank: u8) -> Column {
+    Column { title, kind: Kind::Load, rank }
 }
 
 const SERVICES: &[Column] = &[
@@ -34,7 +53,7 @@ const SERVICES: &[Column] = &[
     number("UP", 1),
     number("FLOWS", 3),
     number("NEW/s", 4),
-    number("PACKETS/s", 2),
+    load("PACKETS/s", 2),
     number("BITS/s", 5),
     number("REPLIES/s", 7),
     number("BITS/s", 8),
@@ -47,7 +66,7 @@ const BACKENDS: &[Column] = &[
     number("WEIGHT", 7),
     number("FLOWS", 4),
     number("NEW/s", 5),
-    number("PACKETS/s", 2),
+    load("PACKETS/s", 2),
     number("BITS/s", 6),
     number("REPLIES/s", 8),
     text("SINCE", 9),
@@ -55,7 +74,7 @@ const BACKENDS: &[Column] = &[
 ];
 const INTERFACES: &[Column] = &[
     text("INTERFACE", 0),
-    number("PACKETS/s", 1),
+    load("PACKETS/s", 1),
     text("ATTACHED", 2),
     number("DROPS/s", 3),
     text("MODE", 4),
@@ -64,7 +83,7 @@ const INTERFACES: &[Column] = &[
 ];
 const REASONS: &[Column] = &[
     text("REASON", 0),
-    number("PER s", 1),
+    load("PER s", 1),
     text("VERDICT", 2),
     number("PACKETS", 3),
     text("MEANING", 4),
