@@ -17,7 +17,7 @@ use toml::de::DeTable;
 pub use files::identity::{Identity, identity};
 pub use files::redact::{REMOVED, Redacted, redacted};
 pub use model::*;
-pub use reader::diagnostics::{Error, Errors, in_one_line};
+pub use reader::diagnostics::{Error, Errors};
 pub use reader::located::Located;
 pub use reader::suggest::nearest;
 pub use sections::check::{

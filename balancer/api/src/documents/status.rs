@@ -104,6 +104,9 @@ pub struct Reload {
     pub succeeded: bool,
     /// The error; empty when it succeeded.
     pub error: String,
+    /// The error in one line, for the process that found it.
+    #[serde(skip)]
+    pub brief: String,
     /// The remedy; may be empty.
     pub remedy: Fix,
 }

@@ -136,15 +136,20 @@ impl Error {
         let file = filename.into();
         Error { file, line: 0, column: 0, message, snippet: String::new(), caret: 0..0 }
     }
+
+    /// `FILE:LINE:COL: message` alone, for logs and lists.
+    pub fn brief(&self) -> String {
+        match self.line {
+            0 => format!("{}: {}", self.file, self.message),
+            line => format!("{}:{line}:{}: {}", self.file, self.column, self.message),
+        }
+    }
 }
 
 /// `FILE:LINE:COL: message`, then the line with the place marked.
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.line == 0 {
-            return write!(f, "{}: {}", self.file, self.message);
-        }
-        write!(f, "{}:{}:{}: {}", self.file, self.line, self.column, self.message)?;
+        f.write_str(&self.brief())?;
         if self.snippet.trim().is_empty() {
             return Ok(());
         }
@@ -181,6 +186,21 @@ impl Errors {
     pub fn iter(&self) -> impl Iterator<Item = &Error> {
         self.0.iter()
     }
+
+    /// The errors in one line, for logs and lists: without the lines of the files.
+    pub fn brief(&self) -> String {
+        self.joined("; ", Error::brief)
+    }
+
+    fn joined(&self, between: &str, shown: impl Fn(&Error) -> String) -> String {
+        let mut parts: Vec<String> = self.0.iter().take(SHOWN).map(shown).collect();
+        match self.0.len() {
+            1 => {}
+            n if n > SHOWN => parts.push(format!("{n} errors, the first {SHOWN} shown")),
+            n => parts.push(format!("{n} errors")),
+        }
+        parts.join(between)
+    }
 }
 
 impl From<Error> for Errors {
@@ -191,28 +211,11 @@ impl From<Error> for Errors {
 
 impl fmt::Display for Errors {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (i, error) in self.0.iter().take(SHOWN).enumerate() {
-            write!(f, "{}{error}", if i == 0 { "" } else { "\n" })?;
-        }
-        match self.0.len() {
-            1 => Ok(()),
-            n if n > SHOWN => write!(f, "\n{n} errors, the first {SHOWN} shown"),
-            n => write!(f, "\n{n} errors"),
-        }
+        f.write_str(&self.joined("\n", Error::to_string))
     }
 }
 
 impl std::error::Error for Errors {}
-
-/// What [`Errors`] say, on one line, for logs and lists: without the lines of the file that they
-/// show. Any other text has its lines joined.
-pub fn in_one_line(errors: &str) -> String {
-    let margin = |line: &str| {
-        line.trim_start_matches(|c: char| c == ' ' || c.is_ascii_digit()).starts_with("| ")
-    };
-    let said = errors.lines().filter(|line| !margin(line)).map(str::trim);
-    said.collect::<Vec<_>>().join("; ").replace(":; ", ": ")
-}
 
 /// Gathers files and errors while a configuration is read.
 pub(crate) struct Diagnostics {

@@ -82,7 +82,7 @@ mod tests {
             let gate = gate.clone();
             Box::new(move || {
                 let _ = gate.lock().expect("the gate").recv();
-                Err(Refusal::Wrong(Error::failed("it hung", "")))
+                Err(Error::failed("it hung", "").into())
             })
         };
         for number in 1..=HANGING as u64 {

@@ -11,7 +11,7 @@ use ringway_api::documents::status::Problem;
 use ringway_api::error::Error;
 use ringway_api::overrides::{self, OverrideChange, Overrides};
 use ringway_api::state_dir::StateDir;
-use ringway_config::Config;
+use ringway_config::{Config, Errors};
 use ringway_doctor::{Finding, Severity};
 use ringway_kernel::View;
 
@@ -49,12 +49,34 @@ pub enum Refusal {
     /// The request names another file than this daemon's, of which it knows nothing.
     Foreign(Error),
     /// The configuration is wrong.
-    Wrong(Error),
+    Wrong(Refused),
 }
 
-impl From<Error> for Refusal {
-    fn from(error: Error) -> Refusal {
-        Refusal::Wrong(error)
+impl<T: Into<Refused>> From<T> for Refusal {
+    fn from(refused: T) -> Refusal {
+        Refusal::Wrong(refused.into())
+    }
+}
+
+/// An error that refuses a configuration.
+#[derive(Debug)]
+pub struct Refused {
+    pub error: Error,
+    /// The error in one line, for logs and lists: without the lines of the file.
+    pub brief: String,
+}
+
+impl From<Error> for Refused {
+    fn from(error: Error) -> Refused {
+        let lines: Vec<&str> = error.what.lines().map(str::trim).collect();
+        Refused { brief: lines.join("; ").replace(":; ", ": "), error }
+    }
+}
+
+impl From<Errors> for Refused {
+    fn from(errors: Errors) -> Refused {
+        let error = Error::configuration(errors.to_string(), "");
+        Refused { error, brief: errors.brief() }
     }
 }
 
@@ -67,8 +89,7 @@ pub fn file(now: &Now, meant: Option<&Path>, overrides: Overrides) -> Result<Loa
     if let Some(meant) = meant {
         same_file(meant, Path::new(now.config.filename())).map_err(Refusal::Foreign)?;
     }
-    let file = ringway_config::load(Path::new(now.config.filename()));
-    let file = file.map_err(|errors| Error::configuration(errors.to_string(), ""))?;
+    let file = ringway_config::load(Path::new(now.config.filename())).map_err(Refused::from)?;
     let config = overrides.apply(&file);
     // First what a restart would refuse, too.
     let warnings = preflight(&now.config, &as_named(&config, &now.config))?;
@@ -156,7 +177,7 @@ fn judge(
 }
 
 /// Refuses to change what only a start decides.
-fn fixed(old: &Config, new: &Config) -> Result<(), Error> {
+fn fixed(old: &Config, new: &Config) -> Result<(), Refused> {
     const RESTART: &str = "restart the daemon to change it (no packet is lost)";
     const DETACH: &str =
         "it takes effect after `ringway detach`, which ends all connections, and a new start";
@@ -179,19 +200,24 @@ fn fixed(old: &Config, new: &Config) -> Result<(), Error> {
         ("log", "format", old.log.format != new.log.format, RESTART),
     ];
     let changed = || keys.iter().filter(|(_, _, changed, _)| *changed);
-    let mut errors: Vec<String> = changed()
-        .map(|(section, key, _, remedy)| {
-            let what = format!("{key} of [{section}] cannot be changed by a reload: {remedy}");
-            new.error_at_key(section, key, what).to_string()
-        })
-        .collect();
+    let errors = changed().map(|(section, key, _, remedy)| {
+        let what = format!("{key} of [{section}] cannot be changed by a reload: {remedy}");
+        let error = new.error_at_key(section, key, what);
+        (error.to_string(), error.brief())
+    });
+    let (mut errors, mut briefs): (Vec<String>, Vec<String>) = errors.unzip();
     // Whatever else there is in it.
     if old.node != new.node && !changed().any(|(section, ..)| *section == "node") {
-        errors.push(format!("{}: [node] cannot be changed by a reload: {RESTART}", new.filename()));
+        let error = format!("{}: [node] cannot be changed by a reload: {RESTART}", new.filename());
+        errors.push(error.clone());
+        briefs.push(error);
     }
     match errors.is_empty() {
         true => Ok(()),
-        false => Err(Error::configuration(errors.join("\n"), "")),
+        false => Err(Refused {
+            error: Error::configuration(errors.join("\n"), ""),
+            brief: briefs.join("; "),
+        }),
     }
 }
 
@@ -255,7 +281,9 @@ mod tests {
             ("state = \"/var/lib/other\"", "state"),
             ("xdp_mode = \"generic\"", "xdp_mode"),
         ] {
-            let refused = fixed(&old, &parsed(line)).expect_err(key).to_string();
+            let Refused { error, brief } = fixed(&old, &parsed(line)).expect_err(key);
+            assert!(!brief.contains(['\n', '^']) && error.what.starts_with(&brief), "{brief}");
+            let refused = error.to_string();
             let said = refused.matches("cannot be changed by a reload").count();
             assert!(said == 1 && refused.contains(&format!("{key} of [node]")), "{refused}");
         }

@@ -312,9 +312,9 @@ impl Daemon {
                 loaded
             }
             Judge::Overridden(change) => {
-                load::overridden(&now, &file, kept, &change, &state_dir).map_err(Refusal::Wrong)
+                load::overridden(&now, &file, kept, &change, &state_dir).map_err(Refusal::from)
             }
-            Judge::Recalled => load::recalled(&now, &file, &state_dir).map_err(Refusal::Wrong),
+            Judge::Recalled => load::recalled(&now, &file, &state_dir).map_err(Refusal::from),
         })
     }
 }

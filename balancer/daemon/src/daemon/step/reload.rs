@@ -26,7 +26,7 @@ use crate::backends::BackendSet;
 use crate::daemon::announce;
 use crate::daemon::config_loader::LoadResult;
 use crate::daemon::datapath_thread::DatapathCommand;
-use crate::daemon::load::{Loaded, Refusal};
+use crate::daemon::load::{Loaded, Refusal, Refused};
 use crate::daemon::override_writer::{NONE, Written};
 use crate::server::control::{Asker, Command, RequestId};
 
@@ -196,13 +196,13 @@ impl State {
         };
         let loaded = match outcome {
             Ok(loaded) => loaded,
-            Err(Refusal::Wrong(error)) => return self.refuse(error),
+            Err(Refusal::Wrong(refused)) => return self.refuse(refused),
             Err(Refusal::Foreign(error)) => {
                 // No reload of this daemon has failed.
                 if std::mem::replace(&mut change.kind, Kind::DryRun) == Kind::Reload {
                     self.effects.push(Effect::Reloaded);
                 }
-                return self.end(Err(error));
+                return self.end(Err(error.into()));
             }
         };
         if change.kind == Kind::DryRun {
@@ -331,10 +331,13 @@ impl State {
     }
 
     /// Nothing has changed, nor will it.
-    fn refuse(&mut self, error: Error) {
+    fn refuse(&mut self, refused: impl Into<Refused>) {
+        let refused = refused.into();
         let Some(change) = &mut self.reload.change else { return };
         if change.kind == Kind::Reload {
-            let error = ringway_config::in_one_line(&error.to_string());
+            let Refused { error: Error { remedy, .. }, brief } = &refused;
+            let to_do = if remedy.is_empty() { "" } else { "; to do: " };
+            let error = format!("{brief}{to_do}{remedy}");
             self.effects.error("not reloaded: the configuration in force stays", error);
         }
         if let Some(next) = change.next.take() {
@@ -344,10 +347,10 @@ impl State {
             }
             self.effects.push(Effect::Checks);
         }
-        self.end(Err(error));
+        self.end(Err(refused));
     }
 
-    fn end(&mut self, mut outcome: Result<Changes, Error>) {
+    fn end(&mut self, mut outcome: Result<Changes, Refused>) {
         let Some(PendingChange { kind, request, began, .. }) = self.reload.change.take() else {
             return;
         };
@@ -366,13 +369,15 @@ impl State {
             self.reload.last = Some(status::Reload {
                 at: Timestamp(self.at.wall),
                 succeeded: error.is_none(),
-                error: error.map(|error| error.what.clone()).unwrap_or_default(),
-                remedy: error.map(remedy).unwrap_or_default(),
+                error: error.map(|refused| refused.error.what.clone()).unwrap_or_default(),
+                brief: error.map(|refused| refused.brief.clone()).unwrap_or_default(),
+                remedy: error.map(|refused| remedy(&refused.error)).unwrap_or_default(),
             });
         }
         // The client may ask for the status next.
         self.effects.post();
         if let Some(request) = request {
+            let outcome = outcome.map_err(|refused| refused.error);
             self.effects.push(Effect::Answer(request, Box::new(outcome)));
         }
     }
@@ -419,7 +424,7 @@ fn remedy(error: &Error) -> Fix {
 /// That a reload was refused. `in_force`: since when the configuration that was read before is.
 fn refused(last: &status::Reload, file: &Path, in_force: Timestamp) -> Problem {
     let file = file.display();
-    let cause = ringway_config::in_one_line(&last.error);
+    let cause = &last.brief;
     let remedy = match last.remedy.is_empty() {
         true => format!("correct the file until `ringway check -c {file}` reports no error"),
         false => last.remedy.to_string(),
@@ -517,15 +522,15 @@ mod tests {
 
     #[test]
     fn a_refused_file_is_told_in_one_line_with_both_times() {
-        let last = |error: &str, remedy: &str| status::Reload {
+        let last = |brief: &str, remedy: &str| status::Reload {
             at: Timestamp(clock::from_unix_s(1_767_323_045)),
-            succeeded: false,
-            error: error.into(),
+            brief: brief.into(),
             remedy: remedy.into(),
+            ..status::Reload::default()
         };
         let file = Path::new("/etc/gw.toml");
         let begun = Timestamp(clock::from_unix_s(1_767_225_600));
-        let wrong = "/etc/gw.toml:9:1: unknown key \"prt\"\n    9 | prt = 80\n      | ^^^";
+        let wrong = "/etc/gw.toml:9:1: unknown key \"prt\"";
         let told = refused(&last(wrong, ""), file, begun);
         assert_eq!(
             told.error,

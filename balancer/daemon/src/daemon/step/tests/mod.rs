@@ -122,7 +122,7 @@ fn drain(n: u8) -> OverrideChange {
 fn late(world: &mut World, which: usize) {
     let refused = || Error::failed("too late", "");
     world.event(match which {
-        0 => Event::Judged(Box::new((0, Err(Refusal::Wrong(refused()))))),
+        0 => Event::Judged(Box::new((0, Err(Refusal::from(refused()))))),
         1 => Event::Written((0, Err(refused()))),
         2 => Event::Datapath(DatapathEvent::Applied(None, Ok(()))),
         3 => Event::Time,

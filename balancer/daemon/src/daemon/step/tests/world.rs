@@ -482,7 +482,7 @@ impl World {
             overrides,
             kept,
         });
-        self.event(Event::Judged(Box::new((number, loaded.map_err(Refusal::Wrong)))));
+        self.event(Event::Judged(Box::new((number, loaded.map_err(Refusal::from)))));
     }
 
     /// A document was written, or could not be.
