@@ -39,11 +39,8 @@ pub(super) struct LogTransitions {
 
 impl LogTransitions {
     /// Takes what is wrong now. Returns what was not before, and what is over.
-    pub(super) fn note<'p>(
-        &mut self,
-        now: impl Iterator<Item = &'p Problem>,
-    ) -> (Vec<Problem>, Vec<Problem>) {
-        let now: Vec<Problem> = now.filter(|one| SILENT.contains(&one.kind)).cloned().collect();
+    pub(super) fn note(&mut self, mut now: Vec<Problem>) -> (Vec<Problem>, Vec<Problem>) {
+        now.retain(|one| SILENT.contains(&one.kind));
         let before = std::mem::replace(&mut self.known, now);
         let owned = |problems: Vec<&Problem>| problems.into_iter().cloned().collect();
         (owned(beside(&self.known, &before)), owned(beside(&before, &self.known)))
@@ -55,7 +52,7 @@ mod tests {
     use super::*;
 
     fn lines(told: &mut LogTransitions, now: &[Problem]) -> (Vec<String>, Vec<String>) {
-        let (begun, over) = told.note(now.iter());
+        let (begun, over) = told.note(now.to_vec());
         let errors = |problems: Vec<Problem>| problems.into_iter().map(|one| one.error).collect();
         (errors(begun), errors(over))
     }

@@ -42,7 +42,6 @@ use config_loader::{ConfigLoader, Load};
 use datapath_thread::{DatapathEvent, DatapathThread};
 use load::{Now, Refusal};
 use log_limit::LogLimiter;
-use log_transitions::LogTransitions;
 use netlink_watch::{Found, NetlinkEvent, NetlinkWatch};
 use override_writer::OverrideWriter;
 use probe_routes::ProbeRoutes;
@@ -147,8 +146,6 @@ struct Daemon {
     health_file: health::HealthFile,
     notifier: Notifier,
     background: Background,
-    /// Problems that the log has.
-    told: LogTransitions,
     /// Lines that the log has had lately about backends and services.
     log_limiter: LogLimiter,
 }
@@ -166,10 +163,7 @@ impl Daemon {
         loop {
             let until = self.state.until().map(Instant::from_std);
             let event = tokio::select! {
-                Some(event) = self.results.recv() => {
-                    self.health_file.changed();
-                    Event::Checked(event)
-                }
+                Some(event) = self.results.recv() => Event::Checked(event),
                 Some((command, reply)) = self.commands.recv(), if self.state.takes_commands() => {
                     Event::Command(command, self.requests.add(reply))
                 }
@@ -253,6 +247,7 @@ impl Daemon {
                 let ours = announce::ours(&reload.config);
                 self.background.receive_solicitations(&ours, &attachment.interfaces);
             }
+            Effect::HealthChanged => self.health_file.changed(),
             Effect::ReadTraffic => self.background.read_traffic(),
             Effect::ReadCounters(interfaces) => self.background.read_counters(interfaces),
             Effect::ReadTables => self.background.read_tables(),

@@ -9,11 +9,9 @@ use ringway_api::overrides;
 use ringway_api::problem_kind::ProblemKind;
 use ringway_api::text::counted;
 use ringway_kernel::DEFAULT_BPFFS;
-use tracing::Level;
 
 use super::Daemon;
-use super::step::{LogLine, Survey};
-use crate::daemon::log_transitions::may_be_many;
+use super::step::Survey;
 
 impl Daemon {
     /// Posts what is known now. Returns the survey that it was posted with, made anew: who asks for
@@ -21,9 +19,6 @@ impl Daemon {
     pub(super) fn post(&mut self) -> Survey {
         let survey = self.survey();
         let snapshot = self.state.snapshot(survey.clone());
-        if self.state.attachment().is_done() {
-            self.log(snapshot.problems.iter().chain(&snapshot.findings));
-        }
         if self.state.is_serving() {
             self.notifier.status(&self.line());
         }
@@ -71,18 +66,6 @@ impl Daemon {
         let (up, all) = self.state.shown_backend_set().serving();
         let services = counted(self.state.reload().config.services.len(), "service");
         format!("{services}, {up} of {all} backends get traffic")
-    }
-
-    fn log<'p>(&mut self, now: impl Iterator<Item = &'p Problem>) {
-        let (begun, over) = self.told.note(now);
-        for problem in begun {
-            self.log_limiter.write(&LogLine::new_problem(&problem, may_be_many(problem.kind)));
-        }
-        for problem in over {
-            let line = LogLine::new(Level::INFO, format!("over: {}", problem.error));
-            let crowds = may_be_many(problem.kind);
-            self.log_limiter.write(&LogLine { crowds, ..line });
-        }
     }
 }
 

@@ -18,7 +18,6 @@ use tokio::time::Instant;
 
 use super::Daemon;
 use super::log_limit::LogLimiter;
-use super::log_transitions::LogTransitions;
 use super::override_writer::OverrideWriter;
 use super::probe_routes::ProbeRoutes;
 use super::step::{Moment, Reload, State};
@@ -315,7 +314,6 @@ impl Parts {
             health_file,
             notifier: Notifier::from_env(),
             background,
-            told: LogTransitions::default(),
             log_limiter: LogLimiter::default(),
         };
         (daemon, self.found)

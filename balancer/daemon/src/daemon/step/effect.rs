@@ -40,6 +40,8 @@ pub enum Effect {
     /// Has the next hop to a backend asked again.
     Doubt(IpAddr),
     Release(Vec<(u32, IpAddr)>),
+    /// What backends are like is to be saved with the next survey.
+    HealthChanged,
     Announce(BTreeSet<IpAddr>, Vec<Interface>),
     /// Has the interfaces receive what asks for announced addresses.
     ReceiveSolicitations,

@@ -132,7 +132,7 @@ impl State {
             Event::Time => {}
             Event::Tick => self.tick(),
             Event::Surveyed(survey) => self.surveyed(survey),
-            Event::Posted(survey) => self.monitor.posted = survey,
+            Event::Posted(survey) => self.posted(survey),
             Event::Checked(event) => self.checked(&event),
             Event::NetworkChanged => self.look_up_ways(),
             Event::Network(found) => self.network(*found),

@@ -7,12 +7,13 @@ use ringway_api::documents::status::Problem;
 use ringway_api::error::Error;
 use ringway_api::problem_kind::ProblemKind;
 use ringway_doctor::Report;
+use tracing::Level;
 
 use super::State;
 use super::effect::{Effect, LogLine};
 use crate::daemon::background::BackgroundEvent;
 use crate::daemon::datapath_thread::DatapathCommand;
-use crate::daemon::log_transitions::beside;
+use crate::daemon::log_transitions::{LogTransitions, beside, may_be_many};
 use crate::daemon::override_writer::NONE;
 use crate::health::Lack;
 use crate::monitor::counter_watch::{self, CounterWatch};
@@ -65,7 +66,9 @@ pub struct Monitor {
     pub no_reply_watch: NoReplyWatch,
     pub machine: Report,
     /// The survey that was posted last.
-    pub(super) posted: Survey,
+    posted: Survey,
+    /// Problems that the log has.
+    logged: LogTransitions,
     /// Since when the packet path's thread has been asked for a beat, and has not answered.
     beating: Option<Instant>,
     pub(super) beat_error: Option<Error>,
@@ -159,6 +162,23 @@ impl State {
         if shown(&self.monitor.posted) != shown(&survey) {
             self.effects.post();
         }
+    }
+
+    /// The state was posted with this survey: the log has what has begun, and what is over.
+    pub(super) fn posted(&mut self, survey: Survey) {
+        if self.attachment.is_done() {
+            let now = [self.problems(&survey), self.findings(&survey)].concat();
+            let (begun, over) = self.monitor.logged.note(now);
+            for problem in begun {
+                let crowds = may_be_many(problem.kind);
+                self.effects.log(LogLine::new_problem(&problem, crowds));
+            }
+            for problem in over {
+                let line = LogLine::new(Level::INFO, format!("over: {}", problem.error));
+                self.effects.log(LogLine { crowds: may_be_many(problem.kind), ..line });
+            }
+        }
+        self.monitor.posted = survey;
     }
 
     /// The packet path's thread answers.

@@ -84,6 +84,7 @@ impl Tables {
 impl State {
     /// A check has a new result.
     pub(super) fn checked(&mut self, event: &health::CheckEvent) {
+        self.effects.push(Effect::HealthChanged);
         if let (Health::Down, Some(backend)) =
             (event.health, self.tables.backend_set.address(event))
         {

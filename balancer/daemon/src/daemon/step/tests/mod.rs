@@ -253,6 +253,22 @@ fn a_dead_backend_is_shown_while_the_tables_cannot_be_written() {
 }
 
 #[test]
+fn the_log_has_when_a_problem_begins_and_when_it_is_over() {
+    let mut world = running();
+    let mut lines_when = |up: bool| {
+        world.log.clear();
+        world.check(0, up);
+        world.check(1, up);
+        world.settle();
+        let lines = world.log.iter().filter(|line| line.contains("no backend")).cloned();
+        lines.collect::<Vec<_>>()
+    };
+    let (begun, over) = (lines_when(false), lines_when(true));
+    assert_eq!(begun.len(), 1, "{begun:?}");
+    assert_eq!(over, [format!("over: {}", begun[0])]);
+}
+
+#[test]
 fn what_was_refused_before_the_disk_was_read_does_not_come_back() {
     let mut world = running();
     world.unreadable = true;

@@ -129,6 +129,8 @@ pub(super) struct World {
     newest: Option<u64>,
     /// Each effect is carried out twice.
     pub(super) twice: bool,
+    /// Lines of the log.
+    pub(super) log: Vec<String>,
 }
 
 impl World {
@@ -166,6 +168,7 @@ impl World {
             requests: PendingRequests::default(),
             newest: None,
             twice: false,
+            log: Vec::new(),
         };
         world.start();
         world
@@ -299,6 +302,7 @@ impl World {
                 None => assert!(self.twice, "answered once"),
             },
             Effect::AnswerConfirm(_) => self.confirming = false,
+            Effect::Log(line) => self.log.push(line.text),
             Effect::Fail(_) => {
                 // The loop ends.
                 self.fuse = Some(0);
