@@ -9,7 +9,7 @@ use ringway_xsk::{Mode, Pool, XdpMode};
 use crate::port::{Port, PortError, advice_for};
 use crate::port_context::PortContext;
 use crate::ports::af_packet::{self, AfPacket};
-use crate::ports::af_xdp::{self, AfXdp, OnLoss};
+use crate::ports::af_xdp::{self, AfXdp};
 use crate::ports::{Null, Pcap};
 use crate::programs::QUEUES;
 
@@ -47,6 +47,14 @@ pub struct SpecError {
     pub(crate) interface: Option<String>,
     pub(crate) why: String,
     pub(crate) remedy: &'static str,
+    pub(crate) unknown_kind: bool,
+}
+
+impl SpecError {
+    /// Whether there is no such kind of port. Whoever has further kinds names them, too.
+    pub fn is_unknown_kind(&self) -> bool {
+        self.unknown_kind
+    }
 }
 
 const KINDS: &str = "write af_xdp:IFACE:QUEUE, af_packet:IFACE, memory:NAME, pcap:IN:OUT or null:BYTES, options after commas";
@@ -71,9 +79,9 @@ impl FromStr for PortSpec {
             (spec, Queues::One) => Ok(spec),
             (spec, queues) => {
                 let why = format!("`{queues}` is a queue for each of several workers");
-                let remedy = "name one queue, or parse it as a `spread::Spread`";
+                let remedy = "name one queue: af_xdp:IFACE:0";
                 let interface = spec.interface().map(Into::into);
-                Err(SpecError { text: text.into(), interface, why, remedy })
+                Err(SpecError { text: text.into(), interface, why, remedy, unknown_kind: false })
             }
         }
     }
@@ -98,7 +106,10 @@ pub(crate) fn parse(text: &str) -> Result<(PortSpec, Queues), SpecError> {
         "memory" => (parser.memory()?, Queues::One),
         "pcap" => (parser.pcap()?, Queues::One),
         "null" => (parser.null()?, Queues::One),
-        kind => return Err(parser.wrong(format!("there is no kind `{kind}`"), KINDS)),
+        kind => {
+            let error = parser.wrong(format!("there is no kind `{kind}`"), KINDS);
+            return Err(SpecError { unknown_kind: true, ..error });
+        }
     };
     match parser.options.first() {
         None => Ok((spec, queues)),
@@ -134,7 +145,8 @@ impl<'a> Parser<'a> {
 
     fn wrong(&self, why: String, remedy: &'static str) -> SpecError {
         let interface = self.argument.split(':').next().filter(|name| !name.is_empty());
-        SpecError { text: self.text.into(), interface: interface.map(Into::into), why, remedy }
+        let interface = interface.map(Into::into);
+        SpecError { text: self.text.into(), interface, why, remedy, unknown_kind: false }
     }
 
     /// Takes an option out: none if it is not there, else its value, if it has one.
@@ -224,8 +236,8 @@ impl<'a> Parser<'a> {
             return Err(self.wrong(why, "leave out `generic` or `zero-copy`"));
         }
         let (mode, force) = (mode.unwrap_or_default(), self.flag("force")?);
-        let (on_loss, busy_poll) = (OnLoss::default(), None);
-        let config = af_xdp::Config { interface, queue, mode, xdp_mode, force, busy_poll, on_loss };
+        let defaults = af_xdp::Config::new(interface, queue);
+        let config = af_xdp::Config { mode, xdp_mode, force, ..defaults };
         Ok((PortSpec::AfXdp(config), queues))
     }
 
@@ -363,8 +375,8 @@ mod tests {
             ("af_xdp:eth0", "it has no queue", "af_xdp:eth0:QUEUE"),
             ("af_xdp:eth0:-1", "`-1` is no queue", "ethtool -l"),
             ("af_xdp:eth0:256", "`256` is no queue", "ethtool -l"),
-            ("af_xdp:eth0:all", "`all` is a queue for each of several workers", "spread::Spread"),
-            ("af_xdp:eth0:0-3", "`0-3` is a queue for each of several workers", "spread::Spread"),
+            ("af_xdp:eth0:all", "`all` is a queue for each of several workers", "one queue: af_xdp:eth0:0"),
+            ("af_xdp:eth0:0-3", "`0-3` is a queue for each of several workers", "one queue: af_xdp:eth0:0"),
             ("af_xdp::0", "`` is no interface", "ip link"),
             ("af_xdp:eth0:0,copy,zero-copy", "`copy` and `zero-copy` exclude", "choose one"),
             ("af_xdp:eth0:0,generic,native", "`native` and `generic` exclude", "choose one"),

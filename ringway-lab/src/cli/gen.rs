@@ -5,7 +5,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use clap::Args;
-use ringway_engine::PortSpec;
+use ringway_engine::{PortSpec, SpecError};
 use ringway_host::Mac;
 use ringway_measure::generate::{Addresses, IMIX, Numbers, Rate, Transport};
 
@@ -128,8 +128,9 @@ impl FromStr for GenPort {
                 Err(format!("port `{text}`: `{name}` is no interface's name; write xdp:IFACE"))
             }
             Some(name) => Ok(Self::Live(name.into())),
-            None => text.parse().map(Self::Engine).map_err(|e: <PortSpec as FromStr>::Err| {
-                e.to_string().replace("write af_xdp:", "write xdp:IFACE, af_xdp:")
+            None => text.parse().map(Self::Engine).map_err(|error: SpecError| {
+                let more = if error.is_unknown_kind() { ", or write xdp:IFACE to send" } else { "" };
+                format!("{error}{more}")
             }),
         }
     }
@@ -140,7 +141,7 @@ fn sink(text: &str) -> Result<PortSpec, String> {
         true => Err(format!(
             "port `{text}`: xdp: only sends; receive by af_xdp:IFACE:QUEUE or af_packet:IFACE"
         )),
-        false => text.parse().map_err(|e: <PortSpec as FromStr>::Err| e.to_string()),
+        false => text.parse().map_err(|error: SpecError| error.to_string()),
     }
 }
 
@@ -211,7 +212,7 @@ mod tests {
     fn ports() {
         assert_eq!("xdp:eth0".parse(), Ok(GenPort::Live("eth0".into())));
         assert!("xdp:".parse::<GenPort>().unwrap_err().contains("no interface"));
-        assert!("x:y".parse::<GenPort>().unwrap_err().contains("write xdp:IFACE, af_xdp:"));
+        assert!("x:y".parse::<GenPort>().unwrap_err().ends_with("or write xdp:IFACE to send"));
         assert_eq!("null:64".parse::<GenPort>().unwrap().to_string(), "null:64");
         assert!(sink("xdp:eth0").unwrap_err().contains("xdp: only sends"));
         assert_eq!(sink("null:64").unwrap().to_string(), "null:64");

@@ -55,7 +55,7 @@ impl Spread {
 
     fn refused(&self, why: String, remedy: &'static str) -> SpecError {
         let interface = self.interface().map(Into::into);
-        SpecError { text: self.to_string(), interface, why, remedy }
+        SpecError { text: self.to_string(), interface, why, remedy, unknown_kind: false }
     }
 
     /// For each worker its own.

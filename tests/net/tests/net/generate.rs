@@ -206,7 +206,7 @@ fn a_capture_is_sent_and_what_cannot_be_is_refused() -> Result<()> {
     let to = ["--port", "null:64", "--destination", "10.8.0.2"];
     for (words, code, said) in [
         (&[&[][..]][..], 2, "--port"),
-        (&[&["--port", "afxdp:eth0"]], 2, "write xdp:IFACE, af_xdp:"),
+        (&[&["--port", "afxdp:eth0"]], 2, "or write xdp:IFACE to send"),
         (&[&["--port", "xdp:"]], 2, "no interface's name"),
         (&[&["--port", "xdp:none"], &to[2..], &MAC], 1, "none"),
         (&[&["--port", "af_packet:none"], &to[2..]], 1, "none"),
