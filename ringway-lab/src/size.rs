@@ -151,7 +151,7 @@ fn figures(answer: &Answer) -> Table {
         let value = match line.unit {
             Unit::Cores => format!("{:.2}", line.value),
             Unit::Bytes => units::bytes(line.value as u64),
-            Unit::BitsPerSecond => bits(line.value),
+            Unit::BitsPerSecond => units::decimal_of(line.value, "bit/s"),
             Unit::Ports | Unit::Queues | Unit::Machines => format!("{:.0}", line.value),
         };
         let cells = [
@@ -163,12 +163,6 @@ fn figures(answer: &Answer) -> Table {
         table.row(cells.to_vec());
     }
     table
-}
-
-/// Bits a second with a decimal prefix.
-fn bits(value: f64) -> String {
-    let number = units::decimal(value);
-    if number.contains(' ') { format!("{number}bit/s") } else { format!("{number} bit/s") }
 }
 
 fn io_paths(answer: &Answer) -> Table {

@@ -7,7 +7,18 @@ pub fn rate(value: Option<f64>) -> String {
 
 /// A number with a decimal prefix.
 pub fn decimal(value: f64) -> String {
-    const PREFIXES: [&str; 5] = ["", " k", " M", " G", " T"];
+    let (number, prefix) = scaled(value);
+    if prefix.is_empty() { number } else { format!("{number} {prefix}") }
+}
+
+/// The same with a unit: `12.3 Mbit/s`, `999 bit/s`.
+pub fn decimal_of(value: f64, unit: &str) -> String {
+    let (number, prefix) = scaled(value);
+    format!("{number} {prefix}{unit}")
+}
+
+fn scaled(value: f64) -> (String, &'static str) {
+    const PREFIXES: [&str; 5] = ["", "k", "M", "G", "T"];
     // A sum of nothing is -0.0.
     let mut value = value + 0.0;
     let mut prefix = 0;
@@ -22,7 +33,7 @@ pub fn decimal(value: f64) -> String {
         v if v >= 9.995 => 1,
         _ => 2,
     };
-    format!("{value:.digits$}{}", PREFIXES[prefix])
+    (format!("{value:.digits$}"), PREFIXES[prefix])
 }
 
 /// A number of bytes: `512 B`, `1.5 KiB`, `80.0 MiB`.
@@ -77,6 +88,8 @@ mod tests {
         ] {
             assert_eq!(bytes(value), want, "{value}");
         }
+        assert_eq!(decimal_of(1250.0, "bit/s"), "1.25 kbit/s");
+        assert_eq!(decimal_of(12.0, "bit/s"), "12.0 bit/s");
         assert_eq!((rate(None), count(None)), ("-".to_owned(), "-".to_owned()));
     }
 }

@@ -242,11 +242,12 @@ impl<'a> Parser<'a> {
     }
 
     fn af_packet(&mut self) -> Result<PortSpec, SpecError> {
-        let interface = self.interface(self.argument)?;
+        let mut config = af_packet::Config::new(self.interface(self.argument)?);
         let remedy = "write 2 to 1024, of 128 KiB each";
-        let blocks = self.number("blocks", 16, |n| (2..=1024).contains(&n), remedy)?;
-        let bypass = self.flag("bypass")?;
-        Ok(PortSpec::AfPacket(af_packet::Config { interface, blocks, bypass }))
+        config.blocks =
+            self.number("blocks", config.blocks, |n| (2..=1024).contains(&n), remedy)?;
+        config.bypass = self.flag("bypass")?;
+        Ok(PortSpec::AfPacket(config))
     }
 
     fn memory(&mut self) -> Result<PortSpec, SpecError> {
@@ -375,8 +376,16 @@ mod tests {
             ("af_xdp:eth0", "it has no queue", "af_xdp:eth0:QUEUE"),
             ("af_xdp:eth0:-1", "`-1` is no queue", "ethtool -l"),
             ("af_xdp:eth0:256", "`256` is no queue", "ethtool -l"),
-            ("af_xdp:eth0:all", "`all` is a queue for each of several workers", "one queue: af_xdp:eth0:0"),
-            ("af_xdp:eth0:0-3", "`0-3` is a queue for each of several workers", "one queue: af_xdp:eth0:0"),
+            (
+                "af_xdp:eth0:all",
+                "`all` is a queue for each of several workers",
+                "one queue: af_xdp:eth0:0",
+            ),
+            (
+                "af_xdp:eth0:0-3",
+                "`0-3` is a queue for each of several workers",
+                "one queue: af_xdp:eth0:0",
+            ),
             ("af_xdp::0", "`` is no interface", "ip link"),
             ("af_xdp:eth0:0,copy,zero-copy", "`copy` and `zero-copy` exclude", "choose one"),
             ("af_xdp:eth0:0,generic,native", "`native` and `generic` exclude", "choose one"),

@@ -129,7 +129,8 @@ impl FromStr for GenPort {
             }
             Some(name) => Ok(Self::Live(name.into())),
             None => text.parse().map(Self::Engine).map_err(|error: SpecError| {
-                let more = if error.is_unknown_kind() { ", or write xdp:IFACE to send" } else { "" };
+                let more =
+                    if error.is_unknown_kind() { ", or write xdp:IFACE to send" } else { "" };
                 format!("{error}{more}")
             }),
         }

@@ -283,9 +283,9 @@ impl fmt::Display for Sent {
         if self.intended_pps.is_some() {
             write!(f, " of {intended_packets} intended")?;
         }
-        let (pps, bps) = (units::decimal(self.sent_pps), units::decimal(self.sent_bps));
-        let unit = |text: String| if text.contains(' ') { text } else { text + " " };
-        writeln!(f, ", {}packets/s, {}bit/s", unit(pps), unit(bps))?;
+        let pps = |value| units::decimal_of(value, "packets/s");
+        let bps = units::decimal_of(self.sent_bps, "bit/s");
+        writeln!(f, ", {}, {bps}", pps(self.sent_pps))?;
         if *unsent_packets > 0 {
             let why = reasons(&self.unsent);
             writeln!(f, "  {unsent_packets} packets were made and not taken by the port{why}")?;
@@ -293,9 +293,9 @@ impl fmt::Display for Sent {
         if let (false, Some(intended)) = (self.kept_rate, self.intended_pps) {
             writeln!(
                 f,
-                "  THE RATE WAS NOT KEPT: sent/intended = {:.3}, {}packets/s were intended",
+                "  THE RATE WAS NOT KEPT: sent/intended = {:.3}, {} were intended",
                 self.sent_pps / intended,
-                unit(units::decimal(intended))
+                pps(intended)
             )?;
         }
         Ok(())

@@ -50,6 +50,21 @@ pub struct Config {
     pub on_loss: OnLoss,
 }
 
+impl Config {
+    /// A queue of an interface; all else by default.
+    pub fn new(interface: impl Into<String>, queue: u32) -> Self {
+        Self {
+            interface: interface.into(),
+            queue,
+            mode: Mode::default(),
+            xdp_mode: None,
+            force: false,
+            busy_poll: None,
+            on_loss: OnLoss::default(),
+        }
+    }
+}
+
 /// The policy of a port that has lost its link, its interface or its program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnLoss {

@@ -20,6 +20,7 @@ use libbpf_rs::Program;
 use libbpf_rs::libbpf_sys::{bpf_prog_test_run_opts, bpf_test_run_opts};
 use libbpf_rs::skel::{OpenSkel as _, SkelBuilder as _};
 use ringway_engine::apps::Sink;
+use ringway_engine::ports::af_xdp;
 use ringway_engine::{AppFactory, Engine, EngineConfig, PortSpec, WorkerConfig};
 use ringway_host::netlink::links;
 use ringway_testnet::{Namespace, wait_until};
@@ -254,8 +255,7 @@ fn drain(style: Style, socket: &UdpSocket) -> Result<(u64, Duration)> {
 /// Nanoseconds of a frame into the ring of Ringway's engine, which sits on another processor if
 /// there is one.
 fn to_ring(cpu: usize) -> Result<f64> {
-    let failed = |what: String| Error::NoFigure { who: "AF_XDP".into(), what };
-    let port = "af_xdp:lo:0".parse::<PortSpec>().map_err(|error| failed(error.to_string()))?;
+    let port = PortSpec::AfXdp(af_xdp::Config::new("lo", 0));
     let app: AppFactory = Arc::new(|| Box::new(Sink::default()));
     let umem = UmemConfig { frames: 8192, ..UmemConfig::default() };
     let config = EngineConfig { umem, ..EngineConfig::default() };

@@ -53,7 +53,8 @@ impl Case {
 
     /// Whether its peer is dpdk-testpmd.
     pub(super) fn needs_testpmd(self) -> bool {
-        self.peer().is_some_and(|peer| peer.starts_with("dpdk-testpmd"))
+        let af_xdp = matches!(self, Self::AfXdpReceive | Self::AfXdpTransmit | Self::AfXdpL2fwd);
+        af_xdp || self == Self::MemoryMacswap
     }
 
     /// Whether packets are asked and answered, so that it counts how long that takes.

@@ -16,6 +16,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use ringway_engine::apps::{Bid, Host, L2fwd, Macs, Offer, Request, Sink, Source, UdpEcho};
+use ringway_engine::ports::af_xdp;
 use ringway_engine::{AppFactory, Engine, EngineConfig, PortSpec, WorkerConfig};
 use ringway_testnet::{Child, End, Link, Namespace, VethOptions, enable_napi, veth, wait_until};
 use ringway_wire::{
@@ -107,12 +108,12 @@ impl<'s> Site<'s> {
     fn engine(&self) -> Result<Engine> {
         let [s0, _] = &self.near;
         let host = Host::new(Mac(s0.mac.0), [US.into()]);
-        let ports: &[&str] = match self.case {
-            Case::AfXdpL2fwd => &["af_xdp:s0:0", "af_xdp:s1:0"],
-            _ => &["af_xdp:s0:0"],
+        let interfaces: &[&str] = match self.case {
+            Case::AfXdpL2fwd => &["s0", "s1"],
+            _ => &["s0"],
         };
-        let ports = ports.iter().map(|port| port.parse::<PortSpec>());
-        let ports = ports.collect::<Result<_, _>>().map_err(|error| self.failed(error))?;
+        let port = |interface: &&str| PortSpec::AfXdp(af_xdp::Config::new(*interface, 0));
+        let ports = interfaces.iter().map(port).collect();
         let app: AppFactory = match self.case {
             Case::AfXdpL2fwd => Arc::new(|| Box::new(L2fwd::new(Macs::AsIs))),
             Case::AfXdpTransmit => {

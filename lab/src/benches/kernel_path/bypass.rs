@@ -7,6 +7,7 @@ use std::sync::Arc;
 use libbpf_rs::skel::{OpenSkel as _, SkelBuilder as _};
 use libbpf_rs::{MapCore as _, MapFlags, OpenObject};
 use ringway_engine::apps::Sink;
+use ringway_engine::ports::{af_packet, af_xdp};
 use ringway_engine::{AppFactory, Engine, EngineConfig, PortSpec, WorkerConfig};
 use ringway_kernel::{XdpLink, XdpMode};
 use ringway_testnet::Link;
@@ -31,11 +32,9 @@ pub(super) struct ByEngine(Engine);
 impl ByEngine {
     pub(super) fn start(style: Style, link: &Link, cpu: usize) -> Result<Self> {
         let port = match style {
-            Style::AfPacket => format!("af_packet:{}", link.name),
-            _ => format!("af_xdp:{}:0", link.name),
+            Style::AfPacket => PortSpec::AfPacket(af_packet::Config::new(&link.name)),
+            _ => PortSpec::AfXdp(af_xdp::Config::new(&link.name, 0)),
         };
-        let failed = |what: String| Error::NoFigure { who: style.name().into(), what };
-        let port = port.parse::<PortSpec>().map_err(|error| failed(error.to_string()))?;
         let app: AppFactory = Arc::new(|| Box::new(Sink::default()));
         let umem = UmemConfig { frames: 8192, ..UmemConfig::default() };
         let config = EngineConfig { umem, ..EngineConfig::default() };

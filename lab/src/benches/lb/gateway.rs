@@ -4,21 +4,22 @@ use std::fmt::Write;
 use std::net::Ipv4Addr;
 use std::path::Path;
 
+use ringway_kernel::XdpMode;
 use ringway_testnet::{Namespace, OneBridge, attach_pass, tools};
 
 use super::balancer::{Balancer, PORT, v4, write};
 use crate::Result;
 
 /// In the balancer's container: one interface, packets leave as they came.
-pub(super) fn in_container(net: &OneBridge, ringway: &Path, mode: &str) -> Result<Balancer> {
+pub(super) fn in_container(net: &OneBridge, ringway: &Path, mode: XdpMode) -> Result<Balancer> {
     let address = v4(net.balancer.v4);
     let ns = &net.balancer.ns;
     // Ringway guards interfaces that carry the default route, and nothing here needs it.
     ns.ip("route del default via 172.17.0.1\nroute del default via fd17::1\n")?;
-    if mode == "native" {
+    if mode == XdpMode::Native {
         attach_pass(&net.host, &net.balancer.peer.name)?;
     }
-    let node = format!("name = \"bench\"\ninterfaces = [\"eth0\"]\nxdp_mode = \"{mode}\"");
+    let node = format!("name = \"bench\"\ninterfaces = [\"eth0\"]\nxdp_mode = \"{}\"", mode.name());
     let service = format!("address = \"{address}\"");
     let configuration = configuration(net, ns, &node, &service);
     start(ns, ringway, address, configuration)

@@ -78,8 +78,8 @@ impl PathSetup {
             LbPath::Ipvs => kernel_nat::ipvs(&net)?,
             LbPath::BareGeneric => bare::attach(&net, XdpMode::Generic)?,
             LbPath::BareNative => bare::attach(&net, XdpMode::Native)?,
-            LbPath::RingwayGeneric => gateway::in_container(&net, ringway, "generic")?,
-            LbPath::RingwayNative => gateway::in_container(&net, ringway, "native")?,
+            LbPath::RingwayGeneric => gateway::in_container(&net, ringway, XdpMode::Generic)?,
+            LbPath::RingwayNative => gateway::in_container(&net, ringway, XdpMode::Native)?,
             LbPath::RingwayHost => gateway::on_host(&net, ringway)?,
         };
         let mut setup = Self { balancer, _backends: backends, net };

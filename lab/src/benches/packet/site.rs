@@ -193,13 +193,15 @@ fn configuration(path: PacketPath, ip: Ip) -> String {
     let backend = |n| format!("{{ address = \"{}\", weight = {weight} }}", frame::backend(ip, n));
     let backends: Vec<String> = (1..=BACKENDS).map(backend).collect();
     let own: Vec<String> = (1..=OWN).map(|n| format!("\"{}\"", frame::own(ip, n))).collect();
-    let sources = match forward {
-        "nat" if path == PacketPath::FullPool => {
+    let sources = match path {
+        PacketPath::FullPool => {
             let last = 10_000 + POOL / u32::from(BACKENDS) - 1;
             format!("[nat]\naddresses = [{}]\nports = \"10000-{last}\"", own[0])
         }
-        "nat" => format!("[nat]\naddresses = [{}]\ntimeouts = {{ syn = \"1h\" }}", own.join(", ")),
-        _ => format!("[tunnel]\nsource = {}", own[0]),
+        PacketPath::DsrL2 | PacketPath::DsrIpip | PacketPath::DsrGue => {
+            format!("[tunnel]\nsource = {}", own[0])
+        }
+        _ => format!("[nat]\naddresses = [{}]\ntimeouts = {{ syn = \"1h\" }}", own.join(", ")),
     };
     format!(
         "[node]\nname = \"bench\"\ninterfaces = [\"lo\"]\n{sources}\n[[service]]\n\

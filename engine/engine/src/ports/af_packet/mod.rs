@@ -40,6 +40,13 @@ pub struct Config {
     pub bypass: bool,
 }
 
+impl Config {
+    /// An interface; all else by default.
+    pub fn new(interface: impl Into<String>) -> Self {
+        Self { interface: interface.into(), blocks: 16, bypass: false }
+    }
+}
+
 pub struct AfPacket {
     name: String,
     interface: String,

@@ -80,6 +80,14 @@ pub struct TcpConnect {
     pub time_wait: u32,
 }
 
+named! {
+    /// Whether a connection waits for the one before.
+    pub enum Pace {
+        OneByOne = "one by one",
+        AllAtOnce = "all at once",
+    }
+}
+
 impl Case for Experiment {
     fn key(&self) -> Value {
         json!({ "experiment": self })
@@ -153,7 +161,7 @@ impl Bench<'_> {
     }
 
     fn row(&mut self, case: impl Into<String>, rtt: &[Duration], outcome: &Outcome) {
-        (self.tell)(Row::new(self.experiment, case.into(), rtt, outcome));
+        (self.tell)(Row::new(self.experiment, case.into(), None, rtt, outcome));
     }
 
     /// One after the other, then all at once.
@@ -165,9 +173,12 @@ impl Bench<'_> {
         // A delayed way takes that long each.
         let paced = if self.experiment == Experiment::Delayed { n.min(TRIPS as u32) } else { n };
         let outcome = Server::new(way, LONG)?.paced(paced)?;
-        self.row(format!("{before}one by one"), &rtt, &outcome);
+        let row = |pace: Pace, outcome| {
+            Row::new(self.experiment, format!("{before}{pace}"), Some(pace), &rtt, outcome)
+        };
+        (self.tell)(row(Pace::OneByOne, &outcome));
         let outcome = Server::new(way, LONG)?.at_once(n, Duration::ZERO)?;
-        self.row(format!("{before}all at once"), &rtt, &outcome);
+        (self.tell)(row(Pace::AllAtOnce, &outcome));
         Ok(())
     }
 

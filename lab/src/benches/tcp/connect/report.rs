@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::Experiment;
 use super::site::Outcome;
+use super::{Experiment, Pace};
 use crate::benches::tcp::counters::in_words;
 use crate::harness::Figures;
 use crate::harness::plot::{Bar, Line, Page};
@@ -28,6 +28,8 @@ pub struct ConnectFigures {
 pub struct Row {
     pub experiment: Experiment,
     pub case: String,
+    #[serde(skip)]
+    pub pace: Option<Pace>,
     pub connections: u64,
     /// Connections that were not.
     pub failed: u64,
@@ -51,6 +53,7 @@ impl Row {
     pub(super) fn new(
         experiment: Experiment,
         case: String,
+        pace: Option<Pace>,
         rtt: &[Duration],
         outcome: &Outcome,
     ) -> Self {
@@ -66,6 +69,7 @@ impl Row {
         Self {
             experiment,
             case,
+            pace,
             connections: outcome.connect.len() as u64,
             failed: outcome.failed,
             rtt_us: quantile(rtt, 0.5),
@@ -110,10 +114,10 @@ impl ConnectFigures {
         self.rows.iter().filter(move |row| row.experiment == experiment)
     }
 
-    fn by_rtt(&self, kind: &str) -> Line {
-        let rows = self.of(Experiment::Delayed).filter(|row| row.case.ends_with(kind));
+    fn by_rtt(&self, pace: Pace) -> Line {
+        let rows = self.of(Experiment::Delayed).filter(|row| row.pace == Some(pace));
         let points = rows.filter_map(|row| Some((row.rtt_us? / 1e3, row.connect_p50_us? / 1e3)));
-        Line { label: kind.into(), points: points.collect() }
+        Line { label: pace.name().into(), points: points.collect() }
     }
 }
 
@@ -132,7 +136,7 @@ impl Figures for ConnectFigures {
         let mut page = Page::new("How long it takes to connect", lede);
         // The experiment is what stands above.
         let columns = &COLUMNS.each_ref()[1..];
-        let lines = ["one by one", "all at once"].map(|kind| self.by_rtt(kind));
+        let lines = Pace::ALL.map(|pace| self.by_rtt(pace));
         if lines.iter().any(|line| !line.points.is_empty()) {
             let title = "A handshake is a round trip";
             page.lines(title, ("round trip, ms", "connect(), ms, median"), &lines);
@@ -181,10 +185,11 @@ mod tests {
             counters: [("ListenOverflows", 3)].into(),
         };
         let rtt = [Duration::from_micros(9)];
-        let row = |experiment, case: &str| Row::new(experiment, case.into(), &rtt, &outcome);
+        let row =
+            |experiment, case: &str, pace| Row::new(experiment, case.into(), pace, &rtt, &outcome);
         let rows = vec![
-            row(Experiment::AcceptQueue, "short"),
-            row(Experiment::Delayed, "2 ms, one by one"),
+            row(Experiment::AcceptQueue, "short", None),
+            row(Experiment::Delayed, "2 ms, one by one", Some(Pace::OneByOne)),
         ];
         ConnectFigures { rows, delays: Some("a relay".into()) }
     }
@@ -195,7 +200,7 @@ mod tests {
         assert_eq!((row.connect_p50_us, row.connect_max_us), (Some(30.0), Some(1_000_100.0)));
         assert_eq!((row.connections, row.failed, row.a_second_late), (4, 2, 1));
         assert_eq!((row.rtt_us, row.accept_p50_us), (Some(9.0), Some(15.0)));
-        let nothing = Row::new(Experiment::Veth, String::new(), &[], &Outcome::default());
+        let nothing = Row::new(Experiment::Veth, String::new(), None, &[], &Outcome::default());
         assert_eq!((nothing.connect_p50_us, nothing.rtt_us), (None, None));
     }
 
@@ -232,7 +237,7 @@ mod tests {
     #[test]
     fn what_was_not_measured_is_no_figure() {
         let outcome = Outcome { failed: 50, ..Outcome::default() };
-        let row = Row::new(Experiment::Ports, "none free".into(), &[], &outcome);
+        let row = Row::new(Experiment::Ports, "none free".into(), None, &[], &outcome);
         assert!(row.in_words().ends_with("none connected"), "{}", row.in_words());
         let json = serde_json::to_value(&row).unwrap();
         for figure in
