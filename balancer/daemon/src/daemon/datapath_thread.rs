@@ -39,7 +39,7 @@ pub enum DatapathCommand {
     /// configuration.
     Attach(Vec<Interface>, Box<Observed>),
     /// Attach again to those of these interfaces that have lost our program.
-    Mend(Vec<Interface>),
+    Reattach(Vec<Interface>),
     /// Pin what is attached provisionally.
     Confirm,
     /// Take off what is attached provisionally.
@@ -81,7 +81,7 @@ pub enum DatapathEvent {
     /// Attached to these interfaces; or the tables do not fit, or the first interface that refused.
     Attached(Vec<Interface>, Result<Attachments, Error>),
     /// Attached again to these interfaces, or why not.
-    Mended(Vec<Interface>, Result<Attachments, Error>),
+    Reattached(Vec<Interface>, Result<Attachments, Error>),
 }
 
 /// How our programs are attached.
@@ -216,9 +216,9 @@ impl Worker {
                     let _ = self.reports.send(DatapathEvent::Attached(interfaces, outcome));
                     None
                 }
-                DatapathCommand::Mend(interfaces) => {
-                    let outcome = self.mend(&interfaces);
-                    let _ = self.reports.send(DatapathEvent::Mended(interfaces, outcome));
+                DatapathCommand::Reattach(interfaces) => {
+                    let outcome = self.reattach(&interfaces);
+                    let _ = self.reports.send(DatapathEvent::Reattached(interfaces, outcome));
                     None
                 }
                 DatapathCommand::Confirm => {
@@ -437,7 +437,7 @@ impl Worker {
     /// All of them anew, so that they agree on a mode: where our program still is, it stays. The
     /// programs are loaded already, for which this process has no privilege any more. What was
     /// confirmed needs it no more.
-    fn mend(&mut self, interfaces: &[Interface]) -> Result<Attachments, Error> {
+    fn reattach(&mut self, interfaces: &[Interface]) -> Result<Attachments, Error> {
         let needs_confirm = self.provisional.iter().map(|(_, name)| name.clone()).collect();
         self.attach(interfaces, self.observed.clone(), &needs_confirm)
     }

@@ -38,8 +38,8 @@ pub struct Attachment {
     /// The interfaces as they were found last.
     pub existing: Existing,
     /// An order to attach again is on its way.
-    mending: bool,
-    mend_error: Option<Error>,
+    reattaching: bool,
+    reattach_error: Option<Error>,
     /// How often each was attached again, and when last, by slot.
     pub again: BTreeMap<u32, (u64, Instant)>,
 }
@@ -136,13 +136,13 @@ impl Attachment {
     }
 
     /// Has our program attached again where it is missing and nobody else's is.
-    fn mend(&mut self, confirm: &Confirm, effects: &mut Effects) {
+    fn reattach(&mut self, confirm: &Confirm, effects: &mut Effects) {
         let given_up = |interface: &Interface| confirm.reverted().contains(&interface.name);
         let lacking = |interface: &Interface| {
             matches!(self.attach_state(interface), Some(AttachState::Detached))
                 && !given_up(interface)
         };
-        if self.mending || !self.interfaces.iter().any(lacking) {
+        if self.reattaching || !self.interfaces.iter().any(lacking) {
             return;
         }
         // The others' modes count, too; of one that is given up the state may be that of before.
@@ -152,8 +152,8 @@ impl Attachment {
             attached && !given_up(interface) || lacking(interface)
         };
         let whole = self.interfaces.iter().filter(whole).cloned().collect();
-        self.mending = true;
-        effects.order(DatapathCommand::Mend(whole));
+        self.reattaching = true;
+        effects.order(DatapathCommand::Reattach(whole));
     }
 
     /// The packet path knows how an interface is now, or not. Mostly it is gone since it was seen;
@@ -303,8 +303,10 @@ impl Attachment {
     }
 
     fn detached(&self, name: &str) -> Problem {
-        let why =
-            self.mend_error.as_ref().map_or_else(String::new, |error| format!(": {}", error.what));
+        let why = self
+            .reattach_error
+            .as_ref()
+            .map_or_else(String::new, |error| format!(": {}", error.what));
         ProblemKind::ProgramDetached.of_interface(
             name,
             format!("{name}: our program is not on it any more, and is being attached again{why}"),
@@ -399,11 +401,15 @@ impl State {
     }
 
     /// Our program is where it was missing, or why not.
-    pub(super) fn mended(&mut self, interfaces: &[Interface], outcome: Result<Attachments, Error>) {
-        self.attachment.mending = false;
+    pub(super) fn reattached(
+        &mut self,
+        interfaces: &[Interface],
+        outcome: Result<Attachments, Error>,
+    ) {
+        self.attachment.reattaching = false;
         match outcome {
             Ok(attachments) => {
-                self.attachment.mend_error = None;
+                self.attachment.reattach_error = None;
                 for (interface, attached) in interfaces.iter().zip(&attachments.each) {
                     if interface.vlan.is_none() && !attached.taken_over {
                         let again = self.attachment.again.entry(interface.slot);
@@ -419,10 +425,10 @@ impl State {
             }
             Err(error) => {
                 // It is tried again at every beat; once is enough to tell.
-                if self.attachment.mend_error.as_ref() != Some(&error) {
+                if self.attachment.reattach_error.as_ref() != Some(&error) {
                     self.effects.error("not attached again", &error);
                 }
-                self.attachment.mend_error = Some(error);
+                self.attachment.reattach_error = Some(error);
             }
         }
     }
@@ -433,7 +439,7 @@ impl State {
         if self.attachment.is_done() {
             changed |= self.attachment.note(states, &mut self.effects);
             self.attachment.describe_again(&mut self.effects);
-            self.attachment.mend(&self.confirm, &mut self.effects);
+            self.attachment.reattach(&self.confirm, &mut self.effects);
         }
         if changed {
             self.effects.post();

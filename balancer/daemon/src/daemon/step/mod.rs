@@ -165,7 +165,7 @@ impl State {
             }
             DatapathEvent::Beat(outcome) => self.beaten(outcome),
             DatapathEvent::Attached(interfaces, outcome) => self.attached(&interfaces, outcome),
-            DatapathEvent::Mended(interfaces, outcome) => self.mended(&interfaces, outcome),
+            DatapathEvent::Reattached(interfaces, outcome) => self.reattached(&interfaces, outcome),
         }
         self.effects.post();
     }

@@ -347,8 +347,8 @@ impl World {
                 );
                 self.numbers.1 = *number;
             }
-            DatapathCommand::Mend(interfaces) => {
-                assert_eq!(count(|o| matches!(o, DatapathCommand::Mend(..))), 0);
+            DatapathCommand::Reattach(interfaces) => {
+                assert_eq!(count(|o| matches!(o, DatapathCommand::Reattach(..))), 0);
                 let given_up = interfaces.iter().any(|one| reverted.contains(&one.name));
                 assert!(!given_up, "it was given up");
             }
@@ -377,13 +377,13 @@ impl World {
                 let outcome = outcome.map(|()| self.attach(&interfaces, true));
                 DatapathEvent::Attached(interfaces, outcome)
             }
-            DatapathCommand::Mend(interfaces) => {
+            DatapathCommand::Reattach(interfaces) => {
                 let here = interfaces.iter().all(|one| self.there.contains(&one.slot));
                 let outcome = outcome.and_then(|()| match here {
                     true => Ok(self.attach(&interfaces, false)),
                     false => Err(refused()),
                 });
-                DatapathEvent::Mended(interfaces, outcome)
+                DatapathEvent::Reattached(interfaces, outcome)
             }
             DatapathCommand::Confirm => {
                 let mut names =
