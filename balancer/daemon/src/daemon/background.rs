@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ringway_api::documents::status::{FlowTable, Tracked};
 use ringway_api::error::Error;
@@ -18,6 +18,7 @@ use super::announce;
 use crate::backends::{self, Replies};
 use crate::monitor::counter_watch::{Counts, Sample};
 use crate::monitor::no_reply_watch;
+use crate::network::next_hop;
 use crate::network::solicitations::Solicitations;
 use crate::preflight;
 use crate::snapshot::StatusStore;
@@ -42,6 +43,12 @@ pub enum BackgroundWork {
     ReceiveSolicitations,
     /// By the index of an interface.
     Release(u32, IpAddr),
+    /// Has the kernel keep a next hop resolved; by the index of an interface.
+    KeepNeighbour(u32, IpAddr),
+    LookUpWays,
+    /// Has the next hop to a backend asked again.
+    Doubt(IpAddr),
+    SweepCaptures,
     ReadTraffic,
     ReadCounters,
     ReadTables,
@@ -61,6 +68,7 @@ pub struct Background {
     tables: OneAtATime,
     machine: OneAtATime,
     solicitations: Solicitations,
+    doubts: Arc<Mutex<Doubts>>,
 }
 
 /// Runs what may hang on a thread that may wait; while that lasts, nothing more of its sort.
@@ -94,6 +102,7 @@ impl Background {
             tables,
             machine,
             solicitations,
+            doubts: Arc::default(),
         }
     }
 
@@ -193,9 +202,52 @@ impl Background {
         });
     }
 
+    /// Has the next hop to a backend asked again.
+    pub fn doubt(&self, backend: IpAddr) {
+        if !lock(&self.doubts).add(backend) {
+            return;
+        }
+        let (doubts, send) = (self.doubts.clone(), self.send.clone());
+        tokio::task::spawn_blocking(move || {
+            let next = || lock(&doubts).next();
+            while let Some(backend) = next() {
+                let asked = next_hop::doubt(backend).map_err(failed);
+                tell(&send, BackgroundWork::Doubt(backend), asked);
+            }
+        });
+    }
+
     pub async fn next(&mut self) -> Option<BackgroundEvent> {
         self.receive.recv().await
     }
+}
+
+/// Backends whose next hops are to be asked again, by one thread for all: the kernel may take its
+/// time.
+#[derive(Debug, Default)]
+struct Doubts {
+    waiting: BTreeSet<IpAddr>,
+    /// A thread asks for one after the other.
+    asking: bool,
+}
+
+impl Doubts {
+    /// Adds one; returns whether a thread is to begin.
+    fn add(&mut self, backend: IpAddr) -> bool {
+        self.waiting.insert(backend);
+        !std::mem::replace(&mut self.asking, true)
+    }
+
+    /// The next one; `None`: the thread ends.
+    fn next(&mut self) -> Option<IpAddr> {
+        let next = self.waiting.pop_first();
+        self.asking = next.is_some();
+        next
+    }
+}
+
+fn lock(doubts: &Mutex<Doubts>) -> MutexGuard<'_, Doubts> {
+    doubts.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn tell(send: &UnboundedSender<BackgroundEvent>, work: BackgroundWork, outcome: Result<(), Error>) {
@@ -230,5 +282,18 @@ mod tests {
             let _ = begun.send(2);
         });
         assert_eq!(count.recv().await, Some(2));
+    }
+
+    /// A switch that dies takes hundreds of backends with it.
+    #[test]
+    fn next_hops_are_asked_again_by_one_thread() {
+        let [one, two, three] = [1, 2, 3].map(|n| IpAddr::from([10, 0, 0, n]));
+        let mut doubts = Doubts::default();
+        assert!(doubts.add(one), "a thread begins");
+        assert_eq!(doubts.next(), Some(one));
+        let others = [three, two, three].map(|backend| doubts.add(backend));
+        assert_eq!(others, [false; 3], "it hangs, and no other begins");
+        assert_eq!([doubts.next(), doubts.next(), doubts.next()], [Some(two), Some(three), None]);
+        assert!(doubts.add(one), "it has ended");
     }
 }

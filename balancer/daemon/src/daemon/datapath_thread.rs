@@ -70,6 +70,8 @@ pub enum DatapathEvent {
     /// force.
     Adopted(u64, Result<(), Error>),
     Beat(Result<(), Error>),
+    /// Killed captures left nothing behind, or what they left is still there.
+    Swept(Result<(), Error>),
     /// How our program stands on each interface slot.
     AttachStates(Result<Vec<(u32, AttachState)>, Error>),
     /// Provisional attachments are pinned: names of interfaces, or why they are not.
@@ -139,7 +141,6 @@ impl DatapathThread {
             beats: 0,
             provisional: Vec::new(),
             reserve: DescriptorReserve::new(RESERVED),
-            unswept: None,
             attach_states,
             reports,
         };
@@ -183,8 +184,6 @@ struct Worker {
     provisional: Vec<(u32, String)>,
     /// A ring that is written anew takes a descriptor, and so does each question.
     reserve: DescriptorReserve,
-    /// Why it was not cleaned up after captures that were killed, as last told.
-    unswept: Option<String>,
     attach_states: AttachStateReader,
     reports: mpsc::UnboundedSender<DatapathEvent>,
 }
@@ -423,7 +422,7 @@ impl Worker {
 
     fn beat(&mut self) -> Result<Vec<AttachStateQuery>, Error> {
         self.gateway.heartbeat(SystemTime::now()).map_err(kernel)?;
-        self.sweep_captures();
+        let _ = self.reports.send(DatapathEvent::Swept(self.sweep_captures()));
         let provisional: Vec<u32> = self.provisional.iter().map(|(slot, _)| *slot).collect();
         for name in self.gateway.pin_again(&provisional).map_err(kernel)? {
             tracing::error!(
@@ -443,20 +442,13 @@ impl Worker {
     }
 
     /// A capture whose process was killed. Packets are served with it as without.
-    fn sweep_captures(&mut self) {
-        let Some(pins) = self.gateway.pins() else { return };
-        let error = match ringway_kernel::programs::capture::sweep(pins) {
-            Ok(0) => None,
-            Ok(count) => {
-                tracing::info!(count, "cleaned up after captures that were killed");
-                None
-            }
-            Err(error) => Some(error.to_string()),
-        };
-        if let Some(error) = error.as_ref().filter(|_| error != self.unswept) {
-            tracing::warn!(%error, "not cleaned up after captures, should any have been killed");
+    fn sweep_captures(&self) -> Result<(), Error> {
+        let Some(pins) = self.gateway.pins() else { return Ok(()) };
+        let count = ringway_kernel::programs::capture::sweep(pins).map_err(kernel)?;
+        if count > 0 {
+            tracing::info!(count, "cleaned up after captures that were killed");
         }
-        self.unswept = error;
+        Ok(())
     }
 }
 

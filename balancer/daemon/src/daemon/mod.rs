@@ -153,7 +153,7 @@ struct Daemon {
 impl Daemon {
     /// `found`: the network at the start.
     async fn live(&mut self, found: Found) -> Result<(), Error> {
-        self.handle(Event::Network(Box::new(found)))?;
+        self.handle(Event::Network(Ok(Box::new(found))))?;
         let mut signals = Signals::new()?;
         let mut tick = interval(TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -175,7 +175,6 @@ impl Daemon {
                 news = self.watch.next() => match news {
                     NetlinkEvent::Changed => Event::NetworkChanged,
                     NetlinkEvent::Found(found) => Event::Network(found),
-                    NetlinkEvent::Unknown => continue,
                 },
                 Some(report) = self.from_path.recv() => Event::Datapath(report),
                 Some(event) = self.background.next() => Event::Background(event),
@@ -238,7 +237,7 @@ impl Daemon {
             }
             Effect::Keep(number, overrides) => self.writer.write(number, overrides),
             Effect::LookUpWays(addresses, known) => self.watch.refresh(addresses, known),
-            Effect::Doubt(backend) => self.watch.doubt(backend),
+            Effect::Doubt(backend) => self.background.doubt(backend),
             Effect::Release(neighbours) => self.background.release(neighbours),
             Effect::Announce(addresses, interfaces) => {
                 self.background.announce(addresses, &interfaces);

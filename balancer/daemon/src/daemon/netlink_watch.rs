@@ -1,9 +1,9 @@
 //! Watches the kernel's links, routes and neighbours, and looks up the ways to backends anew when
 //! they change.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use ringway_api::documents::status::Problem;
@@ -35,9 +35,8 @@ pub struct Found {
 pub enum NetlinkEvent {
     /// Something changed that may change a way: look again.
     Changed,
-    Found(Box<Found>),
-    /// A look came to nothing: what was known stays.
-    Unknown,
+    /// What a look found; or it came to nothing, and what was known stays.
+    Found(Result<Box<Found>, Error>),
 }
 
 /// The watch; dropping it ends it.
@@ -48,10 +47,8 @@ pub struct NetlinkWatch {
     again: bool,
     /// No look begins before then.
     not_before: Instant,
-    failed: bool,
     /// As the last look found them.
     macs: KnownMacs,
-    doubts: Arc<Mutex<Doubts>>,
     /// Written by the thread that listens.
     unheard: Arc<Mutex<Option<Problem>>>,
     send: mpsc::UnboundedSender<ringway_host::Result<Found>>,
@@ -89,9 +86,7 @@ impl NetlinkWatch {
             looking: false,
             again: false,
             not_before: Instant::now(),
-            failed: false,
             macs: KnownMacs::new(),
-            doubts: Arc::default(),
             unheard,
             send,
             receive,
@@ -115,20 +110,6 @@ impl NetlinkWatch {
         });
     }
 
-    /// Has the next hop to a backend asked again, on a thread that may wait.
-    pub fn doubt(&self, backend: IpAddr) {
-        if !lock(&self.doubts).add(backend) {
-            return;
-        }
-        let doubts = self.doubts.clone();
-        tokio::task::spawn_blocking(move || {
-            let next = || lock(&doubts).next();
-            while let Some(backend) = next() {
-                next_hop::doubt(backend);
-            }
-        });
-    }
-
     /// Takes note of what a look found.
     pub fn note(&mut self, found: &Found) {
         self.macs.clone_from(&found.ways.macs);
@@ -138,11 +119,6 @@ impl NetlinkWatch {
     /// looked for.
     pub fn is_asking(&self) -> bool {
         self.macs.values().any(KnownMac::is_missing)
-    }
-
-    /// The last look came to nothing.
-    pub fn failed(&self) -> bool {
-        self.failed
     }
 
     /// Changes are not heard now.
@@ -157,17 +133,8 @@ impl NetlinkWatch {
             () = sleep_until(self.not_before), if self.again && !self.looking => NetlinkEvent::Changed,
             Some(found) = self.receive.recv() => {
                 self.looking = false;
-                self.failed = found.is_err();
-                match found {
-                    Ok(found) => {
-                        self.note(&found);
-                        NetlinkEvent::Found(Box::new(found))
-                    }
-                    Err(error) => {
-                        tracing::warn!(%error, "the ways to the backends could not be looked up: they stay as they were");
-                        NetlinkEvent::Unknown
-                    }
-                }
+                let found = found.inspect(|found| self.note(found)).map(Box::new);
+                NetlinkEvent::Found(found.map_err(|error| Error::failed(error.to_string(), "")))
             }
         }
     }
@@ -188,35 +155,6 @@ pub fn read_network(
     Ok(Found { existing, ways, probe_tunnel: Surroundings::now()? })
 }
 
-/// Backends whose next hops are to be asked again, by one thread for all: the kernel may take its
-/// time.
-#[derive(Debug, Default)]
-struct Doubts {
-    waiting: BTreeSet<IpAddr>,
-    /// A thread asks for one after the other.
-    asking: bool,
-}
-
-impl Doubts {
-    /// Adds one; returns whether a thread is to begin.
-    fn add(&mut self, backend: IpAddr) -> bool {
-        self.waiting.insert(backend);
-        !std::mem::replace(&mut self.asking, true)
-    }
-
-    /// The next one; `None`: the thread ends.
-    fn next(&mut self) -> Option<IpAddr> {
-        let next = self.waiting.pop_first();
-        self.asking = next.is_some();
-        next
-    }
-}
-
-fn lock(doubts: &Mutex<Doubts>) -> MutexGuard<'_, Doubts> {
-    doubts.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Lets go of neighbours, on a thread that may wait.
 /// When changes are heard again, [`NetlinkChange::Lost`] comes first.
 fn note_hearing(change: &NetlinkChange, unheard: &Mutex<Option<Problem>>) {
     let problem = match change {
@@ -281,19 +219,6 @@ mod tests {
         assert!(finding.error.contains(": no descriptor;"), "{finding:?}");
         note_hearing(&NetlinkChange::Lost, &watch.unheard);
         assert_eq!(watch.finding(), None);
-    }
-
-    /// A switch that dies takes hundreds of backends with it.
-    #[test]
-    fn next_hops_are_asked_again_by_one_thread() {
-        let [one, two, three] = [1, 2, 3].map(|n| IpAddr::from([10, 0, 0, n]));
-        let mut doubts = Doubts::default();
-        assert!(doubts.add(one), "a thread begins");
-        assert_eq!(doubts.next(), Some(one));
-        let others = [three, two, three].map(|backend| doubts.add(backend));
-        assert_eq!(others, [false; 3], "it hangs, and no other begins");
-        assert_eq!([doubts.next(), doubts.next(), doubts.next()], [Some(two), Some(three), None]);
-        assert!(doubts.add(one), "it has ended");
     }
 
     /// A chatty routing daemon.

@@ -43,7 +43,7 @@ impl Daemon {
                 .collect(),
             of_tables: uncounted.into_iter().chain(tables::bpffs_covered()).collect(),
             not_made: self.checks.not_made(),
-            network_unknown: self.watch.failed() || self.watch.is_asking(),
+            macs_unknown: self.watch.is_asking(),
             overrides_unknown: (self.state_dir.trouble(overrides::DOCUMENT)
                 || !self.state.reload().recalled)
                 && self.loader.running() == 0

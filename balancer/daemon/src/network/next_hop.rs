@@ -1,6 +1,6 @@
 //! The way to each backend, from the kernel's routes and neighbours.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
@@ -81,8 +81,8 @@ pub fn asked_by(address: IpAddr) -> &'static str {
 pub struct Ways {
     /// Keyed by backend address.
     pub ways: HashMap<IpAddr, Result<Hop, NoWay>>,
-    /// Interface index and address of every next hop.
-    pub kept: BTreeSet<(u32, IpAddr)>,
+    /// Interface index and address of every next hop, and whether the kernel keeps it resolved.
+    pub kept: BTreeMap<(u32, IpAddr), ringway_host::Result<()>>,
     /// MAC addresses of the next hops.
     pub macs: KnownMacs,
 }
@@ -126,7 +126,7 @@ pub fn resolve(
         let way = kernel.out(*address)?.and_then(|(out, path)| {
             if !out.is_layer3() {
                 let next_hop = (path.ifindex, path.next_hop());
-                found.kept.insert(next_hop);
+                found.kept.entry(next_hop).or_insert_with(|| kernel.keep(next_hop));
                 found.macs.extend(kernel.mac(next_hop).map(|mac| (next_hop, mac)));
             }
             kernel.resolve(&out, &path)
@@ -239,12 +239,6 @@ impl<'a> Kernel<'a> {
     /// The interface by which packets leave, and to whom.
     fn neighbour<'k>(&'k self, out: &Out<'k>, path: &Path) -> Result<(&'k Interface, Mac), NoWay> {
         let next_hop = path.next_hop();
-        let neighbour = self.neighbours.get(&(path.ifindex, next_hop));
-        let cared_for =
-            neighbour.is_some_and(|n| n.managed || n.state == NeighbourState::Permanent);
-        if !cared_for && let Err(error) = neighbours::keep(path.ifindex, next_hop) {
-            tracing::warn!(%error, "next hop not kept resolved");
-        }
         let name = match out {
             Out::Interface(interface) => &interface.name,
             Out::Bridge(bridge) => &bridge.name,
@@ -256,6 +250,15 @@ impl<'a> Kernel<'a> {
             Out::Bridge(bridge) => self.port(bridge, mac, next_hop)?,
         };
         Ok((interface, mac))
+    }
+
+    /// Has the kernel keep a next hop resolved.
+    fn keep(&self, next_hop: (u32, IpAddr)) -> ringway_host::Result<()> {
+        let neighbour = self.neighbours.get(&next_hop);
+        match neighbour.is_some_and(|n| n.managed || n.state == NeighbourState::Permanent) {
+            true => Ok(()),
+            false => neighbours::keep(next_hop.0, next_hop.1),
+        }
     }
 
     /// The MAC address of a next hop: as the kernel knows it, or as it was, unless the kernel has
@@ -297,12 +300,12 @@ fn noted<T: Default>(found: ringway_host::Result<T>) -> T {
 }
 
 /// Has the kernel ask the next hop to a backend again: its MAC address may have changed unsaid.
-pub fn doubt(backend: IpAddr) {
-    let asked =
-        routes::route_to(backend).and_then(|path| neighbours::doubt(path.ifindex, path.next_hop()));
-    if let Err(error) = asked {
-        tracing::debug!(%error, "next hop not asked again");
-    }
+///
+/// # Errors
+/// There is no route to it, or the kernel refuses.
+pub fn doubt(backend: IpAddr) -> ringway_host::Result<()> {
+    let path = routes::route_to(backend)?;
+    neighbours::doubt(path.ifindex, path.next_hop())
 }
 
 /// The interfaces of `[node] interfaces` as the packet path must know them; those of `held` keep

@@ -23,9 +23,12 @@ impl State {
     /// Once a second. What reads is ordered regularly anyway.
     pub(super) fn work_again(&mut self) {
         let (ours, kept) = (announce::ours(&self.reload.config), &self.tables.neighbours);
+        let backends = self.tables.backend_set.addresses();
         self.failed.retain(|work, _| match work {
             BackgroundWork::Announce(_, address) => ours.contains(address),
             BackgroundWork::Release(ifindex, address) => !kept.contains(&(*ifindex, *address)),
+            BackgroundWork::KeepNeighbour(ifindex, address) => kept.contains(&(*ifindex, *address)),
+            BackgroundWork::Doubt(backend) => backends.contains(backend),
             _ => true,
         });
         let mut unannounced: BTreeMap<u32, BTreeSet<_>> = BTreeMap::new();
@@ -39,7 +42,11 @@ impl State {
                     self.effects.push(Effect::ReceiveSolicitations)
                 }
                 BackgroundWork::Release(ifindex, address) => unreleased.push((ifindex, address)),
-                BackgroundWork::ReadTraffic
+                BackgroundWork::KeepNeighbour(..)
+                | BackgroundWork::LookUpWays
+                | BackgroundWork::Doubt(_)
+                | BackgroundWork::SweepCaptures
+                | BackgroundWork::ReadTraffic
                 | BackgroundWork::ReadCounters
                 | BackgroundWork::ReadTables => {}
             }
@@ -65,12 +72,23 @@ fn failure(work: BackgroundWork, error: &Error) -> LogLine {
             "neighbour solicitations for announced IPv6 addresses may not be received",
         ),
         BackgroundWork::Release(..) => (Level::WARN, "neighbour not released"),
+        BackgroundWork::KeepNeighbour(..) => (Level::WARN, "next hop not kept resolved"),
+        BackgroundWork::LookUpWays => {
+            (Level::WARN, "the ways to the backends could not be looked up: they stay as they were")
+        }
+        BackgroundWork::Doubt(_) => (Level::DEBUG, "next hop not asked again"),
+        BackgroundWork::SweepCaptures => {
+            (Level::WARN, "not cleaned up after captures, should any have been killed")
+        }
         BackgroundWork::ReadTraffic => (Level::DEBUG, "traffic not read"),
         BackgroundWork::ReadCounters => (Level::DEBUG, "counters not read"),
         BackgroundWork::ReadTables => (Level::DEBUG, "flows not counted"),
     };
     let address = match work {
-        BackgroundWork::Announce(_, address) | BackgroundWork::Release(_, address) => Some(address),
+        BackgroundWork::Announce(_, address)
+        | BackgroundWork::Release(_, address)
+        | BackgroundWork::KeepNeighbour(_, address)
+        | BackgroundWork::Doubt(address) => Some(address),
         _ => None,
     };
     LogLine { address, error: Some(error.to_string()), ..LogLine::new(level, text) }

@@ -65,8 +65,8 @@ pub(super) enum Event {
     Checked(health::CheckEvent),
     /// The kernel's network has changed: the ways are to be looked up.
     NetworkChanged,
-    /// The ways were looked up.
-    Network(Box<Found>),
+    /// The ways were looked up, or why not.
+    Network(Result<Box<Found>, Error>),
     /// The checks' tunnel leads there, or why not.
     ProbeWays(Option<Error>),
     Datapath(DatapathEvent),
@@ -135,7 +135,8 @@ impl State {
             Event::Posted(survey) => self.posted(survey),
             Event::Checked(event) => self.checked(&event),
             Event::NetworkChanged => self.look_up_ways(),
-            Event::Network(found) => self.network(*found),
+            Event::Network(Ok(found)) => self.network(*found),
+            Event::Network(Err(error)) => self.done(BackgroundWork::LookUpWays, Err(error)),
             Event::ProbeWays(error) => self.probe_ways(error),
             Event::Datapath(event) => self.datapath(event),
             Event::Background(event) => self.background(event),
@@ -164,6 +165,9 @@ impl State {
                 return self.attachment.described(&interface, outcome, &mut self.effects);
             }
             DatapathEvent::Beat(outcome) => self.beaten(outcome),
+            DatapathEvent::Swept(outcome) => {
+                return self.done(BackgroundWork::SweepCaptures, outcome);
+            }
             DatapathEvent::Attached(interfaces, outcome) => self.attached(&interfaces, outcome),
             DatapathEvent::Reattached(interfaces, outcome) => self.reattached(&interfaces, outcome),
         }

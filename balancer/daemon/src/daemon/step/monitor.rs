@@ -11,7 +11,7 @@ use tracing::Level;
 
 use super::State;
 use super::effect::{Effect, LogLine};
-use crate::daemon::background::BackgroundEvent;
+use crate::daemon::background::{BackgroundEvent, BackgroundWork};
 use crate::daemon::datapath_thread::DatapathCommand;
 use crate::daemon::log_transitions::{LogTransitions, beside, may_be_many};
 use crate::daemon::override_writer::NONE;
@@ -54,8 +54,8 @@ pub struct Survey {
     pub of_tables: Vec<Problem>,
     /// [`Checks::not_made`](crate::health::Checks::not_made)
     pub not_made: BTreeMap<Lack, u64>,
-    /// The last look at the network came to nothing, or the kernel asks for MAC addresses.
-    pub network_unknown: bool,
+    /// The kernel asks for MAC addresses.
+    pub macs_unknown: bool,
     /// Overrides could not be read or written, and nobody tries.
     pub overrides_unknown: bool,
 }
@@ -134,7 +134,8 @@ impl State {
         self.apply_again();
         self.work_again();
         let ticks = self.monitor.ticks;
-        if ticks.is_multiple_of(LOOK_ANYWAY) || survey.network_unknown {
+        let unknown = survey.macs_unknown || self.failed.contains_key(&BackgroundWork::LookUpWays);
+        if ticks.is_multiple_of(LOOK_ANYWAY) || unknown {
             self.look_up_ways();
         }
         let attached = self.attachment.is_done();

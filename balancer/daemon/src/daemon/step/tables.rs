@@ -13,6 +13,7 @@ use super::State;
 use super::effect::{Effect, LogLine};
 use super::reload::PendingChange;
 use crate::backends::{BackendSet, Line, Replies};
+use crate::daemon::background::BackgroundWork;
 use crate::daemon::datapath_thread::DatapathCommand;
 use crate::daemon::netlink_watch::Found;
 use crate::health::{self, Health};
@@ -111,14 +112,20 @@ impl State {
     /// The ways to all backends, and what they depend on, are known anew.
     pub(super) fn network(&mut self, found: Found) {
         let Found { existing, ways: Ways { ways, kept, .. }, probe_tunnel: around } = found;
+        self.done(BackgroundWork::LookUpWays, Ok(()));
         self.found(existing);
         let own = around.own_addresses();
         if std::mem::replace(&mut self.tables.own_addresses, own) != self.tables.own_addresses {
             self.apply_soon();
         }
-        let released = self.tables.neighbours.difference(&kept).copied().collect();
-        self.effects.push(Effect::Release(released));
-        self.tables.neighbours = kept;
+        let before = std::mem::take(&mut self.tables.neighbours);
+        let released = before.into_iter().filter(|next_hop| !kept.contains_key(next_hop));
+        self.effects.push(Effect::Release(released.collect()));
+        for ((ifindex, address), outcome) in kept {
+            self.tables.neighbours.insert((ifindex, address));
+            let outcome = outcome.map_err(|error| Error::failed(error.to_string(), ""));
+            self.done(BackgroundWork::KeepNeighbour(ifindex, address), outcome);
+        }
         let not_yet = Err(NoWay::NotYet);
         let way = |address| ways.get(&address).unwrap_or(&not_yet).clone();
         let (changed, news) = self.tables.backend_set.take_ways(way);

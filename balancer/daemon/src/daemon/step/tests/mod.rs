@@ -33,7 +33,8 @@ enum Happening {
     Detach(u32),
     /// An interface goes, or comes back without a program.
     Exists(u32, bool),
-    ReadNetwork,
+    /// The ways are looked up, or cannot be.
+    ReadNetwork(bool),
     /// The packet path's thread carries out an order, or cannot.
     Work(bool),
     /// A change was read, a document written, the tunnel made; or not.
@@ -66,7 +67,7 @@ fn happening() -> impl Strategy<Value = Happening> {
         1 => Just(Happening::Confirm),
         2 => slot().prop_map(Happening::Detach),
         2 => (slot(), any::<bool>()).prop_map(|(slot, there)| Happening::Exists(slot, there)),
-        1 => Just(Happening::ReadNetwork),
+        1 => good().prop_map(Happening::ReadNetwork),
         8 => good().prop_map(Happening::Work),
         4 => good().prop_map(Happening::Read),
         4 => good().prop_map(Happening::Write),
@@ -103,7 +104,8 @@ fn happen(world: &mut World, happening: &Happening) {
             };
             world.network();
         }
-        Happening::ReadNetwork => world.network(),
+        Happening::ReadNetwork(true) => world.network(),
+        Happening::ReadNetwork(false) => world.network_unknown(),
         Happening::Work(good) => world.work(*good),
         Happening::Read(good) => world.read(*good),
         Happening::Write(good) => world.write(*good),
@@ -248,6 +250,18 @@ fn a_dead_backend_is_shown_while_the_tables_cannot_be_written() {
     world.wait(Duration::from_millis(10));
     world.work(false);
     assert_eq!(world.state.tables.written.serving(), (1, 2));
+    world.settle();
+    world.audit();
+}
+
+#[test]
+fn ways_that_could_not_be_looked_up_are_told_once_and_looked_up_again() {
+    let mut world = running();
+    world.log.clear();
+    for _ in 0..3 {
+        world.network_unknown();
+    }
+    assert_eq!(world.log.len(), 1, "{:?}", world.log);
     world.settle();
     world.audit();
 }

@@ -280,6 +280,7 @@ impl World {
                 let release = |(ifindex, address)| BackgroundWork::Release(ifindex, address);
                 self.background.extend(next_hops.into_iter().map(release));
             }
+            Effect::Doubt(backend) => self.background.push_back(BackgroundWork::Doubt(backend)),
             Effect::ReadTraffic => self.background.push_back(BackgroundWork::ReadTraffic),
             Effect::ReadCounters(_) => self.background.push_back(BackgroundWork::ReadCounters),
             Effect::ReadTables => self.background.push_back(BackgroundWork::ReadTables),
@@ -402,6 +403,7 @@ impl World {
                 DatapathEvent::Described(interface, outcome)
             }
             DatapathCommand::Beat => {
+                self.event(Event::Datapath(DatapathEvent::Swept(outcome.clone())));
                 self.event(Event::Datapath(DatapathEvent::Beat(outcome)));
                 DatapathEvent::AttachStates(Ok(SLOTS
                     .map(|slot| (slot, self.attach_state(slot)))
@@ -521,11 +523,17 @@ impl World {
             false => Err(NoWay::NoRoute("no route".into())),
         };
         let all = (1..=4).map(|n| (IpAddr::from([10, 0, 0, n]), way.clone()));
-        let ways = Ways { ways: all.collect(), kept: BTreeSet::new(), macs: HashMap::new() };
+        let ways = Ways { ways: all.collect(), kept: BTreeMap::new(), macs: HashMap::new() };
         let interfaces = self.there.iter().map(|slot| interface(*slot, self.mtu)).collect();
         let existing = Existing { interfaces, ..Existing::default() };
         let found = Found { existing, ways, probe_tunnel: Surroundings::default() };
-        self.event(Event::Network(Box::new(found)));
+        self.event(Event::Network(Ok(Box::new(found))));
+    }
+
+    /// They cannot be looked up.
+    pub(super) fn network_unknown(&mut self) {
+        self.looking = false;
+        self.event(Event::Network(Err(refused())));
     }
 
     pub(super) fn check(&mut self, backend: usize, up: bool) {
@@ -611,6 +619,9 @@ impl World {
         assert_eq!(tables.written.ids(), tables.backend_set.ids());
         assert_eq!(tables.written.serving(), tables.backend_set.serving());
         assert!(self.solicited);
+        for work in [BackgroundWork::LookUpWays, BackgroundWork::SweepCaptures] {
+            assert_eq!(self.state.failed.get(&work), None, "{work:?}");
+        }
         for slot in &self.there {
             for address in announce::ours(&reload.config) {
                 assert!(self.announced.contains(&(*slot, address)), "announced on {}", name(*slot));
