@@ -35,6 +35,8 @@ pub enum Fix {
     Command(Vec<String>),
     /// One after another, whether or not the first succeeds.
     Sequence(Vec<Fix>),
+    /// Words and commands of one sentence, with a space between them.
+    Sentence(Vec<Fix>),
     /// Advice in words, where no command can do it.
     Advice(String),
 }
@@ -117,6 +119,16 @@ impl Fix {
         Self::Command(argv.into_iter().map(Into::into).collect())
     }
 
+    /// The same, with words before it.
+    pub fn after(self, words: impl Into<String>) -> Self {
+        Self::Sentence(vec![Self::Advice(words.into()), self])
+    }
+
+    /// The same, with words after it.
+    pub fn before(self, words: impl Into<String>) -> Self {
+        Self::Sentence(vec![self, Self::Advice(words.into())])
+    }
+
     /// `ip address ACTION ADDRESS dev DEVICE`, of this address alone.
     pub fn ip_address(action: &str, address: IpAddr, device: &str) -> Self {
         let bits = if address.is_ipv4() { 32 } else { 128 };
@@ -164,6 +176,10 @@ impl Display for Fix {
             Self::Sequence(fixes) => {
                 let lines: Vec<String> = fixes.iter().map(Fix::to_string).collect();
                 f.write_str(&lines.join("; "))
+            }
+            Self::Sentence(parts) => {
+                let parts: Vec<String> = parts.iter().map(Fix::to_string).collect();
+                f.write_str(&parts.join(" "))
             }
             Self::Advice(words) => f.write_str(words),
         }
@@ -268,6 +284,10 @@ mod tests {
             (
                 Fix::Sequence(vec![Fix::write("/a", 1), Fix::command(["b", ""])]),
                 "echo 1 > /a; b ''",
+            ),
+            (
+                Fix::link("a b", "up").before("(twice)").after("on the backend:"),
+                "on the backend: ip link set dev 'a b' up (twice)",
             ),
         ] {
             assert_eq!(fix.to_string(), wanted);

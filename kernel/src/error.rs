@@ -3,6 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
+use ringway_host::Fix;
 use rustix::io::Errno;
 
 pub type Result<T> = std::result::Result<T, Error>;
@@ -174,7 +175,7 @@ pub enum Error {
         name: String,
         /// Its owner: `XdpOwner::owner`.
         owner: String,
-        remedy: String,
+        remedy: Box<Fix>,
     },
     /// An interface of this node is attached from another network namespace.
     #[error(
@@ -188,7 +189,7 @@ pub enum Error {
         /// "native" or "generic".
         mode: &'static str,
         source: io::Error,
-        hint: String,
+        hint: Box<Fix>,
     },
     /// A test run was refused.
     #[error(

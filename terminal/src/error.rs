@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use ringway_host::Fix;
+
 /// Why the daemon cannot go on, or a command failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error {
@@ -9,8 +11,8 @@ pub struct Error {
     pub kind: Kind,
     /// The failure: what failed, on what and why.
     pub what: String,
-    /// May be empty.
-    pub remedy: String,
+    /// May be empty. Boxed, because results hold errors by value.
+    pub remedy: Box<Fix>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,17 +25,17 @@ pub enum Kind {
 }
 
 impl Error {
-    pub fn failed(what: impl Into<String>, remedy: impl Into<String>) -> Error {
-        Error { kind: Kind::Failed, what: what.into(), remedy: remedy.into() }
+    pub fn failed(what: impl Into<String>, remedy: impl Into<Fix>) -> Error {
+        Error { kind: Kind::Failed, what: what.into(), remedy: Box::new(remedy.into()) }
     }
 
     /// The configuration is at fault.
-    pub fn configuration(what: impl Into<String>, remedy: impl Into<String>) -> Error {
-        Error { kind: Kind::Configuration, what: what.into(), remedy: remedy.into() }
+    pub fn configuration(what: impl Into<String>, remedy: impl Into<Fix>) -> Error {
+        Error { kind: Kind::Configuration, what: what.into(), remedy: Box::new(remedy.into()) }
     }
 
-    pub fn unhealthy(what: impl Into<String>, remedy: impl Into<String>) -> Error {
-        Error { kind: Kind::Unhealthy, what: what.into(), remedy: remedy.into() }
+    pub fn unhealthy(what: impl Into<String>, remedy: impl Into<Fix>) -> Error {
+        Error { kind: Kind::Unhealthy, what: what.into(), remedy: Box::new(remedy.into()) }
     }
 }
 

@@ -190,7 +190,7 @@ impl ProblemKind {
 
     /// An error that makes one.
     pub fn because(self, error: Error) -> Problem {
-        self.problem(error.what, error.remedy)
+        self.problem(error.what, *error.remedy)
     }
 }
 

@@ -230,7 +230,7 @@ mod tests {
         let known = ["gw1".to_owned(), "gw2".to_owned()];
         let error = unknown("gw9", &known);
         assert_eq!(
-            (error.what.as_str(), error.remedy.as_str()),
+            (error.what.as_str(), error.remedy.to_string().as_str()),
             ("node gw9 is not loaded", "loaded are: gw1, gw2")
         );
     }

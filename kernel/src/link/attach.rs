@@ -5,6 +5,7 @@ use std::path::Path;
 use std::{fmt, io};
 
 use ringway_bpf_sys::{XdpLink, XdpMode};
+use ringway_host::Fix;
 
 use crate::link::OnInterface;
 use crate::link::xdp_owner::{XdpOwner, program_name, xdp_owner};
@@ -15,7 +16,7 @@ use crate::{Error, Result};
 #[derive(Debug)]
 pub struct NativeRefused {
     pub source: io::Error,
-    pub hint: String,
+    pub hint: Fix,
 }
 
 impl fmt::Display for NativeRefused {
@@ -90,41 +91,46 @@ pub(crate) fn query(iface: &str, ifindex: u32) -> Result<OnInterface> {
 pub(crate) fn foreign(iface: &str, id: u32) -> Error {
     let name = program_name(id).unwrap_or_else(|| "unknown".to_owned());
     let held = xdp_owner(Path::new(DEFAULT_BPFFS), id).unwrap_or(XdpOwner::Netlink);
-    let (owner, remedy) = (held.owner(), held.remedy(iface));
+    let (owner, remedy) = (held.owner(), Box::new(held.remedy(iface)));
     Error::ForeignProgram { iface: iface.to_owned(), id, name, owner, remedy }
 }
 
 pub(crate) fn attach_error(iface: &str, mode: XdpMode) -> impl FnOnce(io::Error) -> Error {
     let iface = iface.to_owned();
     move |source| {
-        let hint = hint(&source, &iface);
+        let hint = Box::new(hint(&source, &iface));
         Error::Attach { iface, mode: mode.name(), hint, source }
     }
 }
 
 /// The usual meaning of drivers' refusals; the kernel's own text goes only to netlink.
-fn hint(error: &io::Error, iface: &str) -> String {
+fn hint(error: &io::Error, iface: &str) -> Fix {
     use rustix::io::Errno;
-    let text = match Errno::from_io_error(error) {
-        Some(Errno::OPNOTSUPP) => {
-            "the driver has no native XDP, or an offload is in its way: \
-             try `ethtool -K IFACE lro off rx-gro-hw off`, or use xdp_mode = \"generic\""
+    match Errno::from_io_error(error) {
+        Some(Errno::OPNOTSUPP) => Fix::ethtool("-K", iface, "lro off rx-gro-hw off").after(
+            "the driver has no native XDP (use xdp_mode = \"generic\"), or an offload is in its way:",
+        ),
+        Some(Errno::RANGE | Errno::INVAL | Errno::TOOBIG) => Fix::ethtool("-K", iface, "lro off")
+            .after(
+                "the MTU of the interface or of its veth peer is too large for XDP in this driver \
+                 (lower it), or LRO is on:",
+            ),
+        Some(Errno::NOSPC | Errno::NOMEM) => Fix::Sequence(vec![
+            Fix::ethtool("-L", iface, "combined N").after(
+                "the driver has too few transmit queues or rings for XDP: reduce its channels:",
+            ),
+            Fix::ethtool("-L", "PEER", "tx N")
+                .after("of a veth, the far end's:")
+                .before(format!("there, no more than {iface} receives by")),
+        ]),
+        Some(Errno::BUSY | Errno::EXIST) => Fix::command(["ip", "link", "show", "dev", iface])
+            .after("another XDP program is on the interface; see which:"),
+        Some(Errno::PERM | Errno::ACCESS) => {
+            "run as root, or grant CAP_NET_ADMIN and CAP_BPF".into()
         }
-        Some(Errno::RANGE | Errno::INVAL | Errno::TOOBIG) => {
-            "the MTU of the interface or of its veth peer is too large for XDP in this driver, \
-             or LRO is on: lower the MTU or `ethtool -K IFACE lro off`"
+        Some(Errno::NODEV) => {
+            Fix::command(["ip", "link"]).after("the interface has vanished; list those there are:")
         }
-        Some(Errno::NOSPC | Errno::NOMEM) => {
-            "the driver has too few transmit queues or rings for XDP: \
-             reduce its channels with `ethtool -L IFACE combined N`; of a veth, the far end's: \
-             `ethtool -L PEER tx N` there, no more than IFACE receives by"
-        }
-        Some(Errno::BUSY | Errno::EXIST) => {
-            "another XDP program is on the interface: `ip link show dev IFACE` names it"
-        }
-        Some(Errno::PERM | Errno::ACCESS) => "run as root, or grant CAP_NET_ADMIN and CAP_BPF",
-        Some(Errno::NODEV) => "the interface has vanished: `ip link` lists those there are",
-        _ => "the kernel log (`dmesg`) may tell more",
-    };
-    text.replace("IFACE", iface)
+        _ => Fix::command(["dmesg"]).after("the kernel log may tell more:"),
+    }
 }

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use libbpf_rs::query::{LinkInfoIter, LinkTypeInfo};
 use ringway_bpf_sys::{self as bpf, XdpLink};
+use ringway_host::Fix;
 
 use crate::pins::Pins;
 use crate::{Result, requirements};
@@ -32,22 +33,19 @@ impl XdpOwner {
         }
     }
 
-    /// The command that takes the program off an interface, to be written behind "to do: ".
-    pub fn remedy(&self, iface: &str) -> String {
+    /// How to take the program off an interface.
+    pub fn remedy(&self, iface: &str) -> Fix {
         match self {
-            XdpOwner::Node(node) => {
-                format!("use another interface, or `ringway detach --node {node}`")
+            XdpOwner::Node(node) => Fix::command(["ringway", "detach", "--node", node])
+                .after("use another interface, or:"),
+            XdpOwner::Decap => Fix::command(["ringway", "decap", "-i", iface, "--detach"])
+                .after("use another interface, or stop the running `ringway decap`, or:"),
+            XdpOwner::Link(id) => {
+                Fix::command(["bpftool", "link", "detach", "id", &id.to_string()])
+                    .before("(a link holds it, so `ip link set ... xdp off` is refused)")
+                    .after("end the program that attached it, or:")
             }
-            XdpOwner::Decap => format!(
-                "use another interface, or stop the running `ringway decap`, or: ringway decap -i {iface} --detach"
-            ),
-            XdpOwner::Link(id) => format!(
-                "end the program that attached it, or: bpftool link detach id {id} (a link holds it, \
-                 so `ip link set ... xdp off` is refused)"
-            ),
-            XdpOwner::Netlink => {
-                format!("stop what loaded it, or: ip link set dev {iface} xdp off")
-            }
+            XdpOwner::Netlink => Fix::link(iface, "xdp off").after("stop what loaded it, or:"),
         }
     }
 }
@@ -104,7 +102,7 @@ mod tests {
             (XdpOwner::Link(7), "bpftool link detach id 7"),
             (XdpOwner::Netlink, "ip link set dev eth0 xdp off"),
         ] {
-            assert!(owner.remedy("eth0").contains(want), "{owner:?}");
+            assert!(owner.remedy("eth0").to_string().contains(want), "{owner:?}");
         }
     }
 }

@@ -8,7 +8,7 @@ use anyhow::{Context as _, bail};
 use ringway_engine::ports::{Pcap, pcap};
 use ringway_engine::{Port as _, PortSpec};
 use ringway_host::netlink::{addresses, neighbours, routes};
-use ringway_host::{Interface, who_has};
+use ringway_host::{Fix, Interface, who_has};
 use ringway_measure::generate::{
     Addresses, Flows, Recipe, SIZES, Template, Traffic, Transport, live,
 };
@@ -74,7 +74,7 @@ fn is_not_written_over(captures: &[PathBuf], port: &GenPort) -> anyhow::Result<(
     }
 }
 
-fn wrong(what: impl Into<String>, remedy: impl Into<String>) -> anyhow::Error {
+fn wrong(what: impl Into<String>, remedy: impl Into<Fix>) -> anyhow::Error {
     Error::configuration(what, remedy).into()
 }
 

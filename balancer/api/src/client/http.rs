@@ -156,10 +156,10 @@ fn refused(socket: &Path, head: &[u8], body: &[u8]) -> Failure {
         return failed(socket, &String::from_utf8_lossy(line), "see the daemon's log");
     }
     if head.starts_with(b"HTTP/1.1 422 ") {
-        return Failure::Failed(Error::configuration(problem.error, problem.remedy.to_string()));
+        return Failure::Failed(Error::configuration(problem.error, problem.remedy));
     }
     // The daemon's own words: its socket has done its part.
-    Failure::Failed(Error::failed(problem.error, problem.remedy.to_string()))
+    Failure::Failed(Error::failed(problem.error, problem.remedy))
 }
 
 fn failed(socket: &Path, what: &str, remedy: &str) -> Failure {

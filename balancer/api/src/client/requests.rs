@@ -120,7 +120,7 @@ pub fn overrides(selector: &NodeSelector<'_>) -> Result<Listed, Error> {
         && status.daemon.running
         && let Some(problem) = status.problems.into_iter().next()
     {
-        return Err(Error::failed(problem.error, problem.remedy.to_string()));
+        return Err(Error::failed(problem.error, problem.remedy));
     }
     let path = selector.config.unwrap_or(Path::new(ringway_config::DEFAULT_PATH));
     let config = ringway_config::load(path).map_err(|errors| {

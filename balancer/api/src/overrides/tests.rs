@@ -55,7 +55,7 @@ fn a_backend_of_every_port_is_its_address() {
     let why = ": 10.2.1.2 is drained (`ringway backend undrain all 10.2.1.2`), by an operator";
     assert_eq!((drained.withheld("all").as_str(), drained.withheld("web").as_str()), (why, ""));
     let error = with(change("10.2.1.9")).expect_err("unknown");
-    assert_eq!(error.remedy, "it has 10.2.1.2, 10.2.1.3");
+    assert_eq!(error.remedy.to_string(), "it has 10.2.1.2, 10.2.1.3");
     let backend = "10.2.1.3".into();
     let error =
         with(OverrideChange::Undrain { service: "all".into(), backend }).expect_err("not drained");

@@ -67,7 +67,7 @@ pub fn refusal(report: &Report) -> Option<Error> {
     let at_fault = report.of(Severity::Crit).any(|finding| finding.outcome.place.is_some());
     let kind = if at_fault { Kind::Configuration } else { Kind::Failed };
     let what = format!("this machine is not fit for this configuration:\n{}", lines.join("\n"));
-    Some(Error { kind, what, remedy: String::new() })
+    Some(Error { kind, what, remedy: Box::default() })
 }
 
 fn alike(a: &Finding, b: &Finding) -> bool {

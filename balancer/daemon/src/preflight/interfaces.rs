@@ -234,7 +234,7 @@ fn foreign(facts: &MachineState, link: &Link, report: &mut Report) {
     let fix = owner.remedy(&link.name);
     let (whose, fix) = match owner {
         XdpOwner::Node(_) | XdpOwner::Decap => (owner.owner(), fix),
-        _ => ("is not this node's".into(), format!("{fix}; {OR_ON_PASS}")),
+        _ => ("is not this node's".into(), Fix::Sequence(vec![fix, OR_ON_PASS.into()])),
     };
     let reason = format!("XDP program {name:?} (id {}) is attached and {whose}", xdp.program);
     report.push(names::FOREIGN_XDP, Outcome::crit(&link.name, reason).advice(fix));

@@ -180,7 +180,7 @@ async fn confirm(State(status_store): State<Arc<StatusStore>>) -> Response {
             "interfaces": interfaces,
         }))
         .into_response(),
-        Err(failure) => refuse(StatusCode::CONFLICT, failure.what, &failure.remedy),
+        Err(failure) => refuse(StatusCode::CONFLICT, failure.what, *failure.remedy),
     }
 }
 
@@ -201,7 +201,7 @@ async fn answer(
 ) -> Response {
     match StatusStore::read(status_store).await {
         Ok(status) => Json(shape(&status)).into_response(),
-        Err(failure) => refuse(StatusCode::INTERNAL_SERVER_ERROR, failure.what, &failure.remedy),
+        Err(failure) => refuse(StatusCode::INTERNAL_SERVER_ERROR, failure.what, *failure.remedy),
     }
 }
 

@@ -152,5 +152,5 @@ fn refuse(error: &Error) -> Response {
         Kind::Configuration => StatusCode::UNPROCESSABLE_ENTITY,
         Kind::Failed | Kind::Unhealthy => StatusCode::CONFLICT,
     };
-    super::refuse(status, error.what.as_str(), &error.remedy)
+    super::refuse(status, error.what.as_str(), *error.remedy.clone())
 }

@@ -19,6 +19,7 @@ use std::time::Duration;
 use axum::Json;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
+use ringway_host::Fix;
 use serde_json::json;
 
 pub mod api;
@@ -33,6 +34,6 @@ pub const BODY_LIMIT: usize = 64 * 1024;
 pub const BODY_PATIENCE: Duration = Duration::from_secs(5);
 
 /// The answer to a request that is not done.
-fn refuse(status: StatusCode, error: impl Into<String>, remedy: &str) -> Response {
-    (status, Json(json!({"error": error.into(), "remedy": remedy}))).into_response()
+fn refuse(status: StatusCode, error: impl Into<String>, remedy: impl Into<Fix>) -> Response {
+    (status, Json(json!({"error": error.into(), "remedy": remedy.into()}))).into_response()
 }

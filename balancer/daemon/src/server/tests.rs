@@ -167,7 +167,7 @@ async fn orders_reach_the_daemon_and_its_refusal_comes_back_as_it_was() {
         let refused =
             http::order::<Changes>(path, "/v1/reload", &Reload::default()).expect_err("refused");
         let http::Failure::Failed(error) = refused else { panic!("{refused:?}") };
-        assert_eq!((error.kind, error.remedy.as_str()), (Kind::Configuration, "mend it"));
+        assert_eq!((error.kind, *error.remedy), (Kind::Configuration, "mend it".into()));
     })
     .await;
 }

@@ -307,7 +307,7 @@ mod tests {
         ] {
             let error = text.parse::<Tuple>().expect_err(text);
             assert!(error.what.contains(why), "{text}: {error}");
-            assert!(error.remedy.contains("tcp 192.0.2.7:4711"), "{text}: {error}");
+            assert!(error.remedy.to_string().contains("tcp 192.0.2.7:4711"), "{text}: {error}");
         }
     }
 

@@ -33,7 +33,9 @@ fn who_mistypes_a_node_is_told_which_there_are() {
     let elsewhere =
         not_loaded("gw9", &["gw1".to_owned()], false, |_| Some("nsenter -t 7 -n".into()));
     assert!(elsewhere.what.ends_with("there is \"gw1\", of another network namespace"));
-    assert!(elsewhere.remedy.starts_with("`nsenter -t 7 -n ringway status --node gw1`"));
+    assert!(
+        elsewhere.remedy.to_string().starts_with("`nsenter -t 7 -n ringway status --node gw1`")
+    );
     let away = |node: &str| (node == "b").then(|| "nsenter -t 7 -n".to_owned());
     let several = not_loaded("gw9", &["a".to_owned(), "b".to_owned()], false, away).what;
     let told = "there are a, b (of another network namespace: `nsenter -t 7 -n ...`)";
@@ -48,12 +50,12 @@ fn a_node_whose_start_is_not_complete_is_not_said_to_be_missing() {
         let known: Vec<String> = known.iter().map(|name| (*name).to_owned()).collect();
         let said = not_loaded("gw1", &known, false, |_| None);
         assert!(said.what.starts_with("a start of node gw1 was cut short"), "{said}");
-        assert!(said.remedy.contains("`ringway run`"), "{said}");
+        assert!(said.remedy.to_string().contains("`ringway run`"), "{said}");
         assert!(!said.to_string().contains("status --node"), "{said}");
     }
     let starting = unfinished("gw1", true);
     assert_eq!(starting.what, "the daemon of node gw1 is starting");
-    assert_eq!(starting.remedy, "ask again in a moment");
+    assert_eq!(starting.remedy.to_string(), "ask again in a moment");
     let waits = super::starting("gw1", "waiting for eth1").what;
     assert_eq!(waits, "the daemon of node gw1 is starting: waiting for eth1");
 }

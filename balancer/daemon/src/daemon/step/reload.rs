@@ -414,10 +414,10 @@ impl Reload {
 
 /// The remedy for an error whose words may give it themselves.
 fn remedy(error: &Error) -> Fix {
-    match (error.kind, error.remedy.as_str()) {
+    match error.kind {
         // The file is not at fault.
-        (Fault::Failed, "") => "remove this cause".into(),
-        (_, remedy) => remedy.into(),
+        Fault::Failed if error.remedy.is_empty() => "remove this cause".into(),
+        _ => (*error.remedy).clone(),
     }
 }
 
