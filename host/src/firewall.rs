@@ -248,14 +248,15 @@ fn iptables_rules(text: &str, family: &str) -> Vec<Rule> {
         }
         let Some(rest) = line.strip_prefix("-A ") else { continue };
         let (chain, rest) = rest.split_once(' ').unwrap_or((rest, ""));
-        let words: Vec<&str> = rest.split_ascii_whitespace().collect();
+        let words = unquoted(rest);
         // `! -d ADDRESS` names all others.
         let after = |keys: &[&str]| {
-            let at = words.iter().position(|word| keys.contains(word))?;
+            let at = words.iter().position(|word| keys.contains(&word.as_str()))?;
             let negated = at > 0 && words[at - 1] == "!";
-            words.get(at + 1).copied().filter(|_| !negated)
+            words.get(at + 1).map(String::as_str).filter(|_| !negated)
         };
         let listed = after(&["--dport", "--dports", "--destination-port"]).unwrap_or_default();
+        let delete = [tool, "-t", table, "-D", chain].map(str::to_owned);
         let rule = Rule {
             place: Place {
                 family: family.to_owned(),
@@ -264,8 +265,7 @@ fn iptables_rules(text: &str, family: &str) -> Vec<Rule> {
                 handle: None,
             },
             text: rest.to_owned(),
-            // As the tool has quoted it.
-            removal: format!("{tool} -t {table} -D {chain} {rest}").into(),
+            removal: Fix::command(delete.into_iter().chain(words.iter().cloned())),
             owner: owner(table, chain),
             protocol: after(&["-p"]).map(str::to_owned),
             destinations: after(&["-d"]).and_then(prefix).into_iter().collect(),
@@ -278,6 +278,22 @@ fn iptables_rules(text: &str, family: &str) -> Vec<Rule> {
         }
     }
     rules
+}
+
+/// The arguments of a rule. iptables-save quotes those that need it, with `"` and `\`.
+fn unquoted(line: &str) -> Vec<String> {
+    let (mut words, mut word, mut quoted) = (Vec::new(), String::new(), false);
+    let mut chars = line.trim_end().chars();
+    while let Some(c) = chars.next() {
+        match c {
+            '"' => quoted = !quoted,
+            ' ' if !quoted => words.push(std::mem::take(&mut word)),
+            '\\' if quoted => word.extend(chars.next()),
+            c => word.push(c),
+        }
+    }
+    words.push(word);
+    words
 }
 
 /// The owner of a chain, by its name.
@@ -395,6 +411,16 @@ mod tests {
         assert!(!input.names(ip("203.0.113.9"), (5005, 5005), &["udp"]));
         let removal = input.removal.to_string();
         assert!(removal.starts_with("iptables -t filter -D INPUT -d 203.0.113.10/32 -p udp"));
+    }
+
+    #[test]
+    fn a_comment_is_one_argument() {
+        let text = "*filter\n-A INPUT -p tcp -m comment --comment \"not -d 10.0.0.9 \\\"x\\\"\" -m tcp \
+                    --dport 80 -j DROP\n";
+        let rule = &iptables_rules(text, "ip")[0];
+        assert!(rule.destinations.is_empty(), "{rule:?}");
+        let removal = rule.removal.to_string();
+        assert!(removal.contains("--comment 'not -d 10.0.0.9 \"x\"' -m tcp"), "{removal}");
     }
 
     #[test]

@@ -35,6 +35,8 @@ pub enum Fix {
     Command(Vec<String>),
     /// One after another, whether or not the first succeeds.
     Sequence(Vec<Fix>),
+    /// Each reads what the one before it writes.
+    Pipe(Vec<Fix>),
     /// Words and commands of one sentence, with a space between them.
     Sentence(Vec<Fix>),
     /// Advice in words, where no command can do it.
@@ -173,14 +175,9 @@ impl Display for Fix {
                 write!(f, "echo {} > {}", value_word(value), word(path))
             }
             Self::Command(argv) => f.write_str(&line(argv)),
-            Self::Sequence(fixes) => {
-                let lines: Vec<String> = fixes.iter().map(Fix::to_string).collect();
-                f.write_str(&lines.join("; "))
-            }
-            Self::Sentence(parts) => {
-                let parts: Vec<String> = parts.iter().map(Fix::to_string).collect();
-                f.write_str(&parts.join(" "))
-            }
+            Self::Sequence(fixes) => f.write_str(&joined(fixes, "; ")),
+            Self::Pipe(fixes) => f.write_str(&joined(fixes, " | ")),
+            Self::Sentence(parts) => f.write_str(&joined(parts, " ")),
             Self::Advice(words) => f.write_str(words),
         }
     }
@@ -226,6 +223,10 @@ pub fn sysctl_name(key: &str) -> String {
 
 fn words(text: &str) -> Vec<String> {
     text.split_ascii_whitespace().map(str::to_owned).collect()
+}
+
+fn joined(fixes: &[Fix], between: &str) -> String {
+    fixes.iter().map(Fix::to_string).collect::<Vec<_>>().join(between)
 }
 
 fn line(argv: &[String]) -> String {
@@ -285,6 +286,7 @@ mod tests {
                 Fix::Sequence(vec![Fix::write("/a", 1), Fix::command(["b", ""])]),
                 "echo 1 > /a; b ''",
             ),
+            (Fix::Pipe(vec![Fix::command(["a", "*"]), Fix::command(["b"])]), "a '*' | b"),
             (
                 Fix::link("a b", "up").before("(twice)").after("on the backend:"),
                 "on the backend: ip link set dev 'a b' up (twice)",

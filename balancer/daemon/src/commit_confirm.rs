@@ -9,6 +9,7 @@ use ringway_api::client::requests::GUARD_VARIABLE;
 use ringway_api::documents::status::Problem;
 use ringway_api::error::Error;
 use ringway_api::problem_kind::ProblemKind;
+use ringway_host::Fix;
 use tokio::sync::{Notify, oneshot};
 
 /// Without a confirmation within this, the program is taken off again.
@@ -130,7 +131,7 @@ impl Confirm {
                  again",
                 names.join(", ")
             ),
-            "ringway confirm",
+            Fix::command(["ringway", "confirm"]),
         ))
     }
 

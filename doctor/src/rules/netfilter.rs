@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use crate::outcome::MACHINE;
-use crate::{Facts, Looked, Outcome, Profile, Rule, Severity, each};
+use crate::{Facts, Fix, Looked, Outcome, Profile, Rule, Severity, each};
 
 pub const CONNTRACK_FULL: Rule = Rule {
     number: 49,
@@ -140,7 +140,13 @@ fn two_firewalls(facts: &Facts) -> Looked {
     )
     .saw("/proc/net/ip_tables_names", legacy.join(" "))
     .saw("nft list ruleset, rules", rules)
-    .advice("iptables-legacy-save | iptables-nft-restore, then empty the old tables")
+    .advice(Fix::Sequence(vec![
+        Fix::Pipe(vec![
+            Fix::command(["iptables-legacy-save"]),
+            Fix::command(["iptables-nft-restore"]),
+        ]),
+        "then empty the old tables".into(),
+    ]))
     .into()
 }
 

@@ -139,10 +139,10 @@ fn elsewhere(facts: &Facts, one: &Interface, far: &FarEnd) -> Outcome {
     if far.polls == Some(false) {
         let lost =
             format!("{far_end} has neither GRO nor native XDP: what is sent into it is lost");
-        let there = format!("there: {}; {OR}", Fix::ethtool("-K", "IFACE", "gro on"));
+        let gro = Fix::ethtool("-K", "IFACE", "gro on").after("there:");
         return Outcome::warn(name, lost)
             .saw(format!("netlink netdev, xdp-features of {name}, ndo-xmit"), "off")
-            .advice(there);
+            .advice(Fix::Sequence(vec![gro, OR.into()]));
     }
     if far.polls.is_some() && facts.finishes_checksums() {
         return Outcome::ok(name, format!("{far_end} polls"));

@@ -65,15 +65,19 @@ fn reverse_path(facts: &Facts) -> Looked {
             "filtering loosely (2) helps senders to whom a route leads by another interface (such as {}), and none \
              without a route",
             ways.join(", ")
-        ),
+        )
+        .into(),
         (false, _) => "no interface filters strictly: these senders have no route at all".into(),
     };
-    let log = Fix::sysctl("net/ipv4/conf/all/log_martians", 1);
-    let advice = format!(
-        "{advice}; `{log}` has the kernel name them (`dmesg`), `ip route get SENDER` shows the way back. Right as \
-         it is if they are forged; else mend the route"
-    );
-    outcome.advice(advice).into()
+    outcome
+        .advice(Fix::Sequence(vec![
+            advice,
+            Fix::sysctl("net/ipv4/conf/all/log_martians", 1)
+                .before("has the kernel name them (`dmesg`)"),
+            Fix::command(["ip", "route", "get", "SENDER"]).before("shows the way back"),
+            "right as it is if they are forged; else mend the route".into(),
+        ]))
+        .into()
 }
 
 const RP_FILTER_OF_ALL: &str = "net/ipv4/conf/all/rp_filter";
@@ -137,7 +141,10 @@ fn incoming(facts: &Facts) -> Result<Outcome, Unknown> {
             outcome.advice("if this host shall not pass packets on, find out who sends them here");
         return Ok(outcome.change(facts.set(FORWARD, 1)?));
     }
-    Ok(outcome.advice("`ip route get ADDRESS` says which is missing; then: ip route add ..."))
+    Ok(outcome.advice(Fix::Sequence(vec![
+        Fix::command(["ip", "route", "get", "ADDRESS"]).before("says which is missing"),
+        Fix::command(["ip", "route", "add", "..."]).after("then:"),
+    ])))
 }
 
 fn outgoing(facts: &Facts) -> Result<Outcome, Unknown> {
@@ -147,8 +154,11 @@ fn outgoing(facts: &Facts) -> Result<Outcome, Unknown> {
     }
     let said = format!("{lost} packets of this host's own programs had no route");
     Ok(Outcome::warn(SENDING, said).counted("/proc/net/snmp Ip OutNoRoutes", lost).advice(
-        "the program gets ENETUNREACH, which its log should name with the address; `ip route get \
-         ADDRESS`, then: ip route add ...",
+        Fix::Sequence(vec![
+            "the program gets ENETUNREACH, which its log should name with the address".into(),
+            Fix::command(["ip", "route", "get", "ADDRESS"]),
+            Fix::command(["ip", "route", "add", "..."]).after("then:"),
+        ]),
     ))
 }
 
@@ -338,9 +348,10 @@ fn route_mtus(facts: &Facts) -> Looked {
             return Ok(Outcome::ok(name, format!("{mtu} bytes")));
         }
         let said = format!("packets by this route have {mtu} bytes, and {least} pass everywhere");
-        Ok(Outcome::warn(&name, said)
-            .saw(format!("ip route show {name}, mtu"), mtu)
-            .advice(format!("`ip route change {name} ...` without `mtu`, with all else as it is")))
+        Ok(Outcome::warn(&name, said).saw(format!("ip route show {name}, mtu"), mtu).advice(
+            Fix::command(["ip", "route", "change", &name, "..."])
+                .before("without `mtu`, with all else as it is"),
+        ))
     }))
 }
 

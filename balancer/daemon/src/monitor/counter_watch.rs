@@ -10,6 +10,7 @@ use ringway_abi::{Loss, Reason, Verdict};
 use ringway_api::documents::status::{FlowTable, Problem, Tracked};
 use ringway_api::problem_kind::{ProblemKind, Subject};
 use ringway_api::text::counted;
+use ringway_host::Fix;
 use ringway_host::netlink::counters::Drops;
 
 /// How often the counters are to be noted.
@@ -240,11 +241,15 @@ fn stopped(name: &str, Stopped { since, usual_pps }: Stopped, now: Option<Instan
             "{name}: received {usual_pps:.0} packets a second, and almost none in the last {seconds} s: \
              routers may send them elsewhere, or the link in front is broken"
         ),
-        format!(
-            "ip -s link show dev {name}; who announces the service addresses, and where do the routers \
-             send them? If the traffic ended on purpose: this clears in {} min, or when packets come again",
-            FORGOTTEN.as_secs().saturating_sub(seconds).div_ceil(60)
-        ),
+        Fix::Sequence(vec![
+            Fix::command(["ip", "-s", "link", "show", "dev", name]),
+            format!(
+                "who announces the service addresses, and where do the routers send them? If the \
+                 traffic ended on purpose: this clears in {} min, or when packets come again",
+                FORGOTTEN.as_secs().saturating_sub(seconds).div_ceil(60)
+            )
+            .into(),
+        ]),
     )
 }
 

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use ringway_api::documents::status::Problem;
 use ringway_api::problem_kind::ProblemKind;
+use ringway_host::Fix;
 use ringway_kernel::ServiceState;
 use ringway_plan::tables::{Protocol, ServiceKey};
 
@@ -184,9 +185,12 @@ fn problem(service: &str, silent: Silent) -> Problem {
             "service {service}: requests are forwarded, but no backend replies: {} flows, {} packets, 0 replies",
             silent.flows, silent.packets
         ),
-        "`ringway check --host`; usual causes: the far end of a veth pair without GRO (there: \
-         ethtool -K IFACE gro on), backends without a way back to the nat address, a firewall, \
-         nobody listening",
+        Fix::Sequence(vec![
+            Fix::command(["ringway", "check", "--host"]),
+            Fix::ethtool("-K", "IFACE", "gro on")
+                .after("usual causes: the far end of a veth pair without GRO, there:"),
+            "backends without a way back to the nat address, a firewall, nobody listening".into(),
+        ]),
     )
 }
 

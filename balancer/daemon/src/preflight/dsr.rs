@@ -120,10 +120,8 @@ fn takes(facts: &MachineState, service: &Service, backend: &Backend, report: &mu
         }
         _ => {
             let reason = format!("whether it {what} only a running gateway's check can tell");
-            report.push(
-                "dsr-backend",
-                Outcome::unknown(&subject, reason).advice("ringway run, then again"),
-            );
+            let run = Fix::command(["ringway", "run"]).after("check again after:");
+            report.push("dsr-backend", Outcome::unknown(&subject, reason).advice(run));
         }
     }
 }
@@ -192,6 +190,6 @@ fn replies(facts: &MachineState, service: &Service, backend: &Backend, report: &
     // Loose is enough, where there is a route at all.
     let want = if back.is_some() { 2 } else { 0 };
     let set = Fix::sysctl(format!("net/ipv4/conf/{name}/rp_filter"), want);
-    let fix = format!("{set} (and of \"all\")");
+    let fix = set.before("(and of \"all\")");
     report.push("check-road", Outcome::warn(&subject, reason).advice(fix));
 }

@@ -12,7 +12,10 @@ pub fn check(config: &Config, facts: &MachineState, report: &mut Report) {
     let rules = match &facts.firewall {
         None => return,
         Some(Err(error)) => {
-            let fix = "apt-get install nftables, and run as root (sudo): nft list ruleset";
+            let fix = Fix::Sequence(vec![
+                Fix::command(["apt-get", "install", "nftables"]),
+                Fix::command(["nft", "list", "ruleset"]).after("as root (sudo):"),
+            ]);
             let reason = format!("rules that name a service could not be looked for: {error}");
             return report.push("firewall", Outcome::unknown(MACHINE, reason).advice(fix));
         }

@@ -120,7 +120,7 @@ fn way(
             let add = |via: &str| Fix::command(["ip", "route", "add", &to, "via", via]);
             let fix = match router(facts, &backend.address) {
                 Some(router) => add(&router.to_string()),
-                None => format!("{} (one on a link of this node)", add("ROUTER")).into(),
+                None => add("ROUTER").before("(one on a link of this node)"),
             };
             report.push(names::ROUTE, Outcome::warn(&subject, error).advice(fix));
             return;
@@ -217,9 +217,11 @@ fn neighbour(facts: &MachineState, path: &Path, subject: &str, report: &mut Repo
         Some(Ok(answers)) if answers.is_empty() => {
             let reason =
                 format!("{next_hop} does not answer {by} on {out}: its machine cannot be reached");
-            let fix = format!(
-                "is it running, with this address, on the link of {out}? There: ip address; here: ping -c 3 {next_hop}"
-            );
+            let running = format!("is it running, with this address, on the link of {out}? There:");
+            let fix = Fix::Sequence(vec![
+                Fix::command(["ip", "address"]).after(running),
+                ping(next_hop).after("here:"),
+            ]);
             report.push(names::NEIGHBOUR, Outcome::warn(subject, reason).advice(fix));
         }
         Some(Ok(answers)) => {
@@ -232,7 +234,7 @@ fn neighbour(facts: &MachineState, path: &Path, subject: &str, report: &mut Repo
         }
         Some(Err(_)) => {
             let reason = format!("{next_hop} has not answered {by} yet; the gateway will ask");
-            let fix = format!("if that does not help: ping -c 3 {next_hop}");
+            let fix = ping(next_hop).after("if that does not help:");
             report.push(names::NEIGHBOUR, Outcome::unknown(subject, reason).advice(fix));
         }
         // At a start nobody has asked yet, so there is nothing to do.
@@ -241,6 +243,10 @@ fn neighbour(facts: &MachineState, path: &Path, subject: &str, report: &mut Repo
             report.push(names::NEIGHBOUR, Outcome::unknown(subject, reason));
         }
     }
+}
+
+fn ping(address: IpAddr) -> Fix {
+    Fix::command(["ping", "-c", "3", &address.to_string()])
 }
 
 /// With `source = "client"` replies must come back through this node. Visible from here is one
@@ -276,17 +282,12 @@ fn replies(
              backends' route to the clients leads here",
             facts.link_name(path.ifindex)
         );
-        report.push(
-            "replies",
-            Outcome::warn(&subject, reason).advice("on the backends: ip route show default"),
-        );
-        return;
+        let show = Fix::command(["ip", "route", "show", "default"]).after("on the backends:");
+        return report.push("replies", Outcome::warn(&subject, reason).advice(show));
     }
     let reason = "the backends' route to the clients must lead to this node; not visible from here";
-    report.push(
-        "replies",
-        Outcome::unknown(&subject, reason).advice("on the backends: ip route get CLIENT"),
-    );
+    let get = Fix::command(["ip", "route", "get", "CLIENT"]).after("on the backends:");
+    report.push("replies", Outcome::unknown(&subject, reason).advice(get));
 }
 
 /// Whether a prefix covers an address. A host prefix covers no network.

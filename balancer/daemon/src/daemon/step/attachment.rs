@@ -276,11 +276,14 @@ impl Attachment {
             if self.existing.no_carrier.contains(name) {
                 return Some(ProblemKind::NoCarrier.of_interface(
                     name,
-                    format!("interface {name} has no carrier: no packet comes in or goes out by it"),
                     format!(
-                        "check its cable and switch port, or the far end of its veth pair; `ip -s link show dev \
-                         {name}` has NO-CARRIER until then"
+                        "interface {name} has no carrier: no packet comes in or goes out by it"
                     ),
+                    Fix::Sequence(vec![
+                        "check its cable and switch port, or the far end of its veth pair".into(),
+                        Fix::command(["ip", "-s", "link", "show", "dev", name])
+                            .before("has NO-CARRIER until then"),
+                    ]),
                 ));
             }
             match self.attach_state(interface).filter(|_| !reverted.contains(name))? {
@@ -323,10 +326,10 @@ impl Attachment {
                     "interface {name} is called {now} now: its packets flow on, but the next daemon would \
                      not find it"
                 ),
-                format!(
-                    "ip link set dev {now} name {name}; or write {now:?} into [node] interfaces and restart \
-                     the daemon"
-                ),
+                Fix::Sequence(vec![
+                    Fix::link(now, format!("name {name}")),
+                    format!("or write {now:?} into [node] interfaces and restart the daemon").into(),
+                ]),
             )
         })
     }

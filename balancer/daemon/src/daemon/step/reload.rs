@@ -405,7 +405,7 @@ impl Reload {
                     o.shown(),
                     o.in_words()
                 ),
-                format!("ringway overrides clear {} {}", o.service, o.shown()),
+                Fix::command(["ringway", "overrides", "clear", &o.service, &o.shown()]),
             )
         });
         failed.chain(orphans).collect()
@@ -423,18 +423,20 @@ fn remedy(error: &Error) -> Fix {
 
 /// That a reload was refused. `in_force`: since when the configuration that was read before is.
 fn refused(last: &status::Reload, file: &Path, in_force: Timestamp) -> Problem {
-    let file = file.display();
+    let file = file.display().to_string();
     let cause = &last.brief;
     let remedy = match last.remedy.is_empty() {
-        true => format!("correct the file until `ringway check -c {file}` reports no error"),
-        false => last.remedy.to_string(),
+        true => Fix::command(["ringway", "check", "-c", &file])
+            .after("correct the file until this reports no error:"),
+        false => last.remedy.clone(),
     };
+    let reload = Fix::command(["ringway", "reload", "-c", &file]).after("then:");
     ProblemKind::ReloadFailed.problem(
         format!(
             "{file} was refused at {}; the configuration of {in_force} stays in force: {cause}",
             last.at
         ),
-        format!("{remedy}; then `ringway reload -c {file}`"),
+        Fix::Sequence(vec![remedy, reload]),
     )
 }
 
@@ -538,10 +540,10 @@ mod tests {
              2026-01-01T00:00:00Z stays in force: /etc/gw.toml:9:1: unknown key \"prt\""
         );
         assert!(
-            told.remedy.to_string().ends_with("; then `ringway reload -c /etc/gw.toml`"),
+            told.remedy.to_string().ends_with("; then: ringway reload -c /etc/gw.toml"),
             "{told:?}"
         );
         let told = refused(&last("no room", "make room"), file, begun);
-        assert_eq!(told.remedy, "make room; then `ringway reload -c /etc/gw.toml`".into());
+        assert_eq!(told.remedy.to_string(), "make room; then: ringway reload -c /etc/gw.toml");
     }
 }
