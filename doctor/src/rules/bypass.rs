@@ -121,8 +121,8 @@ fn iommu_sharing(facts: &Facts) -> Looked {
             unbind.push(Fix::write(format!("{path}/unbind"), device));
             outcome = outcome.saw(path, driver);
         }
-        let unbind = Fix::Sequence(unbind);
-        found.push(outcome.advice(format!("if none of the group is needed, unbind all: {unbind}")));
+        let words = "if none of the group is needed, unbind all:";
+        found.push(outcome.advice(Fix::Sequence(unbind).after(words)));
     }
     Ok(found)
 }

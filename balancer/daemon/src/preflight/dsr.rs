@@ -54,12 +54,11 @@ fn quiet(config: &Config, facts: &MachineState, service: &Service, report: &mut 
                     .into()
             }
             (_, IpAddr::V4(_)) => {
-                let quiet = on_backend([
+                on_backend([
                     Fix::sysctl("net/ipv4/conf/all/arp_ignore", 1),
                     Fix::sysctl("net/ipv4/conf/all/arp_announce", 2),
-                ]);
-                let add = Fix::ip_address("add", address, "lo");
-                format!("{quiet}, with the address on lo ({add})").into()
+                    Fix::ip_address("add", address, "lo").after("with the address on lo:"),
+                ])
             }
             (_, IpAddr::V6(_)) => on_backend([
                 Fix::ip_address("del", address, "IFACE"),
@@ -71,7 +70,7 @@ fn quiet(config: &Config, facts: &MachineState, service: &Service, report: &mut 
 }
 
 fn on_backend(fixes: impl IntoIterator<Item = Fix>) -> Fix {
-    format!("on the backend: {}", Fix::Sequence(fixes.into_iter().collect())).into()
+    Fix::Sequence(fixes.into_iter().collect()).after("on the backend:")
 }
 
 /// The backend whose MAC address this is.

@@ -52,10 +52,8 @@ fn bypassed(service: &Service, rule: &Rule, report: &mut Report) {
     );
     let port = *service.port;
     let fix = match rule.owner {
-        Some("Docker") => {
-            let whose = Fix::command(["docker", "ps", "--filter", &format!("publish={port}")]);
-            format!("{whose} shows whose it is: publish it at another port or address").into()
-        }
+        Some("Docker") => Fix::command(["docker", "ps", "--filter", &format!("publish={port}")])
+            .before("shows whose it is: publish it at another port or address"),
         Some("ufw") => Fix::Sequence(vec![
             Fix::command(["ufw", "status", "numbered"]),
             Fix::command(["ufw", "delete", "NUMBER"]),
