@@ -13,20 +13,20 @@ use super::machine_state::{Answerer, MachineState};
 use super::misconfigured;
 use crate::health::{Health, dsr_probe};
 
-pub fn check(config: &Config, facts: &MachineState, report: &mut Report) {
+pub fn check(config: &Config, state: &MachineState, report: &mut Report) {
     for service in config.services.iter().filter(|service| service.forward.is_dsr()) {
-        quiet(config, facts, service, report);
-        if facts.thorough {
-            service.backends.iter().for_each(|backend| takes(facts, service, backend, report));
+        quiet(config, state, service, report);
+        if state.thorough {
+            service.backends.iter().for_each(|backend| takes(state, service, backend, report));
         }
     }
 }
 
 /// Nobody on a backend's link may answer for the address but a gateway.
-fn quiet(config: &Config, facts: &MachineState, service: &Service, report: &mut Report) {
+fn quiet(config: &Config, state: &MachineState, service: &Service, report: &mut Report) {
     let address = *service.address;
     let subject = format!("{} {address}", *service.name);
-    let answerers = match facts.answering.get(&address) {
+    let answerers = match state.answering.get(&address) {
         None => return,
         Some(Err(error)) => {
             let reason = format!("whether a backend answers for {address} is not known: {error}");
@@ -40,7 +40,7 @@ fn quiet(config: &Config, facts: &MachineState, service: &Service, report: &mut 
         return report.ok("arp-quiet", &subject, reason);
     }
     for Answerer { interface, mac } in answerers {
-        let (severity, who) = match backend_at(config, facts, *mac) {
+        let (severity, who) = match backend_at(config, state, *mac) {
             Some(backend) => (Severity::Crit, format!("backend {backend} ({mac})")),
             None => (Severity::Warn, format!("somebody ({mac})")),
         };
@@ -74,16 +74,16 @@ fn on_backend(fixes: impl IntoIterator<Item = Fix>) -> Fix {
 }
 
 /// The backend whose MAC address this is.
-fn backend_at(config: &Config, facts: &MachineState, mac: Mac) -> Option<IpAddr> {
+fn backend_at(config: &Config, state: &MachineState, mac: Mac) -> Option<IpAddr> {
     let backends = config.services.iter().flat_map(|service| &service.backends);
     let is_at = |address: &IpAddr| {
-        facts.neighbours.iter().any(|known| known.address == *address && known.mac == Some(mac))
+        state.neighbours.iter().any(|known| known.address == *address && known.mac == Some(mac))
     };
     backends.map(|backend| *backend.address).find(is_at)
 }
 
 /// The running gateway's health checks go to the service address by the path of the packets.
-fn takes(facts: &MachineState, service: &Service, backend: &Backend, report: &mut Report) {
+fn takes(state: &MachineState, service: &Service, backend: &Backend, report: &mut Report) {
     let subject = format!("{} {}", *service.name, backend.shown());
     let address = *service.address;
     let what = match service.forward {
@@ -101,7 +101,7 @@ fn takes(facts: &MachineState, service: &Service, backend: &Backend, report: &mu
         let fix = "remove address from the check: then it takes the packets' own path";
         return report.push("dsr-backend", Outcome::unknown(&subject, reason).advice(fix));
     }
-    let shown = facts.health.iter().flatten().filter(|shown| shown.name == *service.name.as_str());
+    let shown = state.health.iter().flatten().filter(|shown| shown.name == *service.name.as_str());
     let found = shown
         .flat_map(|shown| &shown.backends)
         .find(|found| found.endpoint() == backend.endpoint());
@@ -127,15 +127,15 @@ fn takes(facts: &MachineState, service: &Service, backend: &Backend, report: &mu
 
 /// The checks of every dsr service go to its address (see [`crate::health::dsr_probe`]), and
 /// replies come straight from it.
-pub fn checks(config: &Config, facts: &MachineState, report: &mut Report) {
+pub fn checks(config: &Config, state: &MachineState, report: &mut Report) {
     for service in config.services.iter().filter(|service| service.forward.is_dsr()) {
-        if own_address(config, facts, service, report) {
+        if own_address(config, state, service, report) {
             continue;
         }
         for backend in
             service.backends.iter().filter(|backend| dsr_probe::is_taken(service, backend))
         {
-            replies(facts, service, backend, report);
+            replies(state, service, backend, report);
         }
     }
 }
@@ -143,12 +143,12 @@ pub fn checks(config: &Config, facts: &MachineState, report: &mut Report) {
 /// The node itself would answer the checks, and whatever the balancer passes on.
 fn own_address(
     config: &Config,
-    facts: &MachineState,
+    state: &MachineState,
     service: &Service,
     report: &mut Report,
 ) -> bool {
     let address = &service.address;
-    let path = facts.paths.get(address);
+    let path = state.paths.get(address);
     let local = matches!(path, Some(Ok(path)) if path.kind == RouteKind::Local);
     if local {
         let reason = format!(
@@ -166,11 +166,11 @@ fn own_address(
 
 /// Replies come from the service address by the backend's interface: strict reverse path filtering
 /// wants the route to that address there.
-fn replies(facts: &MachineState, service: &Service, backend: &Backend, report: &mut Report) {
-    let out = |address| facts.paths.get(address).and_then(|path| path.as_ref().ok());
+fn replies(state: &MachineState, service: &Service, backend: &Backend, report: &mut Report) {
+    let out = |address| state.paths.get(address).and_then(|path| path.as_ref().ok());
     let Some(path) = out(&backend.address) else { return };
-    let name = facts.link_name(path.ifindex);
-    let filter = facts.receiving.get(&name).map_or(0, |receiving| receiving.rp_filter);
+    let name = state.link_name(path.ifindex);
+    let filter = state.receiving.get(&name).map_or(0, |receiving| receiving.rp_filter);
     let back = out(&service.address).map(|back| back.ifindex);
     let lost = match filter {
         1 => back != Some(path.ifindex),

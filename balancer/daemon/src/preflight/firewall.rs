@@ -8,8 +8,8 @@ use ringway_host::firewall::Rule;
 use super::machine_state::MachineState;
 
 /// Every rule of the firewall, against every service.
-pub fn check(config: &Config, facts: &MachineState, report: &mut Report) {
-    let rules = match &facts.firewall {
+pub fn check(config: &Config, state: &MachineState, report: &mut Report) {
+    let rules = match &state.firewall {
         None => return,
         Some(Err(error)) => {
             let fix = Fix::Sequence(vec![

@@ -14,11 +14,11 @@ const MAX_DEPTH: usize = 8;
 
 /// Every NIC. One of ours is not among them: with a program on it the kernel joins nothing there
 /// (net/core/dev.c, netif_elide_gro).
-pub fn check(config: &Config, facts: &MachineState, report: &mut Report) {
-    let nics = facts.links.iter().filter(|link| link.kind.is_none() && !is_ours(config, link));
+pub fn check(config: &Config, state: &MachineState, report: &mut Report) {
+    let nics = state.links.iter().filter(|link| link.kind.is_none() && !is_ours(config, link));
     for nic in nics {
-        if let Some(upper) = upper_of_ours(config, facts, nic, MAX_DEPTH) {
-            joins(facts, nic, upper, report);
+        if let Some(upper) = upper_of_ours(config, state, nic, MAX_DEPTH) {
+            joins(state, nic, upper, report);
         }
     }
 }
@@ -30,24 +30,24 @@ fn is_ours(config: &Config, link: &Link) -> bool {
 /// The interface of ours further up that gets the NIC's packets behind GRO.
 fn upper_of_ours<'a>(
     config: &Config,
-    facts: &'a MachineState,
+    state: &'a MachineState,
     lower: &Link,
     depth: usize,
 ) -> Option<&'a Link> {
     let meets = |upper: &Link| {
-        let here = is_ours(config, upper) && facts.tagged_on(config, upper).is_none();
-        here && (is_stacked(upper) || generic(config, facts, upper))
+        let here = is_ours(config, upper) && state.tagged_on(config, upper).is_none();
+        here && (is_stacked(upper) || generic(config, state, upper))
     };
     let next = depth.checked_sub(1)?;
-    facts.links.iter().filter(|upper| lower.carries(upper)).find_map(|upper| {
-        if meets(upper) { Some(upper) } else { upper_of_ours(config, facts, upper, next) }
+    state.links.iter().filter(|upper| lower.carries(upper)).find_map(|upper| {
+        if meets(upper) { Some(upper) } else { upper_of_ours(config, state, upper, next) }
     })
 }
 
-fn joins(facts: &MachineState, nic: &Link, upper: &Link, report: &mut Report) {
+fn joins(state: &MachineState, nic: &Link, upper: &Link, report: &mut Report) {
     let (nic, above) = (&nic.name, &upper.name);
     let off = Fix::ethtool("-K", nic, "gro off");
-    match facts.offloads.get(nic).map(|offloads| offloads.gro) {
+    match state.offloads.get(nic).map(|offloads| offloads.gro) {
         Some(false) => {
             report.ok("gro", nic, format!("off: packets come to {above} as they were sent"));
         }

@@ -11,8 +11,8 @@ use super::interfaces::generic;
 use super::machine_state::MachineState;
 
 /// Asks the doctor's rules.
-pub fn check(config: &Config, facts: &MachineState, report: &mut Report) {
-    let machine = machine(config, facts);
+pub fn check(config: &Config, state: &MachineState, report: &mut Report) {
+    let machine = machine(config, state);
     for check in rules::AT_START {
         // Checksums of a far end that do come unfinished show in the traffic.
         for outcome in check.ask(&machine).into_iter().filter(|outcome| !outcome.lasting) {
@@ -28,8 +28,8 @@ pub fn check(config: &Config, facts: &MachineState, report: &mut Report) {
 }
 
 /// Privileges of this process.
-pub fn privileges(facts: &MachineState, report: &mut Report) {
-    let missing = match &facts.probe {
+pub fn privileges(state: &MachineState, report: &mut Report) {
+    let missing = match &state.probe {
         Err(error) => {
             return report.push("privileges", Outcome::unknown("this process", error.as_str()));
         }
@@ -46,10 +46,10 @@ pub fn privileges(facts: &MachineState, report: &mut Report) {
 }
 
 /// Where this configuration wants programs.
-pub fn program(config: &Config, facts: &MachineState) -> Program {
+pub fn program(config: &Config, state: &MachineState) -> Program {
     let names = config.node.interfaces.iter();
-    let links: Vec<&Link> = names.filter_map(|name| facts.link(name)).collect();
-    let native = |link: &&&Link| !generic(config, facts, link);
+    let links: Vec<&Link> = names.filter_map(|name| state.link(name)).collect();
+    let native = |link: &&&Link| !generic(config, state, link);
     let name = |link: &&Link| link.name.clone();
     Program {
         native: links.iter().filter(native).map(name).collect(),
@@ -58,32 +58,32 @@ pub fn program(config: &Config, facts: &MachineState) -> Program {
 }
 
 /// The machine as the doctor's rules read it.
-fn machine(config: &Config, facts: &MachineState) -> ringway_doctor::Facts {
-    let index = |link: &Link| Some((link.ifindex, *facts.features.get(&link.name)?));
-    let features = facts.links.iter().filter_map(index).collect();
-    ringway_doctor::Facts::known(facts.files.clone(), network(facts), features)
-        .with_program(program(config, facts))
+fn machine(config: &Config, state: &MachineState) -> ringway_doctor::Facts {
+    let index = |link: &Link| Some((link.ifindex, *state.features.get(&link.name)?));
+    let features = state.links.iter().filter_map(index).collect();
+    ringway_doctor::Facts::known(state.files.clone(), network(state), features)
+        .with_program(program(config, state))
 }
 
-fn network(facts: &MachineState) -> Network {
+fn network(state: &MachineState) -> Network {
     // An interface whose offloads are not known is skipped; another line reports it.
     let interface = |link: &Link| {
         Some(Interface {
-            driver: facts
+            driver: state
                 .drivers
                 .get(&link.name)
                 .map(|name| Driver { name: name.clone(), bus: String::new() }),
-            channels: facts.channels.get(&link.name).copied(),
-            offloads: facts.offloads.get(&link.name).copied()?,
-            carries_default_route: facts.default_route_links.contains(&link.ifindex),
+            channels: state.channels.get(&link.name).copied(),
+            offloads: state.offloads.get(&link.name).copied()?,
+            carries_default_route: state.default_route_links.contains(&link.ifindex),
             link: link.clone(),
         })
     };
-    let interfaces = facts.links.iter().filter_map(interface).collect();
+    let interfaces = state.links.iter().filter_map(interface).collect();
     Network {
         interfaces,
-        addresses: facts.addresses.clone(),
+        addresses: state.addresses.clone(),
         routes: Vec::new(),
-        neighbours: facts.neighbours.clone(),
+        neighbours: state.neighbours.clone(),
     }
 }

@@ -13,15 +13,15 @@ use super::{at, misconfigured, names};
 use crate::network::next_hop::{is_stacked, is_vrrp};
 
 /// Every rule, interface by interface.
-pub fn check(config: &Config, facts: &MachineState, report: &mut Report) {
-    on_pass(config, facts, report);
+pub fn check(config: &Config, state: &MachineState, report: &mut Report) {
+    on_pass(config, state, report);
     for name in &config.node.interfaces {
-        let Some(link) = present(config, facts, name, report) else { continue };
-        default_route(config, facts, name, link, report);
-        foreign(facts, link, report);
-        virtual_routers(facts, link, report);
-        mode(config, facts, link, report);
-        driver(config, facts, link, report);
+        let Some(link) = present(config, state, name, report) else { continue };
+        default_route(config, state, name, link, report);
+        foreign(state, link, report);
+        virtual_routers(state, link, report);
+        mode(config, state, link, report);
+        driver(config, state, link, report);
     }
 }
 
@@ -30,20 +30,20 @@ const FIRST: &str =
 
 fn present<'a>(
     config: &Config,
-    facts: &'a MachineState,
+    state: &'a MachineState,
     name: &Located<String>,
     report: &mut Report,
 ) -> Option<&'a Link> {
     let known = || {
         let fit = |link: &&Link| link.up && is_usable(link) && !leftovers::is_device(&link.name);
-        facts.links.iter().filter(fit).map(|link| link.name.as_str()).collect::<Vec<_>>().join(", ")
+        state.links.iter().filter(fit).map(|link| link.name.as_str()).collect::<Vec<_>>().join(", ")
     };
-    let Some(link) = facts.link(name) else {
+    let Some(link) = state.link(name) else {
         let reason = format!(
             "there is no interface {name:?} in this network namespace",
             name = name.as_str()
         );
-        let fix = match facts.has_ours(config) {
+        let fix = match state.has_ours(config) {
             true => format!("{FIRST}; or name one of: {}", known()),
             false => format!(
                 "none of the file's interfaces is here: another network namespace? Then run it there: \
@@ -65,7 +65,7 @@ fn present<'a>(
         );
         return None;
     }
-    if let Some(bond) = part_of(facts, link) {
+    if let Some(bond) = part_of(state, link) {
         let reason =
             format!("{} is a part of {bond}, which is where its packets belong", link.name);
         let fix =
@@ -77,7 +77,7 @@ fn present<'a>(
         let fix = Fix::link(&link.name, "up");
         // Where our program is on it already, the others' traffic wants a daemon.
         let severity =
-            if attached(facts, link).is_some() { Severity::Warn } else { Severity::Crit };
+            if attached(state, link).is_some() { Severity::Warn } else { Severity::Crit };
         report.push(names::INTERFACE, Outcome::new(severity, &link.name, "it is down").advice(fix));
     } else if !link.carrier {
         let reason = "it has no carrier: no packet will come or go";
@@ -97,17 +97,17 @@ fn is_usable(link: &Link) -> bool {
 
 /// The bond or team that the interface belongs to, which spreads packets over its parts as it
 /// likes.
-fn part_of<'a>(facts: &'a MachineState, link: &Link) -> Option<&'a str> {
-    let master = facts.links.iter().find(|one| Some(one.ifindex) == link.master)?;
+fn part_of<'a>(state: &'a MachineState, link: &Link) -> Option<&'a str> {
+    let master = state.links.iter().find(|one| Some(one.ifindex) == link.master)?;
     matches!(master.kind.as_deref(), Some("bond" | "team")).then_some(&master.name)
 }
 
 /// Why a mistake on the interface would cut this machine off: it, what it is a part of, or what
 /// lies upon it carries the default route.
-pub(super) fn carries_default(facts: &MachineState, link: &Link) -> Option<String> {
-    let on = |ifindex: u32| facts.default_route_links.contains(&ifindex);
+pub(super) fn carries_default(state: &MachineState, link: &Link) -> Option<String> {
+    let on = |ifindex: u32| state.default_route_links.contains(&ifindex);
     if let Some(master) = link.master.filter(|master| on(*master)) {
-        let name = facts.link_name(master);
+        let name = state.link_name(master);
         return Some(format!("it belongs to {name}, which carries the default route"));
     }
     if on(link.ifindex) {
@@ -119,20 +119,20 @@ pub(super) fn carries_default(facts: &MachineState, link: &Link) -> Option<Strin
             && upper.lower == Some(link.ifindex)
             && !upper.lower_elsewhere
     };
-    let upper = facts.links.iter().filter(upon).find(|l| carries_default(facts, l).is_some())?;
+    let upper = state.links.iter().filter(upon).find(|l| carries_default(state, l).is_some())?;
     Some(format!("it carries {}, by which the default route leads", upper.name))
 }
 
 /// Attaching to the interface by which an administrator came in can lock them out.
 fn default_route(
     config: &Config,
-    facts: &MachineState,
+    state: &MachineState,
     name: &Located<String>,
     link: &Link,
     report: &mut Report,
 ) {
-    let Some(carries) = carries_default(facts, link) else { return };
-    match facts.first_namespace {
+    let Some(carries) = carries_default(state, link) else { return };
+    match state.first_namespace {
         Some(false) => {
             let reason = format!("{carries}, in a namespace that is not the first");
             report.ok("default-route", &link.name, reason);
@@ -157,10 +157,10 @@ fn default_route(
 }
 
 /// The user's own program behind ours.
-fn on_pass(config: &Config, facts: &MachineState, report: &mut Report) {
+fn on_pass(config: &Config, state: &MachineState, report: &mut Report) {
     let Some(path) = &config.node.on_pass else { return };
     let subject = path.display().to_string();
-    match &facts.on_pass {
+    match &state.on_pass {
         Some(Ok(name)) => {
             report.ok(
                 "on-pass",
@@ -179,9 +179,9 @@ fn on_pass(config: &Config, facts: &MachineState, report: &mut Report) {
 }
 
 /// The packet path knows one MAC address of an interface beside its own.
-fn virtual_routers(facts: &MachineState, link: &Link, report: &mut Report) {
+fn virtual_routers(state: &MachineState, link: &Link, report: &mut Report) {
     let mut macs: Vec<Mac> = Vec::new();
-    for mac in facts.links.iter().filter(|upon| is_vrrp(upon, link)).filter_map(|upon| upon.mac) {
+    for mac in state.links.iter().filter(|upon| is_vrrp(upon, link)).filter_map(|upon| upon.mac) {
         if !macs.contains(&mac) {
             macs.push(mac);
         }
@@ -203,11 +203,11 @@ fn virtual_routers(facts: &MachineState, link: &Link, report: &mut Report) {
 const OR_ON_PASS: &str = "or pin that program and write on_pass = \"/sys/fs/bpf/NAME\" under [node]: then it gets what Ringway \
      passes on";
 
-fn foreign(facts: &MachineState, link: &Link, report: &mut Report) {
+fn foreign(state: &MachineState, link: &Link, report: &mut Report) {
     let Some(xdp) = link.xdp.first() else {
         return report.ok(names::FOREIGN_XDP, &link.name, "no XDP program");
     };
-    let Some(own) = &facts.own_links else {
+    let Some(own) = &state.own_links else {
         let reason = format!(
             "an XDP program (id {}) is attached; only root can tell whether it is this node's",
             xdp.program
@@ -221,8 +221,8 @@ fn foreign(facts: &MachineState, link: &Link, report: &mut Report) {
         return report.ok(names::FOREIGN_XDP, &link.name, "our own program from before");
     }
     let name = ringway_kernel::program_name(xdp.program).unwrap_or_else(|| "unknown".into());
-    let owner = facts.xdp_owners.get(&xdp.program).unwrap_or(&XdpOwner::Netlink);
-    if facts.bpffs_hidden && *owner != XdpOwner::Decap {
+    let owner = state.xdp_owners.get(&xdp.program).unwrap_or(&XdpOwner::Netlink);
+    if state.bpffs_hidden && *owner != XdpOwner::Decap {
         let reason = format!(
             "XDP program {name:?} (id {}) is attached, and whether it is this node's cannot be seen here: \
              this process has no {DEFAULT_BPFFS}",
@@ -241,29 +241,29 @@ fn foreign(facts: &MachineState, link: &Link, report: &mut Report) {
 }
 
 /// Whether our program is, or will be, in the kernel's generic path for certain.
-pub(super) fn generic(config: &Config, facts: &MachineState, link: &Link) -> bool {
+pub(super) fn generic(config: &Config, state: &MachineState, link: &Link) -> bool {
     match *config.node.xdp_mode {
         Some(mode) => mode == XdpMode::Generic,
         None => {
-            attached(facts, link) == Some(XdpMode::Generic) || obstacle(config, facts).is_some()
+            attached(state, link) == Some(XdpMode::Generic) || obstacle(config, state).is_some()
         }
     }
 }
 
 /// The first interface that native XDP cannot send to and generic XDP can: `auto` is generic then.
-fn obstacle<'a>(config: &Config, facts: &'a MachineState) -> Option<&'a Link> {
-    let links = config.node.interfaces.iter().filter_map(|name| facts.link(name));
-    links.into_iter().find(|link| is_stacked(link) && facts.tagged_on(config, link).is_none())
+fn obstacle<'a>(config: &Config, state: &'a MachineState) -> Option<&'a Link> {
+    let links = config.node.interfaces.iter().filter_map(|name| state.link(name));
+    links.into_iter().find(|link| is_stacked(link) && state.tagged_on(config, link).is_none())
 }
 
-pub(super) fn attached(facts: &MachineState, link: &Link) -> Option<XdpMode> {
-    facts.own_links.as_ref()?.get(&link.ifindex).copied()
+pub(super) fn attached(state: &MachineState, link: &Link) -> Option<XdpMode> {
+    state.own_links.as_ref()?.get(&link.ifindex).copied()
 }
 
 /// A VLAN device upon another interface of ours: its frames must reach XDP with their tags.
-fn tagged(facts: &MachineState, link: &Link, device: &Link, report: &mut Report) {
+fn tagged(state: &MachineState, link: &Link, device: &Link, report: &mut Report) {
     let off = Fix::ethtool("-K", &device.name, "rxvlan off");
-    let hidden = facts.offloads.get(&device.name).map(|offloads| offloads.rx_vlan);
+    let hidden = state.offloads.get(&device.name).map(|offloads| offloads.rx_vlan);
     let (severity, reason, fix) = match hidden {
         // veth's tags are taken out of the frame by the far end, when it sends.
         Some(true) if device.kind.is_none() => (
@@ -286,9 +286,9 @@ fn tagged(facts: &MachineState, link: &Link, device: &Link, report: &mut Report)
     report.push("vlan", Outcome::new(severity, &link.name, reason).advice(fix));
 }
 
-fn mode(config: &Config, facts: &MachineState, link: &Link, report: &mut Report) {
-    if let Some(device) = facts.tagged_on(config, link) {
-        return tagged(facts, link, device, report);
+fn mode(config: &Config, state: &MachineState, link: &Link, report: &mut Report) {
+    if let Some(device) = state.tagged_on(config, link) {
+        return tagged(state, link, device, report);
     }
     if is_stacked(link) || link.is_layer3() {
         let kind = link.kind.as_deref().unwrap_or("device without Ethernet header");
@@ -296,26 +296,26 @@ fn mode(config: &Config, facts: &MachineState, link: &Link, report: &mut Report)
             format!("generic: native XDP can neither run on a {kind} nor redirect into it");
         return report.ok("xdp-mode", &link.name, reason);
     }
-    let driver = facts.drivers.get(&link.name).map_or("unknown", String::as_str);
-    let reason = match (*config.node.xdp_mode, attached(facts, link)) {
-        (None, _) if obstacle(config, facts).is_some() => format!(
+    let driver = state.drivers.get(&link.name).map_or("unknown", String::as_str);
+    let reason = match (*config.node.xdp_mode, attached(state, link)) {
+        (None, _) if obstacle(config, state).is_some() => format!(
             "auto: generic, because native XDP cannot send to {}",
-            obstacle(config, facts).map_or("", |link| link.name.as_str())
+            obstacle(config, state).map_or("", |link| link.name.as_str())
         ),
         (None, Some(now)) => format!(
             "{now} now, and auto keeps it over a restart; write xdp_mode = \"native\" or \"generic\" to \
              change it, or `ringway detach` first"
         ),
-        (None, None) if has_native(facts, link) == Some(false) => {
+        (None, None) if has_native(state, link) == Some(false) => {
             format!("auto: generic, because driver {driver} has no native XDP")
         }
-        (Some(XdpMode::Native), None) if has_native(facts, link) == Some(false) => {
+        (Some(XdpMode::Native), None) if has_native(state, link) == Some(false) => {
             let reason = format!("native, as configured, but driver {driver} has no native XDP");
             let fix = "write xdp_mode = \"auto\" or \"generic\" under [node]";
             let failed = Outcome::crit(XdpMode::Native.name(), reason).advice(fix);
             return report.push("xdp-mode", at(config, &config.node.xdp_mode, failed));
         }
-        (None, None) if has_native(facts, link) == Some(true) => {
+        (None, None) if has_native(state, link) == Some(true) => {
             format!("auto: native, driver {driver} has it; generic where another interface cannot")
         }
         (None, None) => format!(
@@ -356,28 +356,28 @@ const RESETTING: [&str; 16] = [
 ];
 
 /// The cost of attaching a program with this driver.
-fn driver(config: &Config, facts: &MachineState, link: &Link, report: &mut Report) {
-    if is_stacked(link) || link.is_layer3() || facts.tagged_on(config, link).is_some() {
+fn driver(config: &Config, state: &MachineState, link: &Link, report: &mut Report) {
+    if is_stacked(link) || link.is_layer3() || state.tagged_on(config, link).is_some() {
         return;
     }
-    let Some(driver) = facts.drivers.get(&link.name) else { return };
-    if generic(config, facts, link) {
+    let Some(driver) = state.drivers.get(&link.name) else { return };
+    if generic(config, state, link) {
         return report.ok("link-reset", &link.name, "generic mode is nothing to the driver");
     }
-    reset(facts, link, driver, report);
+    reset(state, link, driver, report);
 }
 
 /// Whether the driver has native XDP; `None` where the kernel cannot tell without trying.
-pub fn has_native(facts: &MachineState, link: &Link) -> Option<bool> {
-    facts.features.get(&link.name).map(|features| features.native())
+pub fn has_native(state: &MachineState, link: &Link) -> Option<bool> {
+    state.features.get(&link.name).map(|features| features.native())
 }
 
-fn reset(facts: &MachineState, link: &Link, driver: &str, report: &mut Report) {
-    if attached(facts, link).is_some() {
+fn reset(state: &MachineState, link: &Link, driver: &str, report: &mut Report) {
+    if attached(state, link).is_some() {
         let reason = "attached already: programs are swapped without the driver's noticing";
         return report.ok("link-reset", &link.name, reason);
     }
-    if !RESETTING.contains(&driver) || has_native(facts, link) == Some(false) {
+    if !RESETTING.contains(&driver) || has_native(state, link) == Some(false) {
         let reason = format!("driver {driver} is not known to stop for a program");
         return report.ok("link-reset", &link.name, reason);
     }

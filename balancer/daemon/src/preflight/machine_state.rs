@@ -23,7 +23,7 @@ use ringway_kernel::{
     DEFAULT_BPFFS, Probe, View, XdpMode, XdpOwner, bpffs_is_hidden, check_on_pass,
 };
 
-/// MachineState of the calling thread's network namespace.
+/// The machine, as seen from the calling thread's network namespace.
 #[derive(Debug)]
 pub struct MachineState {
     /// The kernel's release, and this process's capabilities.
@@ -133,59 +133,59 @@ impl Default for MachineState {
 impl MachineState {
     /// Looks. What cannot be read is an entry in `errors`, and unknown to the rules.
     pub fn gather(config: &Config) -> MachineState {
-        let mut facts = MachineState::of_devices();
-        let errors = &mut facts.errors;
+        let mut state = MachineState::of_devices();
+        let errors = &mut state.errors;
         let backends = config.services.iter().flat_map(|service| &service.backends);
         let services = config.services.iter().map(|service| *service.address);
         let nat = config.nat.addresses.iter().map(|address| **address);
         let wanted = backends.map(|backend| *backend.address).chain(services).chain(nat);
         let known = errors.len();
-        facts.probe = ringway_kernel::probe().map_err(|e| e.to_string());
-        facts.addresses = noted(addresses::all(), errors);
+        state.probe = ringway_kernel::probe().map_err(|e| e.to_string());
+        state.addresses = noted(addresses::all(), errors);
         for address in wanted {
             match routes::route_to(address) {
                 Err(error) if !matches!(error, ringway_host::Error::NoRoute { .. }) => {
                     errors.push(error.to_string());
                 }
-                path => drop(facts.paths.insert(address, path.map_err(|e| e.to_string()))),
+                path => drop(state.paths.insert(address, path.map_err(|e| e.to_string()))),
             }
         }
-        facts.neighbours = noted(neighbours::all(), errors);
-        facts.blind |= errors.len() > known;
-        facts.local_ports = Host::live().local_ports().ok().map(RangeInclusive::into_inner);
-        facts.receiving = receiving(&facts.links);
-        facts.own_links = own_links(&config.node.name);
-        facts.bpffs_hidden = bpffs_is_hidden(Path::new(DEFAULT_BPFFS));
-        facts.xdp_owners = xdp_owners(&facts.links);
-        facts.cpus = std::thread::available_parallelism().map_or(1, |count| count.get() as u32);
+        state.neighbours = noted(neighbours::all(), errors);
+        state.blind |= errors.len() > known;
+        state.local_ports = Host::live().local_ports().ok().map(RangeInclusive::into_inner);
+        state.receiving = receiving(&state.links);
+        state.own_links = own_links(&config.node.name);
+        state.bpffs_hidden = bpffs_is_hidden(Path::new(DEFAULT_BPFFS));
+        state.xdp_owners = xdp_owners(&state.links);
+        state.cpus = std::thread::available_parallelism().map_or(1, |count| count.get() as u32);
         let on_pass = config.node.on_pass.as_ref();
-        facts.on_pass = on_pass.map(|path| check_on_pass(path).map_err(|e| e.to_string()));
-        facts.files = ringway_doctor::gather_at_once();
-        compiler(&mut facts.files);
-        facts
+        state.on_pass = on_pass.map(|path| check_on_pass(path).map_err(|e| e.to_string()));
+        state.files = ringway_doctor::gather_at_once();
+        compiler(&mut state.files);
+        state
     }
 
     /// Looks at what takes time or asks others, too: for an administrator who waits for it.
     pub fn gather_all(config: &Config) -> MachineState {
-        let mut facts = MachineState::gather(config);
-        facts.thorough = true;
-        facts.firewall = Some(ringway_host::firewall::rules());
-        facts.answering = answering(config, &facts);
+        let mut state = MachineState::gather(config);
+        state.thorough = true;
+        state.firewall = Some(ringway_host::firewall::rules());
+        state.answering = answering(config, &state);
         let status = http::get::<status::Status>(&config.api.socket, "/v1/status").ok();
         let own = status.filter(|status| status.node == *config.node.name.as_str());
-        facts.health = own.map(|status| status.services);
-        facts
+        state.health = own.map(|status| status.services);
+        state
     }
 
     /// Reads interfaces and their drivers.
     pub fn of_devices() -> MachineState {
-        let mut facts = MachineState::of_links();
-        (facts.offloads, facts.drivers) = ethtool(&facts.links, &mut facts.errors);
+        let mut state = MachineState::of_links();
+        (state.offloads, state.drivers) = ethtool(&state.links, &mut state.errors);
         let all = xdp_features::all().ok().flatten().unwrap_or_default();
         let features = |link: &Link| Some((link.name.clone(), *all.get(&link.ifindex)?));
-        facts.features = facts.links.iter().filter_map(features).collect();
-        facts.channels = channels(&facts.links);
-        facts
+        state.features = state.links.iter().filter_map(features).collect();
+        state.channels = channels(&state.links);
+        state
     }
 
     /// Only what tells which interfaces carry the default route.
@@ -355,11 +355,11 @@ const AT_MOST: usize = 512;
 /// neighbours for the service's address, which they have under dsr.
 fn answering(
     config: &Config,
-    facts: &MachineState,
+    state: &MachineState,
 ) -> HashMap<IpAddr, Result<Vec<Answerer>, String>> {
     let mut asked: BTreeSet<(IpAddr, u32)> = BTreeSet::new();
     for service in config.services.iter().filter(|service| service.forward.is_dsr()) {
-        let near = |address: IpAddr| match facts.paths.get(&address) {
+        let near = |address: IpAddr| match state.paths.get(&address) {
             Some(Ok(path)) if path.gateway.is_none() && path.kind == RouteKind::Unicast => {
                 Some((*service.address, path.ifindex))
             }
@@ -368,9 +368,9 @@ fn answering(
         asked.extend(service.backends.iter().filter_map(|backend| near(*backend.address)));
     }
     let backends = config.services.iter().flat_map(|service| &service.backends);
-    let paths = backends.filter_map(|backend| facts.paths.get(&backend.address)?.as_ref().ok());
+    let paths = backends.filter_map(|backend| state.paths.get(&backend.address)?.as_ref().ok());
     let silent =
-        paths.filter(|path| path.kind == RouteKind::Unicast && facts.next_hop(path).is_none());
+        paths.filter(|path| path.kind == RouteKind::Unicast && state.next_hop(path).is_none());
     asked.extend(silent.map(|path| (path.next_hop(), path.ifindex)));
     let asked: Vec<_> = asked.into_iter().take(AT_MOST).collect();
     let mut found: HashMap<IpAddr, Result<Vec<Answerer>, String>> = HashMap::new();
@@ -378,7 +378,7 @@ fn answering(
         // Threads are in the network namespace of the one that made them.
         let answers = thread::scope(|scope| {
             let ask = |(address, ifindex)| {
-                Builder::new().spawn_scoped(scope, move || ask(facts, address, ifindex))
+                Builder::new().spawn_scoped(scope, move || ask(state, address, ifindex))
             };
             let threads: Vec<_> = some.iter().copied().map(ask).collect();
             let answered = threads.into_iter().map(|thread| match thread {
@@ -401,12 +401,12 @@ fn answering(
 
 /// `None`: the interface is none that can be asked on.
 fn ask(
-    facts: &MachineState,
+    state: &MachineState,
     address: IpAddr,
     ifindex: u32,
 ) -> Option<Result<Vec<Answerer>, String>> {
-    let link = facts.links.iter().find(|link| link.ifindex == ifindex)?;
-    let own: Vec<Mac> = facts.links.iter().filter_map(|link| link.mac).collect();
+    let link = state.links.iter().find(|link| link.ifindex == ifindex)?;
+    let own: Vec<Mac> = state.links.iter().filter_map(|link| link.mac).collect();
     let answers = ringway_host::who_has(ifindex, link.mac?, address, PATIENCE);
     let others = |macs: Vec<Mac>| {
         let others = macs.into_iter().filter(|mac| !own.contains(mac));

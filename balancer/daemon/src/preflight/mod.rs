@@ -49,8 +49,8 @@ pub fn run(config: &Config) -> Report {
 /// The same; `None` where links, addresses or routes could not be read, so that what is said to be
 /// missing may be there.
 pub fn run_sighted(config: &Config) -> Option<Report> {
-    let facts = MachineState::gather(config);
-    (!facts.blind).then(|| with_needs(config, judge(config, &facts)))
+    let state = MachineState::gather(config);
+    (!state.blind).then(|| with_needs(config, judge(config, &state)))
 }
 
 fn with_needs(config: &Config, mut report: Report) -> Report {
@@ -65,9 +65,9 @@ fn with_needs(config: &Config, mut report: Report) -> Report {
 /// itself the doctor tells, under its profile balancer: asked about the interfaces that are
 /// returned beside the findings. Changes nothing.
 pub fn run_all(config: &Config) -> (Report, Program) {
-    let facts = MachineState::gather_all(config);
-    let report = with_needs(config, about(config, &facts, Report::default()));
-    (report, host::program(config, &facts))
+    let state = MachineState::gather_all(config);
+    let report = with_needs(config, about(config, &state, Report::default()));
+    (report, host::program(config, &state))
 }
 
 /// Interfaces on which the program stays only when an administrator confirms it: see
@@ -80,43 +80,43 @@ pub fn needs_confirm(config: &Config) -> BTreeSet<String> {
     }
 }
 
-fn guarded_by(config: &Config, facts: &MachineState) -> BTreeSet<String> {
-    if facts.first_namespace == Some(false) {
+fn guarded_by(config: &Config, state: &MachineState) -> BTreeSet<String> {
+    if state.first_namespace == Some(false) {
         return BTreeSet::new();
     }
     let needs_confirm = |name: &&str| {
         // An interface that cannot be seen may be the only way in.
-        !facts.errors.is_empty()
-            || facts
+        !state.errors.is_empty()
+            || state
                 .link(name)
-                .is_some_and(|link| interfaces::carries_default(facts, link).is_some())
+                .is_some_and(|link| interfaces::carries_default(state, link).is_some())
     };
     let names = config.node.interfaces.iter().map(|name| name.as_str());
     names.filter(needs_confirm).map(str::to_owned).collect()
 }
 
-/// Judges these facts for this configuration.
-pub fn judge(config: &Config, facts: &MachineState) -> Report {
+/// Judges this state for this configuration.
+pub fn judge(config: &Config, state: &MachineState) -> Report {
     let mut report = Report::default();
-    host::check(config, facts, &mut report);
-    about(config, facts, report)
+    host::check(config, state, &mut report);
+    about(config, state, report)
 }
 
 /// The same without the host's own properties.
-fn about(config: &Config, facts: &MachineState, mut report: Report) -> Report {
-    for error in &facts.errors {
+fn about(config: &Config, state: &MachineState, mut report: Report) -> Report {
+    for error in &state.errors {
         report.push("facts", Outcome::unknown(MACHINE, error.as_str()));
     }
-    host::privileges(facts, &mut report);
-    nat::check(config, facts, &mut report);
-    interfaces::check(config, facts, &mut report);
-    gro::check(config, facts, &mut report);
-    services::check(config, facts, &mut report);
-    dsr::checks(config, facts, &mut report);
-    passing::check(config, facts, &mut report);
-    mtu::check(config, facts, &mut report);
-    dsr::check(config, facts, &mut report);
-    firewall::check(config, facts, &mut report);
+    host::privileges(state, &mut report);
+    nat::check(config, state, &mut report);
+    interfaces::check(config, state, &mut report);
+    gro::check(config, state, &mut report);
+    services::check(config, state, &mut report);
+    dsr::checks(config, state, &mut report);
+    passing::check(config, state, &mut report);
+    mtu::check(config, state, &mut report);
+    dsr::check(config, state, &mut report);
+    firewall::check(config, state, &mut report);
     report
 }
 

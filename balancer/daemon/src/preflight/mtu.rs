@@ -15,7 +15,7 @@ const HEADERS: u32 = 40;
 const IPV6_MIN: u32 = 1280;
 
 /// Every backend that is reached by a tunnel.
-pub fn check(config: &Config, facts: &MachineState, report: &mut Report) {
+pub fn check(config: &Config, state: &MachineState, report: &mut Report) {
     let tunnelled =
         |service: &&Service| matches!(service.forward, Forward::DsrIpip | Forward::DsrGue);
     let services = config.services.iter().filter(tunnelled);
@@ -23,12 +23,12 @@ pub fn check(config: &Config, facts: &MachineState, report: &mut Report) {
     // One mtu for all that leave by an interface, so that one command mends them all.
     let mut most: BTreeMap<String, u32> = BTreeMap::new();
     for (service, backend) in all.clone() {
-        if let Some(Ok(path)) = facts.paths.get(&backend.address) {
-            let most = most.entry(facts.link_name(path.ifindex)).or_default();
+        if let Some(Ok(path)) = state.paths.get(&backend.address) {
+            let most = most.entry(state.link_name(path.ifindex)).or_default();
             *most = header(service, backend).max(*most);
         }
     }
-    all.for_each(|(service, backend)| room(config, facts, (service, backend), &most, report));
+    all.for_each(|(service, backend)| room(config, state, (service, backend), &most, report));
 }
 
 /// Bytes that the tunnel adds.
@@ -39,27 +39,27 @@ fn header(service: &Service, backend: &Backend) -> u32 {
 /// Bytes that clients may send, as far as it shows from here: the MTU of the interfaces but the one
 /// to the backends. Where that is the only one, it may have been given more room than the others on
 /// its link.
-fn client_mtu(config: &Config, facts: &MachineState, way: &str) -> u32 {
-    let links = config.node.interfaces.iter().filter_map(|name| facts.link(name));
+fn client_mtu(config: &Config, state: &MachineState, way: &str) -> u32 {
+    let links = config.node.interfaces.iter().filter_map(|name| state.link(name));
     let others = links.filter(|link| link.name != way).map(|link| link.mtu).max();
-    others.or_else(|| Some(facts.link(way)?.mtu.min(1500))).unwrap_or(1500)
+    others.or_else(|| Some(state.link(way)?.mtu.min(1500))).unwrap_or(1500)
 }
 
 /// `most`: the largest header by interface.
 fn room(
     config: &Config,
-    facts: &MachineState,
+    state: &MachineState,
     (service, backend): (&Service, &Backend),
     most: &BTreeMap<String, u32>,
     report: &mut Report,
 ) {
-    let Some(Ok(path)) = facts.paths.get(&backend.address) else { return };
+    let Some(Ok(path)) = state.paths.get(&backend.address) else { return };
     if path.kind == RouteKind::Local {
         return;
     }
-    let way = facts.link_name(path.ifindex);
-    let Some(mtu) = path.mtu.or_else(|| facts.link(&way).map(|link| link.mtu)) else { return };
-    let clients = client_mtu(config, facts, &way);
+    let way = state.link_name(path.ifindex);
+    let Some(mtu) = path.mtu.or_else(|| state.link(&way).map(|link| link.mtu)) else { return };
+    let clients = client_mtu(config, state, &way);
     let subject = format!("{} {}", *service.name, backend.shown());
     let header = header(service, backend);
     let room = mtu.saturating_sub(header);

@@ -10,19 +10,19 @@ use ringway_host::netlink::routes::RouteKind;
 use super::machine_state::MachineState;
 use super::{misconfigured, names};
 
-pub fn check(config: &Config, facts: &MachineState, report: &mut Report) {
+pub fn check(config: &Config, state: &MachineState, report: &mut Report) {
     for address in &config.nat.addresses {
-        answers(config, facts, address, report);
+        answers(config, state, address, report);
     }
-    ports(config, facts, report);
+    ports(config, state, report);
 }
 
 /// Backends send their replies to this address: somebody must answer ARP and ND for it here.
-fn answers(config: &Config, facts: &MachineState, address: &Located<IpAddr>, report: &mut Report) {
+fn answers(config: &Config, state: &MachineState, address: &Located<IpAddr>, report: &mut Report) {
     let subject = address.to_string();
-    let routed_here = facts.paths.get(&**address);
+    let routed_here = state.paths.get(&**address);
     let local = matches!(routed_here, Some(Ok(path)) if path.kind == RouteKind::Local);
-    if local || facts.addresses.iter().any(|own| own.address == **address) {
+    if local || state.addresses.iter().any(|own| own.address == **address) {
         return report.ok(names::NAT_ADDRESS, &subject, "kernel: the node owns the address");
     }
     let service = config.services.iter().find(|service| *service.address == **address);
@@ -36,27 +36,27 @@ fn answers(config: &Config, facts: &MachineState, address: &Located<IpAddr>, rep
     );
     let leave =
         "or leave addresses out of [nat]: then the node's own address towards each backend is used";
-    let device = towards_backends(config, facts, **address);
+    let device = towards_backends(config, state, **address);
     let fix = Fix::Sequence(vec![Fix::ip_address("add", **address, &device), leave.into()]);
     report.push(names::NAT_ADDRESS, misconfigured(config, address, reason, fix));
 }
 
 /// The interface that leads to the backends of this family.
-fn towards_backends(config: &Config, facts: &MachineState, address: IpAddr) -> String {
+fn towards_backends(config: &Config, state: &MachineState, address: IpAddr) -> String {
     let backends = config.services.iter().flat_map(|service| &service.backends);
     let same_family = backends.map(|b| *b.address).find(|b| b.is_ipv4() == address.is_ipv4());
-    match same_family.and_then(|backend| facts.paths.get(&backend)) {
-        Some(Ok(path)) => facts.link_name(path.ifindex),
+    match same_family.and_then(|backend| state.paths.get(&backend)) {
+        Some(Ok(path)) => state.link_name(path.ifindex),
         _ => config.node.interfaces.first().map_or("IF".into(), |name| name.to_string()),
     }
 }
 
 /// The node's own connections, health checks among them, must never use a port of the pool: their
 /// replies would be taken for those of a balanced flow.
-fn ports(config: &Config, facts: &MachineState, report: &mut Report) {
+fn ports(config: &Config, state: &MachineState, report: &mut Report) {
     let pool = &config.nat.ports;
     let name = "net.ipv4.ip_local_port_range";
-    let Some((first, last)) = facts.local_ports else {
+    let Some((first, last)) = state.local_ports else {
         let reason = format!("{name} cannot be read");
         report.push(
             names::NAT_PORTS,

@@ -15,14 +15,14 @@ use super::{misconfigured, names};
 use crate::network::next_hop::is_stacked;
 
 /// Every interface, for every way that it cannot redirect into.
-pub fn check(config: &Config, facts: &MachineState, report: &mut Report) {
+pub fn check(config: &Config, state: &MachineState, report: &mut Report) {
     let names = config.node.interfaces.iter();
-    let links: Vec<&Link> = names.filter_map(|name| facts.link(name)).collect();
+    let links: Vec<&Link> = names.filter_map(|name| state.link(name)).collect();
     // A VLAN device upon another interface is as that is.
-    let below = |link: &'_ Link| facts.tagged_on(config, link).map(|device| device.ifindex);
-    let native = |link: &Link| match facts.tagged_on(config, link).unwrap_or(link) {
+    let below = |link: &'_ Link| state.tagged_on(config, link).map(|device| device.ifindex);
+    let native = |link: &Link| match state.tagged_on(config, link).unwrap_or(link) {
         device if is_stacked(device) || device.is_layer3() => false,
-        device => !generic(config, facts, device),
+        device => !generic(config, state, device),
     };
     let ways = links.iter().filter(|link| link.is_layer3() || is_stacked(link));
     for way in ways.filter(|link| below(link).is_none()) {
@@ -31,18 +31,18 @@ pub fn check(config: &Config, facts: &MachineState, report: &mut Report) {
             false => native(link),
         };
         let receivers: Vec<&Link> = links.iter().copied().filter(|link| from(link)).collect();
-        let needs = Needs::of(config, facts, way);
+        let needs = Needs::of(config, state, way);
         if needs != Needs::default() {
-            receivers.iter().for_each(|link| passes(facts, link, way, needs, report));
+            receivers.iter().for_each(|link| passes(state, link, way, needs, report));
         }
         if way.is_layer3() || !receivers.is_empty() {
-            frames(config, facts, way, report);
+            frames(config, state, way, report);
         }
     }
 }
 
-fn leads_there(facts: &MachineState, address: IpAddr, way: &Link) -> bool {
-    matches!(facts.paths.get(&address), Some(Ok(path)) if path.ifindex == way.ifindex)
+fn leads_there(state: &MachineState, address: IpAddr, way: &Link) -> bool {
+    matches!(state.paths.get(&address), Some(Ok(path)) if path.ifindex == way.ifindex)
 }
 
 /// Why no redirect leads into it.
@@ -62,9 +62,9 @@ fn or_generic(way: &Link) -> Option<Fix> {
 }
 
 /// The kernel routes by the address, which under dsr-l2 is the service's still.
-fn frames(config: &Config, facts: &MachineState, way: &Link, report: &mut Report) {
+fn frames(config: &Config, state: &MachineState, way: &Link, report: &mut Report) {
     for service in config.services.iter().filter(|s| s.forward == Forward::DsrL2) {
-        for backend in service.backends.iter().filter(|b| leads_there(facts, *b.address, way)) {
+        for backend in service.backends.iter().filter(|b| leads_there(state, *b.address, way)) {
             let (address, name) = (*backend.address, &way.name);
             let reason = format!(
                 "{address} is reached by way of {name}, and {}: dsr-l2 has no other way",
@@ -90,7 +90,7 @@ struct Needs {
 
 impl Needs {
     /// Requests to the backends there; where there are none, answers to the clients there.
-    fn of(config: &Config, facts: &MachineState, way: &Link) -> Needs {
+    fn of(config: &Config, state: &MachineState, way: &Link) -> Needs {
         let (mut requests, mut answers) = (Needs::default(), Needs::default());
         for service in &config.services {
             if service.forward == Forward::Nat {
@@ -98,7 +98,7 @@ impl Needs {
                 answers.strange_source |= service.address.is_ipv4();
             }
             let clients = service.forward == Forward::Nat && service.source == SourceMode::Client;
-            for backend in service.backends.iter().filter(|b| leads_there(facts, *b.address, way)) {
+            for backend in service.backends.iter().filter(|b| leads_there(state, *b.address, way)) {
                 if service.forward != Forward::DsrL2 {
                     requests.add(*backend.address, !clients);
                 }
@@ -115,16 +115,16 @@ impl Needs {
     }
 }
 
-fn passes(facts: &MachineState, link: &Link, way: &Link, needs: Needs, report: &mut Report) {
+fn passes(state: &MachineState, link: &Link, way: &Link, needs: Needs, report: &mut Report) {
     let what = format!(
         "{}; what {} receives for it is rewritten and passed to the kernel to forward",
         why(way),
         link.name
     );
     // To the stack, packets of a bridge's port are the bridge's.
-    let master = link.master.and_then(|master| facts.links.iter().find(|l| l.ifindex == master));
+    let master = link.master.and_then(|master| state.links.iter().find(|l| l.ifindex == master));
     let receiver = &master.unwrap_or(link).name;
-    let Some(now) = facts.receiving.get(receiver) else {
+    let Some(now) = state.receiving.get(receiver) else {
         let own = sysctl_name(&format!("net/ipv4/conf/{receiver}/forwarding"));
         let fix = Fix::command(["sysctl", &own, "net.ipv6.conf.all.forwarding"]);
         let reason = format!("{what}; whether it does could not be read");

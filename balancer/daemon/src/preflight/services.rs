@@ -17,12 +17,12 @@ use super::{misconfigured, names};
 use crate::network::next_hop::asked_by;
 
 /// Every rule, service by service.
-pub fn check(config: &Config, facts: &MachineState, report: &mut Report) {
+pub fn check(config: &Config, state: &MachineState, report: &mut Report) {
     for service in &config.services {
-        answers(config, facts, service, report);
+        answers(config, state, service, report);
         checked(service, report);
         for backend in &service.backends {
-            way(config, facts, service, backend, report);
+            way(config, state, service, backend, report);
         }
     }
 }
@@ -56,15 +56,15 @@ fn checked(service: &Service, report: &mut Report) {
 }
 
 /// Somebody must answer ARP and neighbour solicitations for the address.
-fn answers(config: &Config, facts: &MachineState, service: &Service, report: &mut Report) {
+fn answers(config: &Config, state: &MachineState, service: &Service, report: &mut Report) {
     let address = &service.address;
     let subject = format!("{} {}", *service.name, **address);
     let local = matches!(
-        facts.paths.get(address),
+        state.paths.get(address),
         Some(Ok(path)) if path.kind == RouteKind::Local
     );
     // IPv6 routes to an own address come a moment after it.
-    let owned = facts.addresses.iter().find(|own| own.address == **address);
+    let owned = state.addresses.iter().find(|own| own.address == **address);
     match service.announce {
         Announce::Kernel if owned.is_some_and(|own| own.unusable) => {
             let reason = "kernel: the node owns the address, but duplicate address detection still \
@@ -100,16 +100,16 @@ fn answers(config: &Config, facts: &MachineState, service: &Service, report: &mu
 
 fn way(
     config: &Config,
-    facts: &MachineState,
+    state: &MachineState,
     service: &Service,
     backend: &Backend,
     report: &mut Report,
 ) {
     let subject = format!("{} {}", *service.name, backend.shown());
-    let path = match facts.paths.get(&backend.address) {
+    let path = match state.paths.get(&backend.address) {
         None => return,
         Some(Err(error)) => {
-            if let Some(down) = facts.ours_down(config) {
+            if let Some(down) = state.ours_down(config) {
                 let reason = format!("no route to {} while {down} is down", *backend.address);
                 let fix = Fix::link(down, "up");
                 report.push(names::ROUTE, Outcome::warn(&subject, reason).advice(fix));
@@ -118,7 +118,7 @@ fn way(
             let bits = if backend.address.is_ipv4() { 32 } else { 128 };
             let to = format!("{}/{bits}", *backend.address);
             let add = |via: &str| Fix::command(["ip", "route", "add", &to, "via", via]);
-            let fix = match router(facts, &backend.address) {
+            let fix = match router(state, &backend.address) {
                 Some(router) => add(&router.to_string()),
                 None => add("ROUTER").before("(one on a link of this node)"),
             };
@@ -136,20 +136,20 @@ fn way(
         report.push(names::ROUTE, misconfigured(config, &backend.address, reason, fix));
         return;
     }
-    let out = facts.link_name(path.ifindex);
-    if !facts.has_ours(config) {
+    let out = state.link_name(path.ifindex);
+    if !state.has_ours(config) {
         // The findings about its interfaces name that fault.
         return;
     }
     let ours = |link: &&Link| config.node.interfaces.iter().any(|name| **name == link.name);
     let leads_there =
         |link: &Link| link.ifindex == path.ifindex || link.master == Some(path.ifindex);
-    if !facts.links.iter().filter(ours).any(leads_there) {
+    if !state.links.iter().filter(ours).any(leads_there) {
         let address = *backend.address;
         let reason =
             format!("{address} is reached by way of {out}, which is not among [node] interfaces");
         let usable = |link: &Link| link.mac.is_some() || link.is_layer3();
-        let (reason, fix) = if facts.link(&out).is_none_or(usable) {
+        let (reason, fix) = if state.link(&out).is_none_or(usable) {
             let or = "or route the backend by one of them";
             (reason, format!("add \"{out}\" to [node] interfaces, {or}"))
         } else {
@@ -177,7 +177,7 @@ fn way(
     }
     let via = path.gateway.map_or_else(|| "directly".to_owned(), |router| format!("via {router}"));
     report.ok(names::ROUTE, &subject, format!("by way of {out}, {via}"));
-    neighbour(facts, path, &subject, report);
+    neighbour(state, path, &subject, report);
     if service.forward == Forward::DsrL2
         && let Some(router) = path.gateway
     {
@@ -191,29 +191,29 @@ fn way(
         return;
     }
     if service.forward == Forward::Nat && service.source == SourceMode::Client {
-        replies(config, facts, service, &backend.address, path, report);
+        replies(config, state, service, &backend.address, path, report);
     }
 }
 
 /// The one router by which others of its family are reached; none where there are several, or none.
-fn router(facts: &MachineState, address: &IpAddr) -> Option<IpAddr> {
-    let routers = facts.paths.values().flatten().filter_map(|path| path.gateway);
+fn router(state: &MachineState, address: &IpAddr) -> Option<IpAddr> {
+    let routers = state.paths.values().flatten().filter_map(|path| path.gateway);
     let of_family: BTreeSet<IpAddr> =
         routers.filter(|router| router.is_ipv4() == address.is_ipv4()).collect();
     of_family.first().copied().filter(|_| of_family.len() == 1)
 }
 
-fn neighbour(facts: &MachineState, path: &Path, subject: &str, report: &mut Report) {
+fn neighbour(state: &MachineState, path: &Path, subject: &str, report: &mut Report) {
     let next_hop = path.next_hop();
-    let out = facts.links.iter().find(|link| link.ifindex == path.ifindex);
+    let out = state.links.iter().find(|link| link.ifindex == path.ifindex);
     if let Some(out) = out.filter(|link| link.is_layer3()) {
         return report.ok(names::NEIGHBOUR, subject, format!("{} needs none", out.name));
     }
-    if let Some(mac) = facts.next_hop(path) {
+    if let Some(mac) = state.next_hop(path) {
         return report.ok(names::NEIGHBOUR, subject, format!("{next_hop} is at {mac}"));
     }
-    let (out, by) = (facts.link_name(path.ifindex), asked_by(next_hop));
-    match facts.answering.get(&next_hop) {
+    let (out, by) = (state.link_name(path.ifindex), asked_by(next_hop));
+    match state.answering.get(&next_hop) {
         Some(Ok(answers)) if answers.is_empty() => {
             let reason =
                 format!("{next_hop} does not answer {by} on {out}: its machine cannot be reached");
@@ -254,7 +254,7 @@ fn ping(address: IpAddr) -> Fix {
 /// node. That is so when the service address itself is of a network on that link.
 fn replies(
     config: &Config,
-    facts: &MachineState,
+    state: &MachineState,
     service: &Service,
     backend: &Located<IpAddr>,
     path: &Path,
@@ -264,23 +264,23 @@ fn replies(
     let on_link = |address: &Address| {
         address.ifindex == path.ifindex && covers(address.address, address.prefix, *service.address)
     };
-    if service.announce != Announce::Routed && facts.addresses.iter().any(on_link) {
+    if service.announce != Announce::Routed && state.addresses.iter().any(on_link) {
         let reason = format!(
             "source = \"client\", but {} and the service address are on one link ({}): the backend \
              answers clients there directly, past this node",
             **backend,
-            facts.link_name(path.ifindex)
+            state.link_name(path.ifindex)
         );
         let fix = "write source = \"node\", or put the backends on a link of their own with this \
                    node as their router";
         report.push("replies", misconfigured(config, backend, reason, fix));
         return;
     }
-    if facts.default_route_links.contains(&path.ifindex) {
+    if state.default_route_links.contains(&path.ifindex) {
         let reason = format!(
             "backends and this node's default route share {}: replies come back only if the \
              backends' route to the clients leads here",
-            facts.link_name(path.ifindex)
+            state.link_name(path.ifindex)
         );
         let show = Fix::command(["ip", "route", "show", "default"]).after("on the backends:");
         return report.push("replies", Outcome::warn(&subject, reason).advice(show));

@@ -99,8 +99,8 @@ pub(super) fn machine() -> MachineState {
     }
 }
 
-pub(super) fn find(config: &Config, facts: &MachineState, check: &str) -> Outcome {
-    let report = judge(config, facts);
+pub(super) fn find(config: &Config, state: &MachineState, check: &str) -> Outcome {
+    let report = judge(config, state);
     let found = report.findings.into_iter().find(|finding| finding.check == check);
     found.unwrap_or_else(|| panic!("no finding {check}")).outcome
 }
@@ -146,42 +146,42 @@ fn the_default_route_is_guarded_in_the_first_namespace_only() {
 
 #[test]
 fn a_port_of_a_bridge_with_the_default_route_is_guarded_too() {
-    let mut facts = machine();
-    facts.links[0].master = Some(3);
-    facts.default_route_links = [3].into();
-    let finding = find(&config(ETH0, ""), &facts, "default-route");
+    let mut state = machine();
+    state.links[0].master = Some(3);
+    state.default_route_links = [3].into();
+    let finding = find(&config(ETH0, ""), &state, "default-route");
     assert_eq!(finding.severity, Severity::Crit);
     assert!(finding.found.contains("eth1"), "{finding}");
 }
 
 #[test]
 fn a_part_of_a_bond_is_refused() {
-    let mut facts = machine();
-    facts.links.push(Link { kind: Some("bond".into()), ..link(4, "bond0") });
-    facts.links[0].master = Some(4);
-    let finding = find(&config(ETH0, ""), &facts, "interface");
+    let mut state = machine();
+    state.links.push(Link { kind: Some("bond".into()), ..link(4, "bond0") });
+    state.links[0].master = Some(4);
+    let finding = find(&config(ETH0, ""), &state, "interface");
     assert_eq!(finding.severity, Severity::Crit);
     assert!(finding.remedy().to_string().contains("\"bond0\" instead"), "{finding}");
 }
 
 #[test]
 fn foreign_programs_are_refused_and_our_own_are_not() {
-    let mut facts = machine();
-    facts.links[0].xdp = vec![Xdp { program: u32::MAX, mode: XdpMode::Native }];
-    let finding = find(&config(ETH0, ""), &facts, "foreign-xdp");
+    let mut state = machine();
+    state.links[0].xdp = vec![Xdp { program: u32::MAX, mode: XdpMode::Native }];
+    let finding = find(&config(ETH0, ""), &state, "foreign-xdp");
     assert_eq!(finding.severity, Severity::Crit);
     assert!(finding.remedy().to_string().contains("ip link set dev eth0 xdp off"));
-    facts.xdp_owners = HashMap::from([(u32::MAX, XdpOwner::Node("gw2".into()))]);
-    let finding = find(&config(ETH0, ""), &facts, "foreign-xdp");
+    state.xdp_owners = HashMap::from([(u32::MAX, XdpOwner::Node("gw2".into()))]);
+    let finding = find(&config(ETH0, ""), &state, "foreign-xdp");
     assert!(finding.remedy().to_string().contains("ringway detach --node gw2"), "{finding}");
     assert!(finding.found.ends_with("and belongs to Ringway node gw2"), "{finding}");
-    facts.xdp_owners = HashMap::from([(u32::MAX, XdpOwner::Decap)]);
-    let finding = find(&config(ETH0, ""), &facts, "foreign-xdp");
+    state.xdp_owners = HashMap::from([(u32::MAX, XdpOwner::Decap)]);
+    let finding = find(&config(ETH0, ""), &state, "foreign-xdp");
     assert!(finding.remedy().to_string().contains("ringway decap -i eth0 --detach"), "{finding}");
-    facts.own_links = Some([(2, XdpMode::Native)].into());
-    assert_eq!(find(&config(ETH0, ""), &facts, "foreign-xdp").severity, Severity::Ok);
-    facts.own_links = None;
-    let finding = find(&config(ETH0, ""), &facts, "foreign-xdp");
+    state.own_links = Some([(2, XdpMode::Native)].into());
+    assert_eq!(find(&config(ETH0, ""), &state, "foreign-xdp").severity, Severity::Ok);
+    state.own_links = None;
+    let finding = find(&config(ETH0, ""), &state, "foreign-xdp");
     assert!(
         finding.severity == Severity::Unknown && finding.remedy().to_string().contains("root"),
         "{finding}"
@@ -190,20 +190,20 @@ fn foreign_programs_are_refused_and_our_own_are_not() {
 
 #[test]
 fn a_program_whose_pins_cannot_be_seen_is_not_called_foreign() {
-    let mut facts = MachineState { bpffs_hidden: true, ..machine() };
-    assert_eq!(find(&config(ETH0, ""), &facts, "foreign-xdp").severity, Severity::Ok, "no program");
-    facts.links[0].xdp = vec![Xdp { program: u32::MAX, mode: XdpMode::Native }];
+    let mut state = MachineState { bpffs_hidden: true, ..machine() };
+    assert_eq!(find(&config(ETH0, ""), &state, "foreign-xdp").severity, Severity::Ok, "no program");
+    state.links[0].xdp = vec![Xdp { program: u32::MAX, mode: XdpMode::Native }];
     for owner in [XdpOwner::Netlink, XdpOwner::Link(7)] {
-        facts.xdp_owners = HashMap::from([(u32::MAX, owner)]);
-        let finding = find(&config(ETH0, ""), &facts, "foreign-xdp");
+        state.xdp_owners = HashMap::from([(u32::MAX, owner)]);
+        let finding = find(&config(ETH0, ""), &state, "foreign-xdp");
         assert_eq!(finding.severity, Severity::Crit);
         assert!(finding.found.contains("whether it is this node's cannot be seen"), "{finding}");
         let advised =
             ["detach", "xdp off"].iter().any(|word| finding.remedy().to_string().contains(word));
         assert!(finding.remedy().to_string().contains("ringway ...") && !advised, "{finding}");
     }
-    facts.xdp_owners = HashMap::from([(u32::MAX, XdpOwner::Decap)]);
-    let finding = find(&config(ETH0, ""), &facts, "foreign-xdp");
+    state.xdp_owners = HashMap::from([(u32::MAX, XdpOwner::Decap)]);
+    let finding = find(&config(ETH0, ""), &state, "foreign-xdp");
     assert!(finding.remedy().to_string().contains("ringway decap -i eth0 --detach"), "{finding}");
 }
 
@@ -215,14 +215,14 @@ fn one_virtual_router_on_an_interface_is_served() {
         lower: Some(2),
         ..link(ifindex, &format!("vrrp.{ifindex}"))
     };
-    let mut facts = machine();
-    let found = judge(&config(ETH0, ""), &facts).findings;
+    let mut state = machine();
+    let found = judge(&config(ETH0, ""), &state).findings;
     assert!(found.iter().all(|finding| finding.check != "virtual-router"), "{found:?}");
-    facts.links.push(router(7, [0, 0, 0x5e, 0, 1, 51]));
-    facts.links.push(router(8, [0, 0, 0x5e, 0, 1, 51]));
-    assert_eq!(find(&config(ETH0, ""), &facts, "virtual-router").severity, Severity::Ok);
-    facts.links.push(router(9, [0, 0, 0x5e, 0, 2, 51]));
-    let finding = find(&config(ETH0, ""), &facts, "virtual-router");
+    state.links.push(router(7, [0, 0, 0x5e, 0, 1, 51]));
+    state.links.push(router(8, [0, 0, 0x5e, 0, 1, 51]));
+    assert_eq!(find(&config(ETH0, ""), &state, "virtual-router").severity, Severity::Ok);
+    state.links.push(router(9, [0, 0, 0x5e, 0, 2, 51]));
+    let finding = find(&config(ETH0, ""), &state, "virtual-router");
     assert_eq!(finding.severity, Severity::Warn);
     let both = ["to 00:00:5e:00:01:33 are served", "to 00:00:5e:00:02:33 are not"];
     assert!(both.iter().all(|words| finding.found.contains(words)), "{finding}");
@@ -230,16 +230,16 @@ fn one_virtual_router_on_an_interface_is_served() {
 
 #[test]
 fn only_interfaces_that_would_do_are_suggested() {
-    let mut facts = machine();
+    let mut state = machine();
     let mut lo = link(1, "lo");
     lo.loopback = true;
-    facts.links.insert(0, lo);
-    facts.links.push(Link { up: false, ..link(4, "eth7") });
+    state.links.insert(0, lo);
+    state.links.push(Link { up: false, ..link(4, "eth7") });
     // A device of ours, for checks of dsr backends.
-    facts.links.push(link(5, "rwprobe0"));
-    let finding = find(&config("interfaces = [\"eth9\"]", ""), &facts, "interface");
+    state.links.push(link(5, "rwprobe0"));
+    let finding = find(&config("interfaces = [\"eth9\"]", ""), &state, "interface");
     assert!(finding.remedy().to_string().ends_with("name some of: eth0, eth1"), "{finding}");
-    let finding = find(&config("interfaces = [\"eth9\", \"eth0\"]", ""), &facts, "interface");
+    let finding = find(&config("interfaces = [\"eth9\", \"eth0\"]", ""), &state, "interface");
     assert!(finding.remedy().to_string().ends_with("; or name one of: eth0, eth1"), "{finding}");
     assert!(
         finding.remedy().to_string().contains("under systemd, one that comes later is waited for"),
@@ -263,11 +263,11 @@ fn in_another_namespace_only_that_is_told() {
 
 #[test]
 fn who_does_not_answer_is_told_from_who_was_not_asked() {
-    let mut facts = machine();
-    let neighbour = |facts: &MachineState| find(&config(ETH0, ""), facts, "neighbour");
-    assert_eq!(neighbour(&facts).severity, Severity::Unknown);
-    facts.answering = HashMap::from([(ip("10.0.0.2"), Ok(Vec::new()))]);
-    let silent = neighbour(&facts);
+    let mut state = machine();
+    let neighbour = |state: &MachineState| find(&config(ETH0, ""), state, "neighbour");
+    assert_eq!(neighbour(&state).severity, Severity::Unknown);
+    state.answering = HashMap::from([(ip("10.0.0.2"), Ok(Vec::new()))]);
+    let silent = neighbour(&state);
     assert!(silent.found.contains("10.0.0.2 does not answer ARP on eth0"), "{silent}");
     assert!(
         silent.severity == Severity::Warn
@@ -275,8 +275,8 @@ fn who_does_not_answer_is_told_from_who_was_not_asked() {
         "{silent}"
     );
     let answer = Answerer { interface: "eth0".into(), mac: Mac([2, 0, 0, 0, 0, 9]) };
-    facts.answering = HashMap::from([(ip("10.0.0.2"), Ok(vec![answer]))]);
-    assert_eq!(neighbour(&facts).severity, Severity::Ok);
+    state.answering = HashMap::from([(ip("10.0.0.2"), Ok(vec![answer]))]);
+    assert_eq!(neighbour(&state).severity, Severity::Ok);
 }
 
 #[test]
@@ -289,8 +289,8 @@ fn replies_must_come_back_to_the_nat_addresses() {
         );
         ringway_config::parse(&text, "ringway.toml").expect("valid")
     };
-    let mut facts = machine();
-    let finding = find(&with("10.0.0.77", "arp"), &facts, "nat-address");
+    let mut state = machine();
+    let finding = find(&with("10.0.0.77", "arp"), &state, "nat-address");
     assert_eq!(
         (finding.severity, finding.place.as_deref()),
         (Severity::Crit, Some("ringway.toml:5:14"))
@@ -299,15 +299,15 @@ fn replies_must_come_back_to_the_nat_addresses() {
         finding.remedy().to_string().starts_with("ip address add 10.0.0.77/32 dev eth0"),
         "{finding}"
     );
-    facts.paths.extend([path("203.0.113.9", RouteKind::Unicast, 2)]);
+    state.paths.extend([path("203.0.113.9", RouteKind::Unicast, 2)]);
     // A service's address: Ringway answers for it, or nobody does.
-    assert_eq!(find(&with("203.0.113.9", "arp"), &facts, "nat-address").severity, Severity::Ok);
+    assert_eq!(find(&with("203.0.113.9", "arp"), &state, "nat-address").severity, Severity::Ok);
     assert_eq!(
-        find(&with("203.0.113.9", "routed"), &facts, "nat-address").severity,
+        find(&with("203.0.113.9", "routed"), &state, "nat-address").severity,
         Severity::Crit
     );
-    facts.paths.extend([path("10.0.0.77", RouteKind::Local, 1)]);
-    assert_eq!(find(&with("10.0.0.77", "arp"), &facts, "nat-address").severity, Severity::Ok);
+    state.paths.extend([path("10.0.0.77", RouteKind::Local, 1)]);
+    assert_eq!(find(&with("10.0.0.77", "arp"), &state, "nat-address").severity, Severity::Ok);
 }
 
 #[test]
@@ -321,16 +321,16 @@ fn a_tcp_check_of_a_udp_service_is_warned_of() {
 
 #[test]
 fn auto_keeps_the_mode_it_finds() {
-    let facts = MachineState { own_links: Some([(2, XdpMode::Generic)].into()), ..machine() };
-    let finding = find(&config(ETH0, ""), &facts, "xdp-mode");
+    let state = MachineState { own_links: Some([(2, XdpMode::Generic)].into()), ..machine() };
+    let finding = find(&config(ETH0, ""), &state, "xdp-mode");
     assert!(finding.found.starts_with("generic now"), "{finding}");
 }
 
 #[test]
 fn somebody_must_answer_for_the_address() {
-    let mut facts = machine();
-    facts.paths.extend([path("203.0.113.9", RouteKind::Unicast, 2)]);
-    let finding = find(&config(ETH0, ""), &facts, "answers");
+    let mut state = machine();
+    state.paths.extend([path("203.0.113.9", RouteKind::Unicast, 2)]);
+    let finding = find(&config(ETH0, ""), &state, "answers");
     assert_eq!(finding.severity, Severity::Crit);
     assert!(
         finding.remedy().to_string().contains("ip address add 203.0.113.9/32 dev eth0"),
@@ -338,7 +338,7 @@ fn somebody_must_answer_for_the_address() {
     );
     assert!(finding.remedy().to_string().contains("announce = \"arp\""), "{finding}");
     for announce in ["announce = \"arp\"", "announce = \"routed\""] {
-        assert_eq!(find(&config(ETH0, announce), &facts, "answers").severity, Severity::Ok);
+        assert_eq!(find(&config(ETH0, announce), &state, "answers").severity, Severity::Ok);
     }
     // Assigned, but not in use yet.
     let address = |unusable| Address {
@@ -350,39 +350,39 @@ fn somebody_must_answer_for_the_address() {
         deprecated: false,
     };
     for (unusable, severity) in [(true, Severity::Warn), (false, Severity::Ok)] {
-        facts.addresses = vec![address(unusable)];
-        assert_eq!(find(&config(ETH0, ""), &facts, "answers").severity, severity);
+        state.addresses = vec![address(unusable)];
+        assert_eq!(find(&config(ETH0, ""), &state, "answers").severity, severity);
     }
 }
 
 #[test]
 fn backends_must_be_reached_by_our_interfaces() {
-    let mut facts = machine();
-    facts.links.push(wireguard(5));
-    facts.links.push(Link {
+    let mut state = machine();
+    state.links.push(wireguard(5));
+    state.links.push(Link {
         kind: Some("gre".into()),
         mac: None,
         hardware: 778,
         ..link(6, "gre1")
     });
     for (ifindex, fix) in [(5, "add \"wg0\" to [node] interfaces"), (6, "type gretap or vxlan")] {
-        facts.paths.extend([path("10.0.0.2", RouteKind::Unicast, ifindex)]);
-        let finding = find(&config(ETH0, ""), &facts, "route");
+        state.paths.extend([path("10.0.0.2", RouteKind::Unicast, ifindex)]);
+        let finding = find(&config(ETH0, ""), &state, "route");
         assert_eq!(finding.severity, Severity::Crit);
         assert!(finding.remedy().to_string().contains(fix), "{finding}");
     }
-    facts.paths.extend([path("10.0.0.2", RouteKind::Unicast, 3)]);
-    let finding = find(&config(ETH0, ""), &facts, "route");
+    state.paths.extend([path("10.0.0.2", RouteKind::Unicast, 3)]);
+    let finding = find(&config(ETH0, ""), &state, "route");
     assert_eq!(finding.severity, Severity::Crit);
     assert!(finding.remedy().to_string().contains("\"eth1\""), "{finding}");
     // eth1 as the bridge that eth0 is a port of: packets leave by the port.
-    facts.links[0].master = Some(3);
-    assert_eq!(find(&config(ETH0, ""), &facts, "route").severity, Severity::Ok);
+    state.links[0].master = Some(3);
+    assert_eq!(find(&config(ETH0, ""), &state, "route").severity, Severity::Ok);
 
-    facts.paths.extend([path("10.0.0.2", RouteKind::Local, 1)]);
-    assert_eq!(find(&config(ETH0, ""), &facts, "route").severity, Severity::Crit);
-    facts.paths.insert(ip("10.0.0.2"), Err("no route to 10.0.0.2".into()));
-    let finding = find(&config(ETH0, ""), &facts, "route");
+    state.paths.extend([path("10.0.0.2", RouteKind::Local, 1)]);
+    assert_eq!(find(&config(ETH0, ""), &state, "route").severity, Severity::Crit);
+    state.paths.insert(ip("10.0.0.2"), Err("no route to 10.0.0.2".into()));
+    let finding = find(&config(ETH0, ""), &state, "route");
     assert_eq!(finding.severity, Severity::Warn);
     assert!(
         finding.remedy().to_string().starts_with("ip route add 10.0.0.2/32 via ROUTER ("),
@@ -393,14 +393,14 @@ fn backends_must_be_reached_by_our_interfaces() {
         let (address, path) = path(address, RouteKind::Unicast, 2);
         (address, path.map(|path| Path { gateway: Some(ip(router)), ..path }))
     };
-    facts.paths.extend([by("10.9.0.1", "10.0.0.254"), by("fd09::1", "fe80::1")]);
-    let finding = find(&config(ETH0, ""), &facts, "route");
+    state.paths.extend([by("10.9.0.1", "10.0.0.254"), by("fd09::1", "fe80::1")]);
+    let finding = find(&config(ETH0, ""), &state, "route");
     assert_eq!(finding.remedy().to_string(), "ip route add 10.0.0.2/32 via 10.0.0.254");
-    facts.paths.extend([by("10.9.0.2", "10.0.0.253")]);
-    assert!(find(&config(ETH0, ""), &facts, "route").remedy().to_string().contains("ROUTER"));
+    state.paths.extend([by("10.9.0.2", "10.0.0.253")]);
+    assert!(find(&config(ETH0, ""), &state, "route").remedy().to_string().contains("ROUTER"));
     // Its route has gone with the link.
-    facts.links[0].up = false;
-    let finding = find(&config(ETH0, ""), &facts, "route");
+    state.links[0].up = false;
+    let finding = find(&config(ETH0, ""), &state, "route");
     assert_eq!(finding.remedy().to_string(), "ip link set dev eth0 up", "{finding}");
     assert_eq!(finding.found, "no route to 10.0.0.2 while eth0 is down");
 }
@@ -408,12 +408,12 @@ fn backends_must_be_reached_by_our_interfaces() {
 #[test]
 fn source_client_is_refused_where_backends_answer_past_the_node() {
     let client = config(ETH0, "source = \"client\"");
-    let mut facts = machine();
-    assert_eq!(find(&client, &facts, "replies").severity, Severity::Unknown);
-    facts.default_route_links = [2].into();
-    facts.first_namespace = Some(false);
-    assert_eq!(find(&client, &facts, "replies").severity, Severity::Warn);
-    facts.addresses = vec![Address {
+    let mut state = machine();
+    assert_eq!(find(&client, &state, "replies").severity, Severity::Unknown);
+    state.default_route_links = [2].into();
+    state.first_namespace = Some(false);
+    assert_eq!(find(&client, &state, "replies").severity, Severity::Warn);
+    state.addresses = vec![Address {
         ifindex: 2,
         address: ip("203.0.113.1"),
         prefix: 24,
@@ -421,7 +421,7 @@ fn source_client_is_refused_where_backends_answer_past_the_node() {
         unusable: false,
         deprecated: false,
     }];
-    let finding = find(&client, &facts, "replies");
+    let finding = find(&client, &state, "replies");
     assert_eq!(finding.severity, Severity::Crit);
     assert!(
         finding.place.is_some() && finding.remedy().to_string().contains("source = \"node\""),
@@ -431,52 +431,52 @@ fn source_client_is_refused_where_backends_answer_past_the_node() {
 
 #[test]
 fn the_pool_must_be_clear_of_the_nodes_own_ports() {
-    let facts = MachineState { local_ports: Some((20000, 60999)), ..machine() };
-    let finding = find(&config(ETH0, ""), &facts, "nat-ports");
+    let state = MachineState { local_ports: Some((20000, 60999)), ..machine() };
+    let finding = find(&config(ETH0, ""), &state, "nat-ports");
     assert_eq!(finding.severity, Severity::Crit);
     assert!(finding.remedy().to_string().contains("ip_local_port_range"));
-    let facts = MachineState { local_ports: None, ..facts };
-    assert_eq!(find(&config(ETH0, ""), &facts, "nat-ports").severity, Severity::Unknown);
+    let state = MachineState { local_ports: None, ..state };
+    assert_eq!(find(&config(ETH0, ""), &state, "nat-ports").severity, Severity::Unknown);
 }
 
 #[test]
 fn veth_peers() {
-    let mut facts = machine();
-    facts.links[0].kind = Some("veth".into());
-    facts.links[0].lower = Some(3);
-    let pair = |facts: &MachineState| find(&config(ETH0, ""), facts, "veth-checksum");
-    facts.links[0].lower_elsewhere = true;
-    let findings = judge(&config(ETH0, ""), &facts).findings;
+    let mut state = machine();
+    state.links[0].kind = Some("veth".into());
+    state.links[0].lower = Some(3);
+    let pair = |state: &MachineState| find(&config(ETH0, ""), state, "veth-checksum");
+    state.links[0].lower_elsewhere = true;
+    let findings = judge(&config(ETH0, ""), &state).findings;
     assert!(
         findings.iter().all(|one| one.check != "veth-checksum"),
         "it is always so: {findings:?}"
     );
 
-    facts.links[0].lower_elsewhere = false;
+    state.links[0].lower_elsewhere = false;
     // The packet path finishes checksums itself.
     let offloads = Offloads { tx_checksum: true, gro: true, ..Offloads::default() };
-    facts.offloads.insert("eth1".into(), offloads);
-    assert_eq!(pair(&facts).severity, Severity::Ok);
+    state.offloads.insert("eth1".into(), offloads);
+    assert_eq!(pair(&state).severity, Severity::Ok);
     let offloads = Offloads { tx_checksum: true, ..Offloads::default() };
-    facts.offloads.insert("eth1".into(), offloads);
-    let finding = pair(&facts);
+    state.offloads.insert("eth1".into(), offloads);
+    let finding = pair(&state);
     assert_eq!((finding.severity, finding.subject.as_str()), (Severity::Warn, "eth1"));
     assert!(finding.remedy().to_string().starts_with("ethtool -K eth1 gro on; or "), "{finding}");
     let generic = config(&format!("{ETH0}\nxdp_mode = \"generic\""), "");
-    assert!(judge(&generic, &facts).findings.iter().all(|one| one.check != "veth-checksum"));
-    facts.links[1].xdp = vec![Xdp { program: 7, mode: XdpMode::Native }];
-    assert_eq!(pair(&facts).severity, Severity::Ok);
+    assert!(judge(&generic, &state).findings.iter().all(|one| one.check != "veth-checksum"));
+    state.links[1].xdp = vec![Xdp { program: 7, mode: XdpMode::Native }];
+    assert_eq!(pair(&state).severity, Severity::Ok);
     // Not known is not well.
-    facts.offloads.remove("eth1");
-    assert_eq!(pair(&facts).severity, Severity::Unknown);
+    state.offloads.remove("eth1");
+    assert_eq!(pair(&state).severity, Severity::Unknown);
 }
 
 /// A rule of the doctor that could not be asked is a line, too.
 #[test]
 fn of_a_host_of_which_nothing_is_known() {
-    let facts = MachineState { files: Sample::default(), ..machine() };
+    let state = MachineState { files: Sample::default(), ..machine() };
     for check in ["kernel", "btf", "bpffs", "bpf-jit", "lro"] {
-        assert_eq!(find(&config(ETH0, ""), &facts, check).severity, Severity::Unknown, "{check}");
+        assert_eq!(find(&config(ETH0, ""), &state, check).severity, Severity::Unknown, "{check}");
     }
     assert_eq!(ringway_doctor::rules::AT_START.len(), 8);
 }
@@ -484,40 +484,40 @@ fn of_a_host_of_which_nothing_is_known() {
 /// Backends behind the bridge br0 (4), which has no native XDP; eth0 has.
 #[test]
 fn the_kernel_must_forward_where_a_redirect_cannot_enter() {
-    let mut facts = machine();
-    facts.links.push(Link { kind: Some("bridge".into()), ..link(4, "br0") });
-    facts.paths.extend([path("10.0.0.2", RouteKind::Unicast, 4)]);
+    let mut state = machine();
+    state.links.push(Link { kind: Some("bridge".into()), ..link(4, "br0") });
+    state.paths.extend([path("10.0.0.2", RouteKind::Unicast, 4)]);
     let both = "interfaces = [\"eth0\", \"br0\"]";
     let interfaces = &format!("{both}\nxdp_mode = \"native\"");
     let node = config(interfaces, "");
-    assert_eq!(find(&node, &facts, "forwarding").severity, Severity::Unknown);
+    assert_eq!(find(&node, &state, "forwarding").severity, Severity::Unknown);
 
     let now = Receiving { rp_filter: 1, ..Receiving::default() };
-    facts.receiving = HashMap::from([("eth0".into(), now)]);
-    let finding = find(&node, &facts, "forwarding");
+    state.receiving = HashMap::from([("eth0".into(), now)]);
+    let finding = find(&node, &state, "forwarding");
     assert_eq!((finding.severity, finding.subject.as_str()), (Severity::Crit, "eth0"));
     let sysctl = "sysctl -w net.ipv4.conf.eth0.forwarding=1; sysctl -w net.ipv4.conf.eth0.accept_local=1; \
                   sysctl -w net.ipv4.conf.eth0.rp_filter=2; or write xdp_mode";
     assert!(finding.remedy().to_string().starts_with(sysctl), "{finding}");
     // The client's own address is none of ours.
-    let finding = find(&config(interfaces, "source = \"client\""), &facts, "forwarding");
+    let finding = find(&config(interfaces, "source = \"client\""), &state, "forwarding");
     assert!(
         finding.remedy().to_string().starts_with("sysctl -w net.ipv4.conf.eth0.forwarding=1; or"),
         "{finding}"
     );
 
     let well = Receiving { forwards_v4: true, accepts_local: true, rp_filter: 2, ..now };
-    facts.receiving.insert("eth0".into(), well);
-    assert_eq!(find(&node, &facts, "forwarding").severity, Severity::Ok);
+    state.receiving.insert("eth0".into(), well);
+    assert_eq!(find(&node, &state, "forwarding").severity, Severity::Ok);
     // The frame's address would be lost, and it is all that dsr-l2 rewrites.
     let dsr = "forward = \"dsr-l2\"\nannounce = \"arp\"";
-    let finding = find(&config(interfaces, dsr), &facts, "forwarding");
+    let finding = find(&config(interfaces, dsr), &state, "forwarding");
     assert!(finding.severity == Severity::Crit && finding.place.is_some(), "{finding}");
     assert!(finding.remedy().to_string().contains("dsr-ipip"), "{finding}");
     // Generic everywhere: a redirect enters anything with an Ethernet header.
-    facts.receiving.clear();
+    state.receiving.clear();
     for mode in ["", "\nxdp_mode = \"auto\"", "\nxdp_mode = \"generic\""] {
-        let report = judge(&config(&format!("{both}{mode}"), ""), &facts);
+        let report = judge(&config(&format!("{both}{mode}"), ""), &state);
         assert!(report.findings.iter().all(|finding| finding.check != "forwarding"));
         let mode = report.findings.iter().find(|finding| finding.check == "xdp-mode");
         assert!(mode.is_some_and(|finding| finding.outcome.found.contains("generic")), "{mode:?}");
@@ -534,23 +534,23 @@ fn wireguard(ifindex: u32) -> Link {
 
 #[test]
 fn into_a_device_without_ethernet_header_the_kernel_must_forward_always() {
-    let mut facts = machine();
-    facts.links.push(wireguard(5));
-    facts.paths.extend([path("10.0.0.2", RouteKind::Unicast, 5)]);
-    facts.receiving = HashMap::from([("eth0".into(), Receiving::default())]);
+    let mut state = machine();
+    state.links.push(wireguard(5));
+    state.paths.extend([path("10.0.0.2", RouteKind::Unicast, 5)]);
+    state.receiving = HashMap::from([("eth0".into(), Receiving::default())]);
     let interfaces = "interfaces = [\"eth0\", \"wg0\"]";
     for mode in ["auto", "native", "generic"] {
         let node = &format!("{interfaces}\nxdp_mode = {mode:?}");
-        let finding = find(&config(node, ""), &facts, "forwarding");
+        let finding = find(&config(node, ""), &state, "forwarding");
         assert_eq!((finding.severity, finding.subject.as_str()), (Severity::Crit, "eth0"));
         let sysctl = "sysctl -w net.ipv4.conf.eth0.forwarding=1; sysctl -w net.ipv4.conf.eth0.accept_local=1";
         assert_eq!(finding.remedy().to_string(), sysctl);
         let dsr = config(node, "forward = \"dsr-l2\"\nannounce = \"arp\"");
-        let finding = find(&dsr, &facts, "forwarding");
+        let finding = find(&dsr, &state, "forwarding");
         assert!(finding.severity == Severity::Crit && finding.place.is_some(), "{finding}");
         assert!(finding.remedy().to_string().ends_with("\"dsr-gue\""), "{finding}");
     }
-    let report = judge(&config(interfaces, ""), &facts);
+    let report = judge(&config(interfaces, ""), &state);
     let of = |check| report.findings.iter().filter(move |finding| finding.check == check);
     assert!(of("neighbour").all(|finding| finding.outcome.found == "wg0 needs none"));
     let modes: Vec<&str> = of("xdp-mode").map(|finding| finding.outcome.found.as_str()).collect();
@@ -560,13 +560,13 @@ fn into_a_device_without_ethernet_header_the_kernel_must_forward_always() {
 /// Replies to clients there come from the service's address, by another interface.
 #[test]
 fn answers_into_a_device_without_ethernet_header() {
-    let mut facts = machine();
-    facts.links.push(wireguard(5));
+    let mut state = machine();
+    state.links.push(wireguard(5));
     let strict = Receiving { rp_filter: 1, ..Receiving::default() };
-    facts.receiving = HashMap::from([("eth0".into(), strict)]);
+    state.receiving = HashMap::from([("eth0".into(), strict)]);
     let fix = |announce: &str| {
         let node = config("interfaces = [\"wg0\", \"eth0\"]", announce);
-        find(&node, &facts, "forwarding").remedy().to_string()
+        find(&node, &state, "forwarding").remedy().to_string()
     };
     let forwarding = "sysctl -w net.ipv4.conf.eth0.forwarding=1";
     let rp_filter = "sysctl -w net.ipv4.conf.eth0.rp_filter=2";
@@ -579,9 +579,9 @@ fn answers_into_a_device_without_ethernet_header() {
 fn an_unfit_kernel_forbids_a_start() {
     let probe =
         Probe { kernel: "5.10.0".into(), kernel_ok: false, missing_capabilities: vec!["CAP_BPF"] };
-    let mut facts = MachineState { probe: Ok(probe), ..machine() };
-    facts.files.put("/proc/sys/kernel/osrelease", "5.10.0");
-    let report = judge(&config(ETH0, ""), &facts);
+    let mut state = MachineState { probe: Ok(probe), ..machine() };
+    state.files.put("/proc/sys/kernel/osrelease", "5.10.0");
+    let report = judge(&config(ETH0, ""), &state);
     let failed: Vec<&str> = report.of(Severity::Crit).map(|finding| finding.check).collect();
     assert_eq!(failed, ["kernel", "privileges"]);
 }
@@ -599,21 +599,21 @@ fn checks_of_dsr_backends_need_an_address_that_is_elsewhere() {
     }
 
     let announced = config(ETH0, &format!("{more}\nannounce = \"arp\""));
-    let mut facts = machine();
-    facts.paths.extend([path("203.0.113.9", RouteKind::Unicast, 3)]);
+    let mut state = machine();
+    state.paths.extend([path("203.0.113.9", RouteKind::Unicast, 3)]);
     for (rp_filter, elsewhere, here) in [(0, false, false), (1, true, false), (2, false, false)] {
         let now = Receiving { rp_filter, ..Receiving::default() };
-        facts.receiving = HashMap::from([("eth0".into(), now)]);
-        let warned = |facts: &MachineState| {
-            let report = judge(&announced, facts);
+        state.receiving = HashMap::from([("eth0".into(), now)]);
+        let warned = |state: &MachineState| {
+            let report = judge(&announced, state);
             report
                 .findings
                 .iter()
                 .any(|f| f.check == "check-road" && f.outcome.severity == Severity::Warn)
         };
-        assert_eq!(warned(&facts), elsewhere, "rp_filter {rp_filter}, route elsewhere");
+        assert_eq!(warned(&state), elsewhere, "rp_filter {rp_filter}, route elsewhere");
         let mut near = machine();
-        near.receiving = facts.receiving.clone();
+        near.receiving = state.receiving.clone();
         near.paths.extend([path("203.0.113.9", RouteKind::Unicast, 2)]);
         assert_eq!(warned(&near), here, "rp_filter {rp_filter}, route by the same interface");
     }

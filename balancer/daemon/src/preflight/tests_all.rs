@@ -27,8 +27,8 @@ fn features(bits: u64) -> HashMap<String, XdpFeatures> {
     [("eth0".into(), XdpFeatures(bits))].into()
 }
 
-fn has(facts: &MachineState, node: &str, check: &str) -> Option<Outcome> {
-    let findings = judge(&config(node, ""), facts).findings;
+fn has(state: &MachineState, node: &str, check: &str) -> Option<Outcome> {
+    let findings = judge(&config(node, ""), state).findings;
     findings.into_iter().find(|finding| finding.check == check).map(|finding| finding.outcome)
 }
 
@@ -36,10 +36,10 @@ fn has(facts: &MachineState, node: &str, check: &str) -> Option<Outcome> {
 fn interpreted_programs() {
     let node = config(ETH0, "");
     let with = |key: &str, value: &str| {
-        let mut facts = machine();
-        facts.files.put(format!("/proc/sys/net/core/{key}"), value);
+        let mut state = machine();
+        state.files.put(format!("/proc/sys/net/core/{key}"), value);
         // A line for each of the two settings.
-        let lines = judge(&node, &facts).findings.into_iter();
+        let lines = judge(&node, &state).findings.into_iter();
         let mut bad =
             lines.filter(|one| one.check == "bpf-jit" && one.outcome.severity != Severity::Ok);
         bad.next().expect("a line").outcome
@@ -86,13 +86,13 @@ fn gro_below_interfaces_of_ours() {
         ..link(4, "up0")
     };
     let with = |upper: Link, gro: bool| {
-        let mut facts = machine();
+        let mut state = machine();
         if upper.lower.is_none() {
-            facts.links[0].master = Some(upper.ifindex);
+            state.links[0].master = Some(upper.ifindex);
         }
-        facts.links.push(upper);
-        facts.offloads.insert("eth0".into(), Offloads { gro, ..Offloads::default() });
-        facts
+        state.links.push(upper);
+        state.offloads.insert("eth0".into(), Offloads { gro, ..Offloads::default() });
+        state
     };
     let ours = "interfaces = [\"up0\"]";
     let tag = Some(VlanTag { protocol: 0x8100, id: 5 });
@@ -112,16 +112,16 @@ fn gro_below_interfaces_of_ours() {
         assert_eq!(has(&with(upper, true), "interfaces = [\"eth1\"]", "gro"), None);
     }
     // Through a bond; and the bond itself, unless its program is in the driver.
-    let mut facts = with(upon("bond", None), true);
-    facts.links.push(Link { lower: Some(4), vlan: tag, ..upon("vlan", tag) });
-    (facts.links[3].ifindex, facts.links[3].name) = (5, "up0.5".into());
+    let mut state = with(upon("bond", None), true);
+    state.links.push(Link { lower: Some(4), vlan: tag, ..upon("vlan", tag) });
+    (state.links[3].ifindex, state.links[3].name) = (5, "up0.5".into());
     let vlan = "interfaces = [\"up0.5\"]";
-    assert_eq!(has(&facts, vlan, "gro").map(|finding| finding.severity), Some(Severity::Warn));
+    assert_eq!(has(&state, vlan, "gro").map(|finding| finding.severity), Some(Severity::Warn));
     let generic = format!("{ours}\nxdp_mode = \"generic\"");
-    assert_eq!(has(&facts, &generic, "gro").map(|finding| finding.severity), Some(Severity::Warn));
-    assert_eq!(has(&facts, ours, "gro"), None);
-    facts.offloads.remove("eth0");
-    assert_eq!(has(&facts, vlan, "gro").map(|finding| finding.severity), Some(Severity::Unknown));
+    assert_eq!(has(&state, &generic, "gro").map(|finding| finding.severity), Some(Severity::Warn));
+    assert_eq!(has(&state, ours, "gro"), None);
+    state.offloads.remove("eth0");
+    assert_eq!(has(&state, vlan, "gro").map(|finding| finding.severity), Some(Severity::Unknown));
 }
 
 #[test]
@@ -149,7 +149,7 @@ fn queues_for_sending() {
         MachineState { channels: [("eth0".into(), channels)].into(), ..card(driver) }
     };
     let fix =
-        |facts: &MachineState| find(&config(ETH0, ""), facts, "driver-queues").remedy().to_string();
+        |state: &MachineState| find(&config(ETH0, ""), state, "driver-queues").remedy().to_string();
     assert_eq!(fix(&with("virtio_net", 8, 8)), "ethtool -L eth0 combined 4");
     assert!(fix(&with("virtio_net", 2, 2)).starts_with("give the machine more queues"));
     assert_eq!(fix(&with("virtio_net", 4, 8)), "");
@@ -162,44 +162,44 @@ fn queues_for_sending() {
 
 #[test]
 fn packets_that_the_card_merges() {
-    let mut facts = card("ixgbe");
-    facts.offloads.insert("eth0".into(), Offloads { lro: true, ..Offloads::default() });
-    let finding = find(&config(ETH0, ""), &facts, "lro");
+    let mut state = card("ixgbe");
+    state.offloads.insert("eth0".into(), Offloads { lro: true, ..Offloads::default() });
+    let finding = find(&config(ETH0, ""), &state, "lro");
     assert_eq!(
         (finding.severity, finding.remedy().to_string().as_str()),
         (Severity::Warn, "ethtool -K eth0 lro off")
     );
     let generic = config(&format!("{ETH0}\nxdp_mode = \"generic\""), "");
-    assert_eq!(find(&generic, &facts, "lro").severity, Severity::Ok);
+    assert_eq!(find(&generic, &state, "lro").severity, Severity::Ok);
 }
 
 #[test]
 fn bonds() {
-    let mut facts = card("bonding");
-    facts.links[0].kind = Some("bond".into());
-    facts.links.push(Link { master: Some(2), ..link(5, "enp1s0") });
-    facts.offloads.insert("enp1s0".into(), Offloads::default());
-    facts.drivers.insert("enp1s0".into(), "ixgbe".into());
-    let finding = find(&config(ETH0, ""), &facts, "bond-xdp");
+    let mut state = card("bonding");
+    state.links[0].kind = Some("bond".into());
+    state.links.push(Link { master: Some(2), ..link(5, "enp1s0") });
+    state.offloads.insert("enp1s0".into(), Offloads::default());
+    state.drivers.insert("enp1s0".into(), "ixgbe".into());
+    let finding = find(&config(ETH0, ""), &state, "bond-xdp");
     assert!(
         finding.severity == Severity::Unknown && finding.found.contains("enp1s0 (ixgbe)"),
         "{finding}"
     );
-    facts.features = features(0);
+    state.features = features(0);
     let native = config(&format!("{ETH0}\nxdp_mode = \"native\""), "");
-    assert_eq!(find(&native, &facts, "bond-xdp").severity, Severity::Warn);
-    facts.features = features(3);
-    assert_eq!(find(&config(ETH0, ""), &facts, "bond-xdp").severity, Severity::Ok);
+    assert_eq!(find(&native, &state, "bond-xdp").severity, Severity::Warn);
+    state.features = features(3);
+    assert_eq!(find(&config(ETH0, ""), &state, "bond-xdp").severity, Severity::Ok);
 }
 
 #[test]
 fn a_far_end_in_another_namespace_shows_by_what_the_kernel_redirects() {
-    let mut facts = card("veth");
-    facts.links[0].kind = Some("veth".into());
-    (facts.links[0].lower, facts.links[0].lower_elsewhere) = (Some(3), true);
+    let mut state = card("veth");
+    state.links[0].kind = Some("veth".into());
+    (state.links[0].lower, state.links[0].lower_elsewhere) = (Some(3), true);
     for (bits, told) in [(3, vec![Severity::Warn]), (7, vec![Severity::Ok])] {
-        facts.features = features(bits);
-        let findings = judge(&config(ETH0, ""), &facts).findings;
+        state.features = features(bits);
+        let findings = judge(&config(ETH0, ""), &state).findings;
         let about = findings.iter().filter(|finding| finding.check == "veth-checksum");
         assert_eq!(about.map(|finding| finding.outcome.severity).collect::<Vec<_>>(), told);
     }
@@ -209,24 +209,24 @@ fn a_far_end_in_another_namespace_shows_by_what_the_kernel_redirects() {
 fn room_for_tunnels() {
     let of =
         |more: &str| config(ETH0, &format!("forward = \"dsr-gue\"\nannounce = \"arp\"\n{more}"));
-    let severity = |more: &str, facts: &MachineState| find(&of(more), facts, "mtu").severity;
-    let mut facts = machine();
-    assert_eq!(severity("", &facts), Severity::Ok);
-    let clamped = find(&of(""), &facts, "mtu").found;
+    let severity = |more: &str, state: &MachineState| find(&of(more), state, "mtu").severity;
+    let mut state = machine();
+    assert_eq!(severity("", &state), Severity::Ok);
+    let clamped = find(&of(""), &state, "mtu").found;
     assert!(clamped.contains("mss_clamp bounds what backends send"), "{clamped}");
     assert!(clamped.contains("advmss 1432"), "{clamped}");
-    assert_eq!(severity("mss_clamp = \"off\"", &facts), Severity::Warn);
-    let finding = find(&of("protocol = \"udp\""), &facts, "mtu");
+    assert_eq!(severity("mss_clamp = \"off\"", &state), Severity::Warn);
+    let finding = find(&of("protocol = \"udp\""), &state, "mtu");
     assert_eq!(finding.severity, Severity::Warn);
     assert!(finding.remedy().to_string().starts_with("ip link set dev eth0 mtu 1528"), "{finding}");
     // Clients come by eth0 with 1500 bytes, backends are behind an eth1 with room.
-    facts.links[1].mtu = 1528;
-    facts.paths.extend([super::tests::path(
+    state.links[1].mtu = 1528;
+    state.paths.extend([super::tests::path(
         "10.0.0.2",
         ringway_host::netlink::routes::RouteKind::Unicast,
         3,
     )]);
-    assert_eq!(severity("protocol = \"udp\"", &facts), Severity::Ok);
+    assert_eq!(severity("protocol = \"udp\"", &state), Severity::Ok);
 }
 
 #[test]
@@ -236,13 +236,13 @@ fn ipv6_needs_1280_bytes_inside_a_tunnel() {
          port = 80\nforward = \"dsr-gue\"\nannounce = \"arp\"\nbackends = [{{ address = \"fd00::2\" }}]\n"
     );
     let config = ringway_config::parse(&text, "ringway.toml").expect("valid");
-    let mut facts = machine();
+    let mut state = machine();
     let unicast = ringway_host::netlink::routes::RouteKind::Unicast;
-    facts.paths.extend([super::tests::path("fd00::2", unicast, 2)]);
+    state.paths.extend([super::tests::path("fd00::2", unicast, 2)]);
     // GUE over IPv6 takes 48.
     for (mtu, severity) in [(1300, Severity::Warn), (1327, Severity::Warn), (1328, Severity::Ok)] {
-        facts.links[0].mtu = mtu;
-        let finding = find(&config, &facts, "mtu");
+        state.links[0].mtu = mtu;
+        let finding = find(&config, &state, "mtu");
         assert_eq!(finding.severity, severity, "{mtu}: {finding}");
         let raised =
             finding.remedy().to_string().starts_with("ip link set dev eth0 mtu 1328 or more");
@@ -299,20 +299,20 @@ fn dsr_backends_must_be_quiet() {
         |answers| MachineState { answering: [(ip("203.0.113.9"), answers)].into(), ..machine() };
     assert_eq!(find(&dsr, &answer(Ok(vec![])), "arp-quiet").severity, Severity::Ok);
     assert_eq!(find(&dsr, &answer(Err("denied".into())), "arp-quiet").severity, Severity::Unknown);
-    let mut facts = answer(Ok(vec![Answerer { interface: "eth0".into(), mac }]));
-    let finding = find(&dsr, &facts, "arp-quiet");
+    let mut state = answer(Ok(vec![Answerer { interface: "eth0".into(), mac }]));
+    let finding = find(&dsr, &state, "arp-quiet");
     assert!(
         finding.severity == Severity::Warn && finding.found.contains(&mac.to_string()),
         "{finding}"
     );
-    facts.neighbours = vec![Neighbour {
+    state.neighbours = vec![Neighbour {
         ifindex: 2,
         address: ip("10.0.0.2"),
         mac: Some(mac),
         state: NeighbourState::Reachable,
         managed: true,
     }];
-    let finding = find(&dsr, &facts, "arp-quiet");
+    let finding = find(&dsr, &state, "arp-quiet");
     assert_eq!(finding.severity, Severity::Crit);
     assert!(finding.found.starts_with("backend 10.0.0.2 (02:00:00:00:00:09) answers"), "{finding}");
     assert!(finding.remedy().to_string().contains("net.ipv4.conf.all.arp_ignore=1"), "{finding}");
