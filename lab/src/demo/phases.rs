@@ -15,6 +15,7 @@ use super::site::{
     wait_for_answer,
 };
 use super::{Say, echo};
+use crate::harness::median::rounded;
 use crate::harness::wrk;
 use crate::{Error, Result};
 
@@ -175,7 +176,7 @@ fn wrk(site: &mut Site, _: Say) -> Result<Phase> {
     let mut phase = Phase {
         requests: figures.requests + figures.errors,
         errors: figures.errors,
-        requests_per_s: (figures.requests_per_s * 10.0).round() / 10.0,
+        requests_per_s: rounded(figures.requests_per_s, 1),
         latency_p99_ns: figures.latency_p99_ns,
         ..Phase::empty("wrk")
     };

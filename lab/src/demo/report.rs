@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::judge::Verdict;
 use super::load::Tally;
+use crate::harness::median::rounded;
 
 /// Name and version of the schema.
 pub const SCHEMA: &str = "ringway.demo/1";
@@ -105,8 +106,7 @@ impl Phase {
 
 /// One decimal is more than such a figure can carry.
 pub(super) fn per_second(count: u64, elapsed: Duration) -> f64 {
-    let rate = count as f64 / elapsed.as_secs_f64().max(1e-9);
-    (rate * 10.0).round() / 10.0
+    rounded(count as f64 / elapsed.as_secs_f64().max(1e-9), 1)
 }
 
 /// A loss in the first millisecond is no failover of zero.

@@ -28,12 +28,14 @@ use ringway_wire::{Builder, Ethernet, Ipv4, Mac, Udp, ethertype, protocol};
 use ringway_xsk::UmemConfig;
 use rustix::io::ioctl_fionread;
 use rustix::net::sockopt;
+use serde_json::{Value, json};
 
 use super::clock;
 use crate::benches::kernel_path::Style;
 use crate::benches::kernel_path::receive::{prepare, receive};
-use crate::harness::Harness;
 use crate::harness::cpu::{Cpus, pin};
+use crate::harness::named_enum::named;
+use crate::harness::{Case, Harness};
 use crate::{Error, Result};
 
 /// Generated from bpf/calibrate.bpf.c.
@@ -66,6 +68,21 @@ const WAITING: u32 = 8_000;
 const IN_A_RING: u32 = 512;
 const CALLS: u32 = 6;
 const SOON: Duration = Duration::from_secs(10);
+
+named! {
+    /// What some machines cannot measure.
+    pub(super) enum Feed {
+        Frames = "frames from memory",
+        KernelNat = "NAT by the kernel",
+        AfXdp = "AF_XDP",
+    }
+}
+
+impl Case for Feed {
+    fn key(&self) -> Value {
+        json!({ "feed": self })
+    }
+}
 
 /// Nanoseconds of a packet.
 #[derive(Clone, Copy, Debug, Default)]
@@ -124,11 +141,11 @@ pub(super) fn round(harness: &mut Harness<'_>) -> Result<Round> {
     })??;
     match forwarded(&namespace, cpus.measured, pass) {
         Ok(ns) => round.forwarded_by_kernel = Some(ns),
-        Err(error) => harness.say(format!("NAT by the kernel is not measured: {error}")),
+        Err(error) => harness.skip(&Feed::KernelNat, error.to_string()),
     }
     match to_ring {
         Ok(ns) => round.to_ring = Some(ns),
-        Err(error) => harness.say(format!("AF_XDP is not measured: {error}")),
+        Err(error) => harness.skip(&Feed::AfXdp, error.to_string()),
     }
     Ok(round)
 }

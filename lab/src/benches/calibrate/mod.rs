@@ -13,6 +13,7 @@ mod message;
 use ringway_sizing::{BytesCost, Costs, IoPath, NsCost};
 
 use self::clock::Others;
+use self::feed::Feed;
 use self::figure::Figure;
 use crate::benches::engine::report::EngineFigures;
 use crate::benches::engine::{Case, Engine};
@@ -22,6 +23,7 @@ use crate::benches::tcp::memory::report::MemoryFigures;
 use crate::benches::tcp::memory::{Side, SocketState, TcpMemory};
 use crate::demo::clean::guarded;
 use crate::harness::machine::Machine;
+use crate::harness::median::rounded;
 use crate::harness::{Harness, Progress, Repeated, Rounds, run};
 use crate::{Result, needs_root};
 
@@ -51,7 +53,7 @@ pub fn calibrate(reference: Costs, progress: Progress<'_>) -> Result<Costs> {
     let memory = TcpMemory { only, connections: None, rounds: Rounds { count: FEW_ROUNDS } };
     figures.memory(&run(&memory, progress)?.figures);
     let costs = figures.costs(reference, &Machine::with(&[]));
-    Ok(Costs { others: others.cores().map(|cores| (cores * 100.0).round() / 100.0), ..costs })
+    Ok(Costs { others: others.cores().map(|cores| rounded(cores, 2)), ..costs })
 }
 
 /// Nanoseconds of a packet, bytes of a socket; none if it could not be measured here.
@@ -80,14 +82,14 @@ impl Figures {
         harness.repeat(ROUNDS, |harness, _| {
             let message = message::round()?;
             messages.push(message);
-            let told = match feed::round(harness) {
+            harness.say(format!("message {message:.0} ns"));
+            match feed::round(harness) {
                 Ok(round) => {
+                    harness.say(round.in_words());
                     rounds.push(round);
-                    round.in_words()
                 }
-                Err(error) => format!("not measured: {error}"),
-            };
-            harness.say(format!("message {message:.0} ns, {told}"));
+                Err(error) => harness.skip(&Feed::Frames, error.to_string()),
+            }
             Ok(())
         })?;
         let of =
@@ -142,7 +144,7 @@ impl Figures {
         ];
         for (cost, figure) in sizes {
             if let Some(figure) = figure.filter(|figure| figure.middle > 0.0) {
-                let (bytes, spread) = (figure.middle, Some(rounded(figure.spread())));
+                let (bytes, spread) = (figure.middle, Some(rounded(figure.spread(), 3)));
                 *cost = BytesCost { bytes, spread, from: "bench tcp-memory".to_owned() };
             }
         }
@@ -214,7 +216,7 @@ fn cost(figure: Figure, softirq: f64, from: &str) -> NsCost {
     NsCost {
         ns: figure.middle.round().max(1.0),
         softirq_ns: softirq.round().min(figure.middle.round()),
-        spread: Some(rounded(figure.spread())),
+        spread: Some(rounded(figure.spread(), 3)),
         elsewhere: false,
         from: from.to_owned(),
     }
@@ -222,10 +224,6 @@ fn cost(figure: Figure, softirq: f64, from: &str) -> NsCost {
 
 fn in_softirq(figure: Figure, from: &str) -> NsCost {
     cost(figure, figure.middle, from)
-}
-
-fn rounded(part: f64) -> f64 {
-    (part * 1000.0).round() / 1000.0
 }
 
 #[cfg(test)]

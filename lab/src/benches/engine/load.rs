@@ -9,6 +9,7 @@ use libbpf_rs::{Map, MapCore as _, MapFlags, OpenObject, ProgramInput};
 use ringway_kernel::{XdpLink, XdpMode};
 use ringway_testnet::Link;
 
+use crate::harness::median::percentile;
 use crate::{Error, Result};
 
 /// Generated from bpf/load.bpf.c.
@@ -97,31 +98,8 @@ impl<'s> Arrivals<'s> {
     /// Microseconds that 99 of 100 took at most; none where there were none.
     pub(super) fn p99_us(&self) -> Result<Option<u64>> {
         let times = &self.skel.maps.times;
-        let times: Result<Vec<u64>> = (0..TIMES).map(|us| count(times, us)).collect();
+        let time = |us| Ok((u64::from(us), count(times, us)?));
+        let times: Result<Vec<_>> = (0..TIMES).map(time).collect();
         Ok(percentile(&times?, 99))
-    }
-}
-
-/// The first index up to which so many of 100 are.
-fn percentile(times: &[u64], percent: u64) -> Option<u64> {
-    let all: u64 = times.iter().sum();
-    let (mut seen, wanted) = (0, (all * percent).div_ceil(100).max(1));
-    let up_to = times.iter().position(|packets| {
-        seen += packets;
-        seen >= wanted
-    });
-    up_to.map(|us| us as u64)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn percentiles() {
-        assert_eq!(percentile(&[0, 99, 0, 1], 99), Some(1));
-        assert_eq!(percentile(&[0, 98, 0, 2], 99), Some(3));
-        assert_eq!(percentile(&[0, 0, 1], 99), Some(2));
-        assert_eq!(percentile(&[0, 0], 99), None);
     }
 }

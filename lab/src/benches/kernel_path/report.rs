@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::Group;
 use super::site::Ran;
 use crate::harness::Figures;
-use crate::harness::median::middle;
+use crate::harness::median::{middle, rounded};
 use crate::harness::plot::{Bar, Page};
 use crate::harness::table::{Column, or_dash, table};
 
@@ -91,7 +91,7 @@ impl Went {
     /// Of times in these three, of any unit.
     fn of(user: f64, system: f64, softirq: Option<f64>) -> Self {
         let all = user + system + softirq.unwrap_or(0.0);
-        let share = |part: f64| if all > 0.0 { (part / all * 1000.0).round() / 10.0 } else { 0.0 };
+        let share = |part: f64| if all > 0.0 { rounded(part / all * 100.0, 1) } else { 0.0 };
         Self { user: share(user), system: share(system), softirq: softirq.map(share) }
     }
 }
@@ -106,11 +106,11 @@ impl fmt::Display for Went {
 impl Row {
     pub(super) fn new(group: Group, case: String, ran: &Ran) -> Self {
         let units = ran.units.max(1) as f64;
-        let each = |n: u64| (n as f64 / units * 1000.0).round() / 1000.0;
+        let each = |n: u64| rounded(n as f64 / units, 3);
         let lost = ran.sent.saturating_sub(ran.units) as f64 / ran.sent.max(1) as f64;
         let spent = &ran.spent;
         let seconds = ran.seconds.max(1e-9);
-        let others_percent = (spent.others_ns as f64 / seconds / 1e6).round() / 10.0;
+        let others_percent = rounded(spent.others_ns as f64 / seconds / 1e7, 1);
         let (user_ns, system_ns) = (each(spent.user_ns), each(spent.system_ns));
         let softirq_ns = (others_percent <= OTHERS).then(|| each(spent.softirq_ns));
         let mut rtt = ran.rtt.clone();
@@ -126,7 +126,7 @@ impl Row {
             per_second: (ran.units as f64 / seconds).round(),
             offered_per_second: (group == Group::Receive)
                 .then(|| (ran.sent as f64 / seconds).round()),
-            lost_percent: (lost * 1e5).round() / 1e3,
+            lost_percent: rounded(lost * 100.0, 3),
             user_ns,
             system_ns,
             softirq_ns,

@@ -9,6 +9,7 @@ use super::site::Outcome;
 use super::{Experiment, Pace};
 use crate::benches::tcp::counters::in_words;
 use crate::harness::Figures;
+use crate::harness::median::{middle, percentile, rounded};
 use crate::harness::plot::{Bar, Line, Page};
 use crate::harness::table::{Column, or_dash, table};
 
@@ -57,14 +58,11 @@ impl Row {
         rtt: &[Duration],
         outcome: &Outcome,
     ) -> Self {
-        let quantile = |times: &[Duration], share: f64| -> Option<f64> {
-            let mut times = times.to_vec();
-            times.sort();
-            let place = (times.len() as f64 * share) as usize;
-            let time = times.get(place.min(times.len().checked_sub(1)?))?;
-            Some((time.as_nanos() as f64 / 100.0).round() / 10.0)
-        };
-        let connect = |share| quantile(&outcome.connect, share);
+        let us = |ns: f64| rounded(ns / 1e3, 1);
+        let p50_us = |times: &[Duration]| middle(times.iter().map(|t| t.as_nanos() as f64)).map(us);
+        let mut connect: Vec<_> = outcome.connect.iter().map(|time| (*time, 1)).collect();
+        connect.sort();
+        let connect_us = |percent| Some(us(percentile(&connect, percent)?.as_nanos() as f64));
         let late = outcome.connect.iter().filter(|time| **time >= RETRANSMITTED);
         Self {
             experiment,
@@ -72,11 +70,11 @@ impl Row {
             pace,
             connections: outcome.connect.len() as u64,
             failed: outcome.failed,
-            rtt_us: quantile(rtt, 0.5),
-            connect_p50_us: connect(0.5),
-            connect_p99_us: connect(0.99),
-            connect_max_us: connect(1.0),
-            accept_p50_us: quantile(&outcome.accept, 0.5),
+            rtt_us: p50_us(rtt),
+            connect_p50_us: p50_us(&outcome.connect),
+            connect_p99_us: connect_us(99),
+            connect_max_us: connect_us(100),
+            accept_p50_us: p50_us(&outcome.accept),
             a_second_late: late.count() as u64,
             counters: outcome.counters.clone(),
         }
@@ -197,7 +195,7 @@ mod tests {
     #[test]
     fn quantiles_and_the_second() {
         let row = &figures().rows[0];
-        assert_eq!((row.connect_p50_us, row.connect_max_us), (Some(30.0), Some(1_000_100.0)));
+        assert_eq!((row.connect_p50_us, row.connect_max_us), (Some(25.0), Some(1_000_100.0)));
         assert_eq!((row.connections, row.failed, row.a_second_late), (4, 2, 1));
         assert_eq!((row.rtt_us, row.accept_p50_us), (Some(9.0), Some(15.0)));
         let nothing = Row::new(Experiment::Veth, String::new(), None, &[], &Outcome::default());

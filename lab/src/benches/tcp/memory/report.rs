@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use super::{Share, Side, SocketState};
 use crate::harness::Figures;
+use crate::harness::median::rounded;
 use crate::harness::plot::{Bar, Page};
 use crate::harness::table::{Column, or_dash, table};
 
@@ -147,7 +148,7 @@ impl Row {
         let caches_of = |share: &Share| -> BTreeMap<String, f64> {
             let caches = share.caches.iter().map(|(name, bytes)| (name.clone(), each(*bytes)));
             let caches = caches.filter(|(_, bytes)| *bytes >= LEAST);
-            caches.map(|(name, bytes)| (name, (bytes * 10.0).round() / 10.0)).collect()
+            caches.map(|(name, bytes)| (name, rounded(bytes, 1))).collect()
         };
         let disturbed_rounds = shares.iter().filter(|share| share.disturbed).count();
         let disturbed = disturbed_rounds == shares.len();
@@ -162,7 +163,7 @@ impl Row {
         // progress.
         let (sum, middle) = rounds.get(rounds.len() / 2).copied().unwrap_or((0.0, &nothing));
         let furthest = rounds.iter().map(|(one, _)| (one - sum).abs()).fold(0.0, f64::max);
-        let spread = if sum >= 1.0 { (furthest / sum * 1000.0).round() / 10.0 } else { 0.0 };
+        let spread = if sum >= 1.0 { rounded(furthest / sum * 100.0, 1) } else { 0.0 };
         let round = |bytes| each(bytes).round() as i64;
         Self {
             state,

@@ -12,6 +12,7 @@ use super::Scheme;
 use crate::benches::tcp::counters::{Counters, in_words};
 use crate::benches::tcp::slab::{OfSockets, kib_of};
 use crate::harness::Figures;
+use crate::harness::median::rounded;
 use crate::harness::plot::{Line, Page};
 use crate::{Error, Result};
 
@@ -80,7 +81,7 @@ impl Sample {
             fs::read_to_string(path).map_err(|source| Error::Read { path: path.into(), source })?;
         let bytes = |what| kib_of(&text, what).unwrap_or(0) * 1024;
         Ok(Self {
-            at_s: (at.as_secs_f64() * 1000.0).round() / 1000.0,
+            at_s: rounded(at.as_secs_f64(), 3),
             established,
             slab_bytes: bytes("Slab"),
             available_bytes: bytes("MemAvailable"),
