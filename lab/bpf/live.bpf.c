@@ -27,7 +27,7 @@ struct {
 /* Written by user space before. */
 __u32 flows;	/* heads there are */
 __u32 head_len; /* bytes of a head, at least 1 */
-__u32 numbers_at; /* where sequence number and time are, of 6 bytes each (engine/engine/src/generate/stamp.rs) */
+__u32 numbers_at; /* where sequence number and time are, of 6 bytes each (engine/engine/src/stamp/mod.rs) */
 __u32 checksum_at; /* where the checksum over them is */
 __u32 no_zero;	   /* whether it is UDP's, which is not sent as zero */
 __u32 ifindex;	   /* to leave by */

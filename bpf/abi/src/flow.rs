@@ -44,11 +44,6 @@ impl FlowKey {
     pub fn backend_index(self) -> u32 {
         BackendRef::unpack(self.backend).index
     }
-
-    /// Generation of the backend's index when the flow began.
-    pub fn backend_generation(self) -> u16 {
-        BackendRef::unpack(self.backend).generation
-    }
 }
 
 /// An unpacked backend reference, as rings and records hold it.
@@ -106,7 +101,7 @@ mod tests {
         };
         assert_eq!(key.pack(), 0x0403_2711_0007_0123);
         assert_eq!(FlowKey::unpack(key.pack()), Ok(key));
-        assert_eq!((key.backend_index(), key.backend_generation()), (0x1_0123, 3));
+        assert_eq!(key.backend_index(), 0x1_0123);
     }
 
     #[test]

@@ -16,8 +16,6 @@ pub mod ethertype {
     pub const IPV6: u16 = 0x86dd;
     /// A provider's tag, outside of another (IEEE 802.1ad).
     pub const PROVIDER_VLAN: u16 = 0x88a8;
-    /// An Ethernet frame, in GRE (RFC 1701 as used by NVGRE, RFC 7637).
-    pub const TRANSPARENT_ETHERNET: u16 = 0x6558;
 }
 
 /// The shortest frame that Ethernet allows, in bytes without FCS.
