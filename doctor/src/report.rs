@@ -254,7 +254,7 @@ mod tests {
         let ports = Machine::healthy()
             .put("/proc/sys/net/ipv4/ip_local_port_range", "40000\t40099")
             .edit("/netlink/sockets.json", |all: &mut ringway_host::netlink::sockets::Sockets| {
-                all.roads = vec![pair];
+                all.peers = vec![pair];
             });
         let report = ports.report(crate::rules::ALL);
         let symptoms: Vec<_> = report.symptoms().collect();

@@ -13,7 +13,7 @@ fn what_leaves_by_the_device_meets_the_program() {
     if !root_or_skip("what_leaves_by_the_device_meets_the_program") {
         return;
     }
-    let namespace = Namespace::new("road").unwrap();
+    let namespace = Namespace::new("path").unwrap();
     namespace
         .run(|| {
             // "lo" of the namespace.

@@ -70,10 +70,10 @@ fn calibrated(costs: &Costs, reference: &Costs) -> Table {
             Cell::new(from).tone(Tone::Dim),
         ]);
     };
-    for (work, road, cost) in costs.times() {
-        let kept = reference.times().any(|other| other == (work, road, cost));
+    for (work, io_path, cost) in costs.times() {
+        let kept = reference.times().any(|other| other == (work, io_path, cost));
         row(
-            format!("{work}, {}", road.name()),
+            format!("{work}, {}", io_path.name()),
             format!("{:.0} ns", cost.ns),
             cost.spread,
             &cost.from,
@@ -110,7 +110,7 @@ fn text(answer: &Answer, colour: bool) -> String {
     let mut out = format!(
         "work      {}\npath      {}: {}\nmachines  {}, one of them to spare; {} asks for {}\n\n",
         work(answer.workload.work),
-        table::paint(answer.road.name(), Tone::Good, colour),
+        table::paint(answer.io_path.name(), Tone::Good, colour),
         answer.why,
         answer.machines,
         answer.demand.limit.name(),
@@ -174,23 +174,23 @@ fn io_paths(answer: &Answer) -> Table {
         "most by its cores",
         "why, or why not",
     ]);
-    for road in &answer.roads {
-        let demand = road.demand.as_ref();
+    for io_path in &answer.io_paths {
+        let demand = io_path.demand.as_ref();
         let dash = || "-".to_owned();
-        let tone = if road.road == answer.road { Tone::Good } else { Tone::Plain };
+        let tone = if io_path.io_path == answer.io_path { Tone::Good } else { Tone::Plain };
         table.row(vec![
-            Cell::new(road.road.name()).tone(tone),
-            Cell::number(road.cost.as_ref().map_or_else(dash, |cost| format!("{:.0}", cost.ns))),
+            Cell::new(io_path.io_path.name()).tone(tone),
+            Cell::number(io_path.cost.as_ref().map_or_else(dash, |cost| format!("{:.0}", cost.ns))),
             Cell::number(
                 demand.map_or_else(dash, |demand| {
                     format!("{:.2}", demand.cores + demand.attack_cores)
                 }),
             ),
-            Cell::number(road.machines.map_or_else(dash, |machines| machines.to_string())),
+            Cell::number(io_path.machines.map_or_else(dash, |machines| machines.to_string())),
             Cell::number(
-                road.most_per_s.map_or_else(dash, |most| format!("{}/s", units::decimal(most))),
+                io_path.most_per_s.map_or_else(dash, |most| format!("{}/s", units::decimal(most))),
             ),
-            Cell::new(&road.why),
+            Cell::new(&io_path.why),
         ]);
     }
     table
@@ -198,7 +198,7 @@ fn io_paths(answer: &Answer) -> Table {
 
 fn changes(answer: &Answer) -> Vec<String> {
     let line = |change: &ringway_sizing::InputChange| {
-        format!("{}: {}, {} machines", change.what, change.road.name(), change.machines)
+        format!("{}: {}, {} machines", change.what, change.io_path.name(), change.machines)
     };
     answer.changes.iter().map(line).collect()
 }
@@ -223,7 +223,7 @@ mod tests {
     fn worked_questions() {
         let document = include_str!("../../docs/sizing.md");
         let told = |text: &str| assert!(document.contains(text), "docs/sizing.md lacks {text:?}");
-        for (command, road, machines, kernel, cores) in [
+        for (command, io_path, machines, kernel, cores) in [
             (
                 "ringway-lab size --time-wait 30000 --destinations 1",
                 IoPath::Kernel,
@@ -255,7 +255,7 @@ mod tests {
             ),
         ] {
             let answer = sized(command);
-            assert_eq!((answer.road, answer.machines), (road, machines), "{command}");
+            assert_eq!((answer.io_path, answer.machines), (io_path, machines), "{command}");
             assert_eq!(units::bytes(answer.demand.kernel_bytes as u64), kernel, "{command}");
             assert!(
                 (answer.demand.cores - cores).abs() < 0.005,
@@ -280,7 +280,7 @@ mod tests {
     /// 9.2 with 12; XDP dropped 4.8 M.
     #[test]
     fn thresholds_are_plausible() {
-        for (command, roads) in [
+        for (command, io_paths) in [
             ("ringway-lab size --packets 500k --packet-size 50 --cores 32", vec![IoPath::Kernel]),
             (
                 "ringway-lab size --packets 1.8M --packet-size 50 --cores 32",
@@ -292,8 +292,8 @@ mod tests {
                 vec![IoPath::Xdp],
             ),
         ] {
-            let road = sized(command).road;
-            assert!(roads.contains(&road), "{command}: {}", road.name());
+            let io_path = sized(command).io_path;
+            assert!(io_paths.contains(&io_path), "{command}: {}", io_path.name());
         }
         // A program that drops costs tens of nanoseconds, not a veth's thousand.
         let answer = sized("ringway-lab size --packets 200k --attack 4.8M");

@@ -25,9 +25,9 @@ fn local_ports(facts: &Facts) -> Looked {
     let [first, last] = facts.sysctls(PORT_RANGE)?;
     let ports = last - first + 1;
     let crowded = |pair: &&PeerTuple| pair.connections as f64 > ports as f64 * 0.8;
-    let crowded: Vec<&PeerTuple> = sockets.roads.iter().filter(crowded).collect();
+    let crowded: Vec<&PeerTuple> = sockets.peers.iter().filter(crowded).collect();
     if crowded.is_empty() {
-        let most = sockets.roads.first().map_or(0, |pair| pair.connections);
+        let most = sockets.peers.first().map_or(0, |pair| pair.connections);
         return Outcome::ok(MACHINE, format!("at most {most} of {ports} ports lead to one place"))
             .into();
     }
@@ -179,7 +179,7 @@ mod tests {
             };
             let machine =
                 Machine::healthy().put(&format!("/proc/sys/{PORT_RANGE}"), "40000\t40099");
-            machine.edit("/netlink/sockets.json", |all: &mut Sockets| all.roads = vec![pair])
+            machine.edit("/netlink/sockets.json", |all: &mut Sockets| all.peers = vec![pair])
         };
         let undo = ["sysctl -w net.ipv4.ip_local_port_range=\"40000 40099\""];
         assert_eq!(taken(81).undos(&LOCAL_PORTS), undo);

@@ -65,7 +65,8 @@ pub struct Sockets {
     /// Sockets by state, such as `time_wait`.
     pub states: BTreeMap<String, u64>,
     /// Where most connections with a port of the local range lead.
-    pub roads: Vec<PeerTuple>,
+    #[serde(rename = "roads")]
+    pub peers: Vec<PeerTuple>,
     /// The median of established connections' smoothed round-trip times, in microseconds, but for
     /// those to this host itself.
     #[serde(default)]
@@ -75,7 +76,7 @@ pub struct Sockets {
 /// Counts them; `local` is the range of ports that connections of this host get.
 pub fn tcp(local: RangeInclusive<u16>) -> Result<Sockets> {
     let mut sockets = Sockets::default();
-    let mut roads: BTreeMap<(IpAddr, IpAddr, u16), u64> = BTreeMap::new();
+    let mut peers: BTreeMap<(IpAddr, IpAddr, u16), u64> = BTreeMap::new();
     let mut rtts = Vec::new();
     for family in [libc::AF_INET, libc::AF_INET6] {
         for socket in dump(family)? {
@@ -95,7 +96,7 @@ pub fn tcp(local: RangeInclusive<u16>) -> Result<Sockets> {
             }
             if local.contains(&socket.source_port) {
                 let pair = (socket.source, socket.destination, socket.destination_port);
-                *roads.entry(pair).or_default() += 1;
+                *peers.entry(pair).or_default() += 1;
             }
         }
     }
@@ -105,9 +106,9 @@ pub fn tcp(local: RangeInclusive<u16>) -> Result<Sockets> {
         port,
         connections,
     };
-    sockets.roads = roads.into_iter().map(pair).collect();
-    sockets.roads.sort_by_key(|road| std::cmp::Reverse(road.connections));
-    sockets.roads.truncate(MOST_PAIRS);
+    sockets.peers = peers.into_iter().map(pair).collect();
+    sockets.peers.sort_by_key(|pair| std::cmp::Reverse(pair.connections));
+    sockets.peers.truncate(MOST_PAIRS);
     let middle = rtts.len() / 2;
     sockets.rtt_us = (!rtts.is_empty()).then(|| *rtts.select_nth_unstable(middle).1);
     Ok(sockets)
@@ -178,7 +179,7 @@ mod tests {
         let found = sockets.listeners.iter().find(|one| one.port == port).unwrap();
         // std asks for a backlog of 128 or more.
         assert!(found.waiting == 1 && found.limit >= 16, "{found:?}");
-        assert!(sockets.roads.iter().any(|road| road.port == port), "{sockets:?}");
+        assert!(sockets.peers.iter().any(|pair| pair.port == port), "{sockets:?}");
         assert!(sockets.states["established"] >= 1 && sockets.states["listen"] >= 1);
     }
 }

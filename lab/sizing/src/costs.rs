@@ -162,9 +162,9 @@ impl Costs {
             ("forward", &self.forward),
             ("drop", &self.drop),
         ];
-        works
-            .into_iter()
-            .flat_map(|(work, costs)| costs.iter().map(move |(road, cost)| (work, *road, cost)))
+        works.into_iter().flat_map(|(work, costs)| {
+            costs.iter().map(move |(io_path, cost)| (work, *io_path, cost))
+        })
     }
 
     /// Every cost in memory, by its name.
@@ -183,8 +183,8 @@ impl Costs {
         let told = |what: String, spread: f64| {
             format!("the rounds of {what} are {:.0} % apart", spread * 100.0)
         };
-        let times = self.times().filter_map(|(work, road, cost)| {
-            Some(told(format!("{work} by {}", road.name()), far(cost.spread)?))
+        let times = self.times().filter_map(|(work, io_path, cost)| {
+            Some(told(format!("{work} by {}", io_path.name()), far(cost.spread)?))
         });
         let sizes = self.sizes().map(|(name, cost)| Some(told(name.to_owned(), far(cost.spread)?)));
         let others = self
@@ -206,12 +206,12 @@ impl Costs {
 
     /// The cost of one packet or message of such work on an I/O path; none if the path cannot do
     /// the work or nobody measured it.
-    pub fn of(&self, work: Work, road: IoPath) -> Option<&NsCost> {
+    pub fn of(&self, work: Work, io_path: IoPath) -> Option<&NsCost> {
         match work {
             Work::Connections => &self.connections,
             Work::Answer => &self.answer,
             Work::Forward => &self.forward,
         }
-        .get(&road)
+        .get(&io_path)
     }
 }

@@ -99,21 +99,23 @@ pub(crate) fn socket<'a>(workload: &Workload, costs: &'a Costs) -> &'a BytesCost
 pub(crate) fn shield<'a>(
     workload: &Workload,
     costs: &'a Costs,
-    road: IoPath,
+    io_path: IoPath,
 ) -> Option<(IoPath, &'a NsCost)> {
-    if road == IoPath::Dpdk {
-        return Some((road, costs.of(workload.work, road)?));
+    if io_path == IoPath::Dpdk {
+        return Some((io_path, costs.of(workload.work, io_path)?));
     }
-    [IoPath::Xdp, IoPath::Kernel].into_iter().find_map(|road| Some((road, costs.drop.get(&road)?)))
+    [IoPath::Xdp, IoPath::Kernel]
+        .into_iter()
+        .find_map(|io_path| Some((io_path, costs.drop.get(&io_path)?)))
 }
 
 /// None where the path does not lead there.
-pub(crate) fn demand(workload: &Workload, costs: &Costs, road: IoPath) -> Option<Demand> {
-    let cost = costs.of(workload.work, road)?;
+pub(crate) fn demand(workload: &Workload, costs: &Costs, io_path: IoPath) -> Option<Demand> {
+    let cost = costs.of(workload.work, io_path)?;
     let cores = |ns: f64, rate: f64| rate * ns / 1e9 / workload.busy;
     let rate = units(workload);
-    let attack =
-        shield(workload, costs, road).map_or(0.0, |(_, cost)| cores(cost.ns, workload.attack_pps));
+    let attack = shield(workload, costs, io_path)
+        .map_or(0.0, |(_, cost)| cores(cost.ns, workload.attack_pps));
     let kernel_bytes = match workload.work {
         Work::Connections => {
             workload.connections as f64 * socket(workload, costs).bytes

@@ -70,7 +70,7 @@ fn the_road_follows_the_rate() {
     ] {
         let workload = Workload { packets_pps: Some(pps), ..workload(Work::Answer) };
         let answer = size(&workload, &costs()).unwrap();
-        assert_eq!((answer.road, answer.machines), (want, machines), "{pps}");
+        assert_eq!((answer.io_path, answer.machines), (want, machines), "{pps}");
     }
 }
 
@@ -79,7 +79,7 @@ fn what_is_forwarded_takes_xdp_early() {
     let workload =
         Workload { packets_pps: Some(1.5e6), connections: 1_000_000, ..workload(Work::Forward) };
     let answer = size(&workload, &costs()).unwrap();
-    assert_eq!(answer.road, IoPath::Xdp);
+    assert_eq!(answer.io_path, IoPath::Xdp);
     assert!((answer.demand.cores - 1.25).abs() < 1e-9);
     assert!((answer.demand.kernel_bytes - 80e6).abs() < 1e-9);
     assert_eq!(answer.nic_queues, 2);
@@ -157,8 +157,8 @@ fn no_xdp_stands_before_dpdk() {
         ..workload(Work::Answer)
     };
     let answer = size(&workload, &costs()).unwrap();
-    assert_eq!(answer.road, IoPath::TunedKernel);
-    let dpdk = answer.roads.iter().find(|road| road.road == IoPath::Dpdk).unwrap();
+    assert_eq!(answer.io_path, IoPath::TunedKernel);
+    let dpdk = answer.io_paths.iter().find(|io_path| io_path.io_path == IoPath::Dpdk).unwrap();
     // 0.6 M/s x 800 ns / 0.6, not XDP's 500.
     assert!((dpdk.demand.as_ref().unwrap().attack_cores - 0.8).abs() < 1e-9, "{dpdk:?}");
     assert!((answer.demand.attack_cores - 0.5).abs() < 1e-9);
@@ -231,9 +231,9 @@ fn every_number_has_its_source() {
         assert!(units.contains(&unit), "{unit:?}");
     }
     assert!(answer.lines.iter().all(|line| !line.how.is_empty() && !line.from.is_empty()));
-    for road in &answer.roads {
-        assert_eq!(road.cost.is_some(), road.demand.is_some());
-        assert_eq!(road.machines, road.demand.as_ref().map(|demand| demand.machines + 1));
+    for io_path in &answer.io_paths {
+        assert_eq!(io_path.cost.is_some(), io_path.demand.is_some());
+        assert_eq!(io_path.machines, io_path.demand.as_ref().map(|demand| demand.machines + 1));
     }
     // The formula gives the result that is shown.
     assert_eq!(answer.lines[0].how, "10.00/s x 10000 ns / 0.6 busy");
@@ -402,7 +402,7 @@ fn machines_that_there_are_anyway_have_cores() {
     let mut workload = Workload { packets_pps: Some(1e6), ..workload(Work::Answer) };
     workload.packet_bytes = 9000;
     let answer = size(&workload, &costs()).unwrap();
-    assert_eq!((answer.road, answer.demand.limit), (IoPath::Kernel, Limit::Bandwidth));
+    assert_eq!((answer.io_path, answer.demand.limit), (IoPath::Kernel, Limit::Bandwidth));
     assert!(answer.why.contains("anyway"), "{}", answer.why);
     // A path that takes more is not said to be enough.
     workload = Workload {
@@ -412,14 +412,16 @@ fn machines_that_there_are_anyway_have_cores() {
     };
     workload.packet_bytes = 50;
     let answer = size(&workload, &costs()).unwrap();
-    let more =
-        answer.roads.iter().filter(|road| road.machines.is_some_and(|n| n > answer.machines));
+    let more = answer
+        .io_paths
+        .iter()
+        .filter(|io_path| io_path.machines.is_some_and(|n| n > answer.machines));
     assert!(
         more.clone().count() > 0
-            && more
-                .clone()
-                .all(|road| road.why.contains("machines") || road.why.contains("elsewhere")),
+            && more.clone().all(
+                |io_path| io_path.why.contains("machines") || io_path.why.contains("elsewhere")
+            ),
         "{:?}",
-        answer.roads
+        answer.io_paths
     );
 }

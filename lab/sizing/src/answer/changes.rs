@@ -12,7 +12,8 @@ use crate::workload::Workload;
 pub struct InputChange {
     /// The input and its change.
     pub what: String,
-    pub road: IoPath,
+    #[serde(rename = "road")]
+    pub io_path: IoPath,
     /// Machines then, with one to spare.
     pub machines: u64,
 }
@@ -47,7 +48,7 @@ fn times(value: u64, by: f64) -> u64 {
 pub(crate) fn changes(
     workload: &Workload,
     costs: &Costs,
-    road: IoPath,
+    io_path: IoPath,
     machines: u64,
 ) -> Vec<InputChange> {
     let mut changes = Vec::new();
@@ -60,9 +61,9 @@ pub(crate) fn changes(
             }
             let Ok((then, _)) = choose(&other, costs) else { continue };
             let Some(demand) = demand(&other, costs, then) else { continue };
-            if (then, demand.machines) != (road, machines) {
+            if (then, demand.machines) != (io_path, machines) {
                 let what = format!("{word} {name}");
-                changes.push(InputChange { what, road: then, machines: demand.machines + 1 });
+                changes.push(InputChange { what, io_path: then, machines: demand.machines + 1 });
             }
         }
     }

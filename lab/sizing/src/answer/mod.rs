@@ -13,7 +13,8 @@ use changes::{InputChange, changes};
 /// The size of one I/O path.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct IoPathSize {
-    pub road: IoPath,
+    #[serde(rename = "road")]
+    pub io_path: IoPath,
     /// The cost of a packet or message on it, and its source; none if the path cannot do the work,
     /// or nobody measured it.
     pub cost: Option<NsCost>,
@@ -63,14 +64,16 @@ pub struct Answer {
     pub costs_of: String,
     /// Why these costs are to be taken with care, if they are.
     pub doubts: Vec<String>,
-    pub road: IoPath,
+    #[serde(rename = "road")]
+    pub io_path: IoPath,
     pub why: String,
     pub demand: Demand,
     /// Queues of a machine's NIC: one for each core that packets keep busy.
     pub nic_queues: u64,
     /// Machines with one to spare.
     pub machines: u64,
-    pub roads: Vec<IoPathSize>,
+    #[serde(rename = "roads")]
+    pub io_paths: Vec<IoPathSize>,
     /// Every figure with its source.
     pub lines: Vec<Line>,
     pub notes: Vec<String>,
@@ -88,26 +91,26 @@ pub struct Answer {
 /// Where the workload contradicts itself, or the costs know no I/O path for it.
 pub fn size(workload: &Workload, costs: &Costs) -> Result<Answer, Error> {
     workload.validate()?;
-    let (road, why) = choose(workload, costs)?;
-    let demand = demand(workload, costs, road)
-        .ok_or_else(|| Error::Costs(format!("no cost of {}", road.name())))?;
-    let chosen = (road, demand.machines);
-    let roads = IoPath::ALL.map(|each| row(workload, costs, each, chosen, &why)).to_vec();
+    let (io_path, why) = choose(workload, costs)?;
+    let demand = demand(workload, costs, io_path)
+        .ok_or_else(|| Error::Costs(format!("no cost of {}", io_path.name())))?;
+    let chosen = (io_path, demand.machines);
+    let io_paths = IoPath::ALL.map(|each| row(workload, costs, each, chosen, &why)).to_vec();
     let nic_queues = (per_machine(&demand).ceil() as u64).max(1);
     let machines = demand.machines + 1;
     Ok(Answer {
         schema: "ringway.size/2",
         costs_of: costs.machine.clone(),
         doubts: costs.doubts(),
-        road,
+        io_path,
         nic_queues,
         machines,
-        roads,
-        lines: lines(workload, costs, road, &demand, nic_queues),
-        notes: notes(workload, costs, road, &demand),
+        io_paths,
+        lines: lines(workload, costs, io_path, &demand, nic_queues),
+        notes: notes(workload, costs, io_path, &demand),
         rule_of_thumb: rule_of_thumb(workload.packets_in_pps() + workload.attack_pps),
         rule_from: "a bidding platform's engineer, by packets/s of 50 bytes, an attack's among them",
-        changes: changes(workload, costs, road, demand.machines),
+        changes: changes(workload, costs, io_path, demand.machines),
         why,
         demand,
         workload: workload.clone(),
@@ -127,13 +130,14 @@ pub(crate) fn choose(workload: &Workload, costs: &Costs) -> Result<(IoPath, Stri
     let cores = |demand: &Demand| demand.cores + demand.attack_cores;
     let all: Vec<(IoPath, Demand)> = IoPath::ALL
         .into_iter()
-        .filter_map(|road| Some((road, demand(workload, costs, road)?)))
+        .filter_map(|io_path| Some((io_path, demand(workload, costs, io_path)?)))
         .collect();
-    let here = |road: IoPath| costs.of(workload.work, road).is_some_and(|cost| !cost.elsewhere);
+    let here =
+        |io_path: IoPath| costs.of(workload.work, io_path).is_some_and(|cost| !cost.elsewhere);
     let each = |demand: &Demand| cores(demand) / demand.asked.anyway() as f64;
     let fits = |(_, demand): &&(IoPath, Demand)| each(demand) <= budget;
-    let first = all.iter().filter(|(road, _)| here(*road)).find(fits);
-    if let Some((road, demand)) = first.or_else(|| all.iter().find(fits)) {
+    let first = all.iter().filter(|(io_path, _)| here(*io_path)).find(fits);
+    if let Some((io_path, demand)) = first.or_else(|| all.iter().find(fits)) {
         let of = match demand.asked.anyway() {
             1 => String::new(),
             machines => format!(", {machines} of which there are anyway"),
@@ -142,11 +146,11 @@ pub(crate) fn choose(workload: &Workload, costs: &Costs) -> Result<(IoPath, Stri
             "the simplest path on which packets take no more than {budget:.1} cores of a machine{of}: {:.2}",
             each(demand)
         );
-        return Ok((*road, why));
+        return Ok((*io_path, why));
     }
     // min_by takes the first of equals: the simpler path.
     let fewest = all.iter().min_by(|(_, a), (_, b)| a.machines.cmp(&b.machines));
-    let (road, demand) =
+    let (io_path, demand) =
         fewest.ok_or_else(|| Error::Costs(format!("no path for {}", workload.work.name())))?;
     let why = match all.len() {
         1 => format!(
@@ -158,35 +162,35 @@ pub(crate) fn choose(workload: &Workload, costs: &Costs) -> Result<(IoPath, Stri
             demand.machines
         ),
     };
-    Ok((*road, why))
+    Ok((*io_path, why))
 }
 
 fn row(
     workload: &Workload,
     costs: &Costs,
-    road: IoPath,
+    io_path: IoPath,
     (chosen, machines): (IoPath, u64),
     why: &str,
 ) -> IoPathSize {
-    let demand = demand(workload, costs, road);
-    let most = costs.of(workload.work, road).map(|cost| {
+    let demand = demand(workload, costs, io_path);
+    let most = costs.of(workload.work, io_path).map(|cost| {
         f64::from(workload.machine.cores) * workload.share * workload.busy * 1e9 / cost.ns
     });
     let why = match (&demand, most) {
-        _ if road == chosen => why.to_owned(),
-        _ if costs.of(workload.work, road).is_some_and(|cost| cost.elsewhere) => {
+        _ if io_path == chosen => why.to_owned(),
+        _ if costs.of(workload.work, io_path).is_some_and(|cost| cost.elsewhere) => {
             "measured elsewhere: taken where no other is enough".to_owned()
         }
         (Some(demand), Some(_)) if demand.machines > machines => "takes more machines".to_owned(),
-        (Some(_), Some(_)) if road > chosen => {
+        (Some(_), Some(_)) if io_path > chosen => {
             format!("{} is simpler and does", chosen.name())
         }
         (Some(_), Some(_)) => "takes more of a machine than packets may have".to_owned(),
-        _ => leads_nowhere(workload.work, road).to_owned(),
+        _ => leads_nowhere(workload.work, io_path).to_owned(),
     };
     IoPathSize {
-        road,
-        cost: costs.of(workload.work, road).cloned(),
+        io_path,
+        cost: costs.of(workload.work, io_path).cloned(),
         machines: demand.as_ref().map(|demand| demand.machines + 1),
         demand,
         most_per_s: most,
@@ -194,8 +198,8 @@ fn row(
     }
 }
 
-fn leads_nowhere(work: Work, road: IoPath) -> &'static str {
-    match (work, road) {
+fn leads_nowhere(work: Work, io_path: IoPath) -> &'static str {
+    match (work, io_path) {
         (Work::Connections, IoPath::Xdp | IoPath::AfXdp | IoPath::Dpdk) => {
             "ends before TCP: connections need the kernel's stack, or one of your own"
         }
@@ -207,11 +211,11 @@ fn leads_nowhere(work: Work, road: IoPath) -> &'static str {
 fn lines(
     workload: &Workload,
     costs: &Costs,
-    road: IoPath,
+    io_path: IoPath,
     demand: &Demand,
     nic_queues: u64,
 ) -> Vec<Line> {
-    let mut lines = cores(workload, costs, road, demand);
+    let mut lines = cores(workload, costs, io_path, demand);
     lines.extend(memory(workload, costs, demand));
     lines.push(bandwidth(workload, demand));
     lines.extend(ports(workload, demand));
@@ -251,10 +255,10 @@ fn machines(workload: &Workload, demand: &Demand) -> String {
     )
 }
 
-fn cores(workload: &Workload, costs: &Costs, road: IoPath, demand: &Demand) -> Vec<Line> {
+fn cores(workload: &Workload, costs: &Costs, io_path: IoPath, demand: &Demand) -> Vec<Line> {
     let mut lines = Vec::new();
     let (unit, busy) = (Unit::Cores, workload.busy);
-    if let Some(cost) = costs.of(workload.work, road).filter(|_| demand.cores > 0.0) {
+    if let Some(cost) = costs.of(workload.work, io_path).filter(|_| demand.cores > 0.0) {
         let rate = demand::units(workload);
         let how = |ns: f64| format!("{}/s x {ns:.0} ns / {busy} busy", rounded(rate));
         let from = cost.from.clone();
@@ -268,7 +272,7 @@ fn cores(workload: &Workload, costs: &Costs, road: IoPath, demand: &Demand) -> V
         });
     }
     if let Some((at, cost)) =
-        demand::shield(workload, costs, road).filter(|_| workload.attack_pps > 0.0)
+        demand::shield(workload, costs, io_path).filter(|_| workload.attack_pps > 0.0)
     {
         let rate = rounded(workload.attack_pps);
         let how = format!("{rate}/s x {:.0} ns / {busy} busy, dropped by {}", cost.ns, at.name());
@@ -355,7 +359,7 @@ fn ports(workload: &Workload, demand: &Demand) -> Option<Line> {
     })
 }
 
-fn notes(workload: &Workload, costs: &Costs, road: IoPath, demand: &Demand) -> Vec<String> {
+fn notes(workload: &Workload, costs: &Costs, io_path: IoPath, demand: &Demand) -> Vec<String> {
     let mut notes = Vec::new();
     if demand.softirq_cores >= 0.5 {
         notes.push(format!(
@@ -365,7 +369,7 @@ fn notes(workload: &Workload, costs: &Costs, road: IoPath, demand: &Demand) -> V
         ));
     }
     if let (Some((IoPath::Xdp, shield)), Some(kernel)) =
-        (demand::shield(workload, costs, road), costs.drop.get(&IoPath::Kernel))
+        (demand::shield(workload, costs, io_path), costs.drop.get(&IoPath::Kernel))
         && workload.attack_pps > 0.0
     {
         notes.push(format!(
@@ -377,13 +381,14 @@ fn notes(workload: &Workload, costs: &Costs, road: IoPath, demand: &Demand) -> V
             workload.busy
         ));
     }
-    if road == IoPath::Dpdk && workload.attack_pps > 0.0 {
+    if io_path == IoPath::Dpdk && workload.attack_pps > 0.0 {
         notes.push(
             "DPDK has the NIC to itself, and no XDP program stands before it: the program drops the attack, reckoned as any other packet"
                 .to_owned(),
         );
     }
-    if workload.work == Work::Forward && workload.connections > 0 && road <= IoPath::TunedKernel {
+    if workload.work == Work::Forward && workload.connections > 0 && io_path <= IoPath::TunedKernel
+    {
         notes.push(
             "memory is that of Ringway's flow table; nftables' NAT has conntrack's entries instead (nf_conntrack_max), which are larger \
              and not measured here, as is its cost with many flows"
@@ -406,7 +411,7 @@ fn notes(workload: &Workload, costs: &Costs, road: IoPath, demand: &Demand) -> V
     if workload.work == Work::Connections && workload.connections / demand.machines >= 1024 {
         notes.push("a process has 1024 open files unless told otherwise: raise LimitNOFILE (nofile) and, beyond 1 048 576, fs.nr_open".to_owned());
     }
-    if road > IoPath::TunedKernel {
+    if io_path > IoPath::TunedKernel {
         notes.push("what the kernel's tools no longer see on this path, `ringway capture`, `ringway flows` and `ringway status` show".to_owned());
     }
     if demand.limit == Limit::Bandwidth && demand.machines > 1 {

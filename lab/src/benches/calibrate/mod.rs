@@ -255,8 +255,8 @@ mod tests {
         };
         let reference = Costs::reference().unwrap();
         let costs = figures.costs(reference.clone(), &Machine::with(&[]));
-        let ns = |of: &std::collections::BTreeMap<IoPath, NsCost>, road| {
-            (of[&road].ns, of[&road].softirq_ns, of[&road].spread.unwrap())
+        let ns = |of: &std::collections::BTreeMap<IoPath, NsCost>, io_path| {
+            (of[&io_path].ns, of[&io_path].softirq_ns, of[&io_path].spread.unwrap())
         };
         assert_eq!(ns(&costs.answer, IoPath::TunedKernel), (5600.0, 600.0, 0.1));
         assert_eq!(ns(&costs.answer, IoPath::Kernel), (6000.0, 600.0, 0.12));
@@ -285,8 +285,8 @@ mod tests {
 
     /// The real thing. How long it takes depends on what else the machine does.
     #[test]
-    fn roads_from_memory_on() {
-        if !ringway_testnet::root_or_skip("calibrate::roads_from_memory_on") {
+    fn paths_from_memory_on() {
+        if !ringway_testnet::root_or_skip("calibrate::paths_from_memory_on") {
             return;
         }
         let round =

@@ -293,15 +293,15 @@ fn devices_upon_others() -> Result<()> {
         let mut command = far.command("ping");
         command.args(["-q", "-i", "0.02", "-w", "60", "10.9.1.1"]);
         let _ping = far.spawn(command)?;
-        let road = |name: &str| -> Result<Value> {
+        let path_report = |name: &str| -> Result<Value> {
             let arguments = ["doctor", "--path", name, "--interval", "1.5", "-o", "json"];
             let ran = patient.inside(binary()?, &arguments)?;
             ensure!(ran.code == 0, "{ran:?}");
             ran.json()
         };
-        let answered = || Ok::<_, anyhow::Error>(road("uv")?["books"]["delivered"] != 0);
+        let answered = || Ok::<_, anyhow::Error>(path_report("uv")?["books"]["delivered"] != 0);
         wait_until("packets", SOON, || answered().unwrap_or(false))?;
-        let (upper, lower) = (road("uv")?, road("va")?);
+        let (upper, lower) = (path_report("uv")?, path_report("va")?);
         ensure!(upper["below"]["interface"] == "va", "{upper:#}");
         ensure!(
             upper["steps"][0]["step"] == "upon" && upper["steps"][0]["packets"] != 0,
