@@ -274,7 +274,8 @@ fn load_hint(source: &libbpf_rs::Error) -> &'static str {
     }
 }
 
-/// EMFILE or ENFILE, which libbpf-rs knows as other errors of the system.
+/// EMFILE or ENFILE. libbpf-rs has no kind for them and hides the number (its `source()` is none),
+/// so that only their text is left to compare.
 fn is_out_of_files(source: &libbpf_rs::Error) -> bool {
     let text = format!("{source:#}");
     [Errno::MFILE, Errno::NFILE].iter().any(|errno| {

@@ -14,7 +14,7 @@ use ringway_engine::{
     WorkerOptions, engine_on,
 };
 use ringway_measure::generate::{
-    Checker, Generator, GeneratorControl, ReceiveCounts, Traffic, live,
+    Checker, Generator, GeneratorControl, ReceiveCounts, Traffic, live_frames,
 };
 use ringway_xsk::{Chunk, UmemConfig};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -109,7 +109,7 @@ impl<'a> Run<'a> {
         let live = live_one.map(|(name, generated)| {
             let ifindex = ringway_host::interface_by_name(name)?.link.ifindex;
             let control = control.clone();
-            let run = move || live::run(&generated, ifindex, clock, &control);
+            let run = move || live_frames::run(&generated, ifindex, clock, &control);
             thread::Builder::new().name("live".into()).spawn(run).context("no thread for it")
         });
         let ports = args.port.iter().map(ToString::to_string);

@@ -2,7 +2,7 @@
 //! packets.
 
 use divan::Bencher;
-use ringway_xsk::{Batch, Pool, Umem, UmemConfig, Use, fake};
+use ringway_xsk::{Batch, Pool, Umem, UmemConfig, Use, fake_kernel};
 
 const BURST: usize = 32;
 
@@ -40,7 +40,7 @@ fn one_by_one(bencher: Bencher) {
 fn sent_and_completed(bencher: Bencher) {
     let (pool, mut batch) = (pool(), Batch::new(BURST));
     let usage = Use { fill: 64, need_wakeup: true, busy_poll: false, several_frames: false };
-    let (mut queue, mut kernel) = fake::queue(&pool, 64, 0, usage);
+    let (mut queue, mut kernel) = fake_kernel::queue(&pool, 64, 0, usage);
     bencher.bench_local(|| {
         pool.allocate_burst(&mut batch, BURST);
         for packet in batch.iter_mut() {

@@ -17,7 +17,7 @@
 //! | [`memory_map()`] | where all of it lies, in which pages, and how much is in memory |
 //! | [`ringway_ring`] | single producer, single consumer, in shared memory |
 //! | [`Umem::offer`] | a successor continues with memory, sockets and ledger |
-//! | [`fake`] | a simulated kernel, for tests without privileges |
+//! | [`fake_kernel`] | a simulated kernel, for tests without privileges |
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -110,7 +110,7 @@
 
 #![warn(missing_docs)]
 
-pub mod fake;
+pub mod fake_kernel;
 mod ledger;
 mod packet;
 mod queue;

@@ -7,7 +7,7 @@ use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt as _;
 
-use ringway_xsk::fake::{self, Arrival};
+use ringway_xsk::fake_kernel::{self, Arrival};
 use ringway_xsk::{Batch, Descriptor, Inspector, Packet, Pool, Umem, UmemConfig, UmemError, Use};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 
@@ -84,7 +84,7 @@ fn each_pool_is_had_once() {
     // ... and it has claimed them.
     let other = again(&umem);
     let (pool, mut batch) = (other.take_over_pool(0, FRAMES).unwrap(), Batch::new(8));
-    let (mut queue, mut kernel) = fake::queue(&pool, 8, 0, USE);
+    let (mut queue, mut kernel) = fake_kernel::queue(&pool, 8, 0, USE);
     assert!(pool.allocate().is_none() && pool.allocate_burst(&mut batch, 8) == 0);
     assert_eq!((queue.receive(&mut batch).unwrap(), kernel.take_fill(8)), (0, 0));
     queue.flush().unwrap();
@@ -178,7 +178,7 @@ fn frames_come_first() {
 fn nothing_is_lost_on_the_way() {
     let umem = umem();
     let pool = umem.pool().unwrap();
-    let (mut queue, _kernel) = fake::queue(&pool, 8, 0, USE);
+    let (mut queue, _kernel) = fake_kernel::queue(&pool, 8, 0, USE);
     queue.receive(&mut Batch::new(1)).unwrap();
     let [_kept, dropped] = [0; 2].map(|_| pool.allocate().unwrap().into_transfer());
     drop(dropped);
@@ -191,7 +191,7 @@ fn nothing_is_lost_on_the_way() {
     assert!(audit.balanced() && audit.found.kernel_rx == 2, "{audit}");
     // The queue that these frames are with is none of the successor's, unless it goes on with it.
     batch.clear();
-    let (fresh, mut kernel) = fake::queue(&taken, 8, 0, USE);
+    let (fresh, mut kernel) = fake_kernel::queue(&taken, 8, 0, USE);
     assert_eq!(fresh.number(), 1);
     kernel.deliver_descriptor(Descriptor { address: 0, len: 60, options: 0 });
     drop(fresh);
@@ -241,7 +241,7 @@ fn what_changes_later_stays_within_the_frames() {
         let successor = offer(&umem);
         let pool = successor.take_over_pool(0, FRAMES).unwrap();
         assert!(successor.claim());
-        let (mut queue, mut kernel) = fake::queue(&pool, 8, 0, USE);
+        let (mut queue, mut kernel) = fake_kernel::queue(&pool, 8, 0, USE);
         overwrite(&umem, word);
         let mut arrived = Batch::new(1);
         queue.receive(&mut arrived).unwrap();
@@ -289,7 +289,7 @@ fn packets_of_several_frames_stay_within_theirs() {
 #[test]
 fn a_frame_that_is_held_does_not_come_back() {
     let pool = umem().pool().unwrap();
-    let (mut queue, mut kernel) = fake::queue(&pool, 8, 0, USE);
+    let (mut queue, mut kernel) = fake_kernel::queue(&pool, 8, 0, USE);
     let mut batch = Batch::new(8);
     pool.allocate_burst(&mut batch, 3);
     batch[0].append(&[1; 60]).unwrap();

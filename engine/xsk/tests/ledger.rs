@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use ringway_xsk::fake::{self, Arrival, Fake};
+use ringway_xsk::fake_kernel::{self, Arrival, FakeKernel};
 use ringway_xsk::{Batch, Descriptor, Packet, Pool, SHORTEST, Transfer, Umem, UmemConfig, Use};
 
 const FRAMES: u32 = 24;
@@ -55,8 +55,8 @@ fn step() -> impl Strategy<Value = Step> {
 /// A program's packets, and what is known of them.
 struct World {
     pool: Pool,
-    queue: fake::Queue,
-    kernel: Fake,
+    queue: fake_kernel::Queue,
+    kernel: FakeKernel,
     held: Vec<Packet>,
     /// The contents of each.
     contents: Vec<Vec<u8>>,
@@ -68,7 +68,7 @@ struct World {
 impl World {
     fn new(before: u32) -> Self {
         let pool = pool();
-        let (queue, kernel) = fake::queue(&pool, SLOTS, 0_u32.wrapping_sub(before), USE);
+        let (queue, kernel) = fake_kernel::queue(&pool, SLOTS, 0_u32.wrapping_sub(before), USE);
         let (held, contents) = (Vec::new(), Vec::new());
         let (arriving, leaving) = (VecDeque::new(), VecDeque::new());
         Self { pool, queue, kernel, held, contents, arriving, leaving, number: 0 }
@@ -308,7 +308,7 @@ proptest! {
 #[test]
 fn a_kernel_that_goes_on_after_its_end() {
     let pool = pool();
-    let (mut queue, mut kernel) = fake::queue(&pool, SLOTS, 0, USE);
+    let (mut queue, mut kernel) = fake_kernel::queue(&pool, SLOTS, 0, USE);
     let mut batch = Batch::new(FRAMES as usize);
     queue.receive(&mut batch).unwrap();
     kernel.take_fill(6);
@@ -335,8 +335,8 @@ fn a_kernel_that_goes_on_after_its_end() {
 #[test]
 fn from_one_queue_to_another() {
     let pool = pool();
-    let (mut left, mut left_kernel) = fake::queue(&pool, SLOTS, 0, USE);
-    let (mut right, mut right_kernel) = fake::queue(&pool, SLOTS, 0, USE);
+    let (mut left, mut left_kernel) = fake_kernel::queue(&pool, SLOTS, 0, USE);
+    let (mut right, mut right_kernel) = fake_kernel::queue(&pool, SLOTS, 0, USE);
     let mut batch = Batch::new(4);
     left.receive(&mut batch).unwrap();
     assert_eq!(left_kernel.deliver(&[7; 100]), Arrival::Delivered);
@@ -359,7 +359,7 @@ fn from_one_queue_to_another() {
 #[test]
 fn packets_outlive_all_else() {
     let pool = pool();
-    let (mut queue, mut kernel) = fake::queue(&pool, SLOTS, 0, USE);
+    let (mut queue, mut kernel) = fake_kernel::queue(&pool, SLOTS, 0, USE);
     let mut batch = Batch::new(4);
     queue.receive(&mut batch).unwrap();
     kernel.deliver(&[7; 3000]);
@@ -376,7 +376,7 @@ fn packets_outlive_all_else() {
 fn what_cannot_be_sent_is_counted() {
     let (pool, other) = (pool(), pool());
     let only_single = Use { several_frames: false, ..USE };
-    let (mut queue, mut kernel) = fake::queue(&pool, SLOTS, 0, only_single);
+    let (mut queue, mut kernel) = fake_kernel::queue(&pool, SLOTS, 0, only_single);
     let mut batch = Batch::new(9);
     other.allocate_burst(&mut batch, 1);
     batch[0].append(&[1; 60]).unwrap();
@@ -398,7 +398,7 @@ fn what_cannot_be_sent_is_counted() {
 #[test]
 fn packets_that_are_broken() {
     let pool = pool();
-    let (mut queue, mut kernel) = fake::queue(&pool, 32, 0, Use { fill: 22, ..USE });
+    let (mut queue, mut kernel) = fake_kernel::queue(&pool, 32, 0, Use { fill: 22, ..USE });
     let mut batch = Batch::new(32);
     queue.receive(&mut batch).unwrap();
     kernel.take_fill(22);
@@ -427,7 +427,7 @@ fn packets_that_are_broken() {
 #[test]
 fn full_and_starved() {
     let pool = pool();
-    let (mut queue, mut kernel) = fake::queue(&pool, SLOTS, u32::MAX - 3, USE);
+    let (mut queue, mut kernel) = fake_kernel::queue(&pool, SLOTS, u32::MAX - 3, USE);
     let mut batch = Batch::new(FRAMES as usize);
     pool.allocate_burst(&mut batch, FRAMES as usize);
     batch.iter_mut().for_each(|packet| packet.append(&[0; 60]).unwrap());
@@ -456,7 +456,8 @@ fn woken_only_where_it_asks() {
         pool.allocate_burst(batch, 1);
         batch[0].append(&[0; 60]).unwrap();
     };
-    let (mut queue, mut kernel) = fake::queue(&pool, SLOTS, 0, Use { need_wakeup: true, ..USE });
+    let (mut queue, mut kernel) =
+        fake_kernel::queue(&pool, SLOTS, 0, Use { need_wakeup: true, ..USE });
     fill(&mut batch);
     queue.send(&mut batch).unwrap();
     queue.receive(&mut batch).unwrap();
@@ -477,7 +478,7 @@ fn woken_only_where_it_asks() {
     assert!(error.contains("ip link set"), "{error}");
     assert!(batch.is_empty(), "it is in TX");
 
-    let (mut queue, kernel) = fake::queue(&pool, SLOTS, 0, Use { busy_poll: true, ..USE });
+    let (mut queue, kernel) = fake_kernel::queue(&pool, SLOTS, 0, Use { busy_poll: true, ..USE });
     fill(&mut batch);
     queue.send(&mut batch).unwrap();
     queue.receive(&mut batch).unwrap();

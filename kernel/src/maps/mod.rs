@@ -1,7 +1,7 @@
 //! The packet path's maps by name, and typed access to their entries.
 
-pub(crate) mod mapped;
 pub(crate) mod shape;
+pub(crate) mod table_view;
 
 use std::collections::BTreeMap;
 use std::marker::PhantomData;

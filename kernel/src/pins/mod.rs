@@ -11,7 +11,7 @@
 //! bpffs refuses dots in names (kernel/bpf/inode.c, bpf_lookup), so `.` and `%` are written as
 //! `%2e` and `%25`.
 
-pub(crate) mod covered;
+pub(crate) mod overmount;
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -38,7 +38,7 @@ impl Pins {
     /// The pins of `node` under `bpffs`. Fails on a name that cannot be a file name.
     pub fn new(bpffs: impl Into<PathBuf>, node: &str) -> Result<Self> {
         check_name(node)?;
-        Ok(Self { nodes: covered::reach(&bpffs.into()), node: node.to_owned() })
+        Ok(Self { nodes: overmount::reach(&bpffs.into()), node: node.to_owned() })
     }
 
     pub fn node(&self) -> &str {
@@ -252,7 +252,7 @@ pub(crate) fn pin_error(action: &'static str, path: &Path) -> impl FnOnce(io::Er
 
 /// What is reached through an open directory, by the name that this has.
 pub(crate) fn named(path: &Path) -> PathBuf {
-    if let Some(name) = covered::named(path) {
+    if let Some(name) = overmount::named(path) {
         return name;
     }
     let of_fd = path.strip_prefix("/proc/self/fd").ok().and_then(|rest| {

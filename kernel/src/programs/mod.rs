@@ -4,7 +4,7 @@ pub mod capture;
 pub(crate) mod decap;
 pub(crate) mod drop_reasons;
 pub(crate) mod explain;
-pub(crate) mod on_pass;
+pub(crate) mod pass_program;
 pub(crate) mod pinned_link;
 pub(crate) mod probe;
 pub(crate) mod redirect_errors;

@@ -8,7 +8,7 @@ use libbpf_rs::MapCore;
 use ringway_abi::raw::{RW_BUCKET_FLOWS, RW_CONFIRMED, RW_FLOW_TIMEOUTS, rw_flow, rw_flow_bucket};
 use ringway_abi::{FlowKey, FlowState, FromBytes, IntoBytes, addr_from_words};
 
-use crate::maps::mapped::Mapped;
+use crate::maps::table_view::TableView;
 use crate::{Result, View, now_seconds};
 
 /// 64-bit words of a bucket: the ports that clients talk to, then the records.
@@ -48,7 +48,7 @@ pub enum Place {
 
 /// The flow table, mapped. Flows come and go while it is read; each is seen whole or not at all.
 pub struct NatFlows {
-    table: Mapped,
+    table: TableView,
     life: Life,
 }
 
@@ -194,7 +194,7 @@ pub fn is_udp(state: FlowState) -> bool {
 impl View {
     /// The flow table, to be read where it lies.
     pub fn nat_flows(&self) -> Result<NatFlows> {
-        let table = Mapped::of(&self.maps().flows, "map the flow table")?;
+        let table = TableView::of(&self.maps().flows, "map the flow table")?;
         let life = Life { timeout: self.settings()?.timeout, now: now_seconds() };
         Ok(NatFlows { table, life })
     }

@@ -9,7 +9,7 @@ use ringway_plan::{Planner, Records};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::maps::Maps;
-use crate::maps::mapped::Mapped;
+use crate::maps::table_view::TableView;
 use crate::{Result, View};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -86,11 +86,11 @@ fn timeout(settings: &rw_settings, flow: &TrackedFlow) -> u32 {
 }
 
 /// The table in this process's memory.
-struct Table(Mapped);
+struct Table(TableView);
 
 impl Table {
     fn of(maps: &Maps) -> Result<Self> {
-        Mapped::of(&maps.tracked, "map tracked flows").map(Table)
+        TableView::of(&maps.tracked, "map tracked flows").map(Table)
     }
 
     /// Every record as it is at some moment; the packet path writes them meanwhile. One that

@@ -1,12 +1,12 @@
 //! Packets that are made to be counted: what they are ([`Recipe`]), when they are sent ([`Pace`]),
 //! and what its receiver makes of their stamps ([`ReceiveCounts`]).
 //!
-//! Two apps of the engine send and receive them: [`Generator`] and [`Checker`]. [`live`] sends them
-//! from within the kernel instead.
+//! Two apps of the engine send and receive them: [`Generator`] and [`Checker`].
+//! [`live_frames`] sends them from within the kernel instead.
 
 mod addresses;
 mod generator;
-pub mod live;
+pub mod live_frames;
 mod pace;
 mod receive_counts;
 mod recipe;

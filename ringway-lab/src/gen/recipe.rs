@@ -10,7 +10,7 @@ use ringway_engine::{Port as _, PortSpec};
 use ringway_host::netlink::{addresses, neighbours, routes};
 use ringway_host::{Fix, Interface, who_has};
 use ringway_measure::generate::{
-    Addresses, Flows, Recipe, SIZES, Template, Traffic, Transport, live,
+    Addresses, Flows, Recipe, SIZES, Template, Traffic, Transport, live_frames,
 };
 use ringway_terminal::error::Error;
 use ringway_wire::Mac;
@@ -89,14 +89,14 @@ fn check_live(name: &str, templates: &[Template]) -> anyhow::Result<()> {
         let remedy = "give one --size, or take another --port";
         return Err(wrong(format!("xdp:{name} sends frames of one size alone"), remedy));
     }
-    match templates.iter().any(|template| template.frame().len() > live::LONGEST) {
+    match templates.iter().any(|template| template.frame().len() > live_frames::LONGEST) {
         true => Err(too_long(name)),
         false => Ok(()),
     }
 }
 
 fn too_long(name: &str) -> anyhow::Error {
-    let remedy = format!("ask for {} bytes or less", live::LONGEST);
+    let remedy = format!("ask for {} bytes or less", live_frames::LONGEST);
     wrong(format!("xdp:{name} sends no frames that long"), remedy)
 }
 
@@ -137,7 +137,9 @@ fn recipe(packets: &PacketArgs, port: &GenPort) -> anyhow::Result<Recipe> {
     }
     // Here, since other ports send longer ones, and would be told so.
     match port {
-        GenPort::Live(name) if recipe.sizes.iter().any(|len| usize::from(*len) > live::LONGEST) => {
+        GenPort::Live(name)
+            if recipe.sizes.iter().any(|len| usize::from(*len) > live_frames::LONGEST) =>
+        {
             Err(too_long(name))
         }
         _ => Ok(recipe),

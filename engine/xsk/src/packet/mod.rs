@@ -28,13 +28,13 @@ pub const MAX_FRAMES: usize = 17;
 /// ```
 /// nor sent twice, nor used after it was sent,
 /// ```compile_fail,E0382
-/// # fn twice(socket: &mut ringway_xsk::fake::Queue, packet: ringway_xsk::Packet) -> Result<(), ringway_xsk::Error> {
+/// # fn twice(socket: &mut ringway_xsk::fake_kernel::Queue, packet: ringway_xsk::Packet) -> Result<(), ringway_xsk::Error> {
 /// socket.send_one(packet)?;
 /// socket.send_one(packet)?;
 /// # Ok(()) }
 /// ```
 /// ```compile_fail,E0505
-/// # fn after(socket: &mut ringway_xsk::fake::Queue, mut packet: ringway_xsk::Packet) -> Result<(), ringway_xsk::Error> {
+/// # fn after(socket: &mut ringway_xsk::fake_kernel::Queue, mut packet: ringway_xsk::Packet) -> Result<(), ringway_xsk::Error> {
 /// let data = packet.data_mut();
 /// socket.send_one(packet)?;
 /// data[0] = 1;

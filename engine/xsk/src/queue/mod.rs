@@ -6,8 +6,9 @@
 //!     COMPLETION <-- kernel <--- TX            frames that were sent; packets
 //! ```
 //! System calls are only made through [`Kernel`], so that all code here is tested against a
-//! simulated kernel ([`crate::fake`]). An address from RX or COMPLETION is accepted only if this
-//! queue gave that frame to the kernel for that purpose. Any other address is counted and ignored.
+//! simulated kernel ([`crate::fake_kernel`]). An address from RX or COMPLETION is accepted only if
+//! this queue gave that frame to the kernel for that purpose. Any other address is counted and
+//! ignored.
 
 pub(crate) mod queue_frames;
 

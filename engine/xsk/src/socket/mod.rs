@@ -4,7 +4,7 @@
 //! ([`Socket::open_on`]): registering memory, making rings and binding require no capability.
 //! Memory beyond RLIMIT_MEMLOCK requires CAP_IPC_LOCK, busy polling CAP_NET_ADMIN.
 
-pub(crate) mod mapped;
+pub(crate) mod ring_mapping;
 pub(crate) mod setup;
 
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
@@ -127,12 +127,12 @@ pub struct Handle {
     /// For messages: "eth0, queue 3".
     on: String,
     granted: Granted,
-    places: mapped::Places,
+    places: ring_mapping::Places,
 }
 
 impl Handle {
     /// The address range of each ring, with its name.
-    pub(crate) fn rings(&self) -> &mapped::Places {
+    pub(crate) fn rings(&self) -> &ring_mapping::Places {
         &self.places
     }
 }
@@ -232,11 +232,12 @@ impl Socket {
             let on = &on;
             move |e| SetupError::new(step, on, e)
         };
-        mapped::make(fd.as_fd(), config).map_err(failed(Step::Ring))?;
+        ring_mapping::make(fd.as_fd(), config).map_err(failed(Step::Ring))?;
         // Before it is bound: afterwards it takes Linux 6.4 (xsk_mmap, net/xdp/xsk.c).
         // SAFETY: they have just been made, in these sizes, which works once for a socket; only
         // `Socket::take_over` maps them again, and says what that takes.
-        let (rings, places) = unsafe { mapped::rings(&fd, config) }.map_err(failed(Step::Ring))?;
+        let (rings, places) =
+            unsafe { ring_mapping::rings(&fd, config) }.map_err(failed(Step::Ring))?;
         let usage = Use {
             fill: config.fill,
             need_wakeup: config.need_wakeup,
@@ -305,7 +306,7 @@ impl Socket {
         let config = SocketConfig { fill, completion, rx, tx, ..SocketConfig::default() };
         let fd = Arc::new(fd);
         // SAFETY: the caller's.
-        let rings = unsafe { mapped::rings(&fd, &config) };
+        let rings = unsafe { ring_mapping::rings(&fd, &config) };
         let (rings, places) = rings.map_err(|e| SetupError::new(Step::Ring, &on, e))?;
         pool.umem().shared_with(&fd, left.granted.several_frames);
         let handle = Handle { fd, on: on.clone(), granted: left.granted.clone(), places };

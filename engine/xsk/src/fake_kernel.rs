@@ -47,7 +47,7 @@ impl Kernel for Wakes {
 }
 
 /// The kernel's sides of one queue.
-pub struct Fake {
+pub struct FakeKernel {
     frames: Frames,
     fill: Consumer<u64>,
     completion: Producer<u64>,
@@ -76,7 +76,7 @@ pub enum Arrival {
 ///
 /// # Panics
 /// Where `slots` is no power of two, or 64 queues of the pool are open.
-pub fn queue(pool: &Pool, slots: u32, first: u32, usage: Use) -> (Queue, Fake) {
+pub fn queue(pool: &Pool, slots: u32, first: u32, usage: Use) -> (Queue, FakeKernel) {
     let (fill, kernel_fill) = in_memory_from(slots, first);
     let (kernel_completion, completion) = in_memory_from(slots, first);
     let (kernel_rx, rx) = in_memory_from(slots, first);
@@ -84,7 +84,7 @@ pub fn queue(pool: &Pool, slots: u32, first: u32, usage: Use) -> (Queue, Fake) {
     let wakes = Wakes::default();
     let rings = Rings { fill, completion, rx, tx };
     let queue = Queue::new(pool, rings, wakes.clone(), usage).unwrap_or_else(|e| panic!("{e}"));
-    let fake = Fake {
+    let fake = FakeKernel {
         frames: Frames { pool: pool.clone(), queue: queue.number() },
         fill: kernel_fill,
         completion: kernel_completion,
@@ -97,7 +97,7 @@ pub fn queue(pool: &Pool, slots: u32, first: u32, usage: Use) -> (Queue, Fake) {
     (queue, fake)
 }
 
-impl Fake {
+impl FakeKernel {
     /// Takes up to `count` frames out of FILL. How many.
     pub fn take_fill(&mut self, count: u32) -> usize {
         let Ok(filled) = self.fill.peek(count) else { return 0 };

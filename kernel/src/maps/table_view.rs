@@ -15,12 +15,12 @@ use crate::{Error, Result};
 const READS: usize = 8;
 
 /// An array whose map has BPF_F_MMAPABLE, as 64-bit words.
-pub(crate) struct Mapped {
+pub(crate) struct TableView {
     base: NonNull<AtomicU64>,
     words: usize,
 }
 
-impl Mapped {
+impl TableView {
     /// Maps all of an array, whose elements are a multiple of 8 bytes.
     pub(crate) fn of<V>(map: &Map<u32, V>, what: &'static str) -> Result<Self> {
         let bytes = map.max_entries() as usize * size_of::<V>();
@@ -65,9 +65,9 @@ impl Mapped {
     }
 }
 
-impl Drop for Mapped {
+impl Drop for TableView {
     fn drop(&mut self) {
-        // SAFETY: the mapping of `Mapped::of`, to which no reference is left.
+        // SAFETY: the mapping of `TableView::of`, to which no reference is left.
         let _ = unsafe { munmap(self.base.as_ptr().cast(), self.words * size_of::<u64>()) };
     }
 }
