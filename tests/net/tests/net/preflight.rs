@@ -99,7 +99,7 @@ fn a_backend_that_answers_for_the_service_address() -> Result<()> {
     let text = site.configuration(&site.service("web", WEB, "forward = \"dsr-l2\"\n"));
     let checked = Checked::new(ns, &text)?;
     let fix = checked.fix("arp-quiet", "web", "fail")?;
-    let command = fix.strip_prefix("on the backend: ").and_then(|fix| fix.split(", with").next());
+    let command = fix.strip_prefix("on the backend: ").and_then(|fix| fix.split("; with").next());
     type_in(backend, command.with_context(|| fix.clone())?)?;
     checked.is_ok("arp-quiet", "web")
 }
