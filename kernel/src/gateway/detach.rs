@@ -9,7 +9,7 @@ use ringway_abi::Slot;
 use crate::gateway::open;
 use crate::link::open_link;
 use crate::load::log;
-use crate::maps::{self, Map, Maps};
+use crate::maps::{self, Map, MapName};
 use crate::pins::{Pins, pin_error};
 use crate::programs::capture;
 use crate::{Error, Result};
@@ -97,10 +97,10 @@ fn note_losses(pins: &Pins, detached: &mut Detached) -> Result<()> {
 
 /// Remembers what should be gone afterwards. A map that cannot be opened is only not checked.
 fn note_maps(pins: &Pins, detached: &mut Detached) {
-    for name in Maps::NAMES {
-        let Ok(Some(map)) = maps::open_pinned(&pins.map(name)) else { continue };
+    for name in MapName::ALL {
+        let Ok(Some(map)) = maps::open_pinned(&pins.map(name.name())) else { continue };
         detached.maps.extend(map.info().map(|info| info.info.id));
-        if *name == "slots" {
+        if *name == MapName::slots {
             let slots = Map::<u32, u32>::from(map);
             let programs = [Slot::Balance, Slot::Icmp].map(|slot| slots.find(&(slot as u32)));
             detached.programs.extend(programs.into_iter().flatten().flatten());

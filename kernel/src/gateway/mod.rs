@@ -340,7 +340,7 @@ impl Gateway {
 
     /// A map by its name in bpf, for tests that look inside or age what is in it.
     pub fn map(&self, name: &str) -> Option<BorrowedFd<'_>> {
-        self.maps.all().find(|(known, _)| *known == name).map(|(_, map)| map.as_fd())
+        self.maps.all().find(|(known, _)| known.name() == name).map(|(_, map)| map.as_fd())
     }
 
     /// Says that the daemon is alive: `status` tells how long ago this was. Once a second.

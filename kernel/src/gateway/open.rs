@@ -12,7 +12,7 @@ use ringway_host::netlink::links;
 
 use crate::link::{OnInterface, info_of, open_link};
 use crate::load::{FlowSizes, Programs, load_gateway};
-use crate::maps::{self, Map, Maps, map_error};
+use crate::maps::{self, Map, MapName, Maps, map_error};
 use crate::pins::{DEFAULT_BPFFS, Pins};
 use crate::{Error, Result};
 
@@ -117,7 +117,7 @@ pub(crate) fn hold(pins: &Pins) -> Result<OwnedFd> {
 
 /// The process that wrote the last heartbeat, 0 when unknown.
 pub(crate) fn daemon_pid(pins: &Pins) -> u64 {
-    let daemon = maps::open_pinned(&pins.map("daemon")).ok().flatten();
+    let daemon = maps::open_pinned(&pins.map(MapName::daemon.name())).ok().flatten();
     let read = |map| Map::<u32, rw_daemon>::from(map).get(0).ok();
     daemon.and_then(read).map_or(0, |daemon| daemon.pid)
 }
@@ -138,8 +138,8 @@ pub(crate) fn create(
     opened.unfinished_removed = pins.clear()?;
     let (programs, maps) = unpinned(sizes)?;
     let mut settings_last: Vec<_> = maps.all().collect();
-    settings_last.sort_by_key(|(name, _)| *name == "settings");
-    settings_last.into_iter().try_for_each(|(name, map)| maps::pin(map, &pins.map(name)))?;
+    settings_last.sort_by_key(|(name, _)| *name == MapName::settings);
+    settings_last.into_iter().try_for_each(|(name, map)| maps::pin(map, &pins.map(name.name())))?;
     Ok((programs, maps))
 }
 
@@ -161,8 +161,11 @@ pub(crate) fn take_over(
         }
     }
     let (programs, maps) = load_gateway(sizes, Some(pins))?;
-    for (name, map) in maps.all().filter(|(name, _)| !pins.map(name).exists()) {
-        maps::pin(map, &pins.map(name))?;
+    for (name, map) in maps.all() {
+        let path = pins.map(name.name());
+        if !path.exists() {
+            maps::pin(map, &path)?;
+        }
     }
     let have = maps.flows.max_entries();
     let flow_buckets = (have != sizes.flow_buckets).then_some((have, sizes.flow_buckets));
@@ -172,7 +175,8 @@ pub(crate) fn take_over(
 }
 
 fn read_settings(pins: &Pins) -> Result<rw_settings> {
-    let map = maps::open_pinned(&pins.map("settings"))?.ok_or_else(|| pins.not_loaded())?;
+    let map =
+        maps::open_pinned(&pins.map(MapName::settings.name()))?.ok_or_else(|| pins.not_loaded())?;
     check_layout(pins.node(), &map)?;
     Map::from(map).get(0)
 }

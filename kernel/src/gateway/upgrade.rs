@@ -11,7 +11,7 @@ use ringway_abi::raw::RW_LAYOUT;
 use crate::gateway::open::{GatewayOptions, Orphan, find_orphan, layout_of};
 use crate::load::{self, log};
 use crate::maps::shape::{Shape, shape_of};
-use crate::maps::{self, Maps};
+use crate::maps::{self, MapName, Maps};
 use crate::pins::{Pins, is_a};
 use crate::{Error, Result, requirements};
 
@@ -163,7 +163,7 @@ pub fn upgrade(options: &GatewayOptions) -> Result<Upgrade> {
         None => {
             found.refused = Some(format!(
                 "{} is not the settings of a Ringway node: these pins are somebody else's",
-                pins.map("settings").display()
+                pins.map(MapName::settings.name()).display()
             ));
         }
         Some(layout) => found.tables = compare(layout, &pinned, &load::shapes(options.sizes())?),
@@ -198,7 +198,9 @@ fn pinned(pins: &Pins) -> Result<BTreeMap<String, Pinned>> {
 
 /// The first word of the settings; `None` where there is none.
 fn layout(pins: &Pins) -> Result<Option<u32>> {
-    let Some(map) = maps::open_pinned(&pins.map("settings"))? else { return Ok(None) };
+    let Some(map) = maps::open_pinned(&pins.map(MapName::settings.name()))? else {
+        return Ok(None);
+    };
     // What a start that was cut short would have left has none yet.
     Ok(layout_of(&map).ok().filter(|layout| *layout != 0))
 }

@@ -43,7 +43,7 @@ impl WhenFull {
     }
 }
 
-/// A map's name, what it is for, and what happens when it is full.
+/// The name of a program's own map, what it is for, and what happens when it is full.
 pub(crate) type MapText = (&'static str, &'static str, WhenFull);
 
 /// A map with the types of its keys and values. [`map!`] checks them where the map is one of an
@@ -83,9 +83,25 @@ macro_rules! maps {
             $(#[doc = $purpose] pub(crate) $name: Map<$key, $value>,)*
         }
 
-        impl Maps {
-            pub(crate) const NAMES: &[&str] = &[$(stringify!($name)),*];
+        /// A map, by the name that bpf and its pin have.
+        #[allow(non_camel_case_types)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub(crate) enum MapName { $($name),* }
 
+        impl MapName {
+            pub(crate) const ALL: &[MapName] = &[$(MapName::$name),*];
+
+            pub(crate) fn name(self) -> &'static str {
+                match self { $(MapName::$name => stringify!($name)),* }
+            }
+
+            /// What the map is for, and what happens when it is full.
+            pub(crate) fn text(self) -> (&'static str, WhenFull) {
+                match self { $(MapName::$name => ($purpose, $full)),* }
+            }
+        }
+
+        impl Maps {
             /// From what a start makes a map's contents anew, and what of them stays; `None`: they
             /// go on as they are.
             pub(crate) fn rebuilt(name: &str) -> Option<&'static str> {
@@ -95,10 +111,6 @@ macro_rules! maps {
                 }
             }
 
-            /// Name, what it is for, and what happens when it is full.
-            pub(crate) const TEXTS: &[MapText] =
-                &[$((stringify!($name), $purpose, $full)),*];
-
             /// Those of a gateway that was loaded.
             pub(crate) fn of(loaded: &GatewayMaps<'_>) -> Result<Self> {
                 Ok(Self { $($name: map!(gateway, loaded, $name $([$maps])?)?,)* })
@@ -106,12 +118,12 @@ macro_rules! maps {
 
             /// Opens the pinned maps for reading only.
             pub(crate) fn open_read_only(pins: &Pins) -> Result<Self> {
-                Ok(Self { $($name: open_read_only(pins, stringify!($name))?.into(),)* })
+                Ok(Self { $($name: open_read_only(pins, MapName::$name)?.into(),)* })
             }
 
-            /// All maps, in the order of [`Maps::NAMES`].
-            pub(crate) fn all(&self) -> impl Iterator<Item = (&'static str, &MapHandle)> {
-                [$((stringify!($name), &*self.$name)),*].into_iter()
+            /// All maps, in the order of [`MapName::ALL`].
+            pub(crate) fn all(&self) -> impl Iterator<Item = (MapName, &MapHandle)> {
+                [$((MapName::$name, &*self.$name)),*].into_iter()
             }
 
             /// Puts them in the place of those that a gateway would create, but for some of them.
@@ -301,12 +313,12 @@ pub(crate) const PRIVATE: &[MapText] = &[
 /// Entries that go into one system call.
 const BATCH: usize = 4096;
 
-fn open_read_only(pins: &Pins, name: &str) -> Result<MapHandle> {
+fn open_read_only(pins: &Pins, map: MapName) -> Result<MapHandle> {
     // One that is read where it lies: mm/mmap.c makes a shared mapping of a file that is
     // open for reading only a private one, which BPF maps refuse.
-    let flags = if matches!(name, "tracked" | "flows") { 0 } else { BPF_F_RDONLY };
-    MapHandle::from_pinned_path_with_file_flags(pins.map(name), flags)
-        .map_err(map_error("open", name))
+    let flags = if matches!(map, MapName::tracked | MapName::flows) { 0 } else { BPF_F_RDONLY };
+    MapHandle::from_pinned_path_with_file_flags(pins.map(map.name()), flags)
+        .map_err(map_error("open", map.name()))
 }
 
 pub(crate) fn map_error(action: &'static str, map: &str) -> impl FnOnce(libbpf_rs::Error) -> Error {

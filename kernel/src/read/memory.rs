@@ -10,7 +10,7 @@ use ringway_abi::raw::{RW_CAPTURES, RW_INDEX_ENTRIES};
 use ringway_abi::{Slot, track_capacity};
 
 use crate::link::{info_of, open_link};
-use crate::maps::{Map, Maps, PRIVATE, WhenFull};
+use crate::maps::{Map, MapName, PRIVATE, WhenFull};
 use crate::tables::rows::Rows;
 use crate::{Result, View};
 
@@ -54,16 +54,17 @@ impl View {
         let rows = Rows::read(self.maps())?;
         let rings = rows.rings.keys().copied().collect();
         let mut all = Vec::new();
-        for ((name, map), (_, purpose, when_full)) in self.maps().all().zip(Maps::TEXTS) {
+        for (name, map) in self.maps().all() {
+            let (purpose, when_full) = name.text();
             let inner = match name {
-                "rings" => self.rings_inside(&rings)?,
-                "pairs" => self.pairs_inside(&rings)?,
+                MapName::rings => self.rings_inside(&rings)?,
+                MapName::pairs => self.pairs_inside(&rings)?,
                 _ => Inside::default(),
             };
             all.push(MapMemory {
-                name: name.to_owned(),
+                name: name.name().to_owned(),
                 purpose,
-                when_full: *when_full,
+                when_full,
                 pinned: true,
                 max_entries: self.room(name, map)?,
                 used_entries: self.used(name, map, &rows)?.or(inner.maps),
@@ -105,7 +106,7 @@ impl View {
     }
 
     fn private_maps(&self) -> Result<Vec<MapMemory>> {
-        let id = |(_, map): (&str, &MapHandle)| map.info().ok().map(|info| info.info.id);
+        let id = |(_, map): (MapName, &MapHandle)| map.info().ok().map(|info| info.info.id);
         let pinned: BTreeSet<u32> = self.maps().all().filter_map(id).collect();
         let ids = self.programs()?.into_iter().flat_map(|program| program.maps);
         let ids: BTreeSet<u32> = ids.filter(|id| !pinned.contains(id)).collect();
@@ -128,37 +129,37 @@ impl View {
 
     /// How much there is room for. An entry of the flow tables' maps is a bucket of several flows,
     /// and it is flows that are counted.
-    fn room(&self, name: &str, map: &MapHandle) -> Result<u64> {
+    fn room(&self, name: MapName, map: &MapHandle) -> Result<u64> {
         let entries = u64::from(map.max_entries());
         Ok(match name {
-            "flows" => self.nat_flows()?.capacity(),
-            "flow_index" => entries * u64::from(RW_INDEX_ENTRIES),
-            "tracked" => track_capacity(map.max_entries()),
+            MapName::flows => self.nat_flows()?.capacity(),
+            MapName::flow_index => entries * u64::from(RW_INDEX_ENTRIES),
+            MapName::tracked => track_capacity(map.max_entries()),
             _ => entries,
         })
     }
 
     /// How many entries are in use, where that costs little to know.
-    fn used(&self, name: &str, map: &MapHandle, rows: &Rows) -> Result<Option<u64>> {
+    fn used(&self, name: MapName, map: &MapHandle, rows: &Rows) -> Result<Option<u64>> {
         let count = |number: usize| Some(number as u64);
         Ok(match name {
-            "settings" | "daemon" => Some(1),
-            "ifaces" | "devices" | "ledger" => {
+            MapName::settings | MapName::daemon => Some(1),
+            MapName::ifaces | MapName::devices | MapName::ledger => {
                 let mut used = 0;
                 self.maps().ifaces.for_each(|_, iface| {
                     used += u64::from(iface.ifindex != 0);
                 })?;
                 Some(used)
             }
-            "service_info" | "labels" => count(rows.info.len()),
-            "backends" | "traffic" => {
+            MapName::service_info | MapName::labels => count(rows.info.len()),
+            MapName::backends | MapName::traffic => {
                 let live = |row: &&(u32, _)| !crate::tables::rows::is_vacant(&row.1);
                 count(rows.backends.iter().filter(live).count())
             }
-            "nat_addrs" => count(rows.nat.len()),
+            MapName::nat_addrs => count(rows.nat.len()),
             // Each takes 8 bytes of a cache line in the index as well.
-            "flows" | "flow_index" => Some(self.flows()?.total()),
-            "tracked" => {
+            MapName::flows | MapName::flow_index => Some(self.flows()?.total()),
+            MapName::tracked => {
                 let counts = self.tracked_counts()?;
                 Some(counts.promoted + counts.on_probation)
             }
@@ -242,14 +243,16 @@ mod tests {
             for map in open.maps() {
                 let name = map.name().to_string_lossy().into_owned();
                 let template = name.ends_with("_template");
-                let pinned = Maps::TEXTS.iter().any(|(known, ..)| *known == name);
+                let pinned = MapName::ALL.iter().any(|known| known.name() == name);
                 assert!(pinned || template || private_text(&name).is_some(), "{object}: {name}");
             }
         }
-        for (name, purpose, full) in Maps::TEXTS.iter().chain(PRIVATE) {
-            assert!(!purpose.is_empty() && !full.text().is_empty(), "{name}");
+        let pinned = MapName::ALL.iter().map(|map| map.text());
+        for (purpose, full) in
+            pinned.chain(PRIVATE.iter().map(|(_, purpose, full)| (*purpose, *full)))
+        {
+            assert!(!purpose.is_empty() && !full.text().is_empty(), "{purpose}");
         }
-        assert_eq!(Maps::TEXTS.len(), Maps::NAMES.len());
         assert_eq!(private_text("sockets"), None);
         assert_eq!(
             (section_name("292b68_2.rodata"), section_name("icmp_rooms")),

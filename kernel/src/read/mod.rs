@@ -21,7 +21,7 @@ use crate::Result;
 use crate::gateway::open;
 use crate::link::{OnInterface, info_of, open_link};
 use crate::load::log;
-use crate::maps::{self, Maps};
+use crate::maps::{self, MapName, Maps};
 use crate::pins::Pins;
 use crate::tables::rows::{Rows, backend_row, forward_from, is_vacant, label_text, service_key_of};
 
@@ -113,7 +113,7 @@ impl View {
         if !pins.exist()? {
             return Err(pins.not_loaded());
         }
-        let settings = maps::open_pinned(&pins.map("settings"))?;
+        let settings = maps::open_pinned(&pins.map(MapName::settings.name()))?;
         if let Some(settings) = settings {
             open::check_layout(node, &settings)?;
         }

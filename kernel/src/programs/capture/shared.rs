@@ -16,7 +16,7 @@ use ringway_filter::{Instruction, Surroundings};
 
 use super::place::Place;
 use crate::load;
-use crate::maps::{self, Map, Maps, map, map_error};
+use crate::maps::{self, Map, MapName, Maps, map, map_error};
 use crate::objects::capture::{self, CaptureMaps, CaptureProgs, CaptureSkelBuilder};
 use crate::pins::{Pins, pin_error};
 use crate::tables::rings::grace;
@@ -77,7 +77,7 @@ shared! {
 }
 
 fn live_slots(pins: &Pins) -> Result<Map<u32, u32>> {
-    let slots = maps::open_pinned(&pins.map("slots"))?;
+    let slots = maps::open_pinned(&pins.map(MapName::slots.name()))?;
     slots.map(Map::from).ok_or_else(|| pins.not_loaded())
 }
 
