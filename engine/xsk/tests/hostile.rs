@@ -127,9 +127,9 @@ fn a_damaged_ledger_is_refused() {
     let broken: [Broken; 5] = [
         ("frame 3 is still in a packet", |umem| overwrite_record(umem, 3, record(3, 0, 0))),
         ("frame 0 is with queue 64", |umem| overwrite_record(umem, 0, record(2, 0, 64))),
-        ("7 by the records", |umem| overwrite_record(umem, 7, record(1, 1, 0))),
-        ("7 by the records", |umem| overwrite_record(umem, 5, u64::MAX)),
-        ("9 by the counters", |umem| {
+        ("its records show 7", |umem| overwrite_record(umem, 7, record(1, 1, 0))),
+        ("its records show 7", |umem| overwrite_record(umem, 5, u64::MAX)),
+        ("its counters 9", |umem| {
             // One that the ledger does not know of.
             let mut bytes = bytes(umem);
             let given = u64::from(FRAMES).to_ne_bytes();
@@ -149,7 +149,7 @@ fn a_damaged_ledger_is_refused() {
     }
     let umem = umem();
     drop(umem.pool());
-    assert!(refusal(offer(&umem).take_over_pool(0, FRAMES + 1)).contains("9 frames are said"));
+    assert!(refusal(offer(&umem).take_over_pool(0, FRAMES + 1)).contains("reports 9 free frames"));
     // A packet that its predecessor still has is nobody's later.
     let pool = again_held();
     let said = refusal(offer(pool.0.umem()).take_over_pool(0, FRAMES - 1));
