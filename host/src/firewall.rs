@@ -282,17 +282,21 @@ fn iptables_rules(text: &str, family: &str) -> Vec<Rule> {
 
 /// The arguments of a rule. iptables-save quotes those that need it, with `"` and `\`.
 fn unquoted(line: &str) -> Vec<String> {
-    let (mut words, mut word, mut quoted) = (Vec::new(), String::new(), false);
-    let mut chars = line.trim_end().chars();
+    let (mut words, mut word, mut quoted) = (Vec::new(), None::<String>, false);
+    let mut chars = line.chars();
     while let Some(c) = chars.next() {
+        if c == ' ' && !quoted {
+            words.extend(word.take());
+            continue;
+        }
+        let word = word.get_or_insert_default();
         match c {
             '"' => quoted = !quoted,
-            ' ' if !quoted => words.push(std::mem::take(&mut word)),
             '\\' if quoted => word.extend(chars.next()),
             c => word.push(c),
         }
     }
-    words.push(word);
+    words.extend(word);
     words
 }
 
@@ -415,7 +419,7 @@ mod tests {
 
     #[test]
     fn a_comment_is_one_argument() {
-        let text = "*filter\n-A INPUT -p tcp -m comment --comment \"not -d 10.0.0.9 \\\"x\\\"\" -m tcp \
+        let text = "*filter\n-A INPUT -p tcp -m comment  --comment \"not -d 10.0.0.9 \\\"x\\\"\" -m tcp \
                     --dport 80 -j DROP\n";
         let rule = &iptables_rules(text, "ip")[0];
         assert!(rule.destinations.is_empty(), "{rule:?}");

@@ -78,14 +78,15 @@ impl Memberships {
     pub fn join(groups: impl IntoIterator<Item = (u32, Ipv6Addr)>) -> (Self, Vec<Error>) {
         let (mut joined, mut errors) = (Self::default(), Vec::new());
         for (ifindex, group) in groups {
-            if let Err(source) = joined.add(ifindex, group) {
-                errors.push(Error::Interface {
+            let Err(source) = joined.add(ifindex, group) else { continue };
+            errors.push(match links::by_index(ifindex) {
+                Err(missing @ Error::NoInterface { .. }) => missing,
+                link => Error::Interface {
                     what: "joining a multicast group",
-                    interface: links::by_index(ifindex)
-                        .map_or_else(|_| ifindex.to_string(), |link| link.name),
+                    interface: link.map_or_else(|_| ifindex.to_string(), |link| link.name),
                     source: source.into(),
-                });
-            }
+                },
+            });
         }
         (joined, errors)
     }
@@ -114,5 +115,7 @@ mod tests {
     fn an_interface_that_is_missing_is_named() {
         let error = receive(999_999, Mac::BROADCAST).unwrap_err();
         assert!(matches!(&error, Error::NoInterface { name } if name == "999999"), "{error}");
+        let (_, errors) = Memberships::join([(999_999, "ff02::1:ff00:80".parse().unwrap())]);
+        assert!(matches!(&errors[..], [Error::NoInterface { .. }]), "{errors:?}");
     }
 }

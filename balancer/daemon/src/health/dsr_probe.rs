@@ -261,7 +261,7 @@ fn lead(device: &Tap, config: &Config, v6: bool) -> Result<MarkRule, Error> {
     if rules::ours().map_err(failed)?.iter().any(|other| rule.overlaps(other)) {
         let what = format!("marks {marks} are in use by another Ringway node on this machine");
         return Err(Error::configuration(
-            config.error_at(&config.tunnel.marks, what).to_string(),
+            config.error_at(&config.tunnel.marks, what).brief(),
             "give each node its own [tunnel] marks",
         ));
     }
@@ -362,7 +362,7 @@ fn routes(config: &Config, ids: &[usize], known: &[Checked]) -> Result<Vec<Check
                 let what =
                     format!("there are more dsr backends with checks than marks {}", **marks);
                 Error::configuration(
-                    config.error_at(marks, what).to_string(),
+                    config.error_at(marks, what).brief(),
                     "write a mask that leaves more bits, such as \"0x72770000/0xffff0000\"",
                 )
             })?;
@@ -442,6 +442,7 @@ mod tests {
             ", { address = \"fd00::2\" }, { address = \"fd00::3\" }",
         );
         let error = lanes_of(&many).err().expect("too many");
+        assert!(!error.what.contains('\n'), "a log line and a finding have it: {error}");
         assert!(error.to_string().contains("0xfffffffe"), "{error}");
     }
 

@@ -460,9 +460,21 @@ impl State {
         }
     }
 
+    /// Interfaces that our program is on, and stays on.
+    pub(super) fn served_interfaces(&self) -> Vec<Interface> {
+        let all = self.attachment.interfaces.iter();
+        let served = all.filter(|one| self.attachment.is_attached(one) && !self.is_given_up(one));
+        served.cloned().collect()
+    }
+
+    fn is_given_up(&self, interface: &Interface) -> bool {
+        self.confirm.reverted().contains(&interface.name)
+    }
+
     fn announce(&mut self, interfaces: &[Interface]) {
         let ours = announce::ours(&self.reload.config);
-        self.effects.push(Effect::Announce(ours, interfaces.to_vec()));
+        let interfaces = interfaces.iter().filter(|one| !self.is_given_up(one)).cloned();
+        self.effects.push(Effect::Announce(ours, interfaces.collect()));
     }
 
     /// Somebody says that the machine can be reached: what is provisional is pinned.

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use ringway_api::error::Error;
+use ringway_kernel::Interface;
 use tracing::Level;
 
 use super::State;
@@ -10,37 +11,60 @@ use super::effect::{Effect, LogLine};
 use crate::daemon::announce;
 use crate::daemon::background::BackgroundWork;
 
+/// Work that could not be done.
+#[derive(Debug, PartialEq)]
+pub(super) struct Failed {
+    error: Error,
+    /// It was ordered again, and has not come to its end.
+    ordered: bool,
+}
+
 impl State {
     pub(super) fn done(&mut self, work: BackgroundWork, outcome: Result<(), Error>) {
         let known = self.failed.remove(&work);
         let Err(error) = outcome else { return };
-        if known.as_ref() != Some(&error) {
+        if known.is_none_or(|known| known.error != error) {
             self.effects.log(failure(work, &error));
         }
-        self.failed.insert(work, error);
+        self.failed.insert(work, Failed { error, ordered: false });
     }
 
     /// Once a second. What reads is ordered regularly anyway.
     pub(super) fn work_again(&mut self) {
         let (ours, kept) = (announce::ours(&self.reload.config), &self.tables.neighbours);
         let backends = self.tables.backend_set.addresses();
+        let served = self.served_interfaces();
+        let served: BTreeMap<u32, &Interface> = served.iter().map(|one| (one.slot, one)).collect();
         self.failed.retain(|work, _| match work {
-            BackgroundWork::Announce(_, address) => ours.contains(address),
+            // An interface that our program comes back to is announced on then.
+            BackgroundWork::Announce(slot, address) => {
+                ours.contains(address) && served.contains_key(slot)
+            }
             BackgroundWork::Release(ifindex, address) => !kept.contains(&(*ifindex, *address)),
             BackgroundWork::KeepNeighbour(ifindex, address) => kept.contains(&(*ifindex, *address)),
             BackgroundWork::Doubt(backend) => backends.contains(backend),
             _ => true,
         });
+        let seldom = self.monitor.is_time_to_look_anyway();
         let mut unannounced: BTreeMap<u32, BTreeSet<_>> = BTreeMap::new();
         let mut unreleased = Vec::new();
-        for work in self.failed.keys() {
+        for (work, failed) in self.failed.iter_mut().filter(|(_, failed)| !failed.ordered) {
+            failed.ordered = true;
             match *work {
+                // Nothing can be sent there before it is back.
+                BackgroundWork::Announce(slot, _)
+                    if self.attachment.is_cut_off(&served[&slot].name) =>
+                {
+                    failed.ordered = false;
+                }
                 BackgroundWork::Announce(slot, address) => {
                     unannounced.entry(slot).or_default().insert(address);
                 }
-                BackgroundWork::ReceiveSolicitations => {
-                    self.effects.push(Effect::ReceiveSolicitations)
+                // All groups are joined anew.
+                BackgroundWork::ReceiveSolicitations if seldom => {
+                    self.effects.push(Effect::ReceiveSolicitations);
                 }
+                BackgroundWork::ReceiveSolicitations => failed.ordered = false,
                 BackgroundWork::Release(ifindex, address) => unreleased.push((ifindex, address)),
                 BackgroundWork::KeepNeighbour(..)
                 | BackgroundWork::LookUpWays
@@ -55,11 +79,7 @@ impl State {
             self.effects.push(Effect::Release(unreleased));
         }
         for (slot, addresses) in unannounced {
-            let interface = self.attachment.interfaces.iter().find(|one| one.slot == slot);
-            // Nothing can be sent there before it is back.
-            let interface = interface.filter(|one| !self.attachment.is_cut_off(&one.name));
-            let again = interface.map(|one| Effect::Announce(addresses, vec![one.clone()]));
-            self.effects.0.extend(again);
+            self.effects.push(Effect::Announce(addresses, vec![served[&slot].clone()]));
         }
     }
 }

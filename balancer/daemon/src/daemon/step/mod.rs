@@ -95,7 +95,7 @@ pub(super) struct State {
     /// The time of this step.
     at: Moment,
     /// Work on other threads that could not be done.
-    failed: BTreeMap<BackgroundWork, Error>,
+    failed: BTreeMap<BackgroundWork, background::Failed>,
     effects: Effects,
 }
 

@@ -78,6 +78,11 @@ pub struct Monitor {
 }
 
 impl Monitor {
+    /// Though nothing has happened.
+    pub(super) fn is_time_to_look_anyway(&self) -> bool {
+        self.ticks.is_multiple_of(LOOK_ANYWAY)
+    }
+
     fn is_silent(&self, now: Instant) -> bool {
         self.beating.is_some_and(|since| now.saturating_duration_since(since) > SILENCE)
     }
@@ -135,7 +140,7 @@ impl State {
         self.work_again();
         let ticks = self.monitor.ticks;
         let unknown = survey.macs_unknown || self.failed.contains_key(&BackgroundWork::LookUpWays);
-        if ticks.is_multiple_of(LOOK_ANYWAY) || unknown {
+        if self.monitor.is_time_to_look_anyway() || unknown {
             self.look_up_ways();
         }
         let attached = self.attachment.is_done();

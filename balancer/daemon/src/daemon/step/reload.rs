@@ -300,7 +300,7 @@ impl State {
         self.effects.push(Effect::Checks);
         self.effects.push(Effect::ReadMachine(config));
         self.effects.push(Effect::ReceiveSolicitations);
-        self.effects.push(Effect::Announce(new, self.attachment.interfaces.clone()));
+        self.effects.push(Effect::Announce(new, self.served_interfaces()));
         self.look_up_ways();
         match self.reload.change.as_ref().map(|change| change.kind) {
             Some(Kind::Override | Kind::Recall) => self.reload.recalled = true,

@@ -192,6 +192,20 @@ fn what_could_not_be_announced_is_announced_when_the_interface_is_back() {
 }
 
 #[test]
+fn nothing_is_announced_where_the_program_was_taken_off() {
+    let mut world = World::new();
+    world.wait(Duration::from_secs(3));
+    world.work(true);
+    world.there.remove(&0);
+    world.background(true);
+    world.wait(PATIENCE);
+    world.there.insert(0);
+    world.settle();
+    assert_eq!(world.state.confirm.reverted(), ["eth0"]);
+    world.audit();
+}
+
+#[test]
 fn who_was_not_confirmed_in_time_is_given_up() {
     let mut world = World::new();
     world.wait(Duration::from_secs(3));
