@@ -410,6 +410,8 @@ static __always_inline int nat_reply(struct xdp_md *ctx, struct packet_context *
 		return leave(pctx->counters, RW_DROP, RW_REASON_WRONG_INTERFACE);
 	if (key_state(key) == RW_FLOW_SYN && is_stray(pctx, p, flow))
 		return stray_reply(ctx, pctx, p);
+	if (key_state(key) == RW_FLOW_SYN_ACK && is_late(pctx, p, flow))
+		return leave(pctx->counters, RW_DROP, RW_REASON_OUT_OF_STATE);
 	info = bpf_map_lookup_elem(&service_info, &id);
 	way = bpf_map_lookup_elem(&ifaces, &client.iface);
 	if (!info || !way)

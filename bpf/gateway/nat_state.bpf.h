@@ -142,6 +142,21 @@ static __always_inline bool is_stray(const struct packet_context *pctx, const st
 	return isn != isn_bits(bpf_ntohl(tcp->ack_seq));
 }
 
+/* In state SYN_ACK: whether the network delayed it past the backend's SYN. It resets nothing: it
+ * may be this connection's, out of order. */
+static __always_inline bool is_late(const struct packet_context *pctx, const struct packet *p,
+				    const struct rw_flow *flow)
+{
+	const struct tcphdr *tcp = p->l4;
+	__u8 isn = isn_known(flow);
+
+	if (handshakes(p) || !isn || isn == ISN_SPOILT)
+		return false;
+	if (!tcp || (void *)(tcp + 1) > (void *)(long)pctx->ctx->data_end)
+		return true;
+	return isn != isn_bits(bpf_ntohl(tcp->seq));
+}
+
 /* Two readings of a clock in seconds that differ by this much are at least a second apart. */
 #define PROBATION_TICKS 2
 

@@ -157,7 +157,7 @@ impl Reason {
             Self::OutOfState => Explanation {
                 name: "out-of-state",
                 verdicts: &[Verdict::Drop],
-                meaning: "A TCP segment that a connection's handshake does not allow: until the backend has answered the SYN, nothing but the handshake passes.",
+                meaning: "A TCP segment that a connection's handshake does not allow: until the backend has answered the SYN, nothing but the handshake passes; until the client has acknowledged that, only data that follows the backend's SYN-ACK.",
                 cause: "The nat port of this connection belonged to another one before, and the backend or a client still sends to that; or somebody forges segments.",
                 next: "ringway top --view reasons",
             },

@@ -68,6 +68,26 @@ fn another_handshakes_answer_does_not_pass() {
     }
 }
 
+/// Until the handshake ends: what the network delayed past the backend's SYN-ACK. That resets
+/// nothing, as it may belong to this connection.
+#[test]
+fn late_data_does_not_pass() {
+    needs_root!("late_data_does_not_pass");
+    let mut world = World::new();
+    for family in FAMILIES {
+        let flow = world.open(family, TCP, ports::ACROSS);
+        world.answer(&flow, SYN | ACK);
+        for flags in [ACK, PSH | ACK, FIN | ACK] {
+            let late = flow.answer(flags).with(|f| f.seq += 1);
+            let seen = world.feed(flow.back_slot(), &late.bytes());
+            assert_eq!(seen.pair(), (Verdict::Drop, Reason::OutOfState), "{flags:#x}");
+            assert_eq!(world.state(&flow), FlowState::SynAck);
+        }
+        world.answer(&flow, PSH | ACK);
+        assert_eq!(world.state(&flow), FlowState::Established);
+    }
+}
+
 /// A RST with a wrong sequence number: the backend answers with a challenge ACK, and the client
 /// goes on.
 #[test]

@@ -2,7 +2,7 @@
 //! who forges segments, evictions and a clock, in any order, against the loaded program.
 //!
 //! - TCP: what a backend's socket sends reaches the client whose SYN made that socket, and nobody
-//!   else, unless the network delays it past the SYN-ACK of the next socket (SECURITY.md).
+//!   else, unless the network delays it past the handshake of the port's next (SECURITY.md).
 //! - UDP: an answer reaches another client only after its port has rested.
 //! - A flow's state is what [`next_state`] says.
 
@@ -294,7 +294,8 @@ impl Model {
     fn backend_gets(&mut self, n: usize, port: u16, flags: u8, seq: u32, ack: u32, data: bool) {
         let Some(socket) = self.sockets.get(&port).copied() else {
             if flags & (SYN | ACK | RST) == SYN {
-                let sends = self.random.word() as u32;
+                // As with the clients' numbers.
+                let sends = self.random.word() as u32 % 30_000_000 * 126 + n as u32 * 5;
                 let socket = Socket { owner: n, sends, expects: seq.wrapping_add(1), open: false };
                 self.sockets.insert(port, socket);
                 self.send(port, socket, SYN | ACK, false);
@@ -367,9 +368,6 @@ impl Model {
             .frame(port)
             .payload(if data { b"secret" } else { b"" })
             .with(|f| (f.flags, f.seq, f.ack) = (flags, socket.sends, socket.expects));
-        if flags & SYN != 0 {
-            self.on_the_way.retain(|(_, other, _)| *other != port);
-        }
         self.on_the_way.push((socket.owner, port, frame));
     }
 
@@ -381,6 +379,11 @@ impl Model {
         let at = self.random.below(self.on_the_way.len());
         let (owner, port, frame) = self.on_the_way.swap_remove(at);
         let before = self.flow_at(port);
+        if self.proto == TCP
+            && before.as_ref().is_some_and(|flow| self.too_late(owner, &frame, flow))
+        {
+            return;
+        }
         let seen = self.world.feed(BACK, &frame.bytes());
         match seen.reason {
             Reason::NatReply => {
@@ -416,6 +419,18 @@ impl Model {
             }
             _ => {}
         }
+    }
+
+    /// Whether the next client's handshake has left nothing to tell this segment by.
+    fn too_late(&self, owner: usize, segment: &Frame, flow: &Record) -> bool {
+        let told = match flow.key.state {
+            FlowState::Syn => true,
+            FlowState::SynAck => {
+                segment.flags & SYN == 0 && self.handshakes[&flow.key.nat_port].is_some()
+            }
+            _ => false,
+        };
+        flow.client != self.address(owner) && !told
     }
 
     fn client_gets(&mut self, owner: usize, who: SocketAddr, frame: &Frame) {
