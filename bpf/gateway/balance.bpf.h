@@ -410,8 +410,6 @@ static __always_inline int nat_reply(struct xdp_md *ctx, struct packet_context *
 		return leave(pctx->counters, RW_DROP, RW_REASON_WRONG_INTERFACE);
 	if (key_state(key) == RW_FLOW_SYN && is_stray(pctx, p, flow))
 		return stray_reply(ctx, pctx, p);
-	if (key_state(key) == RW_FLOW_SYN_ACK && is_late(pctx, p, flow))
-		return leave(pctx->counters, RW_DROP, RW_REASON_OUT_OF_STATE);
 	info = bpf_map_lookup_elem(&service_info, &id);
 	way = bpf_map_lookup_elem(&ifaces, &client.iface);
 	if (!info || !way)
@@ -427,7 +425,8 @@ static __always_inline int nat_reply(struct xdp_md *ctx, struct packet_context *
 	if (refused)
 		return refuse(ctx, pctx, p, refused, way->mtu,
 			      key_nat_addr(key) == RW_NAT_CLIENT ? info->addr : NULL);
-	flow_replied(pctx, p, flow, &key, now, is_its_own(pctx->in, p->eth, backend));
+	if (!flow_replied(pctx, p, flow, &key, now, is_its_own(pctx->in, p->eth, backend)))
+		return leave(pctx->counters, RW_DROP, RW_REASON_OUT_OF_STATE);
 	count_reply(p, key_backend(key));
 	settle_checksum(pctx, p, client.iface);
 	rewrite(p, &to);

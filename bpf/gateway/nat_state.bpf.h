@@ -22,9 +22,9 @@
 struct segment {
 	__u8 flags;
 	bool fin;
-	bool data;  /* has payload */
-	__u8 isn;   /* SYN: isn_bits() of what acknowledges it */
-	__u8 acked; /* of what it acknowledges itself */
+	bool data;   /* has payload */
+	__u8 number; /* isn_bits() of its own, of a SYN that which acknowledges it; 0: unknown */
+	__u8 acked;  /* of what it acknowledges */
 };
 
 static __always_inline struct segment segment_of(const struct packet_context *pctx,
@@ -38,7 +38,7 @@ static __always_inline struct segment segment_of(const struct packet_context *pc
 		return s;
 	s.fin = (s.flags & (TCP_FIN | TCP_ACK)) == (TCP_FIN | TCP_ACK);
 	s.data = s.flags && has_data(p, tcp);
-	s.isn = isn_bits(bpf_ntohl(tcp->seq) + 1);
+	s.number = isn_bits(bpf_ntohl(tcp->seq) + !!(s.flags & TCP_SYN));
 	s.acked = isn_bits(bpf_ntohl(tcp->ack_seq));
 	return s;
 }
@@ -144,17 +144,12 @@ static __always_inline bool is_stray(const struct packet_context *pctx, const st
 
 /* In state SYN_ACK: whether the network delayed it past the backend's SYN. It resets nothing: it
  * may be this connection's, out of order. */
-static __always_inline bool is_late(const struct packet_context *pctx, const struct packet *p,
-				    const struct rw_flow *flow)
+static __always_inline bool is_late(const struct segment *s, const struct rw_flow *flow)
 {
-	const struct tcphdr *tcp = p->l4;
 	__u8 isn = isn_known(flow);
 
-	if (handshakes(p) || !isn || isn == ISN_SPOILT)
-		return false;
-	if (!tcp || (void *)(tcp + 1) > (void *)(long)pctx->ctx->data_end)
-		return true;
-	return isn != isn_bits(bpf_ntohl(tcp->seq));
+	return s->number && !(s->flags & (TCP_SYN | TCP_RST)) && isn && isn != ISN_SPOILT &&
+	       isn != s->number;
 }
 
 /* Two readings of a clock in seconds that differ by this much are at least a second apart. */
@@ -269,19 +264,25 @@ static __always_inline void flow_requested(const struct packet_context *pctx,
 	flow_to(pctx->set, flow, key, next);
 }
 
-/* A reply of an existing flow. `own`: only its backend can have sent it (faces.bpf.h). */
-static __always_inline void flow_replied(const struct packet_context *pctx, const struct packet *p,
+/* A reply of an existing flow. `own`: only its backend can have sent it (faces.bpf.h). False: it
+ * does not pass. */
+static __always_inline bool flow_replied(const struct packet_context *pctx, const struct packet *p,
 					 struct rw_flow *flow, __u64 *key, __u32 now, bool own)
 {
+	bool tells = p->t->proto == IPPROTO_TCP && !segment_plain(p, key_state(*key));
 	__u8 state = key_state(*key), next = state;
 	struct segment s = {};
 
+	if (tells) {
+		s = segment_of(pctx, p);
+		if (state == RW_FLOW_SYN_ACK && is_late(&s, flow))
+			return false;
+	}
 	if (dry)
-		return;
+		return true;
 	if (p->t->proto == IPPROTO_UDP) {
 		next = RW_FLOW_UDP;
-	} else if (!segment_plain(p, state)) {
-		s = segment_of(pctx, p);
+	} else if (tells) {
 		next = state_after_reply(state, &s);
 		/* The backend did not see the end of its handshake. */
 		if (own && state == RW_FLOW_ESTABLISHED && (s.flags & TCP_SYN) &&
@@ -297,7 +298,7 @@ static __always_inline void flow_replied(const struct packet_context *pctx, cons
 	flow_seen(flow, next, now, false);
 	if (next == RW_FLOW_SYN_ACK && (s.flags & TCP_SYN)) {
 		if (own || state != next)
-			confirmed_note(flow, s.isn << RW_ISN_SHIFT);
+			confirmed_note(flow, s.number << RW_ISN_SHIFT);
 	} else if (state == RW_FLOW_SYN_ACK) {
 		if (next != state)
 			confirmed_note(flow, 0);
@@ -306,6 +307,7 @@ static __always_inline void flow_replied(const struct packet_context *pctx, cons
 		reply_proves(pctx, p, flow, *key, next);
 	}
 	flow_to(pctx->set, flow, key, next);
+	return true;
 }
 
 #endif
