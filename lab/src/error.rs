@@ -50,6 +50,8 @@ pub enum Error {
     NoVariables,
     #[error(transparent)]
     Kernel(#[from] ringway_kernel::Error),
+    #[error("counting calls: {0}")]
+    Count(#[from] CountError),
     #[error("the gateway's tables: {0}")]
     Tables(String),
     #[error(
@@ -77,6 +79,27 @@ pub enum Error {
     NoSuchPhase(String, String),
     #[error("removing {path}: {source}; run as root, or remove it by hand")]
     Remove { path: PathBuf, source: io::Error },
+}
+
+/// Why the calls of a packet cannot be counted.
+#[derive(Debug, thiserror::Error)]
+pub enum CountError {
+    #[error("a map of counters: {0}; run as root on a kernel with BTF, 6.1 or newer")]
+    Counters(libbpf_rs::Error),
+    #[error("libbpf takes no handler of programs: {0}; build ringway-lab again, from clean")]
+    Handler(io::Error),
+    #[error("instruction {0} leads out of the program; build ringway-lab again, from clean")]
+    Outside(usize),
+    #[error(
+        "with counters, the jump of instruction {0} does not fit into 16 bits; measure another build"
+    )]
+    TooFar(usize),
+    #[error("the programs have more calls than there are counters; measure another build")]
+    TooMany,
+    #[error(
+        "the kernel does not show the programs as it runs them; set net.core.bpf_jit_harden to 0 for the measurement"
+    )]
+    Unseen,
 }
 
 /// The remedy if so many connections are possible.

@@ -16,7 +16,7 @@ pub mod generate;
 pub mod harness;
 mod programs;
 
-pub use error::Error;
+pub use error::{CountError, Error};
 pub use programs::{PEERS_HELP, find_ringway};
 
 /// Result of every fallible call in this crate.

@@ -5,7 +5,10 @@
 //! program in front of it (bpf/feed.bpf.c) for the next of so many flows in turn. That program
 //! alone, in front of one that does nothing, is measured just before; the difference is the
 //! gateway's. Rounds go through all rows, so that a drift of the machine hits all.
+//!
+//! The calls of a packet are counted on other gateways ([`calls`]): counters cost time.
 
+mod calls;
 mod feeder;
 mod path;
 pub(crate) mod report;
@@ -29,6 +32,7 @@ use crate::harness::cpu::{Cpus, pin};
 use crate::harness::median::median;
 use crate::harness::{Case, Harness, Rounds, Scenario};
 use crate::{Error, Result};
+use calls::CallsPerPacket;
 use feeder::{Feeder, Storage};
 use report::{PacketFigures, Row};
 use site::Site;
@@ -129,6 +133,7 @@ fn measure(scenario: &Packet, harness: &mut Harness<'_>) -> Result<PacketFigures
         feeder: Feeder::load(&mut storage)?,
         sites: BTreeMap::new(),
         found: BTreeMap::new(),
+        calls: BTreeMap::new(),
         wrapper: Vec::new(),
     };
     let mut rows = rows(scenario);
@@ -141,7 +146,10 @@ fn measure(scenario: &Packet, harness: &mut Harness<'_>) -> Result<PacketFigures
     });
     Ok(PacketFigures {
         wrapper_ns: median(&bench.wrapper),
-        paths: rows.iter().map(|row| Row::new(*row, &bench.found[row])).collect(),
+        paths: rows
+            .iter()
+            .map(|row| Row::new(*row, &bench.found[row], bench.calls[&(row.name, row.ip)]))
+            .collect(),
         rounds: scenario.rounds.count,
     })
 }
@@ -153,11 +161,13 @@ struct Bench<'s> {
     feeder: Feeder<'s>,
     sites: BTreeMap<Place, Site>,
     found: BTreeMap<Key, Vec<u64>>,
+    calls: BTreeMap<(PacketPath, Ip), CallsPerPacket>,
     wrapper: Vec<u64>,
 }
 
 impl Bench<'_> {
-    /// Makes the row's gateway and opens the flows, unless that takes too much memory.
+    /// Makes the row's gateway and opens the flows, unless that takes too much memory, and counts
+    /// its calls.
     fn prepare(&mut self, Key { name, ip, flows }: Key, asked: bool) -> Result<()> {
         let site = match self.sites.entry((name, ip, room(name, flows))) {
             // The memory of the gateways made so far is no longer available.
@@ -170,7 +180,11 @@ impl Bench<'_> {
                 place.insert(Site::new(name, ip, room(name, flows))?)
             }
         };
-        site.open_flows(&mut self.feeder, flows)
+        site.open_flows(&mut self.feeder, flows)?;
+        if let Entry::Vacant(place) = self.calls.entry((name, ip)) {
+            place.insert(calls::count(name, ip, &mut self.feeder)?);
+        }
+        Ok(())
     }
 
     /// One figure: the wrapper alone, then with the gateway.

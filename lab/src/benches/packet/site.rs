@@ -60,6 +60,8 @@ impl Site {
             vlan: None,
             faces: Default::default(),
         })?;
+        // The first use of it loads it.
+        gateway.root_program(SLOT)?;
         let tables = tables(path, ip)?;
         gateway.apply(&tables)?;
         let backends = tables.backends.iter().map(|row| row.index).collect();
