@@ -175,7 +175,7 @@ mod tests {
         (PacketPath::FullPool, [[16.2, 1.0, 48.5], [13.2, 1.0, 47.5]]),
     ];
 
-    /// On Linux 6.12 or newer: an older one calls for look-ups in maps of each processor.
+    /// On Linux 6.12 or newer: an older one calls for look-ups in per-CPU arrays.
     #[test]
     fn no_path_calls_more_than_it_did() {
         let name = "packet::no_path_calls_more_than_it_did";
