@@ -60,7 +60,8 @@ fn register() -> Result<()> {
             ..Default::default()
         };
         // SAFETY: libbpf copies the section's name and the options, which are as long as they say.
-        // The handler is for programs of this type and takes what it is given.
+        // In ringway-lab no other thread opens an object meanwhile; one of a test's finds the table
+        // empty or with this handler.
         unsafe {
             sys::libbpf_register_prog_handler(
                 c"xdp.frags".as_ptr(),
