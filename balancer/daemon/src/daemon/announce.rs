@@ -1,4 +1,5 @@
-//! Says that addresses with `announce = "arp"` are here now: at start, and when new ones come.
+//! Says that addresses with `announce = "arp"` are here now (gratuitous ARP, unsolicited neighbour
+//! advertisements): when a program is attached, and when new addresses come.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;

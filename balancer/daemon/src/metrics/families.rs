@@ -1,5 +1,5 @@
-//! Every metric, and what of a status it shows. docs/metrics.md lists them; a test holds it to this
-//! list.
+//! Every metric that Prometheus reads: its name, and what of a status it shows. docs/metrics.md
+//! lists them; a test holds it to this list.
 //!
 //! How many series there are is bounded by the configuration: per interface one for each verdict
 //! and reason, per service two dozen, and per backend eleven up to `[metrics] backends` of them,

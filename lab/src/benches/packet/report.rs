@@ -1,4 +1,4 @@
-//! Figures: medians of each path.
+//! Figures: medians of each path. The rest of the document is `BenchReport` (harness/report.rs).
 
 use serde::Serialize;
 
