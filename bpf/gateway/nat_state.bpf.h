@@ -142,8 +142,8 @@ static __always_inline bool is_stray(const struct packet_context *pctx, const st
 	return isn != isn_bits(bpf_ntohl(tcp->ack_seq));
 }
 
-/* In state SYN_ACK: whether the network delayed it past the backend's SYN. It resets nothing: it
- * may be this connection's, out of order. */
+/* In state SYN_ACK: whether the segment may be a former connection's, which the network delayed past
+ * the backend's SYN. It resets nothing: it may be this connection's, out of order. */
 static __always_inline bool is_late(const struct segment *s, const struct rw_flow *flow)
 {
 	__u8 isn = isn_known(flow);

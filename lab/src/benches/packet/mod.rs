@@ -53,7 +53,7 @@ const ROOM: u32 = 1 << 20;
 /// Bytes that a flow may take, tables half empty.
 const FLOW_BYTES: u64 = 256;
 
-/// Nanoseconds that a packet costs in the gateway's programs.
+/// Nanoseconds and calls that a packet costs in the gateway's programs.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Needs root. Takes some minutes, on one processor; attaches nothing to any interface and leaves \
