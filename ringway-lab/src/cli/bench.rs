@@ -22,7 +22,7 @@ pub struct BenchArgs {
 pub enum Bench {
     /// HTTP through Ringway, nginx, haproxy and nftables, in turns.
     Lb(OfRingway<Lb>),
-    /// Nanoseconds that a packet costs in the gateway's programs.
+    /// Nanoseconds and calls that a packet costs in the gateway's programs.
     Packet(Printed<Packet>),
     /// Packet programs in user space, beside DPDK's and the kernel's sockets, in turns.
     Engine(Printed<Engine>),
