@@ -367,14 +367,16 @@ static __always_inline __u32 place_next(struct rw_traffic *t, __u32 *hand, struc
 	return at;
 }
 
-/* A place elsewhere. For UDP not shortly ahead, where its turn would come soon: flows on probation
- * must stay in half of the ring. */
-static __always_inline __u32 place_elsewhere(const struct claim_ask *ask, __u32 n)
+/* A place elsewhere. For UDP shortly ahead of every CPU's, where the places are free: flows on
+ * probation must stay in half of the ring. */
+static __always_inline __u32 place_elsewhere(const __u32 *hand, const struct claim_ask *ask,
+					     __u32 n)
 {
 	__u32 apart = ask->places / 256 + 1;
 
 	if (ask->udp)
-		return ask->at + n * (apart < PLACES_TOGETHER ? apart : PLACES_TOGETHER + 1);
+		return READ_ONCE(*hand) + ask->at % PLACES_TOGETHER +
+		       n * (apart < PLACES_TOGETHER ? apart : PLACES_TOGETHER + 1);
 	return ask->at % ask->places + n * PORT_STRIDE % ask->places;
 }
 
@@ -525,7 +527,7 @@ static __always_inline bool nth_place(struct rw_traffic *t, __u32 *hand, struct 
 	} else {
 		ask->evict = WORTH_PROBATION;
 	}
-	*place = ordered ? place_next(t, hand, ask) : place_elsewhere(ask, n);
+	*place = ordered ? place_next(t, hand, ask) : place_elsewhere(hand, ask, n);
 	return true;
 }
 
