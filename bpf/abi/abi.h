@@ -311,6 +311,25 @@ struct rw_service {
 	__u32 member_count;
 };
 
+/*
+ * The ports and blocks in `services` once more, where a look-up takes loads alone: two halves, of
+ * which bit 0 of settings.services_epoch tells the one in force. In a half a key is in one of two
+ * places (cuckoo hashing).
+ */
+struct rw_service_hash {
+	__u64 keys[3];
+	__u32 first; /* of the half's places */
+	__u32 mask;  /* their number - 1 */
+};
+
+/* One cache line. */
+struct rw_service_place {
+	struct rw_service_key key;
+	__u32 pad;
+	struct rw_service service;
+	__u64 pad2[2];
+};
+
 /* The service's address for its clients, used for replies. */
 struct rw_service_info {
 	__u32 addr[4];
@@ -575,7 +594,8 @@ struct rw_settings {
 	__u32 track_buckets;  /* of tracked flows; any number */
 	__u32 track_quota;    /* new records a second of one prefix (/24, /64); 0: any number */
 	__u32 port_blocks;    /* a service has more than one port */
-	__u32 services_epoch; /* raised when an entry of `services` has changed */
+	__u32 services_epoch; /* raised when an entry of `services` has changed; bit 0: the half of
+			       * service_places in force */
 	__u32 hash;	      /* enum rw_hash: stays what it was when the flow tables were made */
 };
 
@@ -681,6 +701,14 @@ struct rw_root {
 	__u32 layer3; /* 1: its packets have no Ethernet header */
 };
 
+/* A clock's constants: seconds since boot (CLOCK_MONOTONIC) are
+ * (jiffies - start) * per_tick >> RW_TICK_SHIFT. */
+#define RW_TICK_SHIFT 35
+struct rw_clock {
+	__u64 start;	/* in ticks; wraps */
+	__u64 per_tick; /* seconds << RW_TICK_SHIFT */
+};
+
 /* Packets that go to user space: those that match all of this. */
 struct rw_steer_rule {
 	__u32 addr[4]; /* where they go to; of ARP and neighbour solicitations: who is asked for */
@@ -732,6 +760,7 @@ struct rw_daemon {
 };
 
 _Static_assert(sizeof(struct rw_service_key) == 20, "layout");
+_Static_assert(sizeof(struct rw_service_place) == 64, "one cache line");
 _Static_assert(sizeof(struct rw_backend) == 64, "one cache line");
 _Static_assert(sizeof(struct rw_flow) == 40, "layout");
 _Static_assert(RW_FLOW_TIMEOUTS == RW_FLOW_RESET, "layout");

@@ -127,10 +127,4 @@ static __always_inline bool same_mac(const __u8 *a, const __u8 *b)
 	return !((x[0] ^ y[0]) | (x[1] ^ y[1]) | (x[2] ^ y[2]));
 }
 
-/* Seconds since boot (CLOCK_MONOTONIC): coarse, and cheap. */
-static __always_inline __u32 now_seconds(void)
-{
-	return (__u32)(bpf_ktime_get_coarse_ns() / 1000000000ull);
-}
-
 #endif

@@ -344,7 +344,7 @@ static __always_inline int request(struct xdp_md *ctx, struct packet_context *pc
 	if (service->forward != RW_FORWARD_NAT)
 		return dsr_request(ctx, pctx, p, service);
 	now = now_seconds();
-	place = flow_by_client(p->t, service->id, now, &key);
+	place = flow_of_client(pctx->set, p->t, service->id, now, &key);
 	flow = flow_at(place);
 	if (flow) {
 		backend = backend_of(key_backend(key));

@@ -237,18 +237,18 @@ __noinline __u32 flow_claim(struct claim_ask *ask, const struct rw_address *clie
 /* Whether the record of an entry is dead, or no longer belongs to the entry. */
 static __always_inline bool entry_stale(const struct rw_settings *set, __u64 entry, __u32 now)
 {
-	struct rw_flow *flow = flow_at((__u32)entry);
-	__be16 *dport_be = flow_dport((__u32)entry);
+	struct flow_record of = record_at((__u32)entry);
+	struct rw_flow *flow = of.flow;
 	struct index_place at;
 	__u64 key;
 
-	if (!flow || !dport_be)
+	if (!flow)
 		return true;
 	/* Claimed: by another flow, whose own entry is yet to come. */
 	key = READ_ONCE(flow->key);
 	if (key_state(key) == RW_FLOW_CLAIMED || !claim_alive(set, key, READ_ONCE(flow->seen), now))
 		return true;
-	at = index_place(set, flow->client, flow->client_port_be, *dport_be, flow->service);
+	at = index_place(set, flow->client, flow->client_port_be, *of.dport_be, flow->service);
 	return at.tag != (__u32)(entry >> 32);
 }
 
@@ -668,13 +668,13 @@ __noinline __u32 claim_client(const struct rw_tuple *t, struct rw_tuple *reply,
 __noinline __u32 publish_flow(const struct rw_tuple *t, struct rw_opening *open, __u32 at_place)
 {
 	struct rw_settings *set = RW_ONLY(settings);
-	__be16 *dport_be = flow_dport(at_place);
-	struct rw_flow *flow = flow_at(at_place);
+	struct flow_record of = record_at(at_place);
+	struct rw_flow *flow = of.flow;
 	struct index_place at;
 	__u64 first = 0;
 	__u32 place;
 
-	if (!set || !t || !open || !flow || !dport_be)
+	if (!set || !t || !open || !flow)
 		return 0;
 	at = index_place(set, t->saddr, t->sport_be, t->dport_be, open->service);
 	open->key =
@@ -687,7 +687,7 @@ __noinline __u32 publish_flow(const struct rw_tuple *t, struct rw_opening *open,
 	flow->confirmed = open->isn << RW_ISN_SHIFT;
 	flow->client_port_be = t->sport_be;
 	flow->service = open->service;
-	*dport_be = t->dport_be;
+	*of.dport_be = t->dport_be;
 	WRITE_ONCE(flow->seen, open->now);
 	/* Exchange, not store: a full barrier between the fields and the key. */
 	__sync_lock_test_and_set(&flow->key, open->key);

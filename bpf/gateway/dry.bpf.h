@@ -9,7 +9,7 @@
 #ifndef RINGWAY_DRY_H
 #define RINGWAY_DRY_H
 
-#include "common/common.bpf.h"
+#include "clock.bpf.h"
 
 const volatile bool dry SEC(".rodata.dry") = false;
 

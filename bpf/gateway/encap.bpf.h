@@ -135,23 +135,20 @@ static __always_inline void write_gue(__u32 *udp, const struct inner *inner,
 
 /*
  * Puts the outer headers in front; the frame keeps its MAC addresses. False:
- * there is no room. Not inlined, so that it is verified once; every pointer into
- * the packet is stale after it.
+ * there is no room. Every pointer into the packet is stale after it.
  * l3_at: start of the packet in the frame, after any tags.
  */
-__noinline bool encapsulate(struct xdp_md *ctx, const struct rw_tuple *t, __u32 l3_at,
-			    __u32 backend_index, bool gue)
+static __always_inline bool encapsulate(struct xdp_md *ctx, const struct rw_tuple *t, __u32 l3_at,
+					const struct rw_backend *backend, bool v4, bool gue)
 {
-	struct rw_backend *backend = bpf_map_lookup_elem(&backends, &backend_index);
 	__u32 udp_len = gue ? sizeof(struct udphdr) : 0, ip_len;
 	struct ethhdr *eth = (void *)(long)ctx->data;
 	struct inner inner;
 	struct outer *outer;
 	__s64 frame_len, longest; /* of its first buffer */
 	__u16 macs[6];
-	bool v4;
 
-	if (!backend || !t || l3_at < ETH_HLEN)
+	if (l3_at < ETH_HLEN)
 		return false;
 	/* Two bounds in one comparison tell the verifier of 6.1 nothing. */
 	barrier_var(l3_at);
@@ -160,7 +157,6 @@ __noinline bool encapsulate(struct xdp_md *ctx, const struct rw_tuple *t, __u32 
 		return false;
 	copy_mac((__u8 *)macs, eth->h_dest);
 	copy_mac((__u8 *)(macs + 3), eth->h_source);
-	v4 = mapped_v4(backend->addr);
 	ip_len = v4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr);
 	inner.hash = v4 && !gue ? 0 : spread(t);
 	/* RFC 894: bytes behind the packet are not part of it. If there is room, they
@@ -184,17 +180,26 @@ __noinline bool encapsulate(struct xdp_md *ctx, const struct rw_tuple *t, __u32 
 			     gue ? IPPROTO_UDP : inner.proto);
 		if (gue)
 			write_gue(outer->more, &inner, backend);
-	} else {
-		outer->eth.h_proto = bpf_htons(ETH_P_IPV6);
-		write_outer6(outer->ip, &inner, backend, inner.len + udp_len,
-			     gue ? IPPROTO_UDP : inner.proto);
-		if (!gue)
-			return true;
-		if ((void *)(outer + 1) + sizeof(struct udphdr) > (void *)(long)ctx->data_end)
-			return false;
-		write_gue((__u32 *)(outer + 1), &inner, backend);
+		return true;
 	}
+	outer->eth.h_proto = bpf_htons(ETH_P_IPV6);
+	write_outer6(outer->ip, &inner, backend, inner.len + udp_len,
+		     gue ? IPPROTO_UDP : inner.proto);
+	if (!gue)
+		return true;
+	if ((void *)(outer + 1) + sizeof(struct udphdr) > (void *)(long)ctx->data_end)
+		return false;
+	write_gue((__u32 *)(outer + 1), &inner, backend);
 	return true;
+}
+
+/* Of any kind. Not inlined, so that it is verified once. */
+__noinline bool encapsulate_any(struct xdp_md *ctx, const struct rw_tuple *t, __u32 l3_at,
+				__u32 backend_index, bool gue)
+{
+	struct rw_backend *backend = bpf_map_lookup_elem(&backends, &backend_index);
+
+	return backend && t && encapsulate(ctx, t, l3_at, backend, mapped_v4(backend->addr), gue);
 }
 
 /* Sends to the chosen backend, of this reference; all checks were made before. */
@@ -203,7 +208,7 @@ static __always_inline int dsr_send(struct xdp_md *ctx, struct packet_context *p
 				    const struct rw_backend *backend, __u32 reference)
 {
 	__u32 l3_at = p->l3 - (void *)(long)ctx->data, index = RW_BACKEND_INDEX(reference);
-	bool gue = forward == RW_FORWARD_DSR_GUE;
+	bool gue = forward == RW_FORWARD_DSR_GUE, done;
 
 	if (forward == RW_FORWARD_DSR_L2) {
 		if (p->v6)
@@ -212,7 +217,11 @@ static __always_inline int dsr_send(struct xdp_md *ctx, struct packet_context *p
 			hop4(p->l3);
 		return send_by(pctx, p, backend->iface, backend->dmac, RW_REASON_DSR_L2);
 	}
-	if (!encapsulate(ctx, p->t, l3_at, index, gue))
+	if (!gue && !p->v6 && mapped_v4(backend->addr)) /* common, and a call costs */
+		done = encapsulate(ctx, p->t, l3_at, backend, true, false);
+	else
+		done = encapsulate_any(ctx, p->t, l3_at, index, gue);
+	if (!done)
 		return leave(pctx->counters, RW_DROP, RW_REASON_NO_HEADROOM);
 	p->eth = (void *)(long)ctx->data;
 	p->l3 = p->eth + 1;

@@ -163,42 +163,35 @@ static __always_inline bool flow_move(struct rw_flow *flow, __u64 *key, __u8 sta
 	return true;
 }
 
-/* A record's place: bucket << 2 | number + 1. Never 0. */
-static __always_inline struct rw_flow *flow_at(__u32 place)
+/* A record, and the port that its client talks to. */
+struct flow_record {
+	struct rw_flow *flow; /* NULL: there is no such place */
+	__be16 *dport_be;
+};
+
+/* The record at a place: bucket << 2 | number + 1. Never 0. */
+static __always_inline struct flow_record record_at(__u32 place)
 {
+	struct flow_record none = {};
 	__u32 number = place >> 2;
 	struct rw_flow_bucket *bucket = bpf_map_lookup_elem(&flows, &number);
 
 	if (!bucket)
-		return NULL;
+		return none;
 	switch (place & 3) {
 	case 1:
-		return &bucket->flows[0];
+		return (struct flow_record){ &bucket->flows[0], &bucket->dport_be[0] };
 	case 2:
-		return &bucket->flows[1];
+		return (struct flow_record){ &bucket->flows[1], &bucket->dport_be[1] };
 	case 3:
-		return &bucket->flows[2];
+		return (struct flow_record){ &bucket->flows[2], &bucket->dport_be[2] };
 	}
-	return NULL;
+	return none;
 }
 
-/* The port its client talks to. */
-static __always_inline __be16 *flow_dport(__u32 place)
+static __always_inline struct rw_flow *flow_at(__u32 place)
 {
-	__u32 number = place >> 2;
-	struct rw_flow_bucket *bucket = bpf_map_lookup_elem(&flows, &number);
-
-	if (!bucket)
-		return NULL;
-	switch (place & 3) {
-	case 1:
-		return &bucket->dport_be[0];
-	case 2:
-		return &bucket->dport_be[1];
-	case 3:
-		return &bucket->dport_be[2];
-	}
-	return NULL;
+	return record_at(place).flow;
 }
 
 /*
@@ -232,25 +225,26 @@ static __always_inline struct index_place index_place(const struct rw_settings *
 /* Reads of one record before giving up: its state may move while we read. */
 #define FLOW_READS 3
 
-/* Whether the flow at `place` is that of this request. Then *key is its key. */
+/* Whether the flow at `place` is that of this request. Then *key is its key. `reads`: at most, a
+ * constant. */
 static __always_inline bool flow_requests(const struct rw_settings *set, const struct rw_tuple *t,
-					  __u16 service, __u32 place, __u32 now, __u64 *key)
+					  __u16 service, __u32 place, __u32 now, int reads,
+					  __u64 *key)
 {
-	struct rw_flow *flow = flow_at(place);
-	__be16 *dport_be = flow_dport(place);
+	struct flow_record of = record_at(place);
 
-	if (!flow || !dport_be)
+	if (!of.flow)
 		return false;
-	for (int reads = 0; reads < FLOW_READS; reads++) {
-		__u64 before = flow_key_read(flow);
+	for (int i = 0; i < reads; i++) {
+		__u64 before = flow_key_read(of.flow);
 
 		if (key_state(before) <= RW_FLOW_CLAIMED ||
-		    !flow_alive(set, before, READ_ONCE(flow->seen), now))
+		    !flow_alive(set, before, READ_ONCE(of.flow->seen), now))
 			return false;
-		if (!same_addr(flow->client, t->saddr) || flow->service != service ||
-		    flow->client_port_be != t->sport_be || *dport_be != t->dport_be)
+		if (!same_addr(of.flow->client, t->saddr) || of.flow->service != service ||
+		    of.flow->client_port_be != t->sport_be || *of.dport_be != t->dport_be)
 			return false;
-		if (flow_unchanged(flow, before)) {
+		if (flow_unchanged(of.flow, before)) {
 			*key = before;
 			return true;
 		}
@@ -281,13 +275,39 @@ __noinline __u32 flow_by_client(const struct rw_tuple *t, __u32 service, __u32 n
 			__u64 entry = READ_ONCE(bucket->entries[i]);
 
 			if ((__u32)(entry >> 32) == at.tag &&
-			    flow_requests(set, t, service, (__u32)entry, now, key)) {
+			    flow_requests(set, t, service, (__u32)entry, now, FLOW_READS, key)) {
 				trace_flow((__u32)entry, *key);
 				return (__u32)entry;
 			}
 		}
 	}
 	return 0;
+}
+
+/* The same where a flow is most often, in the first of its buckets, without a call. */
+static __always_inline __u32 flow_of_client(const struct rw_settings *set, const struct rw_tuple *t,
+					    __u32 service, __u32 now, __u64 *key)
+{
+	struct index_place at =
+		index_place(set, t->saddr, t->sport_be, t->dport_be, (__u16)service);
+	struct rw_index_bucket *bucket = bpf_map_lookup_elem(&flow_index, &at.bucket[0]);
+	__u32 place = 0;
+
+	if (!bucket)
+		return 0; /* an array element exists: for the verifier */
+	for (int i = 0; i < RW_INDEX_ENTRIES; i++) {
+		__u64 entry = READ_ONCE(bucket->entries[i]);
+
+		if ((__u32)(entry >> 32) == at.tag) {
+			place = (__u32)entry;
+			break;
+		}
+	}
+	if (place && flow_requests(set, t, (__u16)service, place, now, 1, key)) {
+		trace_flow(place, *key);
+		return place;
+	}
+	return flow_by_client(t, service, now, key);
 }
 
 /* Nat ports are handed out in order too: neighbours share a page of the flow table. */
@@ -405,10 +425,10 @@ struct flow_client {
 /* Reads all fields of one flow, whose key was *key when it was found. */
 static __always_inline bool flow_read_client(__u32 place, __u64 *key, struct flow_client *client)
 {
-	struct rw_flow *flow = flow_at(place);
-	__be16 *dport_be = flow_dport(place);
+	struct flow_record of = record_at(place);
+	struct rw_flow *flow = of.flow;
 
-	if (!flow || !dport_be)
+	if (!flow)
 		return false;
 	for (int reads = 0; reads < FLOW_READS; reads++) {
 		__u64 before = flow_key_read(flow);
@@ -422,7 +442,7 @@ static __always_inline bool flow_read_client(__u32 place, __u64 *key, struct flo
 		copy_mac((__u8 *)client->mac, way.mac);
 		client->iface = way.iface;
 		client->port_be = flow->client_port_be;
-		client->dport_be = *dport_be;
+		client->dport_be = *of.dport_be;
 		client->service = flow->service;
 		if (flow_unchanged(flow, before))
 			return true;

@@ -14,12 +14,15 @@ use serde::{Serialize, Serializer};
 /// How the packet path of this configuration is opened.
 pub(crate) fn options(config: &Config) -> GatewayOptions {
     let entries = config.services.iter().map(|s| s.backends.len() * s.protocols.len());
+    // And one for the address.
+    let rows = config.services.iter().map(|s| s.ports().blocks().len() * s.protocols.len() + 1);
     GatewayOptions {
         node: config.node.name.to_string(),
         flows: config.nat.flows,
         tracked: config.flows.tracked,
         // With room for as many new ones.
         backends: 2 * entries.sum::<usize>() as u32,
+        services: 2 * rows.sum::<usize>() as u32,
         ..GatewayOptions::default()
     }
 }

@@ -42,6 +42,7 @@ pub mod raw {
         rw_service_key,
         rw_service,
         rw_service_info,
+        rw_service_place,
         rw_label,
         rw_ring,
         rw_pair,

@@ -22,8 +22,9 @@ use crate::load::{Programs, load_root, log};
 use crate::maps::Maps;
 use crate::pins::Pins;
 use crate::programs::redirect_errors;
-use crate::tables::rings::Retiring;
+use crate::tables::rings::{self, Retiring};
 use crate::tables::rows::{Existing, Rows};
+use crate::tables::service_index::ServiceIndex;
 use crate::testrun::{self, Frame, TestRun};
 use crate::{Error, Result, View, requirements};
 
@@ -102,6 +103,7 @@ pub struct Gateway {
     maps: Arc<Maps>,
     slots: BTreeMap<u32, SlotState>,
     pub(crate) rows: Option<Rows>,
+    pub(crate) index: ServiceIndex,
     pub(crate) retiring: Retiring,
     started: SystemTime,
     /// The program array holds them too; this keeps them alive without pins.
@@ -145,6 +147,13 @@ impl Gateway {
         programs: Programs,
         maps: Maps,
     ) -> Result<Self> {
+        let mut index = ServiceIndex::default();
+        if pins.is_some() {
+            // Packets under way may be in the half that a former daemon has just replaced.
+            rings::grace();
+        }
+        let services: BTreeMap<_, _> = maps.services.entries()?.into_iter().collect();
+        index.put(&maps, &services)?;
         // Its parts before the balancer, which expects them.
         maps.slots.put_fd(Slot::Icmp as u32, programs.icmp.as_fd())?;
         maps.slots.put_fd(Slot::Balance as u32, programs.balance.as_fd())?;
@@ -153,6 +162,7 @@ impl Gateway {
             maps: Arc::new(maps),
             slots: BTreeMap::new(),
             rows: None,
+            index,
             retiring: Retiring::default(),
             started: SystemTime::now(),
             _programs: programs,

@@ -14,6 +14,7 @@ use crate::link::{OnInterface, info_of, open_link};
 use crate::load::{FlowSizes, Programs, load_gateway};
 use crate::maps::{self, Map, MapName, Maps, map_error};
 use crate::pins::{DEFAULT_BPFFS, Pins};
+use crate::tables::service_index;
 use crate::{Error, Result};
 
 /// A table of this size costs a megabyte, and its counters as much per CPU.
@@ -32,6 +33,9 @@ pub struct GatewayOptions {
     pub tracked: u32,
     /// Backends to make room for, all services together, at most `RW_MAX_BACKENDS`. The same.
     pub backends: u32,
+    /// Rows of services to make room for: ports, blocks of ports, and addresses with blocks. Rounded
+    /// up; pinned tables that are too small are replaced.
+    pub services: u32,
     /// Pin everything, so that traffic outlives this process. Without, all of it ends with the
     /// [`crate::Gateway`] and nothing is taken over (tests).
     pub pin: bool,
@@ -43,6 +47,7 @@ impl GatewayOptions {
             flow_buckets: flow_buckets(self.flows),
             index_buckets: index_buckets(self.flows),
             track_buckets: track_buckets(self.tracked.max(1)),
+            service_places: service_index::places(self.services),
             backends: self.backends.next_power_of_two().clamp(LEAST_BACKENDS, RW_MAX_BACKENDS),
         }
     }
@@ -56,6 +61,7 @@ impl Default for GatewayOptions {
             flows: 1 << 20,
             tracked: 1 << 20,
             backends: 0,
+            services: 0,
             pin: true,
         }
     }
@@ -160,6 +166,7 @@ pub(crate) fn take_over(
             None => interfaces.push(iface),
         }
     }
+    service_index::make_room(pins, sizes.service_places)?;
     let (programs, maps) = load_gateway(sizes, Some(pins))?;
     for (name, map) in maps.all() {
         let path = pins.map(name.name());

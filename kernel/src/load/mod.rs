@@ -1,5 +1,6 @@
 //! Loads the programs, into new maps or into those that are already pinned.
 
+pub(crate) mod clock;
 pub(crate) mod log;
 
 use std::collections::BTreeMap;
@@ -37,12 +38,15 @@ pub(crate) struct FlowSizes {
     pub(crate) index_buckets: u32,
     pub(crate) track_buckets: u32,
     pub(crate) backends: u32,
+    /// Of both halves.
+    pub(crate) service_places: u32,
 }
 
 /// Loads the balancer, upon the maps that are pinned; the others are made.
 pub(crate) fn load_gateway(sizes: FlowSizes, pins: Option<&Pins>) -> Result<(Programs, Maps)> {
     let mut storage = MaybeUninit::uninit();
     let mut open = open_gateway(sizes, &mut storage)?;
+    constants(&mut open.maps.rodata_clock_data)?.ticks = clock::ticks()?;
     pins.map_or(Ok(()), |pins| Maps::share_pinned(pins, &mut open.maps))?;
     let loaded = load(GATEWAY, open)?;
     let balance = program(&loaded.progs.ringway_balance)?;
@@ -88,9 +92,11 @@ fn open_dry<'obj>(
         index_buckets: live.flow_index.max_entries(),
         track_buckets: live.tracked.max_entries(),
         backends: live.backends.max_entries(),
+        service_places: live.service_places.max_entries(),
     };
     let mut open = open_gateway(sizes, storage)?;
     constants(&mut open.maps.rodata_dry_data)?.dry = true;
+    constants(&mut open.maps.rodata_clock_data)?.ticks = clock::ticks()?;
     share_budget(&mut open.maps.answer_budget, live)?;
     Ok(open)
 }
@@ -108,6 +114,7 @@ fn open_gateway(
         (&mut maps.backends, sizes.backends),
         (&mut maps.traffic, sizes.backends),
         (&mut maps.port_hands, sizes.backends),
+        (&mut maps.service_places, sizes.service_places),
     ] {
         set_entries(map, entries)?;
     }

@@ -14,8 +14,8 @@ use libbpf_rs::libbpf_sys::{BPF_F_RDONLY, bpf_map_create_opts};
 use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle, MapMut, MapType, OpenMapMut};
 use ringway_abi::raw::{
     rw_address, rw_backend, rw_daemon, rw_flow_bucket, rw_fragment_bucket, rw_iface,
-    rw_index_bucket, rw_label, rw_ledger, rw_scratch, rw_service, rw_service_info, rw_service_key,
-    rw_settings, rw_track_bucket, rw_tracking, rw_traffic, rw_vlan_key,
+    rw_index_bucket, rw_label, rw_ledger, rw_scratch, rw_service, rw_service_hash, rw_service_info,
+    rw_service_key, rw_service_place, rw_settings, rw_track_bucket, rw_tracking, rw_traffic, rw_vlan_key,
 };
 use ringway_abi::{FromBytes, IntoBytes};
 use zerocopy::Immutable;
@@ -194,6 +194,14 @@ maps! {
         "what clients connect to: addresses and blocks of ports",
         Then("the configuration is refused"),
         rebuilt "from the configuration; services keep their numbers";
+    service_hashes: u32 => rw_service_hash,
+        "how a port's place in service_places is found",
+        Never("cannot be: one entry for each half"),
+        rebuilt "from the services";
+    service_places: u32 => rw_service_place,
+        "the same as services, for each packet",
+        Then("the configuration is refused until the daemon starts again"),
+        rebuilt "from the services";
     service_info: u32 => rw_service_info,
         "services as their clients see them",
         Then("the configuration is refused"),
@@ -275,11 +283,6 @@ pub(crate) const PRIVATE: &[MapText] = &[
         "other_senders",
         "who else than a flow's client has sent for it lately",
         Then("the older one is forgotten: a flow whose client moved follows later"),
-    ),
-    (
-        "services_met",
-        "services that each CPU has met last",
-        Then("the one met longest ago is looked up again"),
     ),
     ("captures", "captures under way", Then("the thirteenth is refused")),
     ("capture_counts", "packets of each capture", Never("cannot be: counters")),

@@ -5,6 +5,7 @@ pub(crate) mod delta;
 pub(crate) mod members;
 pub(crate) mod rings;
 pub(crate) mod rows;
+pub(crate) mod service_index;
 pub(crate) mod switch;
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -15,7 +16,7 @@ use ringway_abi::FlowState;
 use ringway_abi::raw::{
     RW_FLOW_TIMEOUTS, RW_LABEL_LEN, RW_MAX_IFACES, RW_MAX_MEMBERS, RW_MAX_NAT_ADDRS, RW_MAX_RINGS,
     RW_MAX_SERVICES, RW_NO_MEMBER, RW_RING_SLOTS, rw_address, rw_backend, rw_label,
-    rw_service_info, rw_settings, rw_traffic,
+    rw_service, rw_service_info, rw_service_key, rw_settings, rw_traffic,
 };
 use ringway_plan::tables::{Tables, Timeouts};
 use zerocopy::{Immutable, IntoBytes};
@@ -43,11 +44,14 @@ impl Gateway {
             None => Rows::read(self.maps())?,
         };
         let mut want = Rows::wanted(tables, &have)?;
+        let indexed = |(key, row): &(&rw_service_key, &rw_service)| service_index::is_indexed(key, row);
+        service_index::check(want.services.iter().filter(indexed).count(), self.maps())?;
         let hops = tables.backends.iter().filter_map(|backend| backend.next_hop);
         self.note_ways_out(hops.map(|hop| hop.iface))?;
         let maps = Arc::clone(self.shared_maps());
         let mut applied = write(&maps, tables, &have, &want)?;
-        switch::switch(&maps, tables, (&have, &want), &mut self.retiring, &mut applied)?;
+        let writers = (&mut self.index, &mut self.retiring);
+        switch::switch(&maps, tables, (&have, &want), writers, &mut applied)?;
         applied.removed += remove_stale(&maps, &have, &want)?;
         // Remember what was vacated: its generation still stands in the table.
         let gone = both(&have.backends, &want.backends).filter(|(_, _, new)| new.is_none());

@@ -1,10 +1,10 @@
 //! Leads services over to their new rings and members, a batch of rings at a time: a ring is 131 kB
 //! of the kernel's memory, and a thousand of them are not to be there twice.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
-use ringway_abi::raw::{RW_MAX_SERVICE_ENTRIES, rw_service, rw_service_key, rw_settings};
+use ringway_abi::raw::{RW_MAX_SERVICE_ENTRIES, rw_service, rw_service_key};
 use ringway_plan::tables::{RingRow, Tables};
 
 use crate::Result;
@@ -12,6 +12,7 @@ use crate::maps::Maps;
 use crate::tables::delta::{Applied, changed, gone};
 use crate::tables::rings::{self, Retiring};
 use crate::tables::rows::Rows;
+use crate::tables::service_index::ServiceIndex;
 
 /// Rings put in place, and left, at once.
 const BATCH: usize = 128;
@@ -22,7 +23,7 @@ pub(crate) fn switch(
     maps: &Arc<Maps>,
     tables: &Tables,
     (have, want): (&Rows, &Rows),
-    retiring: &mut Retiring,
+    (index, retiring): (&mut ServiceIndex, &mut Retiring),
     done: &mut Applied,
 ) -> Result<()> {
     let differs = |ring: &&RingRow| have.rings.get(&ring.id) != want.rings.get(&ring.id);
@@ -30,6 +31,8 @@ pub(crate) fn switch(
     let mut services = Services {
         maps,
         have,
+        index,
+        now: have.services.clone(),
         missing: rings.iter().map(|ring| ring.id).collect(),
         waiting: changed(&have.services, &want.services).collect(),
         leaving: gone(&have.services, &want.services).collect(),
@@ -57,6 +60,9 @@ pub(crate) fn switch(
 struct Services<'r> {
     maps: &'r Maps,
     have: &'r Rows,
+    index: &'r mut ServiceIndex,
+    /// What the table holds.
+    now: BTreeMap<rw_service_key, rw_service>,
     /// Rings that are not in place yet.
     missing: HashSet<u32>,
     /// Entries to write.
@@ -80,19 +86,19 @@ impl Services<'_> {
         }
         let (keys, values): (Vec<rw_service_key>, Vec<rw_service>) =
             ready.into_iter().map(|(key, value)| (*key, *value)).unzip();
-        let written = self.maps.services.put_all(&keys, &values);
-        forget_services(self.maps)?;
-        written
+        self.maps.services.put_all(&keys, &values)?;
+        self.now.extend(keys.into_iter().zip(values));
+        self.index.put(self.maps, &self.now)
     }
 
     fn remove(&mut self) -> Result<()> {
         if self.leaving.is_empty() {
             return Ok(());
         }
-        let mut leaving = self.leaving.drain(..);
-        let removed = leaving.try_for_each(|key| self.maps.services.remove(key));
-        forget_services(self.maps)?;
-        removed
+        self.leaving.iter().for_each(|key| _ = self.now.remove(key));
+        // Packets meet them in the index.
+        self.index.put(self.maps, &self.now)?;
+        self.leaving.drain(..).try_for_each(|key| self.maps.services.remove(key))
     }
 
     /// Stale rings that no entry leads to any more, each once: id, and whether it has pairs.
@@ -108,11 +114,4 @@ impl Services<'_> {
             |id: &u32| self.have.rings[id].as_ref().is_some_and(|r| !r.pairs.is_empty());
         left.into_iter().map(|id| (id, has_pairs(&id))).collect()
     }
-}
-
-/// Packets look their services up anew (bpf/gateway/service.bpf.h).
-fn forget_services(maps: &Maps) -> Result<()> {
-    let have = maps.settings.get(0)?;
-    let services_epoch = have.services_epoch.wrapping_add(1);
-    maps.settings.put(&0, &rw_settings { services_epoch, ..have })
 }

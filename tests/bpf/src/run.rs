@@ -20,6 +20,11 @@ impl Program {
         Self(fd.try_clone_to_owned().unwrap())
     }
 
+    /// Another handle to the same.
+    pub fn another(&self) -> Self {
+        Self::new(self.0.as_fd())
+    }
+
     /// A handle to the program with this id.
     pub fn by_id(id: u32) -> Self {
         // SAFETY: takes a number, gives a new descriptor that nobody else owns.

@@ -88,6 +88,7 @@ impl Shared {
         let cpus = libbpf_rs::num_possible_cpus().map_err(map_error("size", "capture_packet"))?;
         let mut storage = MaybeUninit::uninit();
         let mut open = load::open::<CaptureSkelBuilder>(CAPTURE, &mut storage)?;
+        load::constants(&mut open.maps.rodata_clock_data)?.ticks = load::clock::ticks()?;
         load::set_entries(&mut open.maps.capture_packet, cpus.try_into().unwrap_or(1))?;
         live.share_with_capture(&mut open.maps)?;
         load::share_budget(&mut open.maps.answer_budget, live)?;

@@ -1,0 +1,236 @@
+//! The services by a hash of their keys, which packets look up without a call
+//! (bpf/gateway/service.bpf.h). There are two halves: the one that is not in force is written, then
+//! put in force by one word. What cannot be built or written leaves the other in force.
+
+use std::path::Path;
+use std::thread::{Builder, JoinHandle};
+
+use libbpf_rs::MapCore;
+use ringway_abi::IntoBytes;
+use ringway_abi::raw::{
+    RW_MAX_SERVICE_ENTRIES, rw_service, rw_service_hash, rw_service_key, rw_service_place,
+    rw_settings,
+};
+
+use crate::maps::{self, MapName, Maps};
+use crate::pins::Pins;
+use crate::tables::rings;
+use crate::{Error, Result};
+
+/// Places of a half, at least.
+const LEAST_PLACES: u32 = 8192;
+/// Two places for each key are enough up to this part of them.
+const FULL: u32 = 2;
+/// Tries with other hashes: one in a few fails at the most.
+const TRIES: usize = 64;
+/// Keys that move to their other places for one, at most.
+const MOVES: usize = 256;
+
+/// Places of both halves, for so many rows.
+pub(crate) fn places(rows: u32) -> u32 {
+    let rows = rows.min(RW_MAX_SERVICE_ENTRIES);
+    2 * (FULL * rows).next_power_of_two().max(LEAST_PLACES)
+}
+
+/// Takes away the pin of a map with fewer places: the programs that use it go on, and the next one
+/// makes another.
+pub(crate) fn make_room(pins: &Pins, places: u32) -> Result<()> {
+    let path = pins.map(MapName::service_places.name());
+    match maps::open_pinned(&path)? {
+        Some(map) if map.max_entries() < places => remove(&path),
+        _ => Ok(()),
+    }
+}
+
+fn remove(pin: &Path) -> Result<()> {
+    let failed = |source| Error::System { action: "remove the pin of service_places", source };
+    std::fs::remove_file(pin).map_err(failed)
+}
+
+/// Whether a row is looked up for each packet: not an address alone.
+pub(crate) fn is_indexed(key: &rw_service_key, service: &rw_service) -> bool {
+    key.proto != 0 || service.id != 0
+}
+
+/// Refuses more rows than there are places for.
+pub(crate) fn check(rows: usize, maps: &Maps) -> Result<()> {
+    let most = (maps.service_places.max_entries() / 2 / FULL) as usize;
+    if rows <= most {
+        return Ok(());
+    }
+    Err(Error::Tables(format!(
+        "ports and blocks of ports take {rows} rows, and the tables were made for {most}: restart \
+         the daemon, which makes larger ones"
+    )))
+}
+
+/// Who writes the index.
+#[derive(Debug, Default)]
+pub(crate) struct ServiceIndex {
+    /// Waits until no packet is left in the half that was in force before.
+    grace: Option<JoinHandle<()>>,
+}
+
+impl ServiceIndex {
+    /// Puts these services in force, all at once.
+    pub(crate) fn put<'a>(
+        &mut self,
+        maps: &Maps,
+        services: impl IntoIterator<Item = (&'a rw_service_key, &'a rw_service)>,
+    ) -> Result<()> {
+        let rows: Vec<_> = services.into_iter().filter(|(key, row)| is_indexed(key, row)).collect();
+        check(rows.len(), maps)?;
+        let settings = maps.settings.get(0)?;
+        let services_epoch = settings.services_epoch.wrapping_add(1);
+        let places = maps.service_places.max_entries() / 2;
+        let first = (services_epoch & 1) * places;
+        let (keys, written) = build(&rows, places, random_keys)?;
+        if let Some(grace) = self.grace.take() {
+            // It does nothing that can panic.
+            _ = grace.join();
+        }
+        let numbers: Vec<u32> = (first..first + places).collect();
+        maps.service_places.put_all(&numbers, &written)?;
+        let hash = rw_service_hash { keys, first, mask: places - 1 };
+        maps.service_hashes.put(&(services_epoch & 1), &hash)?;
+        maps.settings.put(&0, &rw_settings { services_epoch, ..settings })?;
+        self.wait_later();
+        Ok(())
+    }
+
+    /// Waits for the packets under way, on a thread of its own: most often nothing else changes
+    /// meanwhile.
+    fn wait_later(&mut self) {
+        self.grace = Builder::new().name("services-grace".into()).spawn(rings::grace).ok();
+        if self.grace.is_none() {
+            // The kernel gives no thread now.
+            rings::grace();
+        }
+    }
+}
+
+type Keys = [u64; 3];
+
+fn random_keys() -> Result<Keys> {
+    let mut keys = Keys::default();
+    rustix::rand::getrandom(keys.as_mut_bytes(), rustix::rand::GetRandomFlags::empty())
+        .map_err(|errno| Error::System { action: "get random bytes", source: errno.into() })?;
+    Ok(keys)
+}
+
+/// A half, and the keys of its hash.
+fn build(
+    rows: &[(&rw_service_key, &rw_service)],
+    places: u32,
+    mut new_keys: impl FnMut() -> Result<Keys>,
+) -> Result<(Keys, Vec<rw_service_place>)> {
+    for _ in 0..TRIES {
+        let keys = new_keys()?;
+        if let Some(placed) = place(rows, places, &keys) {
+            let written = placed.into_iter().map(|row| match row.map(|row| rows[row]) {
+                Some((key, service)) => {
+                    rw_service_place { key: *key, service: *service, ..Default::default() }
+                }
+                None => rw_service_place::default(),
+            });
+            return Ok((keys, written.collect()));
+        }
+    }
+    Err(Error::Tables(format!("no hash was found that gives {} services a place", rows.len())))
+}
+
+/// Which row has which place. `None`: some row finds none.
+fn place(
+    rows: &[(&rw_service_key, &rw_service)],
+    places: u32,
+    keys: &Keys,
+) -> Option<Vec<Option<usize>>> {
+    let of: Vec<[usize; 2]> = rows.iter().map(|(key, _)| both_places(key, places, keys)).collect();
+    let mut placed = vec![None; places as usize];
+    for row in 0..rows.len() {
+        let (mut moving, mut at) = (row, of[row][0]);
+        let mut moves = 0;
+        // Whoever has the place goes to the other one of its own.
+        while let Some(former) = placed[at].replace(moving) {
+            moves += 1;
+            if moves == MOVES {
+                return None;
+            }
+            moving = former;
+            at = if of[former][0] == at { of[former][1] } else { of[former][0] };
+        }
+    }
+    Some(placed)
+}
+
+/// As service_entry() in bpf/gateway/service.bpf.h.
+fn both_places(key: &rw_service_key, places: u32, keys: &Keys) -> [usize; 2] {
+    let word = |n: usize| {
+        let bytes = key.as_bytes()[4 * n..].first_chunk();
+        bytes.map_or(0, |bytes| u32::from_ne_bytes(*bytes))
+    };
+    let sum = pair(keys[0], word(0), word(1))
+        .wrapping_add(pair(keys[1], word(2), word(3)))
+        .wrapping_add(pair(keys[2], word(4), 0));
+    let mixed = (sum ^ sum >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93);
+    let hash = mixed ^ mixed >> 32;
+    [hash as u32, (hash >> 32) as u32].map(|half| (half & (places - 1)) as usize)
+}
+
+/// nh_pair() in bpf/gateway/hash.bpf.h.
+fn pair(key: u64, a: u32, b: u32) -> u64 {
+    u64::from(a.wrapping_add(key as u32)) * u64::from(b.wrapping_add((key >> 32) as u32))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    fn row(n: u32) -> (rw_service_key, rw_service) {
+        let addr = [0, 0, 0xffff, 0x0a00_0000 + n / 3].map(u32::to_be);
+        let (port_be, proto) = (((n % 3) as u16 + 80).to_be(), 6);
+        let key = rw_service_key { addr, port_be, proto, block: 0 };
+        (key, rw_service { id: n, ..Default::default() })
+    }
+
+    fn pseudo_random(seed: u64) -> impl FnMut() -> Result<Keys> {
+        let mut state = seed;
+        move || {
+            Ok([(); 3].map(|()| {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                state ^ state >> 29
+            }))
+        }
+    }
+
+    #[test]
+    fn every_row_has_one_of_its_places() {
+        for count in [0, 1, 100, 4_096, 100_000] {
+            let rows: Vec<_> = (0..count).map(row).collect();
+            let rows: Vec<_> = rows.iter().map(|(key, service)| (key, service)).collect();
+            let places = places(count) / 2;
+            let (keys, written) = build(&rows, places, pseudo_random(count.into())).unwrap();
+            assert_eq!(written.len(), places as usize);
+            for (key, service) in &rows {
+                let found = both_places(key, places, &keys).map(|place| written[place]);
+                let found = found.iter().find(|place| place.key == **key).unwrap();
+                assert_eq!(found.service, **service);
+            }
+            let used = written.iter().filter(|place| place.key.proto != 0).count();
+            assert_eq!(used, rows.len());
+        }
+    }
+
+    #[test]
+    fn two_rows_of_one_key_have_no_hash() {
+        let (key, service) = row(1);
+        let rows = [(&key, &service); 3];
+        let mut tried = HashSet::new();
+        let mut keys = pseudo_random(7);
+        let failed = build(&rows, LEAST_PLACES, || keys().inspect(|keys| _ = tried.insert(*keys)));
+        assert!(failed.unwrap_err().to_string().contains("3 services"));
+        assert_eq!(tried.len(), TRIES);
+    }
+}
