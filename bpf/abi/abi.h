@@ -702,11 +702,11 @@ struct rw_root {
 };
 
 /* A clock's constants: seconds since boot (CLOCK_MONOTONIC) are
- * (jiffies - start) * per_tick >> RW_TICK_SHIFT. */
+ * (jiffies * per_tick + base) >> RW_TICK_SHIFT. The sum wraps as it must. */
 #define RW_TICK_SHIFT 35
 struct rw_clock {
-	__u64 start;	/* in ticks; wraps */
 	__u64 per_tick; /* seconds << RW_TICK_SHIFT */
+	__u64 base;	/* the same */
 };
 
 /* Packets that go to user space: those that match all of this. */

@@ -14,7 +14,7 @@ const volatile struct rw_clock ticks SEC(".rodata.clock") = {};
 /* CLOCK_MONOTONIC, to a tick. */
 static __always_inline __u32 now_seconds(void)
 {
-	return (__u32)((bpf_jiffies64() - ticks.start) * ticks.per_tick >> RW_TICK_SHIFT);
+	return (__u32)((bpf_jiffies64() * ticks.per_tick + ticks.base) >> RW_TICK_SHIFT);
 }
 
 #endif

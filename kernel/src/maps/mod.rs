@@ -15,7 +15,8 @@ use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle, MapMut, MapType, OpenMa
 use ringway_abi::raw::{
     rw_address, rw_backend, rw_daemon, rw_flow_bucket, rw_fragment_bucket, rw_iface,
     rw_index_bucket, rw_label, rw_ledger, rw_scratch, rw_service, rw_service_hash, rw_service_info,
-    rw_service_key, rw_service_place, rw_settings, rw_track_bucket, rw_tracking, rw_traffic, rw_vlan_key,
+    rw_service_key, rw_service_place, rw_settings, rw_track_bucket, rw_tracking, rw_traffic,
+    rw_vlan_key,
 };
 use ringway_abi::{FromBytes, IntoBytes};
 use zerocopy::Immutable;

@@ -16,7 +16,7 @@ use ringway_bpf_tests::cast::*;
 use ringway_bpf_tests::frame::flags::*;
 use ringway_bpf_tests::frame::{Frame, TCP, UDP};
 use ringway_bpf_tests::mutate::Random;
-use ringway_bpf_tests::{World, mac_of, ports, wire};
+use ringway_bpf_tests::{World, clock, mac_of, ports, wire};
 
 use crate::needs_root;
 
@@ -136,8 +136,7 @@ impl Model {
     }
 
     fn now(&self) -> i64 {
-        let now = rustix::time::clock_gettime(rustix::time::ClockId::MonotonicCoarse);
-        now.tv_sec + self.moved
+        i64::from(clock::now()) + self.moved
     }
 
     fn address(&self, client: usize) -> SocketAddr {

@@ -6,9 +6,7 @@ use std::sync::atomic::Ordering::*;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize};
 use std::time::{Duration, Instant};
 
-use ringway_abi::raw::{
-    RW_BUCKET_FLOWS, RW_CONFIRMED, rw_flow, rw_flow_bucket,
-};
+use ringway_abi::raw::{RW_BUCKET_FLOWS, RW_CONFIRMED, rw_flow, rw_flow_bucket};
 use ringway_abi::{FlowState, Reason, Verdict};
 use ringway_bpf_tests::cast::*;
 use ringway_bpf_tests::clock::now;

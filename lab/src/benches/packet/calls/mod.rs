@@ -165,14 +165,14 @@ mod tests {
     /// Calls, tail calls and look-ups of a packet, at most: IPv4, IPv6. How long a new flow looks
     /// for its place is a matter of chance.
     const MOST: [(PacketPath, [[f64; 3]; 2]); PacketPath::ALL.len()] = [
-        (PacketPath::Pass, [[1.0, 1.0, 9.0]; 2]),
-        (PacketPath::Drop, [[3.0, 1.0, 15.0]; 2]),
-        (PacketPath::DsrL2, [[0.0, 1.0, 14.0]; 2]),
-        (PacketPath::DsrIpip, [[2.0, 1.0, 15.0]; 2]),
-        (PacketPath::DsrGue, [[2.0, 1.0, 15.0]; 2]),
-        (PacketPath::Nat, [[2.0, 1.0, 17.0]; 2]),
-        (PacketPath::NewFlow, [[16.2, 1.0, 48.5], [13.2, 1.0, 47.5]]),
-        (PacketPath::FullPool, [[16.2, 1.0, 48.5], [13.2, 1.0, 47.5]]),
+        (PacketPath::Pass, [[0.0, 1.0, 10.0]; 2]),
+        (PacketPath::Drop, [[2.0, 1.0, 17.0]; 2]),
+        (PacketPath::DsrL2, [[0.0, 1.0, 15.0]; 2]),
+        (PacketPath::DsrIpip, [[1.0, 1.0, 15.0], [2.0, 1.0, 16.0]]),
+        (PacketPath::DsrGue, [[2.0, 1.0, 16.0]; 2]),
+        (PacketPath::Nat, [[0.0, 1.0, 16.0]; 2]),
+        (PacketPath::NewFlow, [[15.2, 1.0, 48.5], [12.2, 1.0, 47.5]]),
+        (PacketPath::FullPool, [[15.2, 1.0, 48.5], [12.2, 1.0, 47.5]]),
     ];
 
     /// On Linux 6.12 or newer: an older one calls for look-ups in per-CPU arrays.
