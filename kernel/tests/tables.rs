@@ -13,7 +13,7 @@ use ringway_testnet::root_or_skip;
 use ringway_wire::{Builder, Ethernet, Ipv4, Mac, Udp, ethertype, protocol};
 
 use common::tables::{add_service, empty, ip, key};
-use common::{CLIENT_MAC, GATEWAY_MAC, gateway};
+use common::{CLIENT_MAC, GATEWAY_MAC, gateway, gateway_with_room};
 
 fn web() -> Tables {
     let mut tables = empty();
@@ -138,7 +138,8 @@ fn tables_without_room_change_nothing() {
     assert!(gateway.apply(&good).unwrap().is_unchanged());
 }
 
-/// 4096 services of 30 blocks of ports each: there is no room for two such sets at a time.
+/// 4096 services of 30 blocks of ports each: there is no room for two such sets at a time, and in a
+/// gateway made for fewer not for one.
 #[test]
 fn a_table_nearly_full_takes_the_place_of_another() {
     if !root_or_skip("a_table_nearly_full_takes_the_place_of_another") {
@@ -155,7 +156,9 @@ fn a_table_nearly_full_takes_the_place_of_another() {
         tables.rings.truncate(1);
         tables
     };
-    let mut gateway = gateway();
+    let error = gateway().apply(&of_network(10)).unwrap_err().to_string();
+    assert!(error.contains("126976 rows") && error.contains("restart the daemon"), "{error}");
+    let mut gateway = gateway_with_room(4096 * 31);
     for network in [10, 11, 10] {
         let applied = gateway.apply(&of_network(network)).unwrap();
         assert_eq!(applied.services, 4096 * 31);

@@ -14,9 +14,15 @@ pub const CLIENT_MAC: [u8; 6] = [0x02, 0, 0, 0, 0xc1, 0];
 /// A gateway that dies with the test: nothing pinned, nothing attached, two interfaces in slots 0
 /// (clients) and 1 (backends), and small flow tables.
 pub fn gateway() -> Gateway {
+    gateway_with_room(0)
+}
+
+/// The same, with room for so many rows of services.
+pub fn gateway_with_room(services: u32) -> Gateway {
     let options = GatewayOptions {
         node: "test".into(),
         flows: 4096,
+        services,
         pin: false,
         ..GatewayOptions::default()
     };
