@@ -312,14 +312,23 @@ struct rw_service {
 };
 
 /*
- * The ports and blocks in `services` once more, where a look-up takes loads alone: two halves, of
- * which bit 0 of settings.services_epoch tells the one in force. In a half a key is in one of two
- * places (cuckoo hashing).
+ * The rows of `services` once more, where a look-up takes loads alone: parts of service_places, of
+ * which one is in force. In a part a key is in one of two places (cuckoo hashing).
  */
-struct rw_service_hash {
+#define RW_SERVICE_PARTS 4
+
+struct rw_service_part {
 	__u64 keys[3];
-	__u32 first; /* of the half's places */
-	__u32 mask;  /* their number - 1 */
+	__u32 first;  /* of its places */
+	__u32 mask;   /* those in use - 1 */
+	__u32 blocks; /* 1: a service has more than one port */
+	__u32 pad;
+};
+
+struct rw_service_index {
+	struct rw_service_part parts[RW_SERVICE_PARTS];
+	__u32 in_force;
+	__u32 epoch; /* settings.services_epoch after it was written: else another release wrote */
 };
 
 /* One cache line. */
@@ -593,9 +602,8 @@ struct rw_settings {
 	__u32 icmp_burst;
 	__u32 track_buckets;  /* of tracked flows; any number */
 	__u32 track_quota;    /* new records a second of one prefix (/24, /64); 0: any number */
-	__u32 port_blocks;    /* a service has more than one port */
-	__u32 services_epoch; /* raised when an entry of `services` has changed; bit 0: the half of
-			       * service_places in force */
+	__u32 port_blocks;    /* a service has more than one port: for earlier releases alone */
+	__u32 services_epoch; /* raised when `services` has changed */
 	__u32 hash;	      /* enum rw_hash: stays what it was when the flow tables were made */
 };
 

@@ -12,6 +12,7 @@
 #include "checksum_bytes.bpf.h"
 #include "packet_context.bpf.h"
 #include "parse.bpf.h"
+#include "service.bpf.h"
 
 /* ARP for IPv4 over Ethernet. */
 struct arp_ipv4 {
@@ -57,7 +58,7 @@ static __always_inline bool announced(const __u32 *addr)
 	struct rw_service *entry;
 
 	copy_addr(key.addr, addr);
-	entry = bpf_map_lookup_elem(&services, &key);
+	entry = address_entry(&key);
 	return entry && (entry->flags & RW_ADDR_ANNOUNCE);
 }
 

@@ -406,7 +406,7 @@ static __always_inline bool ask_for(const struct rw_settings *set, const struct 
 	copy_addr(reply->daddr, own->addr);
 	reply->dport_be = bpf_htons((__u16)port);
 	ask->key = flow_key(open->backend, (__u16)port, nat, RW_FLOW_CLAIMED);
-	ask->bucket = reply_bucket(set, reply_hash_of(reply), reply->dport_be, 0);
+	ask->bucket = reply_bucket(set, reply_hash(set, reply), reply->dport_be, 0);
 	ask->place = place;
 	return true;
 }
@@ -696,6 +696,8 @@ __noinline __u32 publish_flow(const struct rw_tuple *t, struct rw_opening *open,
 		return 0;
 	}
 	/* Two CPUs may open one client's flow at once: the first in the index stays. */
+	if (tagged(&at) == at_place)
+		return 1;
 	place = flow_by_client(t, open->service, open->now, &first);
 	if (place && place != at_place && key_backend(first) == open->backend) {
 		WRITE_ONCE(flow->key, 0);

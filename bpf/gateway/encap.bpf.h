@@ -81,9 +81,13 @@ static __always_inline void hop4(struct iphdr *ip)
 static __always_inline bool enter(struct xdp_md *ctx, __u32 l3_at, struct inner *inner)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
-	struct iphdr *ip4 = data + l3_at;
-	struct ipv6hdr *ip6 = data + l3_at;
+	struct iphdr *ip4;
+	struct ipv6hdr *ip6;
 
+	/* The bound once more, on the register that is added: the verifier of 6.1 follows no copy. */
+	barrier_var(l3_at);
+	ip4 = data + (l3_at & 127);
+	ip6 = (void *)ip4;
 	if ((void *)(ip4 + 1) > end)
 		return false;
 	if (ip4->version == 4) {

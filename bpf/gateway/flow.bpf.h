@@ -176,17 +176,12 @@ static __always_inline struct flow_record record_at(__u32 place)
 	__u32 number = place >> 2;
 	struct rw_flow_bucket *bucket = bpf_map_lookup_elem(&flows, &number);
 
-	if (!bucket)
+	number = (place - 1) & 3;
+	/* One pointer for all three, and the verifier goes on once. */
+	barrier_var(number);
+	if (!bucket || number >= RW_BUCKET_FLOWS)
 		return none;
-	switch (place & 3) {
-	case 1:
-		return (struct flow_record){ &bucket->flows[0], &bucket->dport_be[0] };
-	case 2:
-		return (struct flow_record){ &bucket->flows[1], &bucket->dport_be[1] };
-	case 3:
-		return (struct flow_record){ &bucket->flows[2], &bucket->dport_be[2] };
-	}
-	return none;
+	return (struct flow_record){ &bucket->flows[number], &bucket->dport_be[number] };
 }
 
 static __always_inline struct rw_flow *flow_at(__u32 place)
@@ -236,7 +231,11 @@ static __always_inline bool flow_requests(const struct rw_settings *set, const s
 	if (!of.flow)
 		return false;
 	for (int i = 0; i < reads; i++) {
-		__u64 before = flow_key_read(of.flow);
+		__u64 before;
+
+		/* Else the compiler keeps a pointer to each field on the stack, which is short. */
+		barrier_var(of.flow);
+		before = flow_key_read(of.flow);
 
 		if (key_state(before) <= RW_FLOW_CLAIMED ||
 		    !flow_alive(set, before, READ_ONCE(of.flow->seen), now))
@@ -284,26 +283,36 @@ __noinline __u32 flow_by_client(const struct rw_tuple *t, __u32 service, __u32 n
 	return 0;
 }
 
-/* The same where a flow is most often, in the first of its buckets, without a call. */
+/* The first entry with this tag: the place that it leads to, or 0. */
+static __always_inline __u32 tagged(const struct index_place *at)
+{
+	for (int b = 0; b < 2; b++) {
+		__u32 number = at->bucket[b];
+		struct rw_index_bucket *bucket = bpf_map_lookup_elem(&flow_index, &number);
+
+		if (!bucket)
+			return 0; /* an array element exists: for the verifier */
+		for (int i = 0; i < RW_INDEX_ENTRIES; i++) {
+			__u64 entry = READ_ONCE(bucket->entries[i]);
+
+			if ((__u32)(entry >> 32) == at->tag && (__u32)entry)
+				return (__u32)entry;
+		}
+	}
+	return 0;
+}
+
+/* The same where only its own entry has its tag, without a call. */
 static __always_inline __u32 flow_of_client(const struct rw_settings *set, const struct rw_tuple *t,
 					    __u32 service, __u32 now, __u64 *key)
 {
 	struct index_place at =
 		index_place(set, t->saddr, t->sport_be, t->dport_be, (__u16)service);
-	struct rw_index_bucket *bucket = bpf_map_lookup_elem(&flow_index, &at.bucket[0]);
-	__u32 place = 0;
+	__u32 place = tagged(&at);
 
-	if (!bucket)
-		return 0; /* an array element exists: for the verifier */
-	for (int i = 0; i < RW_INDEX_ENTRIES; i++) {
-		__u64 entry = READ_ONCE(bucket->entries[i]);
-
-		if ((__u32)(entry >> 32) == at.tag) {
-			place = (__u32)entry;
-			break;
-		}
-	}
-	if (place && flow_requests(set, t, (__u16)service, place, now, 1, key)) {
+	if (!place)
+		return 0;
+	if (flow_requests(set, t, (__u16)service, place, now, 1, key)) {
 		trace_flow(place, *key);
 		return place;
 	}
@@ -402,6 +411,37 @@ __noinline __u32 flow_by_reply(const struct rw_tuple *t, __u32 now, __u64 *key)
 	return 0;
 }
 
+/* The same where a flow is most often, without a call. */
+static __always_inline __u32 flow_of_reply(const struct rw_settings *set, const struct rw_tuple *t,
+					   __u32 now, __u64 *key)
+{
+	__u32 number = reply_bucket(set, reply_hash(set, t), t->dport_be, 0), place = 0;
+	struct rw_flow_bucket *bucket = bpf_map_lookup_elem(&flows, &number);
+	struct flow_record of;
+	__u64 found = 0;
+
+	if (!bucket)
+		return 0; /* an array element exists: for the verifier */
+	for (__u32 i = 0; i < RW_BUCKET_FLOWS; i++) {
+		found = READ_ONCE(bucket->flows[i].key);
+		if (key_state(found) > RW_FLOW_CLAIMED &&
+		    key_port(found) == bpf_ntohs(t->dport_be)) {
+			place = number << 2 | (i + 1);
+			break;
+		}
+	}
+	if (!place && !set->source_client)
+		return 0;
+	of = record_at(place);
+	if (of.flow && flow_answers(of.flow, found, *of.dport_be, t) &&
+	    flow_alive(set, found, READ_ONCE(of.flow->seen), now)) {
+		*key = found;
+		trace_flow(place, found);
+		return place;
+	}
+	return flow_by_reply(t, now, key);
+}
+
 /* The flow's word that holds where replies go. */
 union way_back {
 	struct {
@@ -431,9 +471,11 @@ static __always_inline bool flow_read_client(__u32 place, __u64 *key, struct flo
 	if (!flow)
 		return false;
 	for (int reads = 0; reads < FLOW_READS; reads++) {
-		__u64 before = flow_key_read(flow);
 		union way_back way;
+		__u64 before;
 
+		barrier_var(flow);
+		before = flow_key_read(flow);
 		if (!same_flow(*key, before))
 			return false;
 		*key = before;

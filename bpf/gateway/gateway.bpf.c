@@ -65,12 +65,12 @@ static __always_inline int balance(struct xdp_md *ctx, struct packet_context *pc
 		return pass(ctx, pctx, RW_REASON_OTHER_HOST);
 	if (may_be_reply(pctx, p)) {
 		now = now_seconds();
-		place = flow_by_reply(p->t, now, &flow_key);
+		place = flow_of_reply(pctx->set, p->t, now, &flow_key);
 	}
 	if (!place) {
 		copy_addr(key->addr, p->t->daddr);
 		key_set_port(key, p->t->dport_be, p->t->proto);
-		service = service_of(pctx->set, key);
+		service = service_of(key);
 		if (!service)
 			return pass(ctx, pctx, RW_REASON_NO_SERVICE);
 	}

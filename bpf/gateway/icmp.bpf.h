@@ -475,7 +475,7 @@ static __always_inline enum icmp_next find_flow(struct rw_scratch *s, struct icm
 	room->key.port_be = s->tuple.dport_be;
 	room->key.proto = s->tuple.proto;
 	room->key.block = 0; /* of the last packet's */
-	service = service_of(set, &room->key);
+	service = service_of(&room->key);
 	if (!service)
 		return ICMP_PASS;
 	capture_service(s, service->id);
@@ -564,7 +564,7 @@ static __always_inline bool icmp_packet_again(struct xdp_md *ctx, __u32 l3_at, s
 static __always_inline int dsr_error(struct xdp_md *ctx, struct packet_context *pctx,
 				     struct packet *p, struct rw_service_key *key)
 {
-	struct rw_service *service = service_of(pctx->set, key);
+	struct rw_service *service = service_of(key);
 	struct rw_backend *backend;
 	enum rw_reason refused;
 	__u32 reference;

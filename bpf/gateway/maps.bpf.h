@@ -21,7 +21,7 @@ RW_MAP(vlans, BPF_MAP_TYPE_HASH, RW_MAX_IFACES, struct rw_vlan_key, __u32, 0);
 RW_MAP(services, BPF_MAP_TYPE_HASH, RW_MAX_SERVICE_ENTRIES, struct rw_service_key,
        struct rw_service, 0);
 /* The same for each packet. service_places: sized by the configuration before load; full: refused. */
-RW_MAP(service_hashes, BPF_MAP_TYPE_ARRAY, 2, __u32, struct rw_service_hash, 0);
+RW_MAP(service_index, BPF_MAP_TYPE_ARRAY, 1, __u32, struct rw_service_index, 0);
 RW_MAP(service_places, BPF_MAP_TYPE_ARRAY, 1, __u32, struct rw_service_place, BPF_F_MMAPABLE);
 RW_MAP(service_info, BPF_MAP_TYPE_ARRAY, RW_MAX_SERVICES, __u32, struct rw_service_info, 0);
 RW_MAP(backends, BPF_MAP_TYPE_ARRAY, RW_MAX_BACKENDS, __u32, struct rw_backend, 0);

@@ -63,6 +63,36 @@ __noinline __u32 checksum_settle(struct xdp_md *ctx, __u32 v6, __u32 later)
 	return later;
 }
 
+#define SHORT_SEGMENT 60 /* a SYN with all options that fit */
+
+/* Adds the words of a segment that is short, whole, and in the packet's first buffer. False: it is
+ * none. */
+static __always_inline bool sum_short(struct xdp_md *ctx, __u32 at, __u32 len, __u64 *sum)
+{
+	void *end = (void *)(long)ctx->data_end, *l4;
+	__u64 words = *sum;
+
+	barrier_var(at);
+	if (at > MAX_L4_START || len > SHORT_SEGMENT || len % 2)
+		return false;
+	l4 = (void *)(long)ctx->data + at;
+	for (__u32 i = 0; i < SHORT_SEGMENT; i += 4) {
+		if (i + 4 > len)
+			break;
+		if (l4 + i + 4 > end)
+			return false;
+		words += *(__u32 *)(l4 + i);
+	}
+	if (len % 4) {
+		l4 += (len - 2) & 63;
+		if (l4 + 2 > end)
+			return false;
+		words += *(__u16 *)l4;
+	}
+	*sum = words;
+	return true;
+}
+
 /* Whether the whole segment in scratch is as it was sent. Also true if that is unknown: for a
  * fragment, and for an unfinished checksum of this machine. */
 __noinline __u32 checksum_holds(struct xdp_md *ctx, __u32 v6, __u32 local)
@@ -77,7 +107,9 @@ __noinline __u32 checksum_holds(struct xdp_md *ctx, __u32 v6, __u32 local)
 	pseudo = pseudo_of(s, v6);
 	if (!check || (local && *check == csum_fold(pseudo)))
 		return 1;
-	return csum_fold(pseudo + csum_bytes(ctx, s->layers.l4, s->layers.l4_len)) == 0xffff;
+	if (!sum_short(ctx, s->layers.l4, s->layers.l4_len, &pseudo))
+		pseudo += csum_bytes(ctx, s->layers.l4, s->layers.l4_len);
+	return csum_fold(pseudo) == 0xffff;
 }
 
 /* Whether `slot`, or the kernel behind it, finishes what leaves by it. */
@@ -103,7 +135,11 @@ static __always_inline void settle_checksum(struct packet_context *pctx, struct 
 static __always_inline bool segment_intact(const struct packet_context *pctx,
 					   const struct packet *p, __u32 l4_at)
 {
-	if (!p->v6 && csum_fold(csum_bytes(pctx->ctx, ETH_HLEN, l4_at - ETH_HLEN)) != 0xffff)
+	__u32 header = l4_at - ETH_HLEN;
+
+	if (!p->v6 && csum_fold(header == sizeof(struct iphdr) ?
+					csum_words(p->l3, sizeof(struct iphdr) / 4) :
+					csum_bytes(pctx->ctx, ETH_HLEN, header)) != 0xffff)
 		return false;
 	return checksum_holds(pctx->ctx, p->v6, pctx->in->flags & RW_IFACE_LOCAL);
 }

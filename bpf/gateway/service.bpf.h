@@ -28,41 +28,42 @@ static __always_inline bool same_key(const struct rw_service_key *a, const struc
 	return same_addr(a->addr, b->addr) && ((__u32 *)a)[4] == ((__u32 *)b)[4];
 }
 
-/* The entry of this key, or NULL. Nobody writes it before this packet has left. */
-static __always_inline struct rw_service *service_entry(const struct rw_settings *set,
+/* The part in force. A packet asks once: it stays as it is until the packet has left. NULL: for the
+ * verifier. */
+static __always_inline const struct rw_service_part *services_in_force(void)
+{
+	struct rw_service_index *index = RW_ONLY(service_index);
+
+	return index ? &index->parts[READ_ONCE(index->in_force) % RW_SERVICE_PARTS] : NULL;
+}
+
+/* The entry of this key, or NULL. */
+static __always_inline struct rw_service *service_entry(const struct rw_service_part *part,
 							const struct rw_service_key *key)
 {
-	__u32 half = READ_ONCE(set->services_epoch) & 1, first, second;
-	struct rw_service_hash *by = bpf_map_lookup_elem(&service_hashes, &half);
-	struct rw_service_place *place;
-	__u64 h;
+	__u64 h = hash_end(nh_addr(part->keys, key->addr) +
+			   nh_pair(part->keys[2], ((__u32 *)key)[4], 0));
+	__u32 first = part->first + ((__u32)h & part->mask), second;
+	struct rw_service_place *place = bpf_map_lookup_elem(&service_places, &first);
 
-	if (!by)
-		return NULL; /* an array element exists: for the verifier */
-	h = hash_end(nh_addr(by->keys, key->addr) + nh_pair(by->keys[2], ((__u32 *)key)[4], 0));
-	first = by->first + ((__u32)h & by->mask);
-	place = bpf_map_lookup_elem(&service_places, &first);
 	if (place && same_key(&place->key, key))
 		return &place->service;
-	second = by->first + ((__u32)(h >> 32) & by->mask);
+	second = part->first + ((__u32)(h >> 32) & part->mask);
 	place = bpf_map_lookup_elem(&service_places, &second);
-	if (place && same_key(&place->key, key))
-		return &place->service;
-	return NULL;
+	return place && same_key(&place->key, key) ? &place->service : NULL;
 }
 
 /* Turns a port's key into that of its block. False: it is in none. */
-__noinline __u32 service_block(struct rw_service_key *key)
+__noinline __u32 service_block(const struct rw_service_part *part, struct rw_service_key *key)
 {
-	struct rw_settings *set = RW_ONLY(settings);
 	struct rw_service_key at = {};
 	struct rw_service *address;
 	__u32 port, blocks;
 
-	if (!key || !set)
+	if (!part || !key)
 		return 0;
 	copy_addr(at.addr, key->addr);
-	address = service_entry(set, &at);
+	address = service_entry(part, &at);
 	if (!address)
 		return 0;
 	blocks = address->id;
@@ -73,7 +74,7 @@ __noinline __u32 service_block(struct rw_service_key *key)
 			continue;
 		at.block = (__u8)bits;
 		at.port_be = bpf_htons((__u16)(port >> bits << bits));
-		if (service_entry(set, &at)) {
+		if (service_entry(part, &at)) {
 			key->port_be = at.port_be;
 			key->block = at.block;
 			return 1;
@@ -83,14 +84,25 @@ __noinline __u32 service_block(struct rw_service_key *key)
 }
 
 /* The service of a packet, or NULL. May change the key. */
-static __always_inline struct rw_service *service_of(const struct rw_settings *set,
-						     struct rw_service_key *key)
+static __always_inline struct rw_service *service_of(struct rw_service_key *key)
 {
-	struct rw_service *service = service_entry(set, key);
+	const struct rw_service_part *part = services_in_force();
+	struct rw_service *service;
 
-	if (service || !set->port_blocks || !service_block(key))
+	if (!part)
+		return NULL;
+	service = service_entry(part, key);
+	if (service || !part->blocks || !service_block(part, key))
 		return service;
-	return service_entry(set, key);
+	return service_entry(part, key);
+}
+
+/* The entry of an address alone, or NULL. */
+static __always_inline struct rw_service *address_entry(const struct rw_service_key *key)
+{
+	const struct rw_service_part *part = services_in_force();
+
+	return part ? service_entry(part, key) : NULL;
 }
 
 #endif

@@ -6,7 +6,7 @@
 #ifndef RINGWAY_SOURCE_H
 #define RINGWAY_SOURCE_H
 
-#include "maps.bpf.h"
+#include "service.bpf.h"
 
 /* Whether this address can be answered: not if it stands for many, for nobody, or for the sender
  * itself. A subnet's broadcast address looks like any other from here. */
@@ -28,7 +28,7 @@ static __always_inline __u32 address_flags(const __u32 *addr)
 	struct rw_service *entry;
 
 	copy_addr(key.addr, addr);
-	entry = bpf_map_lookup_elem(&services, &key);
+	entry = address_entry(&key);
 	return entry ? entry->flags : 0;
 }
 

@@ -81,6 +81,11 @@ pub enum Error {
          run `ringway detach` (ends all connections), then start again"
     )]
     PinnedMap { map: String, detail: String },
+    /// The pins have not all the maps of this version.
+    #[error(
+        "the node's tables are of an earlier version: restart its daemon with this version first"
+    )]
+    EarlierVersion,
     /// The program that sends health checks of dsr backends could not be attached.
     #[error(
         "health checks of dsr backends: the program that sends them could not be attached ({source}); \

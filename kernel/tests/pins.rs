@@ -6,10 +6,12 @@ mod common;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
+use libbpf_rs::{MapCore, MapHandle};
 use ringway_abi::raw::{RW_HASH_MULTILINEAR, RW_HASH_NH, rw_settings};
 use ringway_abi::{FromBytes, IntoBytes};
 use ringway_kernel::{
-    Applied, Error, Gateway, GatewayOptions, Interface, Orphan, OrphanCause, Result, XdpMode,
+    Applied, Error, Explainer, Gateway, GatewayOptions, Interface, Orphan, OrphanCause, Result,
+    XdpMode,
 };
 use ringway_plan::tables::Protocol;
 use ringway_testnet::{End, Link, Namespace, VethOptions, attach_pass, root_or_skip, veth};
@@ -377,4 +379,63 @@ fn a_new_daemon_finds_its_predecessors_tables() {
     // What a ring holds is not read back, so it is swapped for its equal.
     assert_eq!(second.apply(&wanted).unwrap(), Applied { rings: 1, ..Applied::default() });
     assert!(second.apply(&wanted).unwrap().is_unchanged());
+}
+
+/// Between the installation of another version and the daemon's restart.
+#[test]
+fn pins_of_a_version_with_fewer_maps_are_read_and_completed() {
+    if !root_or_skip("pins_of_a_version_with_fewer_maps_are_read_and_completed") {
+        return;
+    }
+    let node = Node::new();
+    let mut wanted = tables::empty();
+    let backend = "10.0.0.2:80".parse().unwrap();
+    tables::add_service(&mut wanted, tables::key("203.0.113.10", 80, Protocol::Tcp), &[backend]);
+    let (mut earlier, _) = Gateway::open(&node.options()).unwrap();
+    earlier.apply(&wanted).unwrap();
+    drop(earlier);
+    let added = ["service_index", "service_places"].map(|name| node.pins().map(name));
+    added.iter().for_each(|pin| std::fs::remove_file(pin).unwrap());
+
+    let view = node.view().unwrap();
+    assert_eq!(view.services().unwrap().len(), 1);
+    assert!(matches!(Explainer::new(&view), Err(Error::EarlierVersion)));
+    assert!(!added[0].exists());
+    Gateway::open(&node.options()).unwrap();
+    assert!(added.iter().all(|pin| pin.exists()));
+    Explainer::new(&node.view().unwrap()).unwrap();
+}
+
+/// A larger configuration, and what a release before has left.
+#[test]
+fn a_table_of_services_too_small_is_made_anew() {
+    if !root_or_skip("a_table_of_services_too_small_is_made_anew") {
+        return;
+    }
+    let node = Node::new();
+    let mut wanted = tables::empty();
+    for n in 0..600 {
+        let mut key = tables::key(&format!("203.0.{}.{}", n >> 8, n & 0xff), 1, Protocol::Tcp);
+        key.last_port = 65_534;
+        tables::add_service(&mut wanted, key, &[]);
+        wanted.services[n].ring = 0;
+    }
+    wanted.rings.truncate(1);
+    let pin = node.pins().map("service_places");
+    let entries = || MapHandle::from_pinned_path(&pin).unwrap().max_entries();
+    let (mut small, _) = Gateway::open(&node.options()).unwrap();
+    assert!(small.apply(&wanted).is_err());
+    let before = entries();
+    drop(small);
+    let larger = GatewayOptions { services: 20_000, ..node.options() };
+    let (mut gateway, _) = Gateway::open(&larger).unwrap();
+    assert!(entries() > before);
+    gateway.apply(&wanted).unwrap();
+    let after = entries();
+    drop(gateway);
+    for name in ["service_index", "service_places"] {
+        std::fs::remove_file(node.pins().map(name)).unwrap();
+    }
+    Gateway::open(&node.options()).unwrap();
+    assert_eq!(entries(), after);
 }

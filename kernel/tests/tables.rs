@@ -138,6 +138,22 @@ fn tables_without_room_change_nothing() {
     assert!(gateway.apply(&good).unwrap().is_unchanged());
 }
 
+/// Packets would go by what was in force before.
+#[test]
+fn services_that_could_not_be_put_in_force_are_put_again() {
+    if !root_or_skip("services_that_could_not_be_put_in_force_are_put_again") {
+        return;
+    }
+    let mut gateway = gateway();
+    let index = gateway.map("service_index").unwrap().try_clone_to_owned().unwrap();
+    // SAFETY: the descriptor is open, and a call that takes a number reads no memory of ours.
+    assert_eq!(unsafe { libbpf_rs::libbpf_sys::bpf_map_freeze(index.as_raw_fd()) }, 0);
+    for _ in 0..2 {
+        let error = gateway.apply(&web()).unwrap_err().to_string();
+        assert!(error.contains("service_index"), "{error}");
+    }
+}
+
 /// 4096 services of 30 blocks of ports each: there is no room for two such sets at a time, and in a
 /// gateway made for fewer not for one.
 #[test]

@@ -24,8 +24,17 @@ struct {
 	__type(value, __u32);
 } fed SEC(".maps");
 
+/* Where replies come from and go to, in a flow's turn: last byte of the backend's address, last byte
+ * of ours, port. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1); /* set before load */
+	__type(key, __u32);
+	__type(value, __u32);
+} replies SEC(".maps");
+
 /* Written by user space between runs. */
-__u64 frame[WORDS_V6]; /* every packet, but for source address and port */
+__u64 frame[WORDS_V6]; /* every packet, but for what tells flows apart */
 __u32 flows;	       /* that take turns */
 __u32 next;	       /* the next one's number */
 
@@ -111,6 +120,60 @@ int feed_v6(struct xdp_md *ctx)
 	ip->saddr.in6_u.u6_addr32[3] = bpf_htonl(flow >> 8);
 	tcp->source = port_of(flow);
 	tcp->check = csum_with(tcp->check, ip->saddr.in6_u.u6_addr32[3], tcp->source);
+	bpf_tail_call(ctx, &fed, 0);
+	return XDP_ABORTED;
+}
+
+/* The next flow's. */
+static __always_inline __u32 next_reply(void)
+{
+	__u32 number = next, *reply = bpf_map_lookup_elem(&replies, &number);
+
+	next = number + 1 < flows ? number + 1 : 0;
+	return reply ? *reply : 0;
+}
+
+SEC("xdp.frags")
+int feed_reply_v4(struct xdp_md *ctx)
+{
+	struct ethhdr *eth = fresh(ctx, WORDS_V4);
+	struct iphdr *ip = (void *)(eth + 1);
+	struct tcphdr *tcp = (void *)(ip + 1);
+	__be32 from, to;
+	__u32 reply;
+
+	if (!eth)
+		return XDP_ABORTED;
+	reply = next_reply();
+	from = bpf_htonl(reply >> 24);
+	to = bpf_htonl(reply >> 16 & 0xff);
+	ip->saddr |= from;
+	ip->daddr |= to;
+	ip->check = csum_with(csum_with(ip->check, from, 0), to, 0);
+	tcp->dest = bpf_htons((__u16)reply);
+	tcp->check = csum_with(csum_with(tcp->check, from, 0), to, tcp->dest);
+	bpf_tail_call(ctx, &fed, 0);
+	return XDP_ABORTED;
+}
+
+SEC("xdp.frags")
+int feed_reply_v6(struct xdp_md *ctx)
+{
+	struct ethhdr *eth = fresh(ctx, WORDS_V6);
+	struct ipv6hdr *ip = (void *)(eth + 1);
+	struct tcphdr *tcp = (void *)(ip + 1);
+	__be32 from, to;
+	__u32 reply;
+
+	if (!eth)
+		return XDP_ABORTED;
+	reply = next_reply();
+	from = bpf_htonl(reply >> 24);
+	to = bpf_htonl(reply >> 16 & 0xff);
+	ip->saddr.in6_u.u6_addr32[3] = from;
+	ip->daddr.in6_u.u6_addr32[3] = to;
+	tcp->dest = bpf_htons((__u16)reply);
+	tcp->check = csum_with(csum_with(tcp->check, from, 0), to, tcp->dest);
 	bpf_tail_call(ctx, &fed, 0);
 	return XDP_ABORTED;
 }

@@ -14,8 +14,11 @@ use serde::{Serialize, Serializer};
 /// How the packet path of this configuration is opened.
 pub(crate) fn options(config: &Config) -> GatewayOptions {
     let entries = config.services.iter().map(|s| s.backends.len() * s.protocols.len());
-    // And one for the address.
-    let rows = config.services.iter().map(|s| s.ports().blocks().len() * s.protocols.len() + 1);
+    // And one for each address.
+    let rows = config
+        .services
+        .iter()
+        .map(|s| s.ports().blocks().len() * s.protocols.len() + 1 + s.backends.len());
     GatewayOptions {
         node: config.node.name.to_string(),
         flows: config.nat.flows,

@@ -149,11 +149,12 @@ impl Gateway {
     ) -> Result<Self> {
         let mut index = ServiceIndex::default();
         if pins.is_some() {
-            // Packets under way may be in the half that a former daemon has just replaced.
+            // Packets under way may be in a part that a former daemon has just replaced.
             rings::grace();
         }
         let services: BTreeMap<_, _> = maps.services.entries()?.into_iter().collect();
         index.put(&maps, &services)?;
+        index.confirm(&maps)?;
         // Its parts before the balancer, which expects them.
         maps.slots.put_fd(Slot::Icmp as u32, programs.icmp.as_fd())?;
         maps.slots.put_fd(Slot::Balance as u32, programs.balance.as_fd())?;

@@ -96,6 +96,11 @@ pub(crate) enum Pinned {
     Foreign(String),
 }
 
+/// Whether a start makes a larger one.
+fn grows(name: &str) -> bool {
+    name == MapName::service_places.name()
+}
+
 /// The fate of every table when these are pinned and those wanted.
 pub(crate) fn compare(
     layout: u32,
@@ -114,6 +119,9 @@ pub(crate) fn compare(
             (Some(Pinned::Map(have)), Some(want)) => match (&lost_all, have.unfit(want)) {
                 (Some(why), _) => (Fate::Lost, why.clone()),
                 (None, Some(why)) => (Fate::Lost, why),
+                (None, None) if grows(name) && have.entries < want.entries => {
+                    (Fate::Rebuilt, "larger, from the services".to_owned())
+                }
                 (None, None) if have.entries != want.entries => (Fate::KeptAtSize, String::new()),
                 (None, None) => match Maps::rebuilt(name) {
                     Some(from) => (Fate::Rebuilt, from.to_owned()),

@@ -1,52 +1,52 @@
 //! The kernel's ticks as a clock: constants for bpf/gateway/clock.bpf.h.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 
 use ringway_abi::raw::{RW_TICK_SHIFT, rw_clock};
 use ringway_bpf_sys::{Instruction, Program};
-use rustix::time::{ClockId, clock_getres, clock_gettime};
+use rustix::time::{ClockId, clock_getres};
 
 use crate::testrun::{self, Frame};
 use crate::{Error, Result};
 
 const NANOSECONDS: u128 = 1_000_000_000;
 
-/// Counts ticks as the kernel does now, and sets its clock by CLOCK_MONOTONIC.
+/// Counts ticks as the kernel does now, and sets its clock by its CLOCK_MONOTONIC: that of this
+/// process may be another one's, in a time namespace.
 pub(crate) fn ticks() -> Result<rw_clock> {
-    let (low, high) = (load(0)?, load(32)?);
-    let read = || Ok::<_, Error>(u64::from(run(&high)?) << 32 | u64::from(run(&low)?));
-    // A coarse clock moves with each tick. None may come in between.
-    let (now, ticks) = loop {
-        let before = read()?;
-        let now = clock_gettime(ClockId::MonotonicCoarse);
-        if read()? == before {
-            break (now, before);
-        }
-    };
-    let since = now.tv_sec.unsigned_abs() as u128 * NANOSECONDS + now.tv_nsec as u128;
+    let program = Program { name: "rw_ticks", instructions: &READ, frags: false }.load();
+    let program =
+        program.map_err(|error| Error::System { action: "count ticks", source: error.source })?;
+    let (_, read, _) = testrun::run_any(program.as_fd(), Frame::new(&[0; 16]))?;
+    let (words, _) = read.as_chunks().0.split_at_checked(2).unwrap_or_default();
+    let [ticks, since] = [0, 1].map(|n| words.get(n).map_or(0, |word| u64::from_ne_bytes(*word)));
     let tick = (clock_getres(ClockId::MonotonicCoarse).tv_nsec as u128).max(1);
-    Ok(clock(ticks, since, tick))
+    Ok(clock(ticks, since.into(), tick))
 }
+
+/// Writes the number of ticks and the nanoseconds of CLOCK_MONOTONIC as of the last one into a
+/// frame. A tick may come in between.
+const READ: [Instruction; 13] = [
+    (0xbf, 0x16, 0, 0),  // r6 = r1
+    (0x85, 0, 0, 118),   // bpf_jiffies64
+    (0xbf, 0x07, 0, 0),  // r7 = r0
+    (0x85, 0, 0, 160),   // bpf_ktime_get_coarse_ns
+    (0x61, 0x61, 0, 0),  // r1 = data
+    (0x61, 0x62, 4, 0),  // r2 = data_end
+    (0xbf, 0x13, 0, 0),  // r3 = r1
+    (0x07, 0x03, 0, 16), // r3 += 16
+    (0x2d, 0x23, 2, 0),  // beyond r2: no frame of ours
+    (0x7b, 0x71, 0, 0),  // data[0] = r7
+    (0x7b, 0x01, 8, 0),  // data[1] = r0
+    (0xb7, 0x00, 0, 1),  // XDP_DROP
+    (0x95, 0, 0, 0),
+];
 
 /// `ticks`: so many when the clock showed `since`, both nanoseconds.
 fn clock(ticks: u64, since: u128, tick: u128) -> rw_clock {
     let seconds = |nanoseconds: u128| ((nanoseconds << RW_TICK_SHIFT) / NANOSECONDS) as u64;
     let per_tick = seconds(tick);
     rw_clock { per_tick, base: seconds(since).wrapping_sub(ticks.wrapping_mul(per_tick)) }
-}
-
-/// A program that returns 32 bits of the number of ticks, from this one on.
-fn load(shift: i32) -> Result<OwnedFd> {
-    const JIFFIES64: i32 = 118;
-    let instructions: [Instruction; 3] =
-        [(0x85, 0, 0, JIFFIES64), (0x77, 0, 0, shift), (0x95, 0, 0, 0)];
-    let loaded = Program { name: "rw_ticks", instructions: &instructions, frags: false }.load();
-    loaded.map_err(|error| Error::System { action: "count ticks", source: error.source })
-}
-
-fn run(program: &OwnedFd) -> Result<u32> {
-    // It looks at no packet. The kernel wants one nevertheless.
-    Ok(testrun::run_any(program.as_fd(), Frame::new(&[0; 14]))?.0)
 }
 
 #[cfg(test)]

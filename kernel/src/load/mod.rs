@@ -18,6 +18,7 @@ use crate::maps::{self, Map, Maps, map_error};
 use crate::objects::gateway::{GatewaySkelBuilder, OpenGatewaySkel, types};
 use crate::objects::root::RootSkelBuilder;
 use crate::pins::Pins;
+use crate::tables::service_index;
 use crate::{Error, Result};
 
 const GATEWAY: &str = "ringway_balance";
@@ -38,8 +39,8 @@ pub(crate) struct FlowSizes {
     pub(crate) index_buckets: u32,
     pub(crate) track_buckets: u32,
     pub(crate) backends: u32,
-    /// Of both halves.
-    pub(crate) service_places: u32,
+    /// Rows, of which each has some places.
+    pub(crate) services: u32,
 }
 
 /// Loads the balancer, upon the maps that are pinned; the others are made.
@@ -58,6 +59,7 @@ pub(crate) fn load_gateway(sizes: FlowSizes, pins: Option<&Pins>) -> Result<(Pro
 /// to write nothing (bpf/gateway/dry.bpf.h). It does not share its own way from program to program,
 /// and counters that nothing depends on. The last map is where it says what it found.
 pub(crate) fn load_dry(live: &Maps) -> Result<(OwnedFd, Maps, Map<u32, rw_trace>)> {
+    live.require_all()?;
     let mut storage = MaybeUninit::uninit();
     let mut open = open_dry(live, &mut storage)?;
     open.progs.ringway_icmp.set_autoload(false);
@@ -92,7 +94,7 @@ fn open_dry<'obj>(
         index_buckets: live.flow_index.max_entries(),
         track_buckets: live.tracked.max_entries(),
         backends: live.backends.max_entries(),
-        service_places: live.service_places.max_entries(),
+        services: 0,
     };
     let mut open = open_gateway(sizes, storage)?;
     constants(&mut open.maps.rodata_dry_data)?.dry = true;
@@ -114,7 +116,7 @@ fn open_gateway(
         (&mut maps.backends, sizes.backends),
         (&mut maps.traffic, sizes.backends),
         (&mut maps.port_hands, sizes.backends),
-        (&mut maps.service_places, sizes.service_places),
+        (&mut maps.service_places, service_index::places(sizes.services)),
     ] {
         set_entries(map, entries)?;
     }

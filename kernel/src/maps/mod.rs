@@ -8,15 +8,16 @@ use std::marker::PhantomData;
 use std::ops::Deref;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::Path;
+use std::time::{Duration, Instant};
 use std::{fs, io};
 
 use libbpf_rs::libbpf_sys::{BPF_F_RDONLY, bpf_map_create_opts};
 use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle, MapMut, MapType, OpenMapMut};
 use ringway_abi::raw::{
     rw_address, rw_backend, rw_daemon, rw_flow_bucket, rw_fragment_bucket, rw_iface,
-    rw_index_bucket, rw_label, rw_ledger, rw_scratch, rw_service, rw_service_hash, rw_service_info,
-    rw_service_key, rw_service_place, rw_settings, rw_track_bucket, rw_tracking, rw_traffic,
-    rw_vlan_key,
+    rw_index_bucket, rw_label, rw_ledger, rw_scratch, rw_service, rw_service_index,
+    rw_service_info, rw_service_key, rw_service_place, rw_settings, rw_track_bucket, rw_tracking,
+    rw_traffic, rw_vlan_key,
 };
 use ringway_abi::{FromBytes, IntoBytes};
 use zerocopy::Immutable;
@@ -122,6 +123,26 @@ macro_rules! maps {
                 Ok(Self { $($name: open_read_only(pins, MapName::$name)?.into(),)* })
             }
 
+            /// Refuses those of an earlier version: programs of this one would find no service.
+            /// Waits for a change that is under way.
+            pub(crate) fn require_all(&self) -> Result<()> {
+                let deadline = Instant::now() + PATIENCE;
+                while !self.has_all()? {
+                    if Instant::now() >= deadline {
+                        return Err(Error::EarlierVersion);
+                    }
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+                Ok(())
+            }
+
+            /// And the index is of what `services` holds: an earlier version does not write it.
+            fn has_all(&self) -> Result<bool> {
+                Ok(self.service_index.value_size() != ABSENT
+                    && self.service_places.value_size() != ABSENT
+                    && self.service_index.get(0)?.epoch == self.settings.get(0)?.services_epoch)
+            }
+
             /// All maps, in the order of [`MapName::ALL`].
             pub(crate) fn all(&self) -> impl Iterator<Item = (MapName, &MapHandle)> {
                 [$((MapName::$name, &*self.$name)),*].into_iter()
@@ -195,13 +216,13 @@ maps! {
         "what clients connect to: addresses and blocks of ports",
         Then("the configuration is refused"),
         rebuilt "from the configuration; services keep their numbers";
-    service_hashes: u32 => rw_service_hash,
+    service_index: u32 => rw_service_index,
         "how a port's place in service_places is found",
-        Never("cannot be: one entry for each half"),
+        Never("cannot be: one entry"),
         rebuilt "from the services";
     service_places: u32 => rw_service_place,
         "the same as services, for each packet",
-        Then("the configuration is refused until the daemon starts again"),
+        Then("the configuration is refused"),
         rebuilt "from the services";
     service_info: u32 => rw_service_info,
         "services as their clients see them",
@@ -317,7 +338,17 @@ pub(crate) const PRIVATE: &[MapText] = &[
 /// Entries that go into one system call.
 const BATCH: usize = 4096;
 
+/// For a change of the services.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Bytes of a value of what stands in for a map that the version which made the pins did not have.
+const ABSENT: u32 = 1;
+
 fn open_read_only(pins: &Pins, map: MapName) -> Result<MapHandle> {
+    let added = matches!(map, MapName::service_index | MapName::service_places);
+    if added && !pins.map(map.name()).exists() {
+        return create(MapType::Array, map.name(), (4, ABSENT), 1, 0);
+    }
     // One that is read where it lies: mm/mmap.c makes a shared mapping of a file that is
     // open for reading only a private one, which BPF maps refuse.
     let flags = if matches!(map, MapName::tracked | MapName::flows) { 0 } else { BPF_F_RDONLY };

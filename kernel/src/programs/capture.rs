@@ -317,6 +317,12 @@ pub fn sweep(pins: &Pins) -> Result<usize> {
     Ok(orphans)
 }
 
+/// Ends every capture of a node.
+pub(crate) fn end_all(pins: &Pins) -> Result<()> {
+    let Some(place) = Place::find(pins)? else { return Ok(()) };
+    end(pins, &place, &place.numbers())
+}
+
 fn drop_orphans(pins: &Pins, place: &Place) -> Result<usize> {
     let orphans = place.orphans()?;
     if !orphans.is_empty() {

@@ -15,8 +15,8 @@ use libbpf_rs::MapCore;
 use ringway_abi::FlowState;
 use ringway_abi::raw::{
     RW_FLOW_TIMEOUTS, RW_LABEL_LEN, RW_MAX_IFACES, RW_MAX_MEMBERS, RW_MAX_NAT_ADDRS, RW_MAX_RINGS,
-    RW_MAX_SERVICES, RW_NO_MEMBER, RW_RING_SLOTS, rw_address, rw_backend, rw_label, rw_service,
-    rw_service_info, rw_service_key, rw_settings, rw_traffic,
+    RW_MAX_SERVICES, RW_NO_MEMBER, RW_RING_SLOTS, rw_address, rw_backend, rw_label,
+    rw_service_info, rw_settings, rw_traffic,
 };
 use ringway_plan::tables::{Tables, Timeouts};
 use zerocopy::{Immutable, IntoBytes};
@@ -44,9 +44,12 @@ impl Gateway {
             None => Rows::read(self.maps())?,
         };
         let mut want = Rows::wanted(tables, &have)?;
-        let indexed =
-            |(key, row): &(&rw_service_key, &rw_service)| service_index::is_indexed(key, row);
-        service_index::check(want.services.iter().filter(indexed).count(), self.maps())?;
+        if self.index.stale {
+            // The last change failed on the way.
+            let maps = Arc::clone(self.shared_maps());
+            self.index.put(&maps, &have.services)?;
+        }
+        service_index::check(want.services.len(), self.maps())?;
         let hops = tables.backends.iter().filter_map(|backend| backend.next_hop);
         self.note_ways_out(hops.map(|hop| hop.iface))?;
         let maps = Arc::clone(self.shared_maps());

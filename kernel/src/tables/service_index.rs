@@ -1,24 +1,28 @@
-//! The services by a hash of their keys, which packets look up without a call
-//! (bpf/gateway/service.bpf.h). There are two halves: the one that is not in force is written, then
-//! put in force by one word. What cannot be built or written leaves the other in force.
+//! The rows of `services` by a hash of their keys, which packets look up without a call
+//! (bpf/gateway/service.bpf.h). There are several parts: one that is not in force is written, then
+//! put in force by one word. What cannot be built or written leaves the former one in force.
 
-use std::path::Path;
+use std::collections::BTreeMap;
+use std::sync::atomic::{Ordering::Release, fence};
 use std::thread::{Builder, JoinHandle};
 
 use libbpf_rs::MapCore;
 use ringway_abi::IntoBytes;
 use ringway_abi::raw::{
-    RW_MAX_SERVICE_ENTRIES, rw_service, rw_service_hash, rw_service_key, rw_service_place,
-    rw_settings,
+    RW_MAX_SERVICE_ENTRIES, RW_SERVICE_PARTS, rw_service, rw_service_key, rw_service_part,
+    rw_service_place,
 };
 
 use crate::maps::{self, MapName, Maps};
-use crate::pins::Pins;
+use crate::pins::{Pins, pin_error};
+use crate::programs::capture;
 use crate::tables::rings;
 use crate::{Error, Result};
 
-/// Places of a half, at least.
-const LEAST_PLACES: u32 = 8192;
+/// Room for so many at least: four megabytes.
+const LEAST_ROWS: u32 = 8192;
+/// Of those in use.
+const LEAST_PLACES: u32 = 256;
 /// Two places for each key are enough up to this part of them.
 const FULL: u32 = 2;
 /// Tries with other hashes: one in a few fails at the most.
@@ -26,90 +30,112 @@ const TRIES: usize = 64;
 /// Keys that move to their other places for one, at most.
 const MOVES: usize = 256;
 
-/// Places of both halves, for so many rows.
+/// Places of all parts in a table with room for so many rows.
 pub(crate) fn places(rows: u32) -> u32 {
-    let rows = rows.min(RW_MAX_SERVICE_ENTRIES);
-    2 * (FULL * rows).next_power_of_two().max(LEAST_PLACES)
+    RW_SERVICE_PARTS * places_of(rows.clamp(LEAST_ROWS, RW_MAX_SERVICE_ENTRIES))
 }
 
-/// Takes away the pin of a map with fewer places: the programs that use it go on, and the next one
-/// makes another.
+/// Takes away the pins of a table with fewer places, or what is left of it: the programs that use
+/// it go on, and the next one makes another.
 pub(crate) fn make_room(pins: &Pins, places: u32) -> Result<()> {
-    let path = pins.map(MapName::service_places.name());
-    match maps::open_pinned(&path)? {
-        Some(map) if map.max_entries() < places => remove(&path),
-        _ => Ok(()),
+    let both = [MapName::service_index, MapName::service_places].map(|name| pins.map(name.name()));
+    let pinned = maps::open_pinned(&both[1])?;
+    if both[0].exists() && pinned.is_some_and(|map| map.max_entries() >= places) {
+        return Ok(());
     }
+    // They look into the table that goes.
+    capture::end_all(pins)?;
+    for pin in both.iter().filter(|pin| pin.exists()) {
+        std::fs::remove_file(pin).map_err(pin_error("remove", pin))?;
+    }
+    Ok(())
 }
 
-fn remove(pin: &Path) -> Result<()> {
-    let failed = |source| Error::System { action: "remove the pin of service_places", source };
-    std::fs::remove_file(pin).map_err(failed)
+/// Places in use for so many rows.
+fn places_of(rows: u32) -> u32 {
+    (FULL * rows).next_power_of_two().max(LEAST_PLACES)
 }
 
-/// Whether a row is looked up for each packet: not an address alone.
-pub(crate) fn is_indexed(key: &rw_service_key, service: &rw_service) -> bool {
-    key.proto != 0 || service.id != 0
+/// Rows that there are places for.
+pub(crate) fn room(maps: &Maps) -> usize {
+    (maps.service_places.max_entries() / RW_SERVICE_PARTS / FULL) as usize
 }
 
 /// Refuses more rows than there are places for.
 pub(crate) fn check(rows: usize, maps: &Maps) -> Result<()> {
-    let most = (maps.service_places.max_entries() / 2 / FULL) as usize;
+    let most = room(maps);
     if rows <= most {
         return Ok(());
     }
     Err(Error::Tables(format!(
-        "ports and blocks of ports take {rows} rows, and the tables were made for {most}: restart \
-         the daemon, which makes larger ones"
+        "ports and addresses take {rows} rows, and the tables were made for {most}: restart the \
+         daemon, which makes larger ones"
     )))
 }
 
 /// Who writes the index.
 #[derive(Debug, Default)]
 pub(crate) struct ServiceIndex {
-    /// Waits until no packet is left in the half that was in force before.
-    grace: Option<JoinHandle<()>>,
+    /// `services` has changed since it was written.
+    pub(crate) stale: bool,
+    /// For each part that was in force: waits until no packet is left in it.
+    graces: [Option<JoinHandle<()>>; PARTS],
 }
+
+const PARTS: usize = RW_SERVICE_PARTS as usize;
 
 impl ServiceIndex {
     /// Puts these services in force, all at once.
-    pub(crate) fn put<'a>(
+    pub(crate) fn put(
         &mut self,
         maps: &Maps,
-        services: impl IntoIterator<Item = (&'a rw_service_key, &'a rw_service)>,
+        services: &BTreeMap<rw_service_key, rw_service>,
     ) -> Result<()> {
-        let rows: Vec<_> = services.into_iter().filter(|(key, row)| is_indexed(key, row)).collect();
-        check(rows.len(), maps)?;
-        let settings = maps.settings.get(0)?;
-        let services_epoch = settings.services_epoch.wrapping_add(1);
-        let places = maps.service_places.max_entries() / 2;
-        let first = (services_epoch & 1) * places;
+        let rows: Vec<_> = services.iter().collect();
+        let mut index = maps.service_index.get(0)?;
+        let former = index.in_force as usize % PARTS;
+        let next = (former + 1) % PARTS;
+        let most = maps.service_places.max_entries() / RW_SERVICE_PARTS;
+        let (first, places) = (next as u32 * most, places_of(rows.len() as u32).min(most));
         let (keys, written) = build(&rows, places, random_keys)?;
-        if let Some(grace) = self.grace.take() {
+        if let Some(grace) = self.graces[next].take() {
             // It does nothing that can panic.
             _ = grace.join();
         }
         let numbers: Vec<u32> = (first..first + places).collect();
         maps.service_places.put_all(&numbers, &written)?;
-        let hash = rw_service_hash { keys, first, mask: places - 1 };
-        maps.service_hashes.put(&(services_epoch & 1), &hash)?;
-        maps.settings.put(&0, &rw_settings { services_epoch, ..settings })?;
-        self.wait_later();
+        fence(Release);
+        let blocks = rows.iter().any(|(key, _)| key.block != 0).into();
+        index.parts[next] = rw_service_part { keys, first, mask: places - 1, blocks, pad: 0 };
+        maps.service_index.put(&0, &index)?;
+        fence(Release);
+        index.in_force = next as u32;
+        maps.service_index.put(&0, &index)?;
+        self.stale = false;
+        self.graces[former] = wait_later();
         Ok(())
     }
 
-    /// Waits for the packets under way, on a thread of its own: most often nothing else changes
-    /// meanwhile.
-    fn wait_later(&mut self) {
-        self.grace = Builder::new().name("services-grace".into()).spawn(rings::grace).ok();
-        if self.grace.is_none() {
-            // The kernel gives no thread now.
-            rings::grace();
-        }
+    /// Notes that the index and `services` agree.
+    pub(crate) fn confirm(&self, maps: &Maps) -> Result<()> {
+        let mut index = maps.service_index.get(0)?;
+        index.epoch = maps.settings.get(0)?.services_epoch;
+        maps.service_index.put(&0, &index)
     }
 }
 
+/// Waits for the packets under way, on a thread of its own.
+fn wait_later() -> Option<JoinHandle<()>> {
+    let waits = Builder::new().name("services-grace".into()).spawn(rings::grace).ok();
+    if waits.is_none() {
+        // The kernel gives no thread now.
+        rings::grace();
+    }
+    waits
+}
+
 type Keys = [u64; 3];
+type Row<'a> = (&'a rw_service_key, &'a rw_service);
 
 fn random_keys() -> Result<Keys> {
     let mut keys = Keys::default();
@@ -118,9 +144,9 @@ fn random_keys() -> Result<Keys> {
     Ok(keys)
 }
 
-/// A half, and the keys of its hash.
+/// A part, and the keys of its hash.
 fn build(
-    rows: &[(&rw_service_key, &rw_service)],
+    rows: &[Row<'_>],
     places: u32,
     mut new_keys: impl FnMut() -> Result<Keys>,
 ) -> Result<(Keys, Vec<rw_service_place>)> {
@@ -140,11 +166,7 @@ fn build(
 }
 
 /// Which row has which place. `None`: some row finds none.
-fn place(
-    rows: &[(&rw_service_key, &rw_service)],
-    places: u32,
-    keys: &Keys,
-) -> Option<Vec<Option<usize>>> {
+fn place(rows: &[Row<'_>], places: u32, keys: &Keys) -> Option<Vec<Option<usize>>> {
     let of: Vec<[usize; 2]> = rows.iter().map(|(key, _)| both_places(key, places, keys)).collect();
     let mut placed = vec![None; places as usize];
     for row in 0..rows.len() {
@@ -210,7 +232,7 @@ mod tests {
         for count in [0, 1, 100, 4_096, 100_000] {
             let rows: Vec<_> = (0..count).map(row).collect();
             let rows: Vec<_> = rows.iter().map(|(key, service)| (key, service)).collect();
-            let places = places(count) / 2;
+            let places = places_of(count);
             let (keys, written) = build(&rows, places, pseudo_random(count.into())).unwrap();
             assert_eq!(written.len(), places as usize);
             for (key, service) in &rows {

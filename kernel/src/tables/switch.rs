@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
-use ringway_abi::raw::{RW_MAX_SERVICE_ENTRIES, rw_service, rw_service_key};
+use ringway_abi::raw::{rw_service, rw_service_key, rw_settings};
 use ringway_plan::tables::{RingRow, Tables};
 
 use crate::Result;
@@ -12,7 +12,7 @@ use crate::maps::Maps;
 use crate::tables::delta::{Applied, changed, gone};
 use crate::tables::rings::{self, Retiring};
 use crate::tables::rows::Rows;
-use crate::tables::service_index::ServiceIndex;
+use crate::tables::service_index::{ServiceIndex, room};
 
 /// Rings put in place, and left, at once.
 const BATCH: usize = 128;
@@ -41,7 +41,7 @@ pub(crate) fn switch(
     done.rings = rings.len();
     done.services = services.waiting.len();
     done.removed = services.leaving.len() + services.stale.len();
-    if want.services.len() + services.leaving.len() > RW_MAX_SERVICE_ENTRIES as usize {
+    if want.services.len() + services.leaving.len() > room(maps) {
         // Where there is no room for both, ports are without a service for a moment.
         services.remove()?;
     }
@@ -53,6 +53,7 @@ pub(crate) fn switch(
     }
     services.lead_over()?;
     services.remove()?;
+    services.index.confirm(maps)?;
     retiring.retire(maps, services.left())
 }
 
@@ -86,9 +87,11 @@ impl Services<'_> {
         }
         let (keys, values): (Vec<rw_service_key>, Vec<rw_service>) =
             ready.into_iter().map(|(key, value)| (*key, *value)).unzip();
-        self.maps.services.put_all(&keys, &values)?;
+        self.index.stale = true;
+        let written = self.maps.services.put_all(&keys, &values);
+        forget_services(self.maps)?;
         self.now.extend(keys.into_iter().zip(values));
-        self.index.put(self.maps, &self.now)
+        written.and_then(|()| self.index.put(self.maps, &self.now))
     }
 
     fn remove(&mut self) -> Result<()> {
@@ -96,9 +99,15 @@ impl Services<'_> {
             return Ok(());
         }
         self.leaving.iter().for_each(|key| _ = self.now.remove(key));
+        self.index.stale = true;
         // Packets meet them in the index.
         self.index.put(self.maps, &self.now)?;
-        self.leaving.drain(..).try_for_each(|key| self.maps.services.remove(key))
+        self.index.stale = true;
+        let removed = self.leaving.drain(..).try_for_each(|key| self.maps.services.remove(key));
+        forget_services(self.maps)?;
+        removed?;
+        self.index.stale = false;
+        Ok(())
     }
 
     /// Stale rings that no entry leads to any more, each once: id, and whether it has pairs.
@@ -114,4 +123,11 @@ impl Services<'_> {
             |id: &u32| self.have.rings[id].as_ref().is_some_and(|r| !r.pairs.is_empty());
         left.into_iter().map(|id| (id, has_pairs(&id))).collect()
     }
+}
+
+/// Captures of earlier releases look their services up anew.
+fn forget_services(maps: &Maps) -> Result<()> {
+    let have = maps.settings.get(0)?;
+    let services_epoch = have.services_epoch.wrapping_add(1);
+    maps.settings.put(&0, &rw_settings { services_epoch, ..have })
 }

@@ -84,6 +84,7 @@ fn live_slots(pins: &Pins) -> Result<Map<u32, u32>> {
 impl Shared {
     /// Loads and pins it, upon the live maps. No packet meets it yet.
     pub(super) fn load(live: &Maps, pins: &Pins, place: &Place) -> Result<Self> {
+        live.require_all()?;
         place_cleared(place)?;
         let cpus = libbpf_rs::num_possible_cpus().map_err(map_error("size", "capture_packet"))?;
         let mut storage = MaybeUninit::uninit();

@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{MapCore, MapFlags, OpenObject, ProgramInput};
+use ringway_abi::IntoBytes;
 
 use super::path::Ip;
 use crate::{Error, Result};
@@ -25,16 +26,38 @@ pub(super) struct Feeder<'s> {
 #[derive(Clone, Copy)]
 pub(super) struct Meal<'f> {
     pub(super) ip: Ip,
-    /// As [`crate::benches::packet::path::frame::segment`] makes it.
+    /// As [`crate::benches::packet::path::frame`] makes it.
     pub(super) frame: &'f [u8],
+    /// Of a reply: where those of each flow come from and go to.
+    pub(super) replies: Option<&'f [Reply]>,
     /// Flows that take turns.
     pub(super) flows: u32,
     pub(super) packets: u32,
 }
 
+/// The ends of a flow as its backend sees them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Reply {
+    /// Last bytes of the backend's address and of ours.
+    pub(super) ends: (u8, u8),
+    /// Ours.
+    pub(super) port: u16,
+}
+
+impl Reply {
+    /// As feed.bpf.c reads it.
+    fn word(&self) -> u32 {
+        u32::from(self.ends.0) << 24 | u32::from(self.ends.1) << 16 | u32::from(self.port)
+    }
+}
+
+/// So many flows can have replies.
+pub(super) const MOST_REPLIES: u32 = 1 << 20;
+
 impl<'s> Feeder<'s> {
     pub(super) fn load(storage: &'s mut Storage) -> Result<Self> {
-        let open = skeleton::FeedSkelBuilder::default().open(storage).map_err(Error::Feeder)?;
+        let mut open = skeleton::FeedSkelBuilder::default().open(storage).map_err(Error::Feeder)?;
+        open.maps.replies.set_max_entries(MOST_REPLIES).map_err(Error::Feeder)?;
         Ok(Self { skel: open.load().map_err(Error::Feeder)? })
     }
 
@@ -58,9 +81,20 @@ impl<'s> Feeder<'s> {
             *to = u64::from_ne_bytes(from.try_into().unwrap_or_default());
         }
         (data.flows, data.next) = (meal.flows, 0);
-        let feed = match meal.ip {
-            Ip::V4 => &self.skel.progs.feed_v4,
-            Ip::V6 => &self.skel.progs.feed_v6,
+        if let Some(replies) = meal.replies {
+            let numbers: Vec<u32> = (0..replies.len() as u32).collect();
+            let words: Vec<u32> = replies.iter().map(Reply::word).collect();
+            let (count, any) = (numbers.len() as u32, MapFlags::ANY);
+            maps.replies
+                .update_batch(numbers.as_bytes(), words.as_bytes(), count, any, any)
+                .map_err(Error::Feeder)?;
+        }
+        let progs = &self.skel.progs;
+        let feed = match (meal.ip, meal.replies) {
+            (Ip::V4, None) => &progs.feed_v4,
+            (Ip::V6, None) => &progs.feed_v6,
+            (Ip::V4, Some(_)) => &progs.feed_reply_v4,
+            (Ip::V6, Some(_)) => &progs.feed_reply_v6,
         };
         let input = ProgramInput {
             data_in: Some(meal.frame),

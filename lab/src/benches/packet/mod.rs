@@ -33,7 +33,7 @@ use crate::harness::median::median;
 use crate::harness::{Case, Harness, Rounds, Scenario};
 use crate::{Error, Result};
 use calls::CallsPerPacket;
-use feeder::{Feeder, Storage};
+use feeder::{Feeder, MOST_REPLIES, Storage};
 use report::{PacketFigures, Row};
 use site::Site;
 
@@ -234,6 +234,8 @@ fn fits(path: PacketPath, flows: u32, asked: bool, memory: u64) -> Result<()> {
     let mib = needed >> 20;
     let reason = if flows < path.least_flows() {
         format!("takes at least {} flows, so that no port is free", path.least_flows())
+    } else if path == PacketPath::NatReply && flows > MOST_REPLIES {
+        format!("replies are fed of at most {MOST_REPLIES} flows")
     } else if !path.keeps_flows() {
         return Ok(());
     } else if flows > OPENED_UNASKED && !asked {

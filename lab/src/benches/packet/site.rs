@@ -1,14 +1,17 @@
 //! A gateway to be fed: the real programs and tables, attached to nothing and pinned nowhere.
 
+use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write;
+use std::net::IpAddr;
+use std::rc::Rc;
 
 use ringway_abi::raw::rw_ledger;
 use ringway_abi::{Reason, Verdict};
-use ringway_kernel::{Gateway, GatewayOptions, Interface, View};
-use ringway_plan::tables::{NextHop, Tables};
+use ringway_kernel::{Gateway, GatewayOptions, Interface, Place, View};
+use ringway_plan::tables::{BackendRow, NextHop, Tables};
 use ringway_plan::{Ids, Observed, Planner};
 
-use super::feeder::{Feeder, Meal};
+use super::feeder::{Feeder, Meal, Reply};
 use super::path::{Course, Ip, POOL, PacketPath};
 use crate::benches::packet::path::frame::{self, NEXT_MAC, OUR_MAC, PORT};
 use crate::{Error, Result};
@@ -29,7 +32,9 @@ pub(super) struct Site {
     ip: Ip,
     gateway: Gateway,
     view: View,
-    backends: Vec<u32>,
+    backends: Vec<BackendRow>,
+    /// Where replies come from and go to, of every flow that is open.
+    replies: Rc<[Reply]>,
 }
 
 impl Site {
@@ -64,16 +69,18 @@ impl Site {
         gateway.root_program(SLOT)?;
         let tables = tables(path, ip)?;
         gateway.apply(&tables)?;
-        let backends = tables.backends.iter().map(|row| row.index).collect();
-        Ok(Self { path, ip, view: gateway.view(), gateway, backends })
+        let (view, replies) = (gateway.view(), [].into());
+        Ok(Self { path, ip, view, gateway, backends: tables.backends, replies })
     }
 
     /// Opens so many flows, where the path wants them open.
     pub(super) fn open_flows(&mut self, feeder: &mut Feeder<'_>, flows: u32) -> Result<()> {
         if self.path.course().opened_before {
             let frame = self.segment(frame::SYN);
-            self.feed(feeder, &Meal { ip: self.ip, frame: &frame, flows, packets: flows })?;
+            let meal = Meal { ip: self.ip, frame: &frame, replies: None, flows, packets: flows };
+            self.feed(feeder, &meal, PacketPath::Nat)?;
             self.gateway.finish_handshakes()?;
+            self.replies = self.read_replies()?;
         }
         Ok(())
     }
@@ -85,8 +92,10 @@ impl Site {
         flows: u32,
         packets: u32,
     ) -> Result<u64> {
-        let frame = self.segment(self.path.course().tcp_flags);
-        self.feed(feeder, &Meal { ip: self.ip, frame: &frame, flows, packets })
+        let frame = self.frame();
+        let replies = self.fed_replies();
+        let meal = Meal { ip: self.ip, frame: &frame, replies: replies.as_deref(), flows, packets };
+        self.feed(feeder, &meal, self.path)
     }
 
     /// The feeder's own nanoseconds, on the same packets.
@@ -96,12 +105,43 @@ impl Site {
         flows: u32,
         packets: u32,
     ) -> Result<u64> {
-        let frame = self.segment(self.path.course().tcp_flags);
-        feeder.nothing(&Meal { ip: self.ip, frame: &frame, flows, packets })
+        let frame = self.frame();
+        let replies = self.fed_replies();
+        let meal = Meal { ip: self.ip, frame: &frame, replies: replies.as_deref(), flows, packets };
+        feeder.nothing(&meal)
     }
 
     pub(super) fn view(&self) -> &View {
         &self.view
+    }
+
+    fn frame(&self) -> Vec<u8> {
+        let tcp_flags = self.path.course().tcp_flags;
+        match self.path {
+            PacketPath::NatReply => frame::reply(self.ip, tcp_flags),
+            _ => self.segment(tcp_flags),
+        }
+    }
+
+    fn fed_replies(&self) -> Option<Rc<[Reply]>> {
+        (self.path == PacketPath::NatReply).then(|| Rc::clone(&self.replies))
+    }
+
+    /// In the order of clients, which is none of the flow table's.
+    fn read_replies(&self) -> Result<Rc<[Reply]>> {
+        let (flows, ours) = (self.view.nat_flows()?, self.view.nat_addresses()?);
+        let theirs: HashMap<u32, IpAddr> =
+            self.backends.iter().map(|row| (row.reference(), row.address)).collect();
+        let mut found = BTreeMap::new();
+        flows.visit(0..flows.buckets(), |place| {
+            let Place::Live(flow) = place else { return };
+            let address = ours.get(usize::from(flow.key.nat_addr));
+            if let (Some(theirs), Some(ours)) = (theirs.get(&flow.key.backend), address) {
+                let ends = (last_byte(*theirs), last_byte(*ours));
+                found.insert(flow.client, Reply { ends, port: flow.key.nat_port });
+            }
+        });
+        Ok(found.into_values().collect())
     }
 
     fn segment(&self, tcp_flags: u8) -> Vec<u8> {
@@ -115,12 +155,12 @@ impl Site {
 
     /// Feeds packets, and compares the gateway's own ledger: a packet that took another way would
     /// be another figure.
-    fn feed(&mut self, feeder: &mut Feeder<'_>, meal: &Meal<'_>) -> Result<u64> {
+    fn feed(&mut self, feeder: &mut Feeder<'_>, meal: &Meal<'_>, path: PacketPath) -> Result<u64> {
         let before = (self.view.ledger(SLOT)?, self.flows_begun()?);
         let ns = feeder.program(self.gateway.root_program(SLOT)?, meal)?;
         let after = (self.view.ledger(SLOT)?, self.flows_begun()?);
         let packets = u64::from(meal.packets);
-        let wrong = ended_otherwise(&before.0, &after.0, packets, self.path.course().ends);
+        let wrong = ended_otherwise(&before.0, &after.0, packets, path.course().ends);
         let begun = after.1 - before.1;
         match wrong {
             Some(what) => Err(Error::OtherWay { path: self.path.name(), what }),
@@ -133,8 +173,15 @@ impl Site {
     }
 
     fn flows_begun(&self) -> Result<u64> {
-        let begun = |index: &u32| Ok(self.view.traffic(*index)?.flows);
+        let begun = |row: &BackendRow| Ok(self.view.traffic(row.index)?.flows);
         self.backends.iter().map(begun).sum()
+    }
+}
+
+fn last_byte(address: IpAddr) -> u8 {
+    match address {
+        IpAddr::V4(address) => address.octets()[3],
+        IpAddr::V6(address) => address.octets()[15],
     }
 }
 

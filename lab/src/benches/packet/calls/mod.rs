@@ -166,13 +166,14 @@ mod tests {
     /// for its place is a matter of chance.
     const MOST: [(PacketPath, [[f64; 3]; 2]); PacketPath::ALL.len()] = [
         (PacketPath::Pass, [[0.0, 1.0, 10.0]; 2]),
-        (PacketPath::Drop, [[2.0, 1.0, 17.0]; 2]),
+        (PacketPath::Drop, [[0.0, 1.0, 17.0]; 2]),
         (PacketPath::DsrL2, [[0.0, 1.0, 15.0]; 2]),
         (PacketPath::DsrIpip, [[1.0, 1.0, 15.0], [2.0, 1.0, 16.0]]),
         (PacketPath::DsrGue, [[2.0, 1.0, 16.0]; 2]),
         (PacketPath::Nat, [[0.0, 1.0, 16.0]; 2]),
-        (PacketPath::NewFlow, [[15.2, 1.0, 48.5], [12.2, 1.0, 47.5]]),
-        (PacketPath::FullPool, [[15.2, 1.0, 48.5], [12.2, 1.0, 47.5]]),
+        (PacketPath::NatReply, [[0.0, 1.0, 19.0]; 2]),
+        (PacketPath::NewFlow, [[6.1, 1.0, 44.0]; 2]),
+        (PacketPath::FullPool, [[6.1, 1.0, 44.0]; 2]),
     ];
 
     /// On Linux 6.12 or newer: an older one calls for look-ups in per-CPU arrays.

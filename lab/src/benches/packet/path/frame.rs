@@ -59,28 +59,40 @@ fn v6(net: u16, host: u8) -> IpAddr {
 /// A TCP segment to `to`, port [`PORT`]. The feeder puts the client's address and port in, which
 /// are 0 here, and adds them to the checksums.
 pub(crate) fn segment(to: IpAddr, tcp_flags: u8) -> Vec<u8> {
+    let client = match to {
+        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        IpAddr::V6(_) => v6(5, 0),
+    };
+    between((client, 0), (to, PORT), tcp_flags)
+}
+
+/// A TCP segment of a backend's. The feeder puts in the last bytes of both addresses, and the port
+/// it goes to.
+pub(crate) fn reply(ip: Ip, tcp_flags: u8) -> Vec<u8> {
+    between((backend(ip, 0), PORT), (own(ip, 0), 0), tcp_flags)
+}
+
+fn between((from, sport): (IpAddr, u16), (to, dport): (IpAddr, u16), tcp_flags: u8) -> Vec<u8> {
     let len = LEN[usize::from(to.is_ipv6())];
     let mut frame = Vec::with_capacity(len);
     frame.extend(OUR_MAC);
     frame.extend(FROM_MAC);
     let l3 = (len - ETHERNET) as u16;
-    match to {
-        IpAddr::V4(to) => {
+    match (from, to) {
+        (IpAddr::V4(from), IpAddr::V4(to)) => {
             frame.extend([0x08, 0x00, 0x45, 0]);
             frame.extend(l3.to_be_bytes());
-            frame.extend([0, 0, 0x40, 0, 64, TCP, 0, 0, 0, 0, 0, 0]);
-            frame.extend(to.octets());
+            frame.extend([0, 0, 0x40, 0, 64, TCP, 0, 0]);
+            frame.extend([from.octets(), to.octets()].concat());
         }
-        IpAddr::V6(to) => {
+        _ => {
             frame.extend([0x86, 0xdd, 0x60, 0, 0, 0]);
             frame.extend((l3 - 40).to_be_bytes());
             frame.extend([TCP, 64]);
-            frame.extend(Ipv6Addr::new(0x2001, 0xdb8, 5, 0, 0, 0, 0, 0).octets());
-            frame.extend(to.octets());
+            frame.extend([from, to].map(octets).concat());
         }
     }
-    frame.extend([0, 0]);
-    frame.extend(PORT.to_be_bytes());
+    frame.extend([sport, dport].map(u16::to_be_bytes).concat());
     frame.extend([0, 0, 0, 1, 0, 0, 0, 1, 0x50, tcp_flags, 0xff, 0xff]);
     frame.resize(len, 0);
     let l4 = if to.is_ipv4() { ETHERNET + 20 } else { ETHERNET + 40 };
@@ -94,6 +106,13 @@ pub(crate) fn segment(to: IpAddr, tcp_flags: u8) -> Vec<u8> {
     let check = checksum(&[&frame[l4 - addresses..l4], &pseudo, &frame[l4..]]);
     frame[l4 + 16..l4 + 18].copy_from_slice(&check);
     frame
+}
+
+fn octets(address: IpAddr) -> [u8; 16] {
+    match address {
+        IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
+        IpAddr::V6(address) => address.octets(),
+    }
 }
 
 /// RFC 1071, of parts of whole words.

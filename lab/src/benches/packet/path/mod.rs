@@ -24,7 +24,9 @@ named! {
         DsrGue = "dsr-gue",
         /// To a service with `forward = "nat"`, each packet of a flow that is open.
         Nat = "nat",
-        /// The same, each packet a SYN that opens a flow.
+        /// The answer to such a packet, from its backend.
+        NatReply = "nat-reply",
+        /// To the same service, each packet a SYN that opens a flow.
         NewFlow = "new-flow",
         /// The same while no port is free: each takes the place of a half-open flow.
         FullPool = "full-pool",
@@ -55,6 +57,7 @@ impl PacketPath {
             Self::DsrIpip => ("dsr-ipip", ACK, false, (Verdict::Tx, Reason::DsrIpip)),
             Self::DsrGue => ("dsr-gue", ACK, false, (Verdict::Tx, Reason::DsrGue)),
             Self::Nat => ("nat", ACK, true, (Verdict::Tx, Reason::NatForward)),
+            Self::NatReply => ("nat", ACK, true, (Verdict::Tx, Reason::NatReply)),
             Self::NewFlow | Self::FullPool => {
                 ("nat", SYN, false, (Verdict::Tx, Reason::NatForward))
             }
@@ -64,7 +67,7 @@ impl PacketPath {
 
     /// Whether the gateway keeps a record of each flow.
     pub(super) fn keeps_flows(self) -> bool {
-        matches!(self, Self::Nat | Self::NewFlow | Self::FullPool)
+        matches!(self, Self::Nat | Self::NatReply | Self::NewFlow | Self::FullPool)
     }
 
     /// Of a thousand packets so many at least open a flow. From a full pool the oldest flows go
