@@ -3,6 +3,7 @@
 mod attach;
 pub(crate) mod detach;
 pub(crate) mod open;
+mod service_room;
 pub(crate) mod upgrade;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -132,7 +133,7 @@ impl Gateway {
         let lock = open::hold(&pins)?;
         let mut opened = Opened::default();
         let (programs, maps) = if pins.exist()? {
-            open::take_over(&pins, sizes, &mut opened)?
+            open::take_over(&pins, service_room::make(&pins, sizes)?, &mut opened)?
         } else {
             open::create(&pins, sizes, &mut opened)?
         };

@@ -47,7 +47,7 @@ impl GatewayOptions {
             flow_buckets: flow_buckets(self.flows),
             index_buckets: index_buckets(self.flows),
             track_buckets: track_buckets(self.tracked.max(1)),
-            services: self.services,
+            service_places: service_index::places(self.services),
             backends: self.backends.next_power_of_two().clamp(LEAST_BACKENDS, RW_MAX_BACKENDS),
         }
     }
@@ -166,10 +166,6 @@ pub(crate) fn take_over(
             None => interfaces.push(iface),
         }
     }
-    // Whatever the configuration says, what is there is put in force first.
-    let rows = rows_of_services(pins)?.max(sizes.services);
-    let sizes = FlowSizes { services: rows, ..sizes };
-    service_index::make_room(pins, service_index::places(rows))?;
     let (programs, maps) = load_gateway(sizes, Some(pins))?;
     for (name, map) in maps.all() {
         let path = pins.map(name.name());
@@ -182,11 +178,6 @@ pub(crate) fn take_over(
     write_settings(&maps, with_sizes(settings, &maps)?)?;
     opened.taken_over = Some(TakenOver { interfaces, flow_buckets });
     Ok((programs, maps))
-}
-
-fn rows_of_services(pins: &Pins) -> Result<u32> {
-    let services = maps::open_pinned(&pins.map(MapName::services.name()))?;
-    Ok(services.map_or(0, |services| services.keys().count() as u32))
 }
 
 fn read_settings(pins: &Pins) -> Result<rw_settings> {

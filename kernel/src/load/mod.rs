@@ -18,7 +18,6 @@ use crate::maps::{self, Map, Maps, map_error};
 use crate::objects::gateway::{GatewaySkelBuilder, OpenGatewaySkel, types};
 use crate::objects::root::RootSkelBuilder;
 use crate::pins::Pins;
-use crate::tables::service_index;
 use crate::{Error, Result};
 
 const GATEWAY: &str = "ringway_balance";
@@ -39,8 +38,8 @@ pub(crate) struct FlowSizes {
     pub(crate) index_buckets: u32,
     pub(crate) track_buckets: u32,
     pub(crate) backends: u32,
-    /// Rows, of which each has some places.
-    pub(crate) services: u32,
+    /// Of all parts of the index.
+    pub(crate) service_places: u32,
 }
 
 /// Loads the balancer, upon the maps that are pinned; the others are made.
@@ -94,7 +93,7 @@ fn open_dry<'obj>(
         index_buckets: live.flow_index.max_entries(),
         track_buckets: live.tracked.max_entries(),
         backends: live.backends.max_entries(),
-        services: 0,
+        service_places: live.service_places.max_entries(),
     };
     let mut open = open_gateway(sizes, storage)?;
     constants(&mut open.maps.rodata_dry_data)?.dry = true;
@@ -116,7 +115,7 @@ fn open_gateway(
         (&mut maps.backends, sizes.backends),
         (&mut maps.traffic, sizes.backends),
         (&mut maps.port_hands, sizes.backends),
-        (&mut maps.service_places, service_index::places(sizes.services)),
+        (&mut maps.service_places, sizes.service_places),
     ] {
         set_entries(map, entries)?;
     }

@@ -13,9 +13,7 @@ use ringway_abi::raw::{
     rw_service_place,
 };
 
-use crate::maps::{self, MapName, Maps};
-use crate::pins::{Pins, pin_error};
-use crate::programs::capture;
+use crate::maps::Maps;
 use crate::tables::rings;
 use crate::{Error, Result};
 
@@ -33,22 +31,6 @@ const MOVES: usize = 256;
 /// Places of all parts in a table with room for so many rows.
 pub(crate) fn places(rows: u32) -> u32 {
     RW_SERVICE_PARTS * places_of(rows.clamp(LEAST_ROWS, RW_MAX_SERVICE_ENTRIES))
-}
-
-/// Takes away the pins of a table with fewer places, or what is left of it: the programs that use
-/// it go on, and the next one makes another.
-pub(crate) fn make_room(pins: &Pins, places: u32) -> Result<()> {
-    let both = [MapName::service_index, MapName::service_places].map(|name| pins.map(name.name()));
-    let pinned = maps::open_pinned(&both[1])?;
-    if both[0].exists() && pinned.is_some_and(|map| map.max_entries() >= places) {
-        return Ok(());
-    }
-    // They look into the table that goes.
-    capture::end_all(pins)?;
-    for pin in both.iter().filter(|pin| pin.exists()) {
-        std::fs::remove_file(pin).map_err(pin_error("remove", pin))?;
-    }
-    Ok(())
 }
 
 /// Places in use for so many rows.
