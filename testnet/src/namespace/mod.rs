@@ -44,13 +44,23 @@ impl Namespace {
     /// are usable at once (no duplicate address detection) and no router advertisements are
     /// listened to. Needs root.
     pub fn new(hint: &str) -> Result<Self> {
+        Self::make(hint, true)
+    }
+
+    /// The calling thread's own, by a name like that of [`Namespace::new`] and with the same
+    /// settings. It stays when the name goes. For a machine that is there for tests alone.
+    pub fn own(hint: &str) -> Result<Self> {
+        Self::make(hint, false)
+    }
+
+    fn make(hint: &str, anew: bool) -> Result<Self> {
         sweep_once()?;
         process::start_spawner();
         let name = Owner::this()?.name(hint);
         let directory = directory_of(&name);
         fs::create_dir_all(&directory)
             .map_err(|e| Error::file("creating", directory.as_path(), e))?;
-        let file = mount_new(&name).map_err(|source| {
+        let file = mount_named(&name, anew).map_err(|source| {
             let _ = sweep::remove(&name);
             Error::Namespace { step: "creating", name: name.clone(), source }
         })?;
@@ -195,15 +205,17 @@ fn sweep_once() -> Result<()> {
     Ok(())
 }
 
-/// Makes a namespace and mounts it at /run/netns/NAME.
-fn mount_new(name: &str) -> io::Result<OwnedFd> {
+/// Mounts a namespace at /run/netns/NAME, a new one or that of the calling thread.
+fn mount_named(name: &str, anew: bool) -> io::Result<OwnedFd> {
     share_netns_directory()?;
     let path = Path::new(NETNS).join(name);
     fs::OpenOptions::new().write(true).create_new(true).open(&path)?;
     let make = || -> io::Result<OwnedFd> {
-        // SAFETY: only the network namespace of this short-lived thread changes; no file descriptor
-        // table, memory or file system state is unshared.
-        unsafe { unshare_unsafe(UnshareFlags::NEWNET) }?;
+        if anew {
+            // SAFETY: only the network namespace of this short-lived thread changes; no file
+            // descriptor table, memory or file system state is unshared.
+            unsafe { unshare_unsafe(UnshareFlags::NEWNET) }?;
+        }
         mount_bind("/proc/thread-self/ns/net", &path)?;
         Ok(fs::File::open(&path)?.into())
     };

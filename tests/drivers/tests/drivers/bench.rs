@@ -1,0 +1,238 @@
+//! The guest's NICs: those under test in the guest's first namespace, and behind each a far end in
+//! one of its own.
+//!
+//! ```text
+//!                 gateway              10.N.0.1, fd0N::1
+//!   igb0 igb1   virtio0   vmxnet0  ...
+//!      \ /         |         |         hub N, made by packaging/test-drivers
+//!     eth0       eth0      eth0        10.N.0.2, fd0N::2; default route by the gateway
+//!     far 1      far 2     far 4
+//! ```
+//! Hubs and roles are in the MAC addresses: 02:00:00:00:0N:01 is under test, :02 is the far end,
+//! :03 a second NIC of the same driver, :04 the device whose virtual function is under test.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::process::Command;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use ringway_driver_tests::{Cell, expected, kernel_of};
+use ringway_host::ethtool::Ethtool;
+use ringway_host::netlink::links::{self, Link};
+use ringway_testnet::{Namespace, wait_for, wait_until};
+
+/// A device may take three seconds to have its link again.
+pub const SOON: Duration = Duration::from_secs(30);
+
+pub struct Bench {
+    pub gateway: Namespace,
+    pub nics: Vec<Nic>,
+    /// "6.18.15+deb13-amd64".
+    pub release: String,
+    seen: Mutex<BTreeMap<(String, usize), String>>,
+}
+
+/// A NIC under test.
+pub struct Nic {
+    /// Its row of the table: the driver; `virtio-net-mq` has several queues.
+    pub row: String,
+    /// The driver, as ethtool names it.
+    pub driver: String,
+    pub name: String,
+    pub hub: u8,
+    pub far: Namespace,
+}
+
+impl Bench {
+    /// Moves and addresses what the guest has. `None`: this is no guest of packaging/test-drivers.
+    pub fn find() -> Result<Option<Bench>> {
+        let devices: Vec<(Link, u8, u8)> = links::all()?.into_iter().filter_map(placed).collect();
+        if devices.is_empty() {
+            return Ok(None);
+        }
+        let release = fs::read_to_string("/proc/sys/kernel/osrelease")?.trim().to_owned();
+        let gateway = Namespace::own("gw")?;
+        for (key, value) in [
+            ("net/ipv4/ip_forward", "1"),
+            ("net/ipv6/conf/all/forwarding", "1"),
+            ("net/ipv4/conf/all/rp_filter", "0"),
+            ("net/ipv4/conf/default/rp_filter", "0"),
+        ] {
+            gateway.sysctl(key, value)?;
+        }
+        let mut bench = Bench { gateway, nics: Vec::new(), release, seen: Mutex::default() };
+        for (link, hub, role) in &devices {
+            match role {
+                1 => bench.add(link, *hub, &devices)?,
+                3 => ip(&format!("link set {} down name second{hub}", link.name))?,
+                4 => {
+                    let name = virtual_function(&link.name)?;
+                    let link = links::by_name(&name)?;
+                    bench.add(&link, *hub, &devices)?;
+                }
+                _ => {}
+            }
+        }
+        Ok(Some(bench))
+    }
+
+    /// A NIC to be tested, and its far end.
+    fn add(&mut self, link: &Link, hub: u8, all: &[(Link, u8, u8)]) -> Result<()> {
+        let ethtool = Ethtool::open()?;
+        let driver = ethtool.driver(&link.name)?.context("no driver")?.name;
+        let several = ethtool.channels(&link.name)?.is_some_and(|channels| channels.max_rx > 1);
+        let row = match (&*driver, several) {
+            ("virtio_net", true) => "virtio-net-mq".to_owned(),
+            ("virtio_net", false) => "virtio-net".to_owned(),
+            _ => driver.clone(),
+        };
+        let name = format!("{}{hub}", row.replace('-', ""));
+        let far = Namespace::new(&format!("far{hub}"))?;
+        let (end, ..) = all.iter().find(|(_, h, role)| (*h, *role) == (hub, 2)).context("no far end")?;
+        ip(&format!("link set {} netns {} name eth0", end.name, far.name()))?;
+        ip(&format!("link set {} down name {name}", link.name))?;
+        // Nothing sends longer packets than the interface's, and nobody else finishes checksums.
+        let off = far.command("ethtool").args(["-K", "eth0", "tx", "off", "tso", "off", "gso", "off"]).output()?;
+        ensure!(off.status.success(), "{}", String::from_utf8_lossy(&off.stderr));
+        far.ip(&format!(
+            "addr add 10.{hub}.0.2/24 dev eth0\naddr add fd0{hub}::2/64 dev eth0 nodad\nlink set eth0 up\n\
+             route add default via 10.{hub}.0.1\nroute add default via fd0{hub}::1\n"
+        ))?;
+        self.gateway.ip(&format!(
+            "addr add 10.{hub}.0.1/24 dev {name}\naddr add fd0{hub}::1/64 dev {name} nodad\nlink set {name} up\n"
+        ))?;
+        self.nics.push(Nic { row, driver, name, hub, far });
+        Ok(())
+    }
+
+    pub fn nic(&self, row: &str) -> Option<&Nic> {
+        self.nics.iter().find(|nic| nic.row == row)
+    }
+
+    pub fn kernel(&self) -> &str {
+        kernel_of(&self.release)
+    }
+
+    pub fn expected(&self, nic: &Nic, cell: Cell) -> Result<&'static str> {
+        expected(&nic.row, self.kernel(), cell).with_context(|| format!("no row for {} on {}", nic.row, self.kernel()))
+    }
+
+    pub fn has(&self, nic: &Nic, cell: Cell) -> bool {
+        self.expected(nic, cell).is_ok_and(|word| word == "yes")
+    }
+
+    /// Compares a cell with the table.
+    ///
+    /// # Errors
+    /// It differs.
+    pub fn see(&self, nic: &Nic, cell: Cell, word: &str) -> Result<()> {
+        let column = Cell::ALL.iter().position(|one| *one == cell).context("a cell")?;
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner).insert((nic.row.clone(), column), word.to_owned());
+        let expected = self.expected(nic, cell)?;
+        ensure!(
+            word == expected,
+            "{} on {}: {cell} is {word:?}, and the table (tests/drivers/src/expected.txt) says {expected:?}",
+            nic.row,
+            self.release
+        );
+        Ok(())
+    }
+
+    /// What was seen, a line for each NIC; `?`: not looked at, or it failed before.
+    pub fn rows(&self) -> Vec<String> {
+        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let cell = |row: &str, column| seen.get(&(row.to_owned(), column)).map_or("?", String::as_str).to_owned();
+        let line = |nic: &Nic| {
+            let cells: Vec<String> = (0..Cell::ALL.len()).map(|column| cell(&nic.row, column)).collect();
+            format!("| {} | {} | {} |", nic.row, self.release, cells.join(" | "))
+        };
+        self.nics.iter().map(line).collect()
+    }
+}
+
+impl Nic {
+    pub fn address(&self, host: u8) -> String {
+        format!("10.{}.0.{host}", self.hub)
+    }
+
+    pub fn address6(&self, host: u8) -> String {
+        format!("fd0{}::{host}", self.hub)
+    }
+
+    pub fn link(&self) -> Result<Link> {
+        Ok(links::by_name(&self.name)?)
+    }
+
+    /// Waits for its link, and for a packet each way.
+    pub fn wait_up(&self) -> Result<()> {
+        let what = format!("the link of {}", self.name);
+        wait_until(what, SOON, || self.link().is_ok_and(|link| link.carrier))?;
+        let pings = || {
+            let said = pings(&self.far, &self.address(1), 56);
+            if said { Ok(()) } else { Err("no answer") }
+        };
+        Ok(wait_for(format!("a ping to {}", self.name), SOON, pings)?)
+    }
+
+    /// Sets the MTU of both ends.
+    pub fn set_mtu(&self, mtu: u32) -> Result<()> {
+        self.far.ip(&format!("link set eth0 mtu {mtu}\n"))?;
+        ip(&format!("link set {} mtu {mtu}", self.name))
+    }
+
+    /// How often it has lost its link.
+    pub fn downs(&self) -> Result<u32> {
+        let path = format!("/sys/class/net/{}/carrier_down_count", self.name);
+        let text = fs::read_to_string(&path)?;
+        Ok(text.trim().parse()?)
+    }
+
+    pub fn ethtool(&self, words: &[&str]) -> Result<String> {
+        let mut words = words.to_vec();
+        words.insert(1, &self.name);
+        let ran = Command::new("ethtool").args(&words).output()?;
+        let said = String::from_utf8_lossy(&[ran.stdout, ran.stderr].concat()).into_owned();
+        ensure!(ran.status.success(), "ethtool {words:?}: {said}");
+        Ok(said)
+    }
+}
+
+pub fn pings(from: &Namespace, to: &str, bytes: u32) -> bool {
+    let size = bytes.to_string();
+    let ping = from.command("ping").args(["-c1", "-W1", "-M", "do", "-s", &size, to]).output();
+    ping.is_ok_and(|ping| ping.status.success())
+}
+
+/// In the first namespace.
+pub fn ip(words: &str) -> Result<()> {
+    let ran = Command::new("ip").args(words.split(' ')).output()?;
+    if ran.status.success() {
+        return Ok(());
+    }
+    bail!("ip {words}: {}", String::from_utf8_lossy(&ran.stderr))
+}
+
+/// A device with its hub and role.
+fn placed(link: Link) -> Option<(Link, u8, u8)> {
+    match link.mac?.0 {
+        [2, 0, 0, 0, hub, role] => Some((link, hub, role)),
+        _ => None,
+    }
+}
+
+/// Makes a virtual function of a device that is up, and returns its name.
+fn virtual_function(physical: &str) -> Result<String> {
+    ip(&format!("link set {physical} up"))?;
+    let device = format!("/sys/class/net/{physical}/device");
+    let ready = || links::by_name(physical).is_ok_and(|link| link.carrier);
+    wait_until(format!("the link of {physical}"), SOON, ready)?;
+    fs::write(format!("{device}/sriov_numvfs"), "1").context("making a virtual function")?;
+    let name = || -> Option<String> {
+        let entry = fs::read_dir(format!("{device}/virtfn0/net")).ok()?.next()?.ok()?;
+        Some(entry.file_name().to_string_lossy().into_owned())
+    };
+    wait_until("a virtual function's interface", SOON, || name().is_some())?;
+    name().context("it has gone")
+}
