@@ -19,9 +19,10 @@ demo: bootstrap release ## Watch real HTTP go through Ringway and survive a back
 test: ## Run every test (prepares the machine first, as demo does)
 	@packaging/test
 
-test-all: test ## And what takes longer: the package under a real systemd, all tables on all kernels
+test-all: test ## And what takes longer: the package under a real systemd, all tables on all kernels, drivers
 	@packaging/test-systemd
 	@packaging/test-kernels
+	@packaging/test-drivers
 
 fuzz: bootstrap ## Mutated frames through the packet path: MINUTES=10, SEED=, EPISODE=
 	@$(CARGO) build --quiet --workspace --profile release-test --bin ringway-fuzz
@@ -30,6 +31,10 @@ fuzz: bootstrap ## Mutated frames through the packet path: MINUTES=10, SEED=, EP
 test-kernels: ## Every program and packet table on four of Debian's kernels, in QEMU
 	@packaging/bootstrap --tests
 	@packaging/test-kernels
+
+test-drivers: ## Drivers of six NICs on four of Debian's kernels, in QEMU
+	@packaging/bootstrap --tests
+	@packaging/test-drivers
 
 bench: bootstrap release ## Compare Ringway with nginx, HAProxy and nftables on this machine
 	@packaging/as-root $(LAB) bench lb $(ARGS)
@@ -79,4 +84,4 @@ deb: bootstrap release ## Debian packages, checksums and bills of materials unde
 clean: ## Remove everything built and fetched
 	rm -rf target
 
-.PHONY: help demo test test-all fuzz test-kernels bench bootstrap build release previous print-binary docs lint fmt install install-lab deb clean
+.PHONY: help demo test test-all fuzz test-kernels test-drivers bench bootstrap build release previous print-binary docs lint fmt install install-lab deb clean

@@ -188,9 +188,11 @@ pub enum Error {
          run ringway there, or give this gateway another [node] name"
     )]
     OtherNamespace { node: String, iface: String },
-    #[error("cannot attach to {iface} in {mode} mode: {source}; {hint}")]
+    #[error("cannot attach to {iface} ({driver}) in {mode} mode: {source}; {hint}")]
     Attach {
         iface: String,
+        /// "driver igb, Linux 6.12.1".
+        driver: String,
         /// "native" or "generic".
         mode: &'static str,
         source: io::Error,

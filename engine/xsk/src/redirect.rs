@@ -8,13 +8,14 @@
 use std::any::Any;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 use std::sync::OnceLock;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 
 use ringway_bpf_sys::{self as bpf, Instruction, LinkInfo, XdpLink, XdpMode, Xskmap};
 
-use crate::socket::interface_index;
+use crate::socket::{driver_and_kernel, interface_index};
 use crate::socket::setup::{Cause, SetupError, Step};
 
 /// A map from an interface's queues to sockets (BPF_MAP_TYPE_XSKMAP).
@@ -185,7 +186,7 @@ impl Redirect {
             let Program { program, map } = load(several_frames)?;
             let link = attach(program.as_fd());
             let link = link.and_then(|link| Ok((link.info()?, link)));
-            let (attached, link) = link.map_err(|e| SetupError::new(Step::Attach, interface, e))?;
+            let (attached, link) = link.map_err(|e| attach_error(interface, e))?;
             let (kept, shared) = (OnceLock::new(), AtomicBool::new(false));
             Ok(Self { map, mode, several_frames, kept, link, attached, shared })
         };
@@ -255,6 +256,15 @@ impl Redirect {
     pub fn several_frames(&self) -> bool {
         self.several_frames
     }
+}
+
+/// A driver that refuses is named, with the kernel.
+fn attach_error(interface: &str, source: io::Error) -> SetupError {
+    let mut error = SetupError::new(Step::Attach, interface, source);
+    if matches!(error.cause, Cause::NoNative | Cause::FewQueues) {
+        error.on += &driver_and_kernel(&Path::new("/sys/class/net").join(interface));
+    }
+    error
 }
 
 /// `return bpf_redirect_map(&sockets, ctx->rx_queue_index, XDP_PASS);`

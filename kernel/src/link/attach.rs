@@ -6,6 +6,7 @@ use std::{fmt, io};
 
 use ringway_bpf_sys::{XdpLink, XdpMode};
 use ringway_host::Fix;
+use ringway_host::ethtool::Ethtool;
 
 use crate::link::OnInterface;
 use crate::link::xdp_owner::{XdpOwner, program_name, xdp_owner};
@@ -15,13 +16,15 @@ use crate::{Error, Result};
 /// Why `auto` ended in generic mode.
 #[derive(Debug)]
 pub struct NativeRefused {
+    /// "driver igb, Linux 6.12.1".
+    pub driver: String,
     pub source: io::Error,
     pub hint: Fix,
 }
 
 impl fmt::Display for NativeRefused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "native mode refused: {}; {}", self.source, self.hint)
+        write!(f, "native mode refused ({}): {}; {}", self.driver, self.source, self.hint)
     }
 }
 
@@ -78,7 +81,7 @@ fn create(
         (Err(source), None) => {
             let generic = XdpMode::Generic;
             let link = attach(generic).map_err(attach_error(iface, generic))?;
-            let refused = NativeRefused { hint: hint(&source, iface), source };
+            let refused = NativeRefused { driver: driver(iface), hint: hint(&source, iface), source };
             Ok((link, attached(generic, Some(refused))))
         }
     }
@@ -99,8 +102,15 @@ pub(crate) fn attach_error(iface: &str, mode: XdpMode) -> impl FnOnce(io::Error)
     let iface = iface.to_owned();
     move |source| {
         let hint = Box::new(hint(&source, &iface));
-        Error::Attach { iface, mode: mode.name(), hint, source }
+        Error::Attach { driver: driver(&iface), iface, mode: mode.name(), hint, source }
     }
+}
+
+/// What refused, beside the interface: which drivers have native XDP depends on the kernel.
+fn driver(iface: &str) -> String {
+    let driver = Ethtool::open().and_then(|ethtool| ethtool.driver(iface)).ok().flatten();
+    let name = driver.map_or("unknown".to_owned(), |driver| driver.name);
+    format!("driver {name}, Linux {}", rustix::system::uname().release().to_string_lossy())
 }
 
 /// The usual meaning of drivers' refusals; the kernel's own text goes only to netlink.

@@ -1,10 +1,11 @@
 //! The text form of ports of several workers: `af_xdp:eth0:0-3` and `af_xdp:eth0:all` are a queue
 //! for each.
 
-use std::fmt;
 use std::str::FromStr;
+use std::{fmt, fs};
 
-use ringway_host::ethtool::Ethtool;
+use ringway_host::ethtool::{Channels, Ethtool};
+use ringway_xsk::XdpMode;
 
 use crate::ports::af_xdp;
 use crate::programs::QUEUES;
@@ -71,16 +72,34 @@ impl Spread {
         })
     }
 
-    /// How many queues the interface has.
+    /// How many queues the interface has once a program is on it.
     fn count(&self) -> Result<u32, SpecError> {
         let interface = self.interface().unwrap_or_default();
-        let asked = Ethtool::open().and_then(|ethtool| ethtool.channels(interface));
-        let made = || ringway_host::netlink::links::by_name(interface).map(|link| link.rx_queues);
-        let count = asked.and_then(|channels| channels.map_or_else(made, |some| Ok(some.rx)));
         let remedy = "name the queues: af_xdp:IFACE:0-3";
-        let count = count.map_err(|error| self.refused(error.to_string(), remedy))?;
-        Ok(count.clamp(1, QUEUES))
+        let failed = |error: ringway_host::Error| self.refused(error.to_string(), remedy);
+        let link = ringway_host::netlink::links::by_name(interface).map_err(failed)?;
+        let ethtool = Ethtool::open().map_err(failed)?;
+        let Some(channels) = ethtool.channels(interface).map_err(failed)? else {
+            return Ok(link.rx_queues.clamp(1, QUEUES));
+        };
+        let generic = matches!(&self.first, PortSpec::AfXdp(config) if config.xdp_mode == Some(XdpMode::Generic));
+        let driver = ethtool.driver(interface).map_err(failed)?.unwrap_or_default().name;
+        let more = if generic || !link.xdp.is_empty() { 0 } else { brought(&driver, &channels, cpus()) };
+        Ok((channels.rx + more).clamp(1, QUEUES))
     }
+}
+
+/// Receive queues that come with the first native program: virtio_net takes one for each CPU to send
+/// by and receives by these, too, if it has so many (virtnet_xdp_set, drivers/net/virtio_net.c).
+fn brought(driver: &str, channels: &Channels, cpus: u32) -> u32 {
+    if driver == "virtio_net" && channels.rx + cpus <= channels.max_rx { cpus } else { 0 }
+}
+
+/// Those that there may be: the kernel's nr_cpu_ids.
+fn cpus() -> u32 {
+    let text = fs::read_to_string("/sys/devices/system/cpu/possible").unwrap_or_default();
+    let last = text.trim().rsplit(['-', ',']).next().and_then(|last| last.parse::<u32>().ok());
+    last.map_or(0, |last| last + 1)
 }
 
 /// The ports of each worker. There are as many workers as a port has queues. All ports must have
@@ -133,6 +152,15 @@ mod tests {
     fn as_many_as_the_interface_has() {
         // Loopback has no channels.
         assert_eq!(names(&["af_xdp:lo:all"]).unwrap(), ["af_xdp:lo:0"]);
+    }
+
+    #[test]
+    fn virtio_net_receives_by_the_queues_that_xdp_sends_by() {
+        let of = |rx, max_rx| Channels { rx, tx: rx, max_rx, max_tx: max_rx, apart: false };
+        assert_eq!(brought("virtio_net", &of(2, 4), 2), 2);
+        assert_eq!(brought("virtio_net", &of(2, 3), 2), 0);
+        assert_eq!(brought("igb", &of(2, 8), 2), 0);
+        assert!(cpus() > 0);
     }
 
     #[test]

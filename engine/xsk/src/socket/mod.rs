@@ -436,13 +436,20 @@ fn bind_error(
     let there = device.join(format!("queues/rx-{queue}")).exists();
     if error.cause == Cause::NoQueue && config.mode == Mode::ZeroCopy && there {
         error.cause = Cause::ZeroCopyRefused;
-        if let Some(driver) =
-            fs::read_link(device.join("device/driver")).ok().as_deref().and_then(Path::file_name)
-        {
-            error.on += &format!(" ({})", driver.to_string_lossy());
-        }
+    }
+    if matches!(error.cause, Cause::NoZeroCopy | Cause::ZeroCopyRefused) {
+        error.on += &driver_and_kernel(&device);
     }
     error
+}
+
+/// " (driver igb, Linux 6.12.1)": what a driver has depends on the kernel. No driver is named where
+/// there is none, or /sys is that of another network namespace.
+pub(crate) fn driver_and_kernel(device: &Path) -> String {
+    let driver = fs::read_link(device.join("device/driver")).ok();
+    let driver = driver.as_deref().and_then(Path::file_name).map(|name| name.to_string_lossy());
+    let driver = driver.map_or(String::new(), |driver| format!("driver {driver}, "));
+    format!(" ({driver}Linux {})", rustix::system::uname().release().to_string_lossy())
 }
 
 /// The kernel releases a queue a moment after its socket was closed (xp_release_deferred,
@@ -549,7 +556,8 @@ mod tests {
         assert_eq!(virtio.cause, Cause::ZeroCopyRefused);
         let said = virtio.to_string();
         assert!(
-            said.starts_with("eth2, queue 0 (virtio_net): binding: its driver refuses"),
+            said.starts_with("eth2, queue 0 (driver virtio_net, Linux ")
+                && said.contains("): binding: its driver refuses"),
             "{said}"
         );
         for words in [
@@ -563,7 +571,8 @@ mod tests {
         }
         // Without a driver's name, too.
         let nameless = refused(None, Mode::ZeroCopy, 0);
-        assert_eq!((nameless.cause, &*nameless.on), (Cause::ZeroCopyRefused, "eth2, queue 0"));
+        assert_eq!(nameless.cause, Cause::ZeroCopyRefused);
+        assert!(nameless.on.starts_with("eth2, queue 0 (Linux "), "{nameless}");
         // A queue that is not there, and a kernel that had the choice, mean something else.
         for (mode, queue) in [(Mode::ZeroCopy, 1), (Mode::Auto, 0), (Mode::Copy, 0)] {
             let other = refused(Some("virtio_net"), mode, queue);

@@ -1,13 +1,14 @@
 //! What a driver has and lacks, without a gateway: the cells of the table that a small program or
 //! the kernel's answer shows. What it lacks is refused with driver, kernel, cause and way out.
 
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use ringway_driver_tests::Cell;
 use ringway_host::ethtool::Ethtool;
 use ringway_host::netlink::xdp_features::{self, Features};
-use ringway_net_tests::ringway;
+use ringway_net_tests::{configuration, ringway, service};
 use ringway_testnet::wait_until;
 use ringway_xsk::{Redirect, XdpMode};
 
@@ -50,13 +51,15 @@ pub fn native_and_reset(bench: &Bench, nic: &Nic) -> Result<()> {
     drop(attached);
     nic.wait_up()?;
     bench.see(nic, Cell::Reset, if resets { "yes" } else { "no" })?;
-    ensure!(told == resets, "told before that the link goes down: {told}; it went down: {resets}");
+    ensure!(told == resets, "told before that the driver stops for it: {told}; the link went down: {resets}");
     Ok(())
 }
 
 /// Whether `ringway check --host` says that attaching stops the interface.
 fn told_of_reset(bench: &Bench, nic: &Nic) -> Result<bool> {
-    let text = ringway_net_tests::configuration(&bench.gateway, &[&nic.name], "");
+    let (vip, backend) = (nic.address(80).parse()?, nic.address(2).parse()?);
+    let body = service("told", SocketAddr::new(vip, 7), &[SocketAddr::new(backend, 7)], "announce = \"arp\"\n");
+    let text = configuration(&bench.gateway, &[&nic.name], &body);
     let file = bench.gateway.directory().join("told.toml");
     std::fs::write(&file, text)?;
     let ran = ringway(&bench.gateway, &["check", "--host", "-o", "json", "-c", &file.display().to_string()])?;
@@ -109,12 +112,16 @@ fn large(bench: &Bench, nic: &Nic) -> Result<&'static str> {
 
 /// Receive queues on this guest's two CPUs.
 pub fn queues(bench: &Bench, nic: &Nic) -> Result<()> {
+    bench.see(nic, Cell::Queues, &queues_now(nic)?.to_string())
+}
+
+/// With a program on it virtio_net has more: those that it sends by.
+pub fn queues_now(nic: &Nic) -> Result<u32> {
     let channels = Ethtool::open()?.channels(&nic.name)?;
-    let queues = match channels {
+    Ok(match channels {
         Some(channels) => channels.rx,
         None => nic.link()?.rx_queues,
-    };
-    bench.see(nic, Cell::Queues, &queues.to_string())
+    })
 }
 
 /// Metadata that the driver gives to XDP programs, as it declares.

@@ -4,6 +4,8 @@
 
 mod bench;
 mod capabilities;
+mod engine;
+mod events;
 mod gateway;
 mod harness;
 mod sockets;
@@ -18,18 +20,45 @@ use harness::Case;
 type OfNic = fn(&Bench, &Nic) -> Result<()>;
 
 /// Of each NIC.
-const OF_NICS: [(&str, OfNic); 7] = [
+const OF_NICS: [(&str, OfNic); 11] = [
     ("queues", capabilities::queues),
     ("hints", capabilities::hints),
     ("native-and-reset", capabilities::native_and_reset),
     ("frags", capabilities::frags),
     ("copy", sockets::copy),
     ("zero-copy", sockets::zero_copy),
+    ("icmp", engine::icmp),
+    ("take-over-and-when-dead", engine::take_over_and_when_dead),
+    ("generator", engine::generator),
+    ("passing", engine::passing),
     ("closed-under-load", sockets::closed_under_load),
 ];
 
+type OfTwo = fn(&Bench, &Nic, &Nic) -> Result<()>;
+
+/// Of a NIC and one of another driver.
+const OF_TWO: [(&str, &str, &str, OfTwo); 7] = [
+    ("forward", "igb", "virtio-net", engine::forward),
+    ("forward", "vmxnet3", "virtio-net-mq", engine::forward),
+    ("unbind-and-bind", "igb", "virtio-net", events::unbind_and_bind),
+    ("unbind-and-bind", "virtio-net", "igb", events::unbind_and_bind),
+    ("unbind-and-bind", "vmxnet3", "igb", events::unbind_and_bind),
+    ("virtual-function-appears", "igb", "virtio-net", events::virtual_function_appears),
+    ("bond", "igb", "virtio-net", events::bond),
+];
+
 /// What takes too long for a quick run.
-const LONG: [&str; 3] = ["closed-under-load", "stopped-reader", "attach-detach"];
+const LONG: [&str; 9] = [
+    "closed-under-load",
+    "stopped-reader",
+    "attach-and-detach",
+    "vlan",
+    "unbind-and-bind",
+    "virtual-function",
+    "bond",
+    "generator",
+    "virtio-net::gateway",
+];
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with("--")).collect();
@@ -51,6 +80,10 @@ fn test(mut words: Vec<String>) -> Result<bool> {
     let quick = words.iter().any(|word| word == "quick");
     words.retain(|word| word != "quick");
     let (bench, mut cases) = (&bench, Vec::new());
+    for (row, why) in &bench.missing {
+        let run = move || Err(anyhow::anyhow!("{why}"));
+        cases.push(Case { name: format!("{row}::is-there"), run: Box::new(run) });
+    }
     for nic in &bench.nics {
         for (name, run) in OF_NICS {
             let name = format!("{}::{name}", nic.row);
@@ -58,8 +91,18 @@ fn test(mut words: Vec<String>) -> Result<bool> {
         }
     }
     cases.extend(gateway::cases(bench));
+    for (name, first, second, run) in OF_TWO {
+        if let (Some(one), Some(other)) = (bench.nic(first), bench.nic(second)) {
+            let name = format!("{first}::{name}-with-{second}");
+            cases.push(Case { name, run: Box::new(move || run(bench, one, other)) });
+        }
+    }
     cases.push(Case {
-        name: "stopped-reader".into(),
+        name: "all::attach-and-detach".into(),
+        run: Box::new(|| events::attach_and_detach(bench)),
+    });
+    cases.push(Case {
+        name: "all::stopped-reader".into(),
         run: Box::new(|| sockets::stopped_reader(bench)),
     });
     cases.retain(|case| !quick || LONG.iter().all(|long| !case.name.contains(long)));

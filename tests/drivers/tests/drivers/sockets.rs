@@ -13,7 +13,7 @@ use ringway_testnet::wait_until;
 use ringway_xsk::{Batch, Mode, Packet, Pool, Redirect, SetupError, Socket, SocketConfig, Umem, UmemConfig, XdpMode};
 
 use crate::bench::{Bench, Nic, SOON};
-use crate::capabilities::{QUEUES, names};
+use crate::capabilities::{QUEUES, names, queues_now};
 
 /// The host part of the address that sockets answer for.
 const OURS: u8 = 9;
@@ -41,12 +41,13 @@ struct Open {
 }
 
 impl Open {
-    fn new(bench: &Bench, nic: &Nic, way: Way) -> Result<Open> {
+    fn new(nic: &Nic, way: Way) -> Result<Open> {
         let link = nic.link()?;
         let mac = link.mac.context("no MAC address")?.0;
-        let count = queues(bench, nic)?;
+        let redirect = Redirect::attach(&nic.name, way.xdp, QUEUES);
+        let redirect = redirect.with_context(|| format!("{}: {:?}", nic.name, way.xdp))?;
+        let count = queues_now(nic)?;
         let open = || -> Result<Open, SetupError> {
-            let redirect = Redirect::attach(&nic.name, way.xdp, QUEUES)?;
             let config = SocketConfig { mode: way.mode, need_wakeup: way.need_wakeup, ..SocketConfig::default() };
             let (mut sockets, mut pools) = (Vec::new(), Vec::new());
             for queue in 0..count {
@@ -95,6 +96,12 @@ impl Open {
         Ok(all)
     }
 
+    /// For a failure: what sockets and kernel counted.
+    fn told(&self) -> String {
+        let of = |socket: &Socket| format!("{}: {:?} {:?}", socket.name(), socket.counts(), socket.kernel_counts());
+        self.sockets.iter().map(of).collect::<Vec<_>>().join("; ")
+    }
+
     fn balanced(&self) -> Result<()> {
         for pool in &self.pools {
             let rings: Vec<_> =
@@ -108,11 +115,6 @@ impl Open {
         }
         Ok(())
     }
-}
-
-/// As many as the driver has.
-fn queues(bench: &Bench, nic: &Nic) -> Result<u32> {
-    Ok(bench.expected(nic, Cell::Queues)?.parse()?)
 }
 
 /// Its link may have gone down for the program.
@@ -194,12 +196,13 @@ fn while_reflecting<T: Send>(open: &mut Open, work: impl FnOnce() -> Result<T> +
 }
 
 /// Modes, wake-ups, one memory or several; all queues get some of it.
-fn works(bench: &Bench, nic: &Nic, way: Way) -> Result<()> {
-    let mut open = Open::new(bench, nic, way)?;
+fn works(nic: &Nic, way: Way) -> Result<()> {
+    let mut open = Open::new(nic, way)?;
     let zero_copy = open.sockets.iter().all(|socket| socket.granted().zero_copy);
     ensure!(zero_copy == (way.mode == Mode::ZeroCopy), "zero-copy: {zero_copy}");
     let start = Instant::now();
-    let again = while_reflecting(&mut open, || exchange(nic, 20))?;
+    let exchanged = while_reflecting(&mut open, || exchange(nic, 20));
+    let again = exchanged.with_context(|| open.told())?;
     let counts: Vec<u64> = open.sockets.iter().map(|socket| socket.counts().received_packets).collect();
     println!(
         "  {}: {:?}, {:?}, wake-ups {}, shared {}: {counts:?} packets by queue, {again} sent again, {} ms",
@@ -222,18 +225,18 @@ fn ways(bench: &Bench, nic: &Nic, mode: Mode) -> Vec<Way> {
 }
 
 pub fn copy(bench: &Bench, nic: &Nic) -> Result<()> {
-    ways(bench, nic, Mode::Copy).into_iter().try_for_each(|way| works(bench, nic, way))
+    ways(bench, nic, Mode::Copy).into_iter().try_for_each(|way| works(nic, way))
 }
 
 /// What the driver lacks is refused.
 pub fn zero_copy(bench: &Bench, nic: &Nic) -> Result<()> {
     if bench.has(nic, Cell::ZeroCopy) {
-        ways(bench, nic, Mode::ZeroCopy).into_iter().try_for_each(|way| works(bench, nic, way))?;
+        ways(bench, nic, Mode::ZeroCopy).into_iter().try_for_each(|way| works(nic, way))?;
         return bench.see(nic, Cell::ZeroCopy, "yes");
     }
     let xdp = if bench.has(nic, Cell::Native) { XdpMode::Native } else { XdpMode::Generic };
     let way = Way { xdp, mode: Mode::ZeroCopy, need_wakeup: true, shared: false };
-    let word = match Open::new(bench, nic, way) {
+    let word = match Open::new(nic, way) {
         Ok(_) => "yes",
         Err(error) => {
             names(bench, nic, &format!("{error:#}"), &["zero-copy", "ask for copies"])?;
@@ -277,7 +280,7 @@ fn best(bench: &Bench, nic: &Nic) -> Way {
 /// Opened and closed a hundred times while packets come, and then it still works.
 pub fn closed_under_load(bench: &Bench, nic: &Nic) -> Result<()> {
     let way = best(bench, nic);
-    let first = Open::new(bench, nic, way)?;
+    let first = Open::new(nic, way)?;
     let Open { sockets, pools, redirect, .. } = first;
     drop(sockets);
     let config = SocketConfig { mode: way.mode, ..SocketConfig::default() };
@@ -298,7 +301,7 @@ pub fn closed_under_load(bench: &Bench, nic: &Nic) -> Result<()> {
         Ok(())
     })?;
     drop((pools, redirect));
-    works(bench, nic, way)
+    works(nic, way)
 }
 
 /// Nobody reads for a minute while packets come; then the next datagram comes back within a second.
@@ -306,7 +309,7 @@ pub fn closed_under_load(bench: &Bench, nic: &Nic) -> Result<()> {
 pub fn stopped_reader(bench: &Bench) -> Result<()> {
     let nics: Vec<&Nic> = bench.nics.iter().collect();
     let mut all: Vec<Open> =
-        nics.iter().map(|nic| Open::new(bench, nic, best(bench, nic))).collect::<Result<_>>()?;
+        nics.iter().map(|nic| Open::new(nic, best(bench, nic))).collect::<Result<_>>()?;
     under_load(&nics, || {
         thread::sleep(Duration::from_secs(60));
         Ok(())

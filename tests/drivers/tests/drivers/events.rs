@@ -1,0 +1,222 @@
+//! What befalls devices while a gateway runs on them: the driver goes and comes, a virtual function
+//! appears, a bond loses a link. And nothing is left behind by attaching and detaching.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
+use std::thread;
+
+use anyhow::{Context, Result, ensure};
+use libbpf_rs::query::{LinkInfoIter, MapInfoIter, ProgInfoIter};
+use ringway_driver_tests::Cell;
+use ringway_host::netlink::links;
+use ringway_net_tests::{Echo, Gateway, Line, configuration, service};
+use ringway_testnet::{wait_for, wait_until};
+use ringway_xsk::{Redirect, XdpMode};
+
+use crate::bench::{Bench, Nic, SOON, ip};
+use crate::capabilities::QUEUES;
+
+const PORT: u16 = 7;
+
+/// One nat service between clients and a backend.
+struct Service<'a> {
+    client: &'a Nic,
+    vip: SocketAddr,
+    _echo: Echo,
+}
+
+impl<'a> Service<'a> {
+    fn new(client: &'a Nic, backend: &Nic) -> Result<(Service<'a>, String)> {
+        let to = SocketAddr::new(backend.address(2).parse()?, PORT);
+        let vip = SocketAddr::new(client.address(80).parse()?, PORT);
+        let echo = Echo::start(&backend.far, to, "b1")?;
+        let more = "announce = \"arp\"\ncheck = { type = \"tcp\", interval = \"1s\" }\n";
+        let body = service("nat", vip, &[to], more);
+        Ok((Service { client, vip, _echo: echo }, body))
+    }
+
+    fn ask(&self) -> Result<()> {
+        let mut line = Line::open(&self.client.far, self.vip)?;
+        ensure!(line.ask(&"x".repeat(5000))? == "b1");
+        Ok(())
+    }
+
+    fn answers(&self, what: &str) -> Result<()> {
+        Ok(wait_for(what, SOON, || self.ask().map_err(|error| format!("{error:#}")))?)
+    }
+
+    /// Runs `work` while clients ask.
+    fn under_load<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
+        let over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                while !over.load(Relaxed) {
+                    let _ = self.ask();
+                }
+            });
+            let done = work();
+            over.store(true, Relaxed);
+            done
+        })
+    }
+}
+
+/// The driver lets go of the device and takes it again, while clients ask: the gateway goes on once
+/// the interface has its name and addresses again.
+pub fn unbind_and_bind(bench: &Bench, nic: &Nic, other: &Nic) -> Result<()> {
+    let (service, body) = Service::new(nic, other)?;
+    let text = configuration(&bench.gateway, &[&nic.name, &other.name], &body);
+    let gateway = Gateway::start(&bench.gateway, &text)?;
+    service.answers("an answer before")?;
+    let device = fs::canonicalize(format!("/sys/class/net/{}/device", nic.name))?;
+    let driver = fs::canonicalize(device.join("driver"))?;
+    let id = device.file_name().context("an id")?.to_string_lossy().into_owned();
+    let mac = nic.link()?.mac;
+    service.under_load(|| {
+        fs::write(driver.join("unbind"), &id)?;
+        gateway.wait_status("an interface that is gone", |status| status["healthy"] == false)?;
+        fs::write(driver.join("bind"), &id)?;
+        let back = || links::all().ok()?.into_iter().find(|link| link.mac == mac);
+        wait_until("the interface", SOON, || back().is_some())?;
+        let name = back().context("it has gone again")?.name;
+        if name != nic.name {
+            ip(&format!("link set {name} down name {}", nic.name))?;
+        }
+        ip(&format!("addr add {}/24 dev {}", nic.address(1), nic.name))?;
+        ip(&format!("addr add {}/64 dev {} nodad", nic.address6(1), nic.name))?;
+        ip(&format!("link set {} up", nic.name))
+    })?;
+    nic.wait_up()?;
+    service.answers("an answer by the driver that is back")?;
+    gateway.wait_status("a healthy gateway", |status| status["healthy"] == true)?;
+    ensure!(!nic.link()?.xdp.is_empty(), "nothing is attached");
+    Ok(())
+}
+
+/// A virtual function of a device that a gateway runs on.
+pub fn virtual_function_appears(bench: &Bench, nic: &Nic, other: &Nic) -> Result<()> {
+    let (service, body) = Service::new(nic, other)?;
+    let text = configuration(&bench.gateway, &[&nic.name, &other.name], &body);
+    let gateway = Gateway::start(&bench.gateway, &text)?;
+    service.answers("an answer before")?;
+    let device = format!("/sys/class/net/{}/device", nic.name);
+    let functions = Path::new(&device).join("sriov_numvfs");
+    service.under_load(|| {
+        fs::write(&functions, "2").context("making virtual functions")?;
+        let there = || Path::new(&device).join("virtfn1/net").exists();
+        Ok(wait_until("the interface of a virtual function", SOON, there)?)
+    })?;
+    let with = service.answers("an answer beside virtual functions");
+    fs::write(&functions, "0")?;
+    with?;
+    service.answers("an answer without them")?;
+    let status = gateway.status()?;
+    ensure!(status["ledger"]["difference_packets"] == 0, "{}", status["ledger"]);
+    Ok(())
+}
+
+/// Two igb are one interface by name; its active link goes down, and comes back.
+pub fn bond(bench: &Bench, nic: &Nic, other: &Nic) -> Result<()> {
+    let second = format!("second{}", nic.hub);
+    let made = (|| -> Result<()> {
+        ip("link add bond0 type bond mode active-backup miimon 100")?;
+        for name in [&*nic.name, &second] {
+            ip(&format!("link set {name} down"))?;
+            ip(&format!("link set {name} master bond0"))?;
+        }
+        ip(&format!("addr flush dev {}", nic.name))?;
+        ip(&format!("addr add {}/24 dev bond0", nic.address(1)))?;
+        ip("link set bond0 up")?;
+        wait_until("the bond's link", SOON, || links::by_name("bond0").is_ok_and(|link| link.carrier))?;
+        on_bond(bench, nic, other, &second)
+    })();
+    // As they were before.
+    let _ = ip("link del bond0");
+    let _ = ip(&format!("link set {second} down"));
+    let addresses = [format!("{}/24", nic.address(1)), format!("{}/64", nic.address6(1))];
+    for address in addresses {
+        ip(&format!("addr replace {address} dev {} nodad", nic.name))?;
+    }
+    ip(&format!("link set {} up", nic.name))?;
+    made?;
+    nic.wait_up()
+}
+
+fn on_bond(bench: &Bench, nic: &Nic, other: &Nic, second: &str) -> Result<()> {
+    let (service, body) = Service::new(nic, other)?;
+    let part = configuration(&bench.gateway, &[&nic.name, &other.name], &body);
+    let (code, said) = Gateway::launch(&bench.gateway, &part)?.refusal()?;
+    ensure!(code != 0 && said.contains("write \"bond0\" instead"), "{said}");
+    let text = configuration(&bench.gateway, &["bond0", &other.name], &body);
+    let gateway = Gateway::start(&bench.gateway, &text)?;
+    service.answers("an answer by the bond")?;
+    let native = bench.has(nic, Cell::Native) && bench.has(other, Cell::Native);
+    let status = gateway.status()?;
+    let mode = &status["interfaces"][0]["mode"];
+    ensure!(*mode == if native { "native" } else { "generic" }, "{status}");
+    for lost in [&*nic.name, second] {
+        ip(&format!("link set {lost} down"))?;
+        service.answers(&format!("an answer without {lost}"))?;
+        ip(&format!("link set {lost} up"))?;
+        wait_until(format!("the link of {lost}"), SOON, || links::by_name(lost).is_ok_and(|link| link.carrier))?;
+        service.answers(&format!("an answer with {lost} again"))?;
+    }
+    let status = gateway.status()?;
+    ensure!(status["ledger"]["difference_packets"] == 0, "{}", status["ledger"]);
+    Ok(())
+}
+
+/// Attached and detached a hundred times on every driver: programs, maps and links are as many as
+/// before, and so is the kernel's memory, about.
+pub fn attach_and_detach(bench: &Bench) -> Result<()> {
+    let round = |times: u32| -> Result<()> {
+        thread::scope(|scope| {
+            let work = |nic: &Nic| {
+                let mode = if bench.has(nic, Cell::Native) { XdpMode::Native } else { XdpMode::Generic };
+                for _ in 0..times {
+                    drop(Redirect::attach(&nic.name, mode, QUEUES)?);
+                }
+                Ok(())
+            };
+            let all: Vec<_> = bench.nics.iter().map(|nic| scope.spawn(move || work(nic))).collect();
+            all.into_iter().try_for_each(|one| one.join().expect("no panic"))
+        })
+    };
+    // What is allocated once is there then.
+    round(5)?;
+    let before = Held::now()?;
+    round(100)?;
+    wait_until("programs, maps and links as before", SOON, || {
+        Held::now().is_ok_and(|now| now.objects == before.objects)
+    })?;
+    let now = Held::now()?;
+    println!("  {before:?}, after a hundred times {now:?}");
+    // A leak of a page each time, of each NIC.
+    ensure!(now.slab_kib < before.slab_kib + 400 * bench.nics.len() as u64, "{before:?}, then {now:?}");
+    bench.nics.iter().try_for_each(Nic::wait_up)
+}
+
+/// What attaching could leave behind.
+#[derive(Debug)]
+struct Held {
+    /// Programs, maps, links.
+    objects: [usize; 3],
+    slab_kib: u64,
+}
+
+impl Held {
+    fn now() -> Result<Held> {
+        let objects = [
+            ProgInfoIter::default().count(),
+            MapInfoIter::default().count(),
+            LinkInfoIter::default().count(),
+        ];
+        let memory = fs::read_to_string("/proc/meminfo")?;
+        let slab = memory.lines().find(|line| line.starts_with("SUnreclaim:")).context("SUnreclaim")?;
+        let slab_kib = slab.split_whitespace().nth(1).context("a number")?.parse()?;
+        Ok(Held { objects, slab_kib })
+    }
+}
