@@ -130,6 +130,15 @@ fn unread(read: &BTreeSet<u32>, facts: &Facts, one: &Interface) -> Outcome {
         "it has {count}, and {reads} is read here: what the NIC puts into {} goes to the kernel",
         list(unread)
     );
+    let driver = one.driver.as_ref().map(|driver| driver.name.as_str());
+    if let (Some("virtio_net"), Some(channels)) = (driver, &one.channels)
+        && channels.rx < channels.max_rx
+    {
+        // drivers/net/virtio_net.c, virtnet_xdp_set: some of them came with the program.
+        let all = Fix::ethtool("-L", name, format!("combined {}", channels.max_rx));
+        let advice = format!("before the start {all}, and then af_xdp:{name}:all");
+        return Outcome::warn(name, said).advice(advice);
+    }
     let mut advice = format!("af_xdp:{name}:all reads all");
     // Those above are what a driver gives up.
     if let Some(channels) = &one.channels

@@ -7,6 +7,8 @@ mod ping;
 mod programs;
 pub mod resources;
 
+use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
@@ -25,8 +27,10 @@ use ringway_engine::{
     App, AppFactory, Control, Cycles, Engine, EngineConfig, EngineError, Idle, Leak, Obtained,
     Predecessor, Status, WorkerConfig, WorkerOptions, WorkerReport,
 };
+use ringway_host::neighbour_packets::multicast::Memberships;
 use ringway_host::netlink::xdp_features;
 use ringway_wire::Mac;
+use ringway_wire::nd::Neighbour;
 use serde::Serialize;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
@@ -96,12 +100,14 @@ impl QueueDocument {
 pub fn main(args: &EngineArgs) -> anyhow::Result<Exit> {
     match &args.app {
         EngineApp::Inspect(args) => return inspect::main(args),
-        EngineApp::Icmp(icmp) => {
-            if let Some(address) = icmp.ping {
-                return ping::main(icmp, address);
-            }
-        }
         _ => (),
+    }
+    // As long as the engine runs.
+    let _groups = host_of(&args.app).map(join_groups);
+    if let EngineApp::Icmp(icmp) = &args.app
+        && let Some(address) = icmp.ping
+    {
+        return ping::main(icmp, address);
     }
     let (work, app) = app(&args.app)?;
     // Before there are threads, so that all hear of them.
@@ -344,6 +350,35 @@ fn app(app: &EngineApp) -> anyhow::Result<(&WorkArgs, AppFactory)> {
         },
         EngineApp::Inspect(_) => bail!("it is no program for packets"),
     })
+}
+
+fn host_of(app: &EngineApp) -> Option<&HostArgs> {
+    match app {
+        EngineApp::Icmp(args) => Some(&args.host),
+        EngineApp::UdpEcho(args) => Some(&args.host),
+        EngineApp::Bid(args) => Some(&args.host),
+        EngineApp::L2fwd(_) | EngineApp::Sink(_) | EngineApp::Inspect(_) => None,
+    }
+}
+
+/// Whoever asks for an IPv6 address asks a multicast group, whose frames a NIC drops unless the
+/// kernel wants them.
+fn join_groups(host: &HostArgs) -> Memberships {
+    let mut groups = BTreeSet::new();
+    for interface in host.work.port.iter().filter_map(Spread::interface) {
+        // What is wrong with it is told as the port is opened.
+        let Ok(link) = ringway_host::netlink::links::by_name(interface) else { continue };
+        let addresses = host.address.iter().filter_map(|address| match address {
+            IpAddr::V6(address) => Some(*address),
+            IpAddr::V4(_) => None,
+        });
+        groups.extend(addresses.map(|address| (link.ifindex, Neighbour::solicited_nodes(address))));
+    }
+    let (joined, errors) = Memberships::join(groups);
+    for error in errors {
+        exit::say(format_args!("warn: IPv6 neighbours may not find this engine: {error}"));
+    }
+    joined
 }
 
 fn macs(args: &L2fwdArgs) -> Macs {

@@ -336,7 +336,7 @@ pub(super) const OR_GENERIC: &str =
 /// Drivers with native XDP that make their queues anew when the first program comes and when the
 /// last one goes, most of them with the link down meanwhile. That a program is swapped they do not
 /// notice.
-const RESETTING: [&str; 16] = [
+const RESETTING: [&str; 17] = [
     "bnxt_en",
     "ena",
     "fm10k",
@@ -353,6 +353,7 @@ const RESETTING: [&str; 16] = [
     "mlx5_core",
     "nfp",
     "qede",
+    "vmxnet3",
 ];
 
 /// The cost of attaching a program with this driver.

@@ -84,15 +84,23 @@ impl Spread {
         };
         let generic = matches!(&self.first, PortSpec::AfXdp(config) if config.xdp_mode == Some(XdpMode::Generic));
         let driver = ethtool.driver(interface).map_err(failed)?.unwrap_or_default().name;
-        let more = if generic || !link.xdp.is_empty() { 0 } else { brought(&driver, &channels, cpus()) };
-        Ok((channels.rx + more).clamp(1, QUEUES))
+        let max = channels.max_rx;
+        if !generic && brings_queues(&driver, &channels, cpus()) {
+            let why = format!(
+                "with its program on it virtio_net receives by more queues than it sends by, unless all are in use: \
+                 `ethtool -L {interface} combined {max}`"
+            );
+            return Err(self.refused(why, "use all of its queues, or name some: af_xdp:IFACE:0-3"));
+        }
+        Ok(channels.rx.clamp(1, QUEUES))
     }
 }
 
-/// Receive queues that come with the first native program: virtio_net takes one for each CPU to send
-/// by and receives by these, too, if it has so many (virtnet_xdp_set, drivers/net/virtio_net.c).
-fn brought(driver: &str, channels: &Channels, cpus: u32) -> u32 {
-    if driver == "virtio_net" && channels.rx + cpus <= channels.max_rx { cpus } else { 0 }
+/// Whether receive queues come with a native program: virtio_net takes one for each CPU to redirect
+/// by, if it has so many, and receives by these, too (virtnet_xdp_set, drivers/net/virtio_net.c). A
+/// socket on one of them sends nothing, and no error says so (__xsk_generic_xmit, net/xdp/xsk.c).
+fn brings_queues(driver: &str, channels: &Channels, cpus: u32) -> bool {
+    driver == "virtio_net" && channels.rx + cpus <= channels.max_rx
 }
 
 /// Those that there may be: the kernel's nr_cpu_ids.
@@ -157,9 +165,8 @@ mod tests {
     #[test]
     fn virtio_net_receives_by_the_queues_that_xdp_sends_by() {
         let of = |rx, max_rx| Channels { rx, tx: rx, max_rx, max_tx: max_rx, apart: false };
-        assert_eq!(brought("virtio_net", &of(2, 4), 2), 2);
-        assert_eq!(brought("virtio_net", &of(2, 3), 2), 0);
-        assert_eq!(brought("igb", &of(2, 8), 2), 0);
+        assert!(brings_queues("virtio_net", &of(2, 4), 2));
+        assert!(!brings_queues("virtio_net", &of(2, 3), 2) && !brings_queues("igb", &of(2, 8), 2));
         assert!(cpus() > 0);
     }
 

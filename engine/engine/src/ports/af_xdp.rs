@@ -33,6 +33,9 @@ const TX_BUDGET: u32 = 256;
 /// No driver's ring is longer.
 const MOST_FILL: u32 = 1 << 15;
 
+/// Ethernet's header, and a tag.
+const FRAMING: u32 = 18;
+
 /// The settings of a socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
@@ -200,7 +203,17 @@ fn open(
     let refused = |(why, remedy)| PortError::Refused { port: port(), why, remedy };
     let first = || Host::live().first_network_namespace();
     refuse_default_route(interface.carries_default_route, config.force, first).map_err(refused)?;
-    let (mode, busy_poll) = (config.mode, config.busy_poll);
+    let (mut mode, busy_poll) = (config.mode, config.busy_poll);
+    if let Some(why) = in_pieces(&driver_name(&config.interface), interface.link.mtu, pool.umem().room()) {
+        match mode {
+            Mode::Copy => {}
+            Mode::Auto => {
+                mode = Mode::Copy;
+                warn!("{name}: copied: {why}; with --frame-size 4096 it has zero-copy");
+            }
+            Mode::ZeroCopy => return Err(refused((why, "start it with --frame-size 4096"))),
+        }
+    }
     let tx_budget = Some(TX_BUDGET);
     let wanted = SocketConfig { mode, busy_poll, tx_budget, ..SocketConfig::default() };
     let ring = ring_frames(wanted.fill, rx_ring(&config.interface));
@@ -219,6 +232,22 @@ fn open(
     }
     let mac = interface.link.mac.map(|mac| Mac(mac.0));
     Ok(Open { socket, redirect, mac, mtu: interface.link.mtu as usize, too_long: 0 })
+}
+
+/// Why packets would arrive in pieces, each as if it were one, in zero-copy: these drivers tell their
+/// NICs the room of a frame in whole KiB (igb_setup_srrctl, igc_configure_rx_ring).
+fn in_pieces(driver: &str, mtu: u32, room: u32) -> Option<String> {
+    let (whole, longest) = (room / 1024 * 1024, mtu + FRAMING);
+    (matches!(driver, "igb" | "igc") && longest > whole).then(|| {
+        format!(
+            "in zero-copy {driver} puts {whole} bytes into a frame with room for {room}, and a packet has up to {longest}"
+        )
+    })
+}
+
+fn driver_name(interface: &str) -> String {
+    let driver = Ethtool::open().and_then(|ethtool| ethtool.driver(interface)).ok().flatten();
+    driver.unwrap_or_default().name
 }
 
 /// Slots of the driver's own ring; none where it does not tell.
@@ -505,6 +534,15 @@ mod tests {
         }
         assert!(enough(2049, 2048).is_ok());
         assert!(enough(2048, 2048).is_err_and(|(_, remedy)| remedy.contains("`--frames 16384`")));
+    }
+
+    #[test]
+    fn some_nics_count_in_whole_kib() {
+        assert_eq!(in_pieces("igb", 1500, 3840), None);
+        assert_eq!(in_pieces("igb", 1000, 1792), None);
+        assert_eq!(in_pieces("ice", 1500, 1792), None);
+        let said = in_pieces("igb", 1500, 1792).expect("a reason");
+        assert!(said.contains("puts 1024 bytes") && said.contains("up to 1518"), "{said}");
     }
 
     #[test]

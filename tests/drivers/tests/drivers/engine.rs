@@ -14,12 +14,16 @@ use ringway_testnet::{Child, Signal, wait_until};
 use ringway_xsk::{Redirect, XdpMode};
 use serde_json::Value;
 
-use crate::bench::{Bench, Nic, SOON, pings};
+use crate::bench::{Bench, Nic, SOON, ip, pings};
 use crate::capabilities::{QUEUES, queues_now};
 
 fn start(bench: &Bench, words: &[&str]) -> Result<Child> {
     let mut command: Command = bench.gateway.command(binary()?);
     command.arg("engine").args(words).args(["-o", "json"]);
+    // igb has zero-copy only with these.
+    if !words.contains(&"--take-over") {
+        command.args(["--frame-size", "4096"]);
+    }
     let mut child = bench.gateway.spawn(command)?;
     child.wait_for_log("running on", SOON)?;
     Ok(child)
@@ -190,6 +194,8 @@ pub fn generator(bench: &Bench, nic: &Nic) -> Result<()> {
 /// Frames between two unlike drivers, by a forwarder in user space.
 pub fn forward(bench: &Bench, a: &Nic, b: &Nic) -> Result<()> {
     for nic in [a, b] {
+        // Frames to others' addresses, which a NIC drops otherwise.
+        ip(&format!("link set {} promisc on", nic.name))?;
         nic.far.ip(&format!("addr replace 10.99.0.{}/24 dev eth0\n", nic.hub))?;
     }
     let queues = [a, b].map(|nic| bench.expected(nic, Cell::Queues));
@@ -208,6 +214,7 @@ pub fn forward(bench: &Bench, a: &Nic, b: &Nic) -> Result<()> {
     }
     end(engine)?;
     for nic in [a, b] {
+        ip(&format!("link set {} promisc off", nic.name))?;
         nic.far.ip(&format!("addr del 10.99.0.{}/24 dev eth0\n", nic.hub))?;
         nic.wait_up()?;
     }

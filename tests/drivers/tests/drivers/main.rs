@@ -20,11 +20,15 @@ use harness::Case;
 type OfNic = fn(&Bench, &Nic) -> Result<()>;
 
 /// Of each NIC.
-const OF_NICS: [(&str, OfNic); 11] = [
+const OF_NICS: [(&str, OfNic); 4] = [
     ("queues", capabilities::queues),
     ("hints", capabilities::hints),
     ("native-and-reset", capabilities::native_and_reset),
     ("frags", capabilities::frags),
+];
+
+/// Of each NIC, with all of its queues.
+const OF_QUEUES: [(&str, OfNic); 7] = [
     ("copy", sockets::copy),
     ("zero-copy", sockets::zero_copy),
     ("icmp", engine::icmp),
@@ -80,14 +84,19 @@ fn test(mut words: Vec<String>) -> Result<bool> {
     let quick = words.iter().any(|word| word == "quick");
     words.retain(|word| word != "quick");
     let (bench, mut cases) = (&bench, Vec::new());
-    for (row, why) in &bench.missing {
-        let run = move || Err(anyhow::anyhow!("{why}"));
-        cases.push(Case { name: format!("{row}::is-there"), run: Box::new(run) });
-    }
     for nic in &bench.nics {
         for (name, run) in OF_NICS {
             let name = format!("{}::{name}", nic.row);
             cases.push(Case { name, run: Box::new(move || run(bench, nic)) });
+        }
+        for (name, run) in OF_QUEUES {
+            let name = format!("{}::{name}", nic.row);
+            let run = move || {
+                nic.use_all_queues(true)?;
+                let done = run(bench, nic);
+                nic.use_all_queues(false).and(done)
+            };
+            cases.push(Case { name, run: Box::new(run) });
         }
     }
     cases.extend(gateway::cases(bench));

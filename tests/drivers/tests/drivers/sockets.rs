@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use ringway_driver_tests::Cell;
 use ringway_testnet::wait_until;
-use ringway_xsk::{Batch, Mode, Packet, Pool, Redirect, SetupError, Socket, SocketConfig, Umem, UmemConfig, XdpMode};
+use ringway_xsk::{Batch, Chunk, Mode, Packet, Pool, Redirect, SetupError, Socket, SocketConfig, Umem, UmemConfig, XdpMode};
 
 use crate::bench::{Bench, Nic, SOON};
 use crate::capabilities::{QUEUES, names, queues_now};
@@ -53,7 +53,9 @@ impl Open {
             for queue in 0..count {
                 if !way.shared || pools.is_empty() {
                     let frames = 8192 * if way.shared { count } else { 1 };
-                    let umem = Umem::new(&UmemConfig { frames, ..UmemConfig::default() }).expect("memory");
+                    // igb takes whole KiB in zero-copy: of 2 KiB, less the kernel's headroom, one.
+                    let chunk = if way.mode == Mode::ZeroCopy && nic.driver == "igb" { Chunk::Bytes4096 } else { Chunk::Bytes2048 };
+                    let umem = Umem::new(&UmemConfig { frames, chunk, ..UmemConfig::default() }).expect("memory");
                     pools.push(umem.pool().expect("the first"));
                 }
                 let pool = pools.last().expect("pushed above");
@@ -202,7 +204,11 @@ fn works(nic: &Nic, way: Way) -> Result<()> {
     ensure!(zero_copy == (way.mode == Mode::ZeroCopy), "zero-copy: {zero_copy}");
     let start = Instant::now();
     let exchanged = while_reflecting(&mut open, || exchange(nic, 20));
-    let again = exchanged.with_context(|| open.told())?;
+    let far = || nic.far.command("ip").args(["-s", "link", "show", "eth0"]).output();
+    let again = exchanged.with_context(|| {
+        let far = far().map(|far| String::from_utf8_lossy(&far.stdout).into_owned());
+        format!("{}\n{}", open.told(), far.unwrap_or_default())
+    })?;
     let counts: Vec<u64> = open.sockets.iter().map(|socket| socket.counts().received_packets).collect();
     println!(
         "  {}: {:?}, {:?}, wake-ups {}, shared {}: {counts:?} packets by queue, {again} sent again, {} ms",
