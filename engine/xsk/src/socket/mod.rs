@@ -253,7 +253,7 @@ impl Socket {
         socket.prime().map_err(|e| failed(Step::Ring)(io::Error::other(e)))?;
         // Borrowed: dropped after an error, the socket is open no longer than its queue.
         let fd = &socket.kernel().fd;
-        let mut granted = bind(fd, pool, ifindex, queue, config)
+        let mut granted = bind(fd, pool, ifindex, queue, config, whole(interface, pool))
             .map_err(|(step, e)| bind_error(step, e, interface, queue, config))?;
         granted.zero_copy = zero_copy(fd.as_fd()).map_err(failed(Step::Option))?;
         if granted.zero_copy != (config.mode == Mode::ZeroCopy) && config.mode != Mode::Auto {
@@ -372,14 +372,24 @@ impl AsFd for Socket {
     }
 }
 
+/// Whether a frame has room for every packet of the interface; false where that cannot be read.
+fn whole(interface: &str, pool: &Pool) -> bool {
+    /// Ethernet's header, and a tag.
+    const FRAMING: u32 = 18;
+    let mtu = fs::read_to_string(Path::new("/sys/class/net").join(interface).join("mtu"));
+    let mtu = mtu.ok().and_then(|mtu| mtu.trim().parse::<u32>().ok());
+    mtu.is_some_and(|mtu| mtu.saturating_add(FRAMING) <= pool.umem().room())
+}
+
 /// Binds with the wished settings, then with less. Returns the settings obtained, or the step that
-/// failed.
+/// failed. `whole`: zero-copy matters more than packets of several frames.
 fn bind(
     fd: &Arc<OwnedFd>,
     pool: &Pool,
     ifindex: u32,
     queue: u32,
     config: &SocketConfig,
+    whole: bool,
 ) -> Result<Granted, (Step, io::Error)> {
     let umem = pool.umem();
     let mut granted = Granted {
@@ -408,6 +418,18 @@ fn bind(
     let wakeup = if config.need_wakeup { libc::XDP_USE_NEED_WAKEUP } else { 0 };
     let bind =
         |more| patiently(|| sys::bind(fd.as_fd(), ifindex, queue, mode | wakeup | more, None));
+    // A kernel that may choose gives several frames with copies where the driver has one frame in
+    // zero-copy (xp_assign_dev, net/xdp/xsk_buff_pool.c).
+    if config.mode == Mode::Auto && whole {
+        let several = if config.several_frames { libc::XDP_USE_SG } else { 0 };
+        for (more, several_frames) in [(several, several != 0), (0, false)] {
+            match bind(libc::XDP_ZEROCOPY | more) {
+                Ok(()) => return Ok(Granted { several_frames, ..granted }),
+                Err(e) if !worth_another_try(&e) => return Err((Step::Bind, e)),
+                Err(_) => {}
+            }
+        }
+    }
     if config.several_frames {
         match bind(libc::XDP_USE_SG) {
             Ok(()) => return Ok(granted),
