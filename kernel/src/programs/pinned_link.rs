@@ -28,6 +28,9 @@ use crate::{Bpffs, DEFAULT_BPFFS, Error, Result, requirements};
 /// Several engines in PID namespaces of their own may have the same number.
 const SAME_NUMBER: u32 = 16;
 
+/// How often the directory may vanish before a pin is in it.
+const VANISHES: u32 = 100;
+
 /// An attachment that outlives this process if it is killed. Dropped, it is gone with its last
 /// descriptor.
 #[derive(Debug)]
@@ -52,7 +55,18 @@ pub fn pin_link(ifindex: u32, link: BorrowedFd<'_>) -> Result<PinnedLink> {
              start it by `nsenter --net=/run/netns/NAME`",
         )));
     }
-    fs::create_dir_all(&directory).map_err(pin_error("create", &directory))?;
+    let mut tries = 0;
+    loop {
+        match pin_below(&directory, ifindex, link) {
+            // An engine that ends removes the directory, if nothing else is in it.
+            Err(_) if tries < VANISHES => tries += 1,
+            other => return other,
+        }
+    }
+}
+
+fn pin_below(directory: &Path, ifindex: u32, link: BorrowedFd<'_>) -> Result<PinnedLink> {
+    fs::create_dir_all(directory).map_err(pin_error("create", directory))?;
     let first = format!("{}{}", of_interface(ifindex)?, std::process::id());
     let (name, _alive) = (0..SAME_NUMBER)
         .map(|n| if n == 0 { first.clone() } else { format!("{first}-{n}") })
@@ -217,6 +231,7 @@ fn busy() -> std::io::Error {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsFd as _;
     use std::os::linux::net::SocketAddrExt as _;
     use std::os::unix::net::{SocketAddr, UnixDatagram};
     use std::thread;
@@ -244,6 +259,24 @@ mod tests {
         let held = thread::scope(|scope| scope.spawn(another).join().unwrap());
         assert!(held.is_none() && locked(&path).is_some());
         fs::remove_dir(&path).unwrap();
+    }
+
+    /// The one that ends last removes the directory in which another is about to begin.
+    #[test]
+    fn engines_end_and_begin_at_once() {
+        if !ringway_testnet::root_or_skip("engines_end_and_begin_at_once") {
+            return;
+        }
+        let instructions = &ringway_bpf_sys::PASS;
+        let program = ringway_bpf_sys::Program { name: "pass", instructions, frags: false };
+        let program = program.load().unwrap();
+        thread::scope(|scope| {
+            for ifindex in 1_000_000..1_000_004 {
+                let program = &program;
+                let pin = move || drop(pin_link(ifindex, program.as_fd()).unwrap());
+                scope.spawn(move || (0..500).for_each(|_| pin()));
+            }
+        });
     }
 
     /// It has a socket and no directory.

@@ -94,8 +94,6 @@ pub fn frags(bench: &Bench, nic: &Nic) -> Result<()> {
 
 fn large(bench: &Bench, nic: &Nic) -> Result<&'static str> {
     nic.wait_up()?;
-    let passes = || pings(&nic.far, &nic.address(1), 8000);
-    wait_until("a ping of 8000 bytes, without a program", SOON, passes)?;
     let attached = Redirect::attach(&nic.name, XdpMode::Native, QUEUES);
     let redirect = match attached {
         Ok(redirect) => redirect,
@@ -106,6 +104,7 @@ fn large(bench: &Bench, nic: &Nic) -> Result<&'static str> {
     };
     ensure!(redirect.several_frames(), "attached without frags at an MTU of 9000");
     nic.wait_up()?;
+    let passes = || pings(&nic.far, &nic.address(1), 8000);
     wait_until("a ping of 8000 bytes, by native XDP", SOON, passes)?;
     Ok("yes")
 }

@@ -136,9 +136,9 @@ impl Pair<'_> {
         self.exchange_soon("an answer through every service")?;
         self.modes(&gateway)?;
         self.cells(&gateway)?;
-        self.captured(&gateway)?;
         self.link_down_and_up(&gateway)?;
         self.mtu_changes(&gateway)?;
+        self.captured(&gateway)?;
         // The daemon goes, and the packet path stays; then that goes, too.
         gateway.terminate()?;
         self.ask(self.vips(NAT)?[0])?;
@@ -188,7 +188,10 @@ impl Pair<'_> {
             pings(&self.client.far, &vip, 56);
             !capture.running()
         };
-        wait_until("a capture of four packets", SOON, done)?;
+        // It loads the gateway's program once more.
+        if wait_until("a capture of four packets", SOON * 3, done).is_err() {
+            anyhow::bail!("no capture of four packets: {}", capture.log());
+        }
         let end = capture.wait(SOON)?;
         ensure!(end.status.success() && fs::metadata(&file)?.len() > 400, "{}", end.log);
         Ok(())
@@ -213,7 +216,7 @@ impl Pair<'_> {
     fn mtu_changes(&self, gateway: &Gateway) -> Result<()> {
         for nic in [self.client, self.backend] {
             for mtu in [1400, 1500] {
-                ip(&format!("link set {} mtu {mtu}", nic.name))?;
+                nic.set_mtu(mtu)?;
                 nic.wait_up()?;
                 self.exchange_soon(&format!("answers at an MTU of {mtu} on {}", nic.name))?;
             }

@@ -219,7 +219,9 @@ fn works(nic: &Nic, way: Way) -> Result<()> {
         way.shared,
         start.elapsed().as_millis()
     );
-    ensure!(counts.iter().all(|count| *count > 0), "a queue got nothing: {counts:?}");
+    // QEMU's vmxnet3 spreads nothing.
+    let spreads = nic.row != "vmxnet3";
+    ensure!(!spreads || counts.iter().all(|count| *count > 0), "a queue got nothing: {counts:?}");
     ensure!(again * 100 <= 16 * 20, "{again} of {} datagrams had to be sent again", 16 * 20);
     open.balanced()
 }
