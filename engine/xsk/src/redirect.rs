@@ -15,8 +15,8 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use ringway_bpf_sys::{self as bpf, Instruction, LinkInfo, XdpLink, XdpMode, Xskmap};
 
-use crate::socket::{driver_and_kernel, interface_index};
 use crate::socket::setup::{Cause, SetupError, Step};
+use crate::socket::{driver_and_kernel, interface_index};
 
 /// A map from an interface's queues to sockets (BPF_MAP_TYPE_XSKMAP).
 #[derive(Debug)]

@@ -81,7 +81,8 @@ fn create(
         (Err(source), None) => {
             let generic = XdpMode::Generic;
             let link = attach(generic).map_err(attach_error(iface, generic))?;
-            let refused = NativeRefused { driver: driver(iface), hint: hint(&source, iface), source };
+            let refused =
+                NativeRefused { driver: driver(iface), hint: hint(&source, iface), source };
             Ok((link, attached(generic, Some(refused))))
         }
     }

@@ -204,7 +204,9 @@ fn open(
     let first = || Host::live().first_network_namespace();
     refuse_default_route(interface.carries_default_route, config.force, first).map_err(refused)?;
     let (mut mode, busy_poll) = (config.mode, config.busy_poll);
-    if let Some(why) = in_pieces(&driver_name(&config.interface), interface.link.mtu, pool.umem().room()) {
+    if let Some(why) =
+        in_pieces(&driver_name(&config.interface), interface.link.mtu, pool.umem().room())
+    {
         match mode {
             Mode::Copy => {}
             Mode::Auto => {

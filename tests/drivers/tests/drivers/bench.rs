@@ -93,11 +93,15 @@ impl Bench {
         };
         let name = format!("{}{hub}", row.replace('-', ""));
         let far = Namespace::new(&format!("far{hub}"))?;
-        let (end, ..) = all.iter().find(|(_, h, role)| (*h, *role) == (hub, 2)).context("no far end")?;
+        let (end, ..) =
+            all.iter().find(|(_, h, role)| (*h, *role) == (hub, 2)).context("no far end")?;
         ip(&format!("link set {} netns {} name eth0", end.name, far.name()))?;
         ip(&format!("link set {} down name {name}", link.name))?;
         // Nothing sends longer packets than the interface's, and nobody else finishes checksums.
-        let off = far.command("ethtool").args(["-K", "eth0", "tx", "off", "tso", "off", "gso", "off"]).output()?;
+        let off = far
+            .command("ethtool")
+            .args(["-K", "eth0", "tx", "off", "tso", "off", "gso", "off"])
+            .output()?;
         ensure!(off.status.success(), "{}", String::from_utf8_lossy(&off.stderr));
         far.ip(&format!(
             "addr add 10.{hub}.0.2/24 dev eth0\naddr add fd0{hub}::2/64 dev eth0 nodad\nlink set eth0 up\n\
@@ -119,7 +123,8 @@ impl Bench {
     }
 
     pub fn expected(&self, nic: &Nic, cell: Cell) -> Result<&'static str> {
-        expected(&nic.row, self.kernel(), cell).with_context(|| format!("no row for {} on {}", nic.row, self.kernel()))
+        expected(&nic.row, self.kernel(), cell)
+            .with_context(|| format!("no row for {} on {}", nic.row, self.kernel()))
     }
 
     pub fn has(&self, nic: &Nic, cell: Cell) -> bool {
@@ -132,7 +137,10 @@ impl Bench {
     /// It differs.
     pub fn see(&self, nic: &Nic, cell: Cell, word: &str) -> Result<()> {
         let column = Cell::ALL.iter().position(|one| *one == cell).context("a cell")?;
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner).insert((nic.row.clone(), column), word.to_owned());
+        self.seen
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert((nic.row.clone(), column), word.to_owned());
         let expected = self.expected(nic, cell)?;
         ensure!(
             word == expected,
@@ -146,9 +154,12 @@ impl Bench {
     /// What was seen, a line for each NIC; `?`: not looked at, or it failed before.
     pub fn rows(&self) -> Vec<String> {
         let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        let cell = |row: &str, column| seen.get(&(row.to_owned(), column)).map_or("?", String::as_str).to_owned();
+        let cell = |row: &str, column| {
+            seen.get(&(row.to_owned(), column)).map_or("?", String::as_str).to_owned()
+        };
         let line = |nic: &Nic| {
-            let cells: Vec<String> = (0..Cell::ALL.len()).map(|column| cell(&nic.row, column)).collect();
+            let cells: Vec<String> =
+                (0..Cell::ALL.len()).map(|column| cell(&nic.row, column)).collect();
             format!("| {} | {} | {} |", nic.row, self.release, cells.join(" | "))
         };
         self.nics.iter().map(line).collect()

@@ -51,18 +51,29 @@ pub fn native_and_reset(bench: &Bench, nic: &Nic) -> Result<()> {
     drop(attached);
     nic.wait_up()?;
     bench.see(nic, Cell::Reset, if resets { "yes" } else { "no" })?;
-    ensure!(told == resets, "told before that the driver stops for it: {told}; the link went down: {resets}");
+    ensure!(
+        told == resets,
+        "told before that the driver stops for it: {told}; the link went down: {resets}"
+    );
     Ok(())
 }
 
 /// Whether `ringway check --host` says that attaching stops the interface.
 fn told_of_reset(bench: &Bench, nic: &Nic) -> Result<bool> {
     let (vip, backend) = (nic.address(80).parse()?, nic.address(2).parse()?);
-    let body = service("told", SocketAddr::new(vip, 7), &[SocketAddr::new(backend, 7)], "announce = \"arp\"\n");
+    let body = service(
+        "told",
+        SocketAddr::new(vip, 7),
+        &[SocketAddr::new(backend, 7)],
+        "announce = \"arp\"\n",
+    );
     let text = configuration(&bench.gateway, &[&nic.name], &body);
     let file = bench.gateway.directory().join("told.toml");
     std::fs::write(&file, text)?;
-    let ran = ringway(&bench.gateway, &["check", "--host", "-o", "json", "-c", &file.display().to_string()])?;
+    let ran = ringway(
+        &bench.gateway,
+        &["check", "--host", "-o", "json", "-c", &file.display().to_string()],
+    )?;
     let said = ran.said();
     let findings = ran.json()?;
     let find = |finding: &&serde_json::Value| finding["check"] == "link-reset";

@@ -110,7 +110,11 @@ pub fn take_over_and_when_dead(bench: &Bench, nic: &Nic) -> Result<()> {
             let taken = (0..3).try_for_each(|_| {
                 let next = start(bench, &[&words[..], &["--take-over", &control]].concat())?;
                 let ended = running.wait(SOON)?;
-                ensure!(ended.status.success() && ended.log.contains("has taken over"), "{}", ended.log);
+                ensure!(
+                    ended.status.success() && ended.log.contains("has taken over"),
+                    "{}",
+                    ended.log
+                );
                 running = next;
                 Ok(())
             });
@@ -152,7 +156,8 @@ pub fn passing(bench: &Bench, nic: &Nic) -> Result<()> {
     nic.wait_up()?;
     let (port, address) = (ports(nic), nic.address(1));
     let rule = format!("udp:7@{address}");
-    let engine = start(bench, &["udp-echo", "--port", &port, "--address", &address, "--only", &rule])?;
+    let engine =
+        start(bench, &["udp-echo", "--port", &port, "--address", &address, "--only", &rule])?;
     echoes_soon(nic, "before the pings")?;
     many_pings(nic)?;
     echoes_soon(nic, "after the pings")?;
@@ -179,7 +184,12 @@ pub fn generator(bench: &Bench, nic: &Nic) -> Result<()> {
     command.args(["gen", "--sink", "af_packet:eth0", "-o", "json"]);
     let mut sink = nic.far.spawn(command)?;
     let (port, to) = (format!("af_xdp:{}:0", nic.name), nic.address(2));
-    let mac = nic.far.run(|| ringway_host::netlink::links::by_name("eth0"))??.mac.context("a MAC")?.to_string();
+    let mac = nic
+        .far
+        .run(|| ringway_host::netlink::links::by_name("eth0"))??
+        .mac
+        .context("a MAC")?
+        .to_string();
     let mut command = bench.gateway.command(lab_binary()?);
     command.args(["gen", "--port", &port, "--destination", &to, "--destination-mac", &mac]);
     command.args(["--count", "3000", "--rate", "500", "-o", "json"]);

@@ -130,7 +130,9 @@ pub fn bond(bench: &Bench, nic: &Nic, other: &Nic) -> Result<()> {
         ip(&format!("addr flush dev {}", nic.name))?;
         ip(&format!("addr add {}/24 dev bond0", nic.address(1)))?;
         ip("link set bond0 up")?;
-        wait_until("the bond's link", SOON, || links::by_name("bond0").is_ok_and(|link| link.carrier))?;
+        wait_until("the bond's link", SOON, || {
+            links::by_name("bond0").is_ok_and(|link| link.carrier)
+        })?;
         on_bond(bench, nic, other, &second)
     })();
     // As they were before.
@@ -161,7 +163,9 @@ fn on_bond(bench: &Bench, nic: &Nic, other: &Nic, second: &str) -> Result<()> {
         ip(&format!("link set {lost} down"))?;
         service.answers(&format!("an answer without {lost}"))?;
         ip(&format!("link set {lost} up"))?;
-        wait_until(format!("the link of {lost}"), SOON, || links::by_name(lost).is_ok_and(|link| link.carrier))?;
+        wait_until(format!("the link of {lost}"), SOON, || {
+            links::by_name(lost).is_ok_and(|link| link.carrier)
+        })?;
         service.answers(&format!("an answer with {lost} again"))?;
     }
     let status = gateway.status()?;
@@ -175,7 +179,8 @@ pub fn attach_and_detach(bench: &Bench) -> Result<()> {
     let round = |times: u32| -> Result<()> {
         thread::scope(|scope| {
             let work = |nic: &Nic| {
-                let mode = if bench.has(nic, Cell::Native) { XdpMode::Native } else { XdpMode::Generic };
+                let mode =
+                    if bench.has(nic, Cell::Native) { XdpMode::Native } else { XdpMode::Generic };
                 for _ in 0..times {
                     drop(Redirect::attach(&nic.name, mode, QUEUES)?);
                 }
@@ -195,7 +200,10 @@ pub fn attach_and_detach(bench: &Bench) -> Result<()> {
     let now = Held::now()?;
     println!("  {before:?}, after a hundred times {now:?}");
     // A leak of a page each time, of each NIC.
-    ensure!(now.slab_kib < before.slab_kib + 400 * bench.nics.len() as u64, "{before:?}, then {now:?}");
+    ensure!(
+        now.slab_kib < before.slab_kib + 400 * bench.nics.len() as u64,
+        "{before:?}, then {now:?}"
+    );
     bench.nics.iter().try_for_each(Nic::wait_up)
 }
 
@@ -215,7 +223,8 @@ impl Held {
             LinkInfoIter::default().count(),
         ];
         let memory = fs::read_to_string("/proc/meminfo")?;
-        let slab = memory.lines().find(|line| line.starts_with("SUnreclaim:")).context("SUnreclaim")?;
+        let slab =
+            memory.lines().find(|line| line.starts_with("SUnreclaim:")).context("SUnreclaim")?;
         let slab_kib = slab.split_whitespace().nth(1).context("a number")?.parse()?;
         Ok(Held { objects, slab_kib })
     }

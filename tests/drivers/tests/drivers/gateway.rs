@@ -23,7 +23,8 @@ const DSR_IPIP: u8 = 82;
 /// Each NIC once to the clients and once to the backends, beside one of another driver.
 pub fn cases(bench: &Bench) -> Vec<Case<'_>> {
     let next = |n: usize| &bench.nics[(n + 1) % bench.nics.len()];
-    let pairs = bench.nics.iter().enumerate().map(|(n, client)| Pair { bench, client, backend: next(n) });
+    let pairs =
+        bench.nics.iter().enumerate().map(|(n, client)| Pair { bench, client, backend: next(n) });
     let mut cases = Vec::new();
     for pair in pairs.filter(|pair| pair.client.row != pair.backend.row) {
         let name = |what: &str| format!("{}::{what}-to-{}", pair.client.row, pair.backend.row);
@@ -61,7 +62,9 @@ impl Pair<'_> {
         ] {
             for (vip, to) in self.vips(host)?.into_iter().zip(backend) {
                 let name = format!("{forward}-{}", if vip.is_ipv4() { 4 } else { 6 });
-                let more = format!("forward = {forward:?}\nannounce = \"arp\"\nprotocol = [\"tcp\", \"udp\"]\n{check}");
+                let more = format!(
+                    "forward = {forward:?}\nannounce = \"arp\"\nprotocol = [\"tcp\", \"udp\"]\n{check}"
+                );
                 body += &service(&name, (vip, PORT).into(), &[(to, PORT).into()], &more);
             }
         }
@@ -95,7 +98,9 @@ impl Pair<'_> {
     fn exchange(&self) -> Result<()> {
         for host in [NAT, DSR_L2, DSR_IPIP] {
             for vip in self.vips(host)? {
-                self.ask(vip).with_context(|| format!("{vip}, from {} to {}", self.client.name, self.backend.name))?;
+                self.ask(vip).with_context(|| {
+                    format!("{vip}, from {} to {}", self.client.name, self.backend.name)
+                })?;
             }
         }
         Ok(())
@@ -151,7 +156,10 @@ impl Pair<'_> {
         let status = gateway.status()?;
         let mode = if self.native() { "native" } else { "generic" };
         for interface in status["interfaces"].as_array().context("interfaces")? {
-            ensure!(interface["mode"] == mode && interface["attached"] == true, "not {mode}: {interface}");
+            ensure!(
+                interface["mode"] == mode && interface["attached"] == true,
+                "not {mode}: {interface}"
+            );
         }
         Ok(())
     }
@@ -159,7 +167,9 @@ impl Pair<'_> {
     /// What was sent back, and what was redirected either way, by Ringway's own counters.
     fn cells(&self, gateway: &Gateway) -> Result<()> {
         for vip in self.vips(NAT)? {
-            wait_until(format!("an answer to a ping of {vip}"), SOON, || pings(&self.client.far, &vip.to_string(), 56))?;
+            wait_until(format!("an answer to a ping of {vip}"), SOON, || {
+                pings(&self.client.far, &vip.to_string(), 56)
+            })?;
         }
         self.exchange()?;
         let status = gateway.status()?;
@@ -168,10 +178,16 @@ impl Pair<'_> {
         if !lost.is_empty() {
             println!("  lost: {lost:?}");
         }
-        let some = |interface: &Nic, verdict| if counted(&status, &interface.name, verdict) > 10 { "yes" } else { "no" };
+        let some = |interface: &Nic, verdict| {
+            if counted(&status, &interface.name, verdict) > 10 { "yes" } else { "no" }
+        };
         let sent = if counted(&status, &self.client.name, "tx") > 0 { "yes" } else { "no" };
         self.bench.see(self.client, Cell::Tx, sent)?;
-        ensure!(some(self.backend, "redirect") == "yes", "no reply was redirected: {}", status["counters"]);
+        ensure!(
+            some(self.backend, "redirect") == "yes",
+            "no reply was redirected: {}",
+            status["counters"]
+        );
         self.bench.see(self.client, Cell::Redirect, some(self.client, "redirect"))
     }
 
@@ -224,7 +240,10 @@ impl Pair<'_> {
             let frags = self.bench.expected(nic, Cell::Frags)?;
             if self.native() {
                 println!("  {}: MTU 9000 under native XDP, frags {frags}: {refused:?}", nic.name);
-                ensure!(refused.is_ok() == (frags == "yes"), "frags {frags}, and MTU 9000: {refused:?}");
+                ensure!(
+                    refused.is_ok() == (frags == "yes"),
+                    "frags {frags}, and MTU 9000: {refused:?}"
+                );
             }
             ip(&format!("link set {} mtu 1500", nic.name))?;
             nic.wait_up()?;
@@ -242,7 +261,11 @@ impl Pair<'_> {
             let start = Instant::now();
             nic.wait_up()?;
             let downs = nic.downs()? - before;
-            println!("  {}: detached, link down {downs} times, packets again after {} ms", nic.name, start.elapsed().as_millis());
+            println!(
+                "  {}: detached, link down {downs} times, packets again after {} ms",
+                nic.name,
+                start.elapsed().as_millis()
+            );
             ensure!(nic.link()?.xdp.is_empty(), "{:?}", nic.link()?.xdp);
         }
         Ok(())
@@ -271,7 +294,8 @@ impl Pair<'_> {
 
     fn tags(&self, name: &str) -> Result<&'static str> {
         let (near, hub) = (self.backend, self.backend.hub);
-        let backend: [IpAddr; 2] = [format!("10.20{hub}.0.2").parse()?, format!("fd2{hub}::2").parse()?];
+        let backend: [IpAddr; 2] =
+            [format!("10.20{hub}.0.2").parse()?, format!("fd2{hub}::2").parse()?];
         let _echoes = backend.map(|address| Echo::start(&near.far, (address, PORT).into(), "b1"));
         let mut body = String::new();
         for (vip, to) in self.vips(NAT)?.into_iter().zip(backend) {
@@ -286,15 +310,22 @@ impl Pair<'_> {
             let mut refused = Gateway::launch(&self.bench.gateway, &text)?;
             let (code, said) = refused.refusal()?;
             let remedy = format!("ethtool -K {} rxvlan off", near.name);
-            ensure!(code != 0 && said.contains("takes VLAN tags off") && said.contains(&remedy), "{said}");
-            if near.ethtool(&["-K", "rxvlan", "off"]).is_err() || near.ethtool(&["-k"])?.contains("rx-vlan-offload: on") {
+            ensure!(
+                code != 0 && said.contains("takes VLAN tags off") && said.contains(&remedy),
+                "{said}"
+            );
+            if near.ethtool(&["-K", "rxvlan", "off"]).is_err()
+                || near.ethtool(&["-k"])?.contains("rx-vlan-offload: on")
+            {
                 return Ok("fixed");
             }
             near.wait_up()?;
         }
         let _gateway = Gateway::start(&self.bench.gateway, &text)?;
         for vip in self.vips(NAT)? {
-            wait_for(format!("{vip} behind a VLAN"), SOON, || self.ask(vip).map_err(|error| format!("{error:#}")))?;
+            wait_for(format!("{vip} behind a VLAN"), SOON, || {
+                self.ask(vip).map_err(|error| format!("{error:#}"))
+            })?;
         }
         Ok(if takes_off { "offload" } else { "kept" })
     }
@@ -303,6 +334,7 @@ impl Pair<'_> {
 /// Packets of an interface with this verdict, for whatever reason.
 fn counted(status: &Value, interface: &str, verdict: &str) -> u64 {
     let counters = status["counters"].as_array().into_iter().flatten();
-    let fits = |counter: &&Value| counter["interface"] == interface && counter["verdict"] == verdict;
+    let fits =
+        |counter: &&Value| counter["interface"] == interface && counter["verdict"] == verdict;
     counters.filter(fits).filter_map(|counter| counter["packets"].as_u64()).sum()
 }

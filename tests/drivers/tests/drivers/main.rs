@@ -65,7 +65,8 @@ const LONG: [&str; 9] = [
 ];
 
 fn main() -> ExitCode {
-    let words: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with("--")).collect();
+    let words: Vec<String> =
+        std::env::args().skip(1).filter(|word| !word.starts_with("--")).collect();
     match test(words) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
@@ -78,7 +79,9 @@ fn main() -> ExitCode {
 
 fn test(mut words: Vec<String>) -> Result<bool> {
     let Some(bench) = Bench::find()? else {
-        println!("SKIPPED: no NIC of packaging/test-drivers here\ntest result: ok. 0 passed; 0 failed; 0 ignored");
+        println!(
+            "SKIPPED: no NIC of packaging/test-drivers here\ntest result: ok. 0 passed; 0 failed; 0 ignored"
+        );
         return Ok(true);
     };
     let quick = words.iter().any(|word| word == "quick");

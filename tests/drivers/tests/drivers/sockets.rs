@@ -10,7 +10,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use ringway_driver_tests::Cell;
 use ringway_testnet::wait_until;
-use ringway_xsk::{Batch, Chunk, Mode, Packet, Pool, Redirect, SetupError, Socket, SocketConfig, Umem, UmemConfig, XdpMode};
+use ringway_xsk::{
+    Batch, Chunk, Mode, Packet, Pool, Redirect, SetupError, Socket, SocketConfig, Umem, UmemConfig,
+    XdpMode,
+};
 
 use crate::bench::{Bench, Nic, SOON};
 use crate::capabilities::{QUEUES, names, queues_now};
@@ -48,14 +51,23 @@ impl Open {
         let redirect = redirect.with_context(|| format!("{}: {:?}", nic.name, way.xdp))?;
         let count = queues_now(nic)?;
         let open = || -> Result<Open, SetupError> {
-            let config = SocketConfig { mode: way.mode, need_wakeup: way.need_wakeup, ..SocketConfig::default() };
+            let config = SocketConfig {
+                mode: way.mode,
+                need_wakeup: way.need_wakeup,
+                ..SocketConfig::default()
+            };
             let (mut sockets, mut pools) = (Vec::new(), Vec::new());
             for queue in 0..count {
                 if !way.shared || pools.is_empty() {
                     let frames = 8192 * if way.shared { count } else { 1 };
                     // igb takes whole KiB in zero-copy: of 2 KiB, less the kernel's headroom, one.
-                    let chunk = if way.mode == Mode::ZeroCopy && nic.driver == "igb" { Chunk::Bytes4096 } else { Chunk::Bytes2048 };
-                    let umem = Umem::new(&UmemConfig { frames, chunk, ..UmemConfig::default() }).expect("memory");
+                    let chunk = if way.mode == Mode::ZeroCopy && nic.driver == "igb" {
+                        Chunk::Bytes4096
+                    } else {
+                        Chunk::Bytes2048
+                    };
+                    let umem = Umem::new(&UmemConfig { frames, chunk, ..UmemConfig::default() })
+                        .expect("memory");
                     pools.push(umem.pool().expect("the first"));
                 }
                 let pool = pools.last().expect("pushed above");
@@ -65,7 +77,8 @@ impl Open {
             }
             Ok(Open { sockets, pools, redirect, mac })
         };
-        let opened = open().with_context(|| format!("{}: {:?} {:?}", nic.name, way.xdp, way.mode))?;
+        let opened =
+            open().with_context(|| format!("{}: {:?} {:?}", nic.name, way.xdp, way.mode))?;
         address(nic, opened.mac)?;
         nic_is_up(nic)?;
         Ok(opened)
@@ -100,14 +113,20 @@ impl Open {
 
     /// For a failure: what sockets and kernel counted.
     fn told(&self) -> String {
-        let of = |socket: &Socket| format!("{}: {:?} {:?}", socket.name(), socket.counts(), socket.kernel_counts());
+        let of = |socket: &Socket| {
+            format!("{}: {:?} {:?}", socket.name(), socket.counts(), socket.kernel_counts())
+        };
         self.sockets.iter().map(of).collect::<Vec<_>>().join("; ")
     }
 
     fn balanced(&self) -> Result<()> {
         for pool in &self.pools {
-            let rings: Vec<_> =
-                self.sockets.iter().filter(|s| s.pool().umem().is(pool.umem())).map(|s| s.rings()).collect();
+            let rings: Vec<_> = self
+                .sockets
+                .iter()
+                .filter(|s| s.pool().umem().is(pool.umem()))
+                .map(|s| s.rings())
+                .collect();
             let audit = pool.audit(&rings);
             ensure!(audit.balanced(), "{audit}");
         }
@@ -128,7 +147,8 @@ fn nic_is_up(nic: &Nic) -> Result<()> {
 /// The far end finds our address without asking, and has several of its own.
 fn address(nic: &Nic, mac: [u8; 6]) -> Result<()> {
     let mac = mac.map(|byte| format!("{byte:02x}")).join(":");
-    let mut lines = format!("neigh replace {} lladdr {mac} dev eth0 nud permanent\n", nic.address(OURS));
+    let mut lines =
+        format!("neigh replace {} lladdr {mac} dev eth0 nud permanent\n", nic.address(OURS));
     for host in SENDERS {
         lines += &format!("addr replace {}/24 dev eth0\n", nic.address(host));
     }
@@ -172,7 +192,11 @@ fn exchange(nic: &Nic, rounds: u32) -> Result<u32> {
                 match bound.recv(&mut back) {
                     Ok(got) if back[..got] == text => break,
                     _ if tries < 20 => tries += 1,
-                    other => anyhow::bail!("{} to {}: {other:?} after {tries} tries", nic.address(host), nic.name),
+                    other => anyhow::bail!(
+                        "{} to {}: {other:?} after {tries} tries",
+                        nic.address(host),
+                        nic.name
+                    ),
                 }
             }
             again += tries;
@@ -182,7 +206,10 @@ fn exchange(nic: &Nic, rounds: u32) -> Result<u32> {
 }
 
 /// Runs `work` while these sockets reflect.
-fn while_reflecting<T: Send>(open: &mut Open, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+fn while_reflecting<T: Send>(
+    open: &mut Open,
+    work: impl FnOnce() -> Result<T> + Send,
+) -> Result<T> {
     let over = AtomicBool::new(false);
     thread::scope(|scope| {
         let worker = scope.spawn(|| {
@@ -209,7 +236,8 @@ fn works(nic: &Nic, way: Way) -> Result<()> {
         let far = far().map(|far| String::from_utf8_lossy(&far.stdout).into_owned());
         format!("{}\n{}", open.told(), far.unwrap_or_default())
     })?;
-    let counts: Vec<u64> = open.sockets.iter().map(|socket| socket.counts().received_packets).collect();
+    let counts: Vec<u64> =
+        open.sockets.iter().map(|socket| socket.counts().received_packets).collect();
     println!(
         "  {}: {:?}, {:?}, wake-ups {}, shared {}: {counts:?} packets by queue, {again} sent again, {} ms",
         nic.name,
