@@ -98,9 +98,8 @@ impl QueueDocument {
 
 /// Runs until told to stop, or until there is nothing left to do.
 pub fn main(args: &EngineArgs) -> anyhow::Result<Exit> {
-    match &args.app {
-        EngineApp::Inspect(args) => return inspect::main(args),
-        _ => (),
+    if let EngineApp::Inspect(args) = &args.app {
+        return inspect::main(args);
     }
     // As long as the engine runs.
     let _groups = host_of(&args.app).map(join_groups);
