@@ -423,10 +423,9 @@ fn bind(
     if config.mode == Mode::Auto && whole {
         let several = if config.several_frames { libc::XDP_USE_SG } else { 0 };
         for (more, several_frames) in [(several, several != 0), (0, false)] {
-            match bind(libc::XDP_ZEROCOPY | more) {
-                Ok(()) => return Ok(Granted { several_frames, ..granted }),
-                Err(e) if !worth_another_try(&e) => return Err((Step::Bind, e)),
-                Err(_) => {}
+            // Whatever the driver lacks: a kernel that may choose copies then.
+            if bind(libc::XDP_ZEROCOPY | more).is_ok() {
+                return Ok(Granted { several_frames, ..granted });
             }
         }
     }
