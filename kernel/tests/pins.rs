@@ -311,7 +311,8 @@ fn auto_says_why_it_is_not_native() {
         Ok((refused, gateway.attach(0, None)?))
     };
     let (error, attached) = namespace.run(attach).unwrap().unwrap();
-    assert!(error.contains("cannot attach to lo in native mode"), "{error}");
+    assert!(error.contains("cannot attach to lo (driver unknown, Linux "), "{error}");
+    assert!(error.contains(") in native mode: "), "{error}");
     assert_eq!(attached.mode, XdpMode::Generic);
     let why = attached.refused.unwrap().to_string();
     assert!(why.contains("native mode refused") && why.contains("no native XDP"), "{why}");
