@@ -212,14 +212,11 @@ pub fn forward(bench: &Bench, a: &Nic, b: &Nic) -> Result<()> {
         ip(&format!("link set {} promisc on", nic.name))?;
         nic.far.ip(&format!("addr replace 10.99.0.{}/24 dev eth0\n", nic.hub))?;
     }
-    let queues = [a, b].map(|nic| bench.expected(nic, Cell::Queues));
-    let [one, other] = queues;
-    // A pair of queues is a worker; where one has more, its others go to themselves.
-    let (a_port, b_port) = if one? == other? {
-        (ports(a), ports(b))
-    } else {
-        (format!("af_xdp:{}:0", a.name), format!("af_xdp:{}:0", b.name))
-    };
+    // A pair of queues is a worker. QEMU's vmxnet3 fills its first alone, and knows no other number.
+    if a.row == "igb" {
+        a.ethtool(&["-L", "combined", "1"])?;
+    }
+    let [a_port, b_port] = [a, b].map(|nic| format!("af_xdp:{}:0", nic.name));
     let engine = start(bench, &["l2fwd", "--port", &a_port, "--port", &b_port])?;
     let to = format!("10.99.0.{}", b.hub);
     wait_until(format!("a ping from {} to {}", a.name, b.name), SOON, || pings(&a.far, &to, 56))?;
@@ -227,6 +224,9 @@ pub fn forward(bench: &Bench, a: &Nic, b: &Nic) -> Result<()> {
         ensure!(pings(&a.far, &to, 1400), "a ping was lost");
     }
     end(engine)?;
+    if a.row == "igb" {
+        a.ethtool(&["-L", "combined", bench.expected(a, Cell::Queues)?])?;
+    }
     for nic in [a, b] {
         ip(&format!("link set {} promisc off", nic.name))?;
         nic.far.ip(&format!("addr del 10.99.0.{}/24 dev eth0\n", nic.hub))?;

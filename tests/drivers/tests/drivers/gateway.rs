@@ -143,7 +143,9 @@ impl Pair<'_> {
         self.cells(&gateway)?;
         self.link_down_and_up(&gateway)?;
         self.mtu_changes(&gateway)?;
-        self.captured(&gateway)?;
+        if !self.bench.quick {
+            self.captured(&gateway)?;
+        }
         // The daemon goes, and the packet path stays; then that goes, too.
         gateway.terminate()?;
         self.ask(self.vips(NAT)?[0])?;
@@ -239,10 +241,12 @@ impl Pair<'_> {
             let refused = ip(&format!("link set {} mtu 9000", nic.name));
             let frags = self.bench.expected(nic, Cell::Frags)?;
             if self.native() {
-                println!("  {}: MTU 9000 under native XDP, frags {frags}: {refused:?}", nic.name);
+                // 6.1's virtio_net looks at the MTU when a program comes, and when it goes: it would
+                // stay attached then, with a WARNING.
+                let blind = nic.driver == "virtio_net" && self.bench.kernel() == "6.1";
                 ensure!(
-                    refused.is_ok() == (frags == "yes"),
-                    "frags {frags}, and MTU 9000: {refused:?}"
+                    refused.is_ok() == (frags == "yes" || blind),
+                    "frags {frags}, and MTU 9000 under native XDP: {refused:?}"
                 );
             }
             ip(&format!("link set {} mtu 1500", nic.name))?;
