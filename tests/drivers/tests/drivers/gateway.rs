@@ -199,7 +199,11 @@ impl Pair<'_> {
         let file = self.bench.gateway.directory().join("capture.pcapng");
         let mut command = self.bench.gateway.command(binary()?);
         let configuration = gateway.configuration();
-        command.args(["capture", "--overwrite", "-c", "4", "-w"]).arg(&file).arg("-i").arg(&self.client.name);
+        command
+            .args(["capture", "--overwrite", "-c", "4", "-w"])
+            .arg(&file)
+            .arg("-i")
+            .arg(&self.client.name);
         command.arg("icmp").arg("--config").arg(configuration);
         let mut capture = self.bench.gateway.spawn(command)?;
         let done = || {
