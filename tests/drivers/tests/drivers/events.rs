@@ -122,21 +122,21 @@ pub fn virtual_function_appears(bench: &Bench, nic: &Nic, other: &Nic) -> Result
 pub fn bond(bench: &Bench, nic: &Nic, other: &Nic) -> Result<()> {
     let second = format!("second{}", nic.hub);
     let made = (|| -> Result<()> {
-        ip("link add bond0 type bond mode active-backup miimon 100")?;
+        ip("link add pair type bond mode active-backup miimon 100")?;
         for name in [&*nic.name, &second] {
             ip(&format!("link set {name} down"))?;
-            ip(&format!("link set {name} master bond0"))?;
+            ip(&format!("link set {name} master pair"))?;
         }
         ip(&format!("addr flush dev {}", nic.name))?;
-        ip(&format!("addr add {}/24 dev bond0", nic.address(1)))?;
-        ip("link set bond0 up")?;
+        ip(&format!("addr add {}/24 dev pair", nic.address(1)))?;
+        ip("link set pair up")?;
         wait_until("the bond's link", SOON, || {
-            links::by_name("bond0").is_ok_and(|link| link.carrier)
+            links::by_name("pair").is_ok_and(|link| link.carrier)
         })?;
         on_bond(bench, nic, other, &second)
     })();
     // As they were before.
-    let _ = ip("link del bond0");
+    let _ = ip("link del pair");
     let _ = ip(&format!("link set {second} down"));
     let addresses = [format!("{}/24", nic.address(1)), format!("{}/64", nic.address6(1))];
     for address in addresses {
@@ -151,8 +151,8 @@ fn on_bond(bench: &Bench, nic: &Nic, other: &Nic, second: &str) -> Result<()> {
     let (service, body) = Service::new(nic, other)?;
     let part = configuration(&bench.gateway, &[&nic.name, &other.name], &body);
     let (code, said) = Gateway::launch(&bench.gateway, &part)?.refusal()?;
-    ensure!(code != 0 && said.contains("write \"bond0\" instead"), "{said}");
-    let text = configuration(&bench.gateway, &["bond0", &other.name], &body);
+    ensure!(code != 0 && said.contains("write \"pair\" instead"), "{said}");
+    let text = configuration(&bench.gateway, &["pair", &other.name], &body);
     let gateway = Gateway::start(&bench.gateway, &text)?;
     service.answers("an answer by the bond")?;
     let native = bench.has(nic, Cell::Native) && bench.has(other, Cell::Native);
