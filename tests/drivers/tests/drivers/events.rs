@@ -7,8 +7,9 @@ use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::thread;
+use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use libbpf_rs::query::{LinkInfoIter, MapInfoIter, ProgInfoIter};
 use ringway_driver_tests::Cell;
 use ringway_host::netlink::links;
@@ -192,13 +193,11 @@ pub fn attach_and_detach(bench: &Bench) -> Result<()> {
     };
     // What is allocated once is there then.
     round(5)?;
-    let before = Held::now()?;
+    let before = Held::settled()?;
     round(100)?;
-    wait_until("programs, maps and links as before", SOON, || {
-        Held::now().is_ok_and(|now| now.objects == before.objects)
-    })?;
-    let now = Held::now()?;
+    let now = Held::settled()?;
     println!("  {before:?}, after a hundred times {now:?}");
+    ensure!(now.objects == before.objects, "{before:?}, then {now:?}");
     // A leak of a page each time, of each NIC.
     ensure!(
         now.slab_kib < before.slab_kib + 400 * bench.nics.len() as u64,
@@ -216,6 +215,20 @@ struct Held {
 }
 
 impl Held {
+    /// The kernel frees what is gone a little later.
+    fn settled() -> Result<Held> {
+        let mut last = Held::now()?;
+        for _ in 0..30 {
+            thread::sleep(Duration::from_secs(1));
+            let now = Held::now()?;
+            if now.objects == last.objects {
+                return Ok(now);
+            }
+            last = now;
+        }
+        bail!("programs, maps and links come and go: {last:?}")
+    }
+
     fn now() -> Result<Held> {
         let objects = [
             ProgInfoIter::default().count(),

@@ -349,6 +349,12 @@ pub fn closed_under_load(bench: &Bench, nic: &Nic) -> Result<()> {
 /// Nobody reads for a minute while packets come; then the next datagram comes back within a second.
 /// All NICs at once.
 pub fn stopped_reader(bench: &Bench) -> Result<()> {
+    bench.nics.iter().try_for_each(|nic| nic.use_all_queues(true))?;
+    let done = nobody_reads(bench);
+    bench.nics.iter().try_for_each(|nic| nic.use_all_queues(false)).and(done)
+}
+
+fn nobody_reads(bench: &Bench) -> Result<()> {
     let nics: Vec<&Nic> = bench.nics.iter().collect();
     let mut all: Vec<Open> =
         nics.iter().map(|nic| Open::new(nic, best(bench, nic))).collect::<Result<_>>()?;
