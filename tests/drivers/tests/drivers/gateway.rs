@@ -221,6 +221,10 @@ impl Pair<'_> {
 
     fn link_down_and_up(&self, gateway: &Gateway) -> Result<()> {
         for nic in [self.client, self.backend] {
+            // It does not run its program any more then, seen on 7.3: docs/nics.md.
+            if nic.driver == "vmxnet3" && self.native() {
+                continue;
+            }
             let name = &nic.name;
             ip(&format!("link set {name} down"))?;
             ip(&format!("link set {name} up"))?;
