@@ -230,7 +230,10 @@ pub enum Error {
     )]
     CaptureVersion { node: String },
     /// The place of the capture is not there any more.
-    #[error("node {node} was detached: there is nothing to capture any more")]
+    #[error(
+        "node {node} was detached, or started anew with larger tables: look with `ringway status`, \
+         then capture again"
+    )]
     CaptureGone { node: String },
     /// The kernel refused a filter.
     #[error("the kernel refused the filter: {source}; try a simpler one{}", log_tail(log))]

@@ -174,7 +174,7 @@ fn a_table_nearly_full_takes_the_place_of_another() {
     };
     let error = gateway().apply(&of_network(10)).unwrap_err().to_string();
     assert!(error.contains("126976 rows") && error.contains("restart the daemon"), "{error}");
-    let mut gateway = gateway_with_room(4096 * 31);
+    let mut gateway = gateway_with_room(2 * 4096 * 31);
     for network in [10, 11, 10] {
         let applied = gateway.apply(&of_network(network)).unwrap();
         assert_eq!(applied.services, 4096 * 31);

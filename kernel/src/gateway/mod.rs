@@ -2,6 +2,7 @@
 
 mod attach;
 pub(crate) mod detach;
+pub(crate) mod layout;
 pub(crate) mod open;
 mod service_room;
 pub(crate) mod upgrade;
@@ -133,7 +134,9 @@ impl Gateway {
         let lock = open::hold(&pins)?;
         let mut opened = Opened::default();
         let (programs, maps) = if pins.exist()? {
-            open::take_over(&pins, service_room::make(&pins, sizes)?, &mut opened)?
+            let found = open::find(&pins, &mut opened)?;
+            let (sizes, _no_captures) = service_room::make(&pins, sizes)?;
+            open::take_over(&pins, sizes, found, &mut opened)?
         } else {
             open::create(&pins, sizes, &mut opened)?
         };

@@ -4,15 +4,16 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use libbpf_rs::{MapCore, MapFlags, MapHandle};
+use libbpf_rs::MapCore;
 use ringway_abi::raw::{RW_HASH_NH, RW_LAYOUT, RW_MAX_BACKENDS, rw_daemon, rw_settings};
 use ringway_abi::{IntoBytes, Slot, flow_buckets, index_buckets, track_buckets};
 use ringway_bpf_sys::LinkInfo;
 use ringway_host::netlink::links;
 
+use crate::gateway::layout::check_layout;
 use crate::link::{OnInterface, info_of, open_link};
 use crate::load::{FlowSizes, Programs, load_gateway};
-use crate::maps::{self, Map, MapName, Maps, map_error};
+use crate::maps::{self, Map, MapName, Maps};
 use crate::pins::{DEFAULT_BPFFS, Pins};
 use crate::tables::service_index;
 use crate::{Error, Result};
@@ -149,12 +150,15 @@ pub(crate) fn create(
     Ok((programs, maps))
 }
 
-/// The pinned maps with a new program. A map that an earlier version did not have is added.
-pub(crate) fn take_over(
-    pins: &Pins,
-    sizes: FlowSizes,
-    opened: &mut Opened,
-) -> Result<(Programs, Maps)> {
+/// What is pinned and can be taken over.
+pub(crate) struct Found {
+    settings: rw_settings,
+    interfaces: Vec<String>,
+}
+
+/// Looks at the pins, and removes what belongs to nothing any more. Fails where they cannot be taken
+/// over.
+pub(crate) fn find(pins: &Pins, opened: &mut Opened) -> Result<Found> {
     let settings = read_settings(pins)?;
     let mut interfaces = Vec::new();
     for iface in pins.iface_names()? {
@@ -166,6 +170,16 @@ pub(crate) fn take_over(
             None => interfaces.push(iface),
         }
     }
+    Ok(Found { settings, interfaces })
+}
+
+/// The pinned maps with a new program. A map that an earlier version did not have is added.
+pub(crate) fn take_over(
+    pins: &Pins,
+    sizes: FlowSizes,
+    Found { settings, interfaces }: Found,
+    opened: &mut Opened,
+) -> Result<(Programs, Maps)> {
     let (programs, maps) = load_gateway(sizes, Some(pins))?;
     for (name, map) in maps.all() {
         let path = pins.map(name.name());
@@ -185,22 +199,6 @@ fn read_settings(pins: &Pins) -> Result<rw_settings> {
         maps::open_pinned(&pins.map(MapName::settings.name()))?.ok_or_else(|| pins.not_loaded())?;
     check_layout(pins.node(), &map)?;
     Map::from(map).get(0)
-}
-
-/// Refuses the settings of another layout.
-pub(crate) fn check_layout(node: &str, settings: &MapHandle) -> Result<()> {
-    match layout_of(settings)? {
-        RW_LAYOUT => Ok(()),
-        found => Err(Error::Layout { node: node.to_owned(), found, expected: RW_LAYOUT }),
-    }
-}
-
-/// The layout is the first word of the settings, whatever else a version keeps there; 0: there is
-/// none.
-pub(crate) fn layout_of(settings: &MapHandle) -> Result<u32> {
-    let bytes = settings.lookup(&[0; 4], MapFlags::ANY).map_err(map_error("read", "settings"))?;
-    let word = bytes.as_deref().and_then(|bytes| bytes.first_chunk());
-    Ok(word.map_or(0, |word| u32::from_ne_bytes(*word)))
 }
 
 /// Why an interface's pins are of no use, if so.

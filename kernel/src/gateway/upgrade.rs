@@ -8,7 +8,8 @@ use std::os::fd::AsFd;
 use libbpf_rs::MapType;
 use ringway_abi::raw::RW_LAYOUT;
 
-use crate::gateway::open::{GatewayOptions, Orphan, find_orphan, layout_of};
+use crate::gateway::layout::layout_of;
+use crate::gateway::open::{GatewayOptions, Orphan, find_orphan};
 use crate::load::{self, log};
 use crate::maps::shape::{Shape, shape_of};
 use crate::maps::{self, MapName, Maps};
@@ -96,9 +97,13 @@ pub(crate) enum Pinned {
     Foreign(String),
 }
 
-/// Whether a start makes a larger one.
-fn grows(name: &str) -> bool {
-    name == MapName::service_places.name()
+/// Whether a start makes another one where the pinned one does not fit.
+fn is_remade(name: &str) -> bool {
+    [MapName::service_index, MapName::service_places].iter().any(|map| map.name() == name)
+}
+
+fn remade() -> (Fate, String) {
+    (Fate::Rebuilt, "made anew, from the services".to_owned())
 }
 
 /// The fate of every table when these are pinned and those wanted.
@@ -118,10 +123,9 @@ pub(crate) fn compare(
             (Some(_), None) => (Fate::Unused, String::new()),
             (Some(Pinned::Map(have)), Some(want)) => match (&lost_all, have.unfit(want)) {
                 (Some(why), _) => (Fate::Lost, why.clone()),
+                (None, Some(_)) if is_remade(name) => remade(),
                 (None, Some(why)) => (Fate::Lost, why),
-                (None, None) if grows(name) && have.entries < want.entries => {
-                    (Fate::Rebuilt, "larger, from the services".to_owned())
-                }
+                (None, None) if is_remade(name) && have.entries < want.entries => remade(),
                 (None, None) if have.entries != want.entries => (Fate::KeptAtSize, String::new()),
                 (None, None) => match Maps::rebuilt(name) {
                     Some(from) => (Fate::Rebuilt, from.to_owned()),

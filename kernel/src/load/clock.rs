@@ -17,9 +17,13 @@ pub(crate) fn ticks() -> Result<rw_clock> {
     let program = Program { name: "rw_ticks", instructions: &READ, frags: false }.load();
     let program =
         program.map_err(|error| Error::System { action: "count ticks", source: error.source })?;
-    let (_, read, _) = testrun::run_any(program.as_fd(), Frame::new(&[0; 16]))?;
-    let (words, _) = read.as_chunks().0.split_at_checked(2).unwrap_or_default();
-    let [ticks, since] = [0, 1].map(|n| words.get(n).map_or(0, |word| u64::from_ne_bytes(*word)));
+    let (verdict, read, _) = testrun::run_any(program.as_fd(), Frame::new(&[0; 16]))?;
+    let (words, _) = read.as_chunks();
+    let (1, [ticks, since]) = (verdict, words) else {
+        let source = std::io::Error::other("the frame came back otherwise");
+        return Err(Error::System { action: "count ticks", source });
+    };
+    let [ticks, since] = [*ticks, *since].map(u64::from_ne_bytes);
     let tick = (clock_getres(ClockId::MonotonicCoarse).tv_nsec as u128).max(1);
     Ok(clock(ticks, since.into(), tick))
 }

@@ -317,10 +317,18 @@ pub fn sweep(pins: &Pins) -> Result<usize> {
     Ok(orphans)
 }
 
+/// Keeps captures from beginning.
+#[derive(Debug)]
+pub(crate) struct NoCaptures {
+    _place: Place,
+}
+
 /// Ends every capture of a node.
-pub(crate) fn end_all(pins: &Pins) -> Result<()> {
-    let Some(place) = Place::find(pins)? else { return Ok(()) };
-    end(pins, &place, &place.numbers())
+pub(crate) fn end_all(pins: &Pins) -> Result<NoCaptures> {
+    let place = Place::make(pins)?;
+    unlink(pins, &place, &place.numbers())?;
+    place.clear()?;
+    Ok(NoCaptures { _place: place })
 }
 
 fn drop_orphans(pins: &Pins, place: &Place) -> Result<usize> {

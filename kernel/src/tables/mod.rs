@@ -48,8 +48,12 @@ impl Gateway {
             // The last change failed on the way.
             let maps = Arc::clone(self.shared_maps());
             self.index.put(&maps, &have.services)?;
+            self.index.confirm(&maps)?;
         }
-        service_index::check(want.services.len(), self.maps())?;
+        if let Err(error) = service_index::check(want.services.len(), self.maps()) {
+            self.rows = Some(have);
+            return Err(error);
+        }
         let hops = tables.backends.iter().filter_map(|backend| backend.next_hop);
         self.note_ways_out(hops.map(|hop| hop.iface))?;
         let maps = Arc::clone(self.shared_maps());

@@ -40,7 +40,8 @@ fn places_of(rows: u32) -> u32 {
 
 /// Rows that there are places for.
 pub(crate) fn room(maps: &Maps) -> usize {
-    (maps.service_places.max_entries() / RW_SERVICE_PARTS / FULL) as usize
+    let places = maps.service_places.max_entries() / RW_SERVICE_PARTS / FULL;
+    places.min(maps.services.max_entries()) as usize
 }
 
 /// Refuses more rows than there are places for.

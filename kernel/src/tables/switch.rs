@@ -53,7 +53,6 @@ pub(crate) fn switch(
     }
     services.lead_over()?;
     services.remove()?;
-    services.index.confirm(maps)?;
     retiring.retire(maps, services.left())
 }
 
@@ -91,7 +90,9 @@ impl Services<'_> {
         let written = self.maps.services.put_all(&keys, &values);
         forget_services(self.maps)?;
         self.now.extend(keys.into_iter().zip(values));
-        written.and_then(|()| self.index.put(self.maps, &self.now))
+        written?;
+        self.index.put(self.maps, &self.now)?;
+        self.index.confirm(self.maps)
     }
 
     fn remove(&mut self) -> Result<()> {
@@ -107,7 +108,7 @@ impl Services<'_> {
         forget_services(self.maps)?;
         removed?;
         self.index.stale = false;
-        Ok(())
+        self.index.confirm(self.maps)
     }
 
     /// Stale rings that no entry leads to any more, each once: id, and whether it has pairs.

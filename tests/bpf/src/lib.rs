@@ -16,6 +16,7 @@ mod gateway_pool;
 pub mod icmp;
 pub mod inspect;
 pub mod judge;
+pub mod lines;
 mod map_batch;
 pub mod mapping;
 pub mod model;

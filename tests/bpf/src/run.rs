@@ -25,6 +25,11 @@ impl Program {
         Self::new(self.0.as_fd())
     }
 
+    /// Ids of the maps that it uses.
+    pub fn map_ids(&self) -> Vec<u32> {
+        ringway_bpf_sys::map_ids(self.0.as_fd()).unwrap()
+    }
+
     /// A handle to the program with this id.
     pub fn by_id(id: u32) -> Self {
         // SAFETY: takes a number, gives a new descriptor that nobody else owns.

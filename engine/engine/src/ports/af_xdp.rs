@@ -225,6 +225,9 @@ fn open(
     let setup = |source| setup_failed(name, config, source);
     let redirect =
         context.redirect(&config.interface, || attach(config, context)).map_err(setup)?;
+    // There is no zero-copy behind the driver, and some drivers grant it.
+    let behind = redirect.mode() == XdpMode::Generic && wanted.mode == Mode::Auto;
+    let wanted = if behind { SocketConfig { mode: Mode::Copy, ..wanted } } else { wanted };
     let socket = Socket::open(pool, &config.interface, config.queue, &wanted).map_err(setup)?;
     redirect.map().insert(config.queue, &socket).map_err(setup)?;
     if let Some(short) = short(ring, fill, pool.counts().given)
@@ -237,10 +240,11 @@ fn open(
 }
 
 /// Why packets would arrive in pieces, each as if it were one, in zero-copy: these drivers tell their
-/// NICs the room of a frame in whole KiB (igb_setup_srrctl, igc_configure_rx_ring).
+/// NICs the room of a frame in whole KiB (igb_setup_srrctl, igc_configure_rx_ring,
+/// ixgbe_configure_srrctl).
 fn in_pieces(driver: &str, mtu: u32, room: u32) -> Option<String> {
     let (whole, longest) = (room / 1024 * 1024, mtu + FRAMING);
-    (matches!(driver, "igb" | "igc") && longest > whole).then(|| {
+    (matches!(driver, "igb" | "igc" | "ixgbe") && longest > whole).then(|| {
         format!(
             "in zero-copy {driver} puts {whole} bytes into a frame with room for {room}, and a packet has up to {longest}"
         )

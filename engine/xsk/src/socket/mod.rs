@@ -419,15 +419,10 @@ fn bind(
     let bind =
         |more| patiently(|| sys::bind(fd.as_fd(), ifindex, queue, mode | wakeup | more, None));
     // A kernel that may choose gives several frames with copies where the driver has one frame in
-    // zero-copy (xp_assign_dev, net/xdp/xsk_buff_pool.c).
-    if config.mode == Mode::Auto && whole {
-        let several = if config.several_frames { libc::XDP_USE_SG } else { 0 };
-        for (more, several_frames) in [(several, several != 0), (0, false)] {
-            // Whatever the driver lacks: a kernel that may choose copies then.
-            if bind(libc::XDP_ZEROCOPY | more).is_ok() {
-                return Ok(Granted { several_frames, ..granted });
-            }
-        }
+    // zero-copy, and one that refuses several frames shortens the others for them nevertheless
+    // (xp_assign_dev, net/xdp/xsk_buff_pool.c). Whatever the driver lacks: copies, then.
+    if config.mode == Mode::Auto && whole && bind(libc::XDP_ZEROCOPY).is_ok() {
+        return Ok(Granted { several_frames: false, ..granted });
     }
     if config.several_frames {
         match bind(libc::XDP_USE_SG) {

@@ -216,6 +216,13 @@ impl Place {
 
     /// Takes everything away, the place itself last.
     pub(super) fn remove(&self) -> Result<()> {
+        self.clear()?;
+        let path = self.pin("../capture");
+        fs::remove_dir(&path).map_err(pin_error("remove", &path))
+    }
+
+    /// Takes away what is in it.
+    pub(super) fn clear(&self) -> Result<()> {
         for (name, kind) in entries(self.lock.as_fd(), &self.dir)? {
             let path = self.pin(&name);
             match kind {
@@ -223,8 +230,7 @@ impl Place {
                 _ => fs::remove_file(&path).map_err(pin_error("remove", &path))?,
             }
         }
-        let path = self.pin("../capture");
-        fs::remove_dir(&path).map_err(pin_error("remove", &path))
+        Ok(())
     }
 }
 

@@ -6,7 +6,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 
-use libbpf_rs::MapCore;
+use libbpf_rs::{MapCore, MapHandle};
 use ringway_abi::raw::{
     RW_CAPTURES, RW_CHAIN_FIRST, RW_CHAIN_LAST, rw_capture, rw_capture_counts, rw_capture_state,
 };
@@ -81,10 +81,21 @@ fn live_slots(pins: &Pins) -> Result<Map<u32, u32>> {
     slots.map(Map::from).ok_or_else(|| pins.not_loaded())
 }
 
+/// A start may have made another index since these maps were opened.
+fn require_pinned(live: &Maps, pins: &Pins) -> Result<()> {
+    let id = |map: &MapHandle| map.info().ok().map(|info| info.info.id);
+    let pinned = maps::open_pinned(&pins.map(MapName::service_index.name()))?;
+    match pinned.as_ref().and_then(id) == id(&live.service_index) {
+        true => Ok(()),
+        false => Err(Error::CaptureGone { node: pins.node().to_owned() }),
+    }
+}
+
 impl Shared {
     /// Loads and pins it, upon the live maps. No packet meets it yet.
     pub(super) fn load(live: &Maps, pins: &Pins, place: &Place) -> Result<Self> {
         live.require_all()?;
+        require_pinned(live, pins)?;
         place_cleared(place)?;
         let cpus = libbpf_rs::num_possible_cpus().map_err(map_error("size", "capture_packet"))?;
         let mut storage = MaybeUninit::uninit();

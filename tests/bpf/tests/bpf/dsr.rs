@@ -50,7 +50,7 @@ fn port(way: Way, kind: u16) -> u16 {
     1000 + 10 * WAYS.iter().position(|w| *w == way).unwrap() as u16 + kind
 }
 
-fn world() -> World {
+pub(crate) fn world() -> World {
     World::with(8_192, |tables| {
         tables.own_addresses = FAMILIES.map(Family::nat).into();
         for way in WAYS {
@@ -61,6 +61,12 @@ fn world() -> World {
             }
         }
     })
+}
+
+/// A service of each mode, its tunnel of the same IP version.
+pub(crate) fn plain(family: Family) -> impl Iterator<Item = (String, SocketAddr)> {
+    let same = WAYS.into_iter().filter(move |way| (way.1, way.2) == (family, family));
+    same.map(move |way| (way.0.to_string(), SocketAddr::new(family.vip(), port(way, PLAIN))))
 }
 
 fn add(tables: &mut Tables, way: Way, proto: u8, kind: u16) {

@@ -230,7 +230,7 @@ impl Nic {
 
 pub fn pings(from: &Namespace, to: &str, bytes: u32) -> bool {
     let size = bytes.to_string();
-    let ping = from.command("ping").args(["-c1", "-W1", "-M", "do", "-s", &size, to]).output();
+    let ping = from.command("ping").args(["-c1", "-W5", "-M", "do", "-s", &size, to]).output();
     ping.is_ok_and(|ping| ping.status.success())
 }
 
