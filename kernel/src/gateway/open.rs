@@ -156,8 +156,8 @@ pub(crate) struct Found {
     interfaces: Vec<String>,
 }
 
-/// Looks at the pins, and removes what belongs to nothing any more. Fails where they cannot be taken
-/// over.
+/// Looks at the pins, and removes what belongs to nothing any more. Fails where they cannot be
+/// taken over.
 pub(crate) fn find(pins: &Pins, opened: &mut Opened) -> Result<Found> {
     let settings = read_settings(pins)?;
     let mut interfaces = Vec::new();

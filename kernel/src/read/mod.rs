@@ -18,7 +18,7 @@ use ringway_bpf_sys::{LinkInfo, XdpMode};
 use ringway_plan::tables::{Forward, NextHop, ServiceKey};
 
 use crate::Result;
-use crate::gateway::layout;
+use crate::gateway::layout::check_layout;
 use crate::link::{OnInterface, info_of, open_link};
 use crate::load::log;
 use crate::maps::{self, MapName, Maps};
@@ -115,7 +115,7 @@ impl View {
         }
         let settings = maps::open_pinned(&pins.map(MapName::settings.name()))?;
         if let Some(settings) = settings {
-            layout::check_layout(node, &settings)?;
+            check_layout(node, &settings)?;
         }
         let maps = Maps::open_read_only(&pins)?;
         Ok(Self { maps: Arc::new(maps), pins: Some(pins) })
