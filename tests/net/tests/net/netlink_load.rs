@@ -98,9 +98,10 @@ fn status_answers_while_rtnl_is_held() -> Result<()> {
         ensure!(age.is_some_and(|age| age < ANSWERED), "the loop stands still: {age:?}");
         get(site.client(), WEB)?;
     }
-    ensure!(!blocked.is_finished(), "RTNL was not held");
+    let ended = blocked.is_finished();
     drop(held);
     blocked.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+    ensure!(!ended, "RTNL was not held");
     Ok(())
 }
 
