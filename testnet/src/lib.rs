@@ -45,7 +45,7 @@ pub use pass::{XdpReceive, attach_generic_pass, attach_pass, detach_pass, enable
 pub use rustix::process::Signal;
 pub use sweep::{keepers, remove_kept, remove_own, sweep};
 pub use topology::{Families, Node, OneBridge, TwoArmed, one_bridge, two_armed};
-pub use wait::{wait_for, wait_until};
+pub use wait::{slowed, wait_for, wait_until};
 
 /// Result of every fallible call in this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;

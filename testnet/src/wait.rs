@@ -11,12 +11,12 @@ use crate::{Error, Result};
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 
-/// How many times as long as on a real processor everything takes here: `RINGWAY_SLOWNESS`, which
-/// an emulator's guest sets (packaging/test-kernels); 1 elsewhere.
-fn slowness() -> u32 {
+/// What takes this long on a real processor takes so long here: `RINGWAY_SLOWNESS` times as long,
+/// which an emulator's guest sets (packaging/guest); 1 elsewhere.
+pub fn slowed(time: Duration) -> Duration {
     static SLOWNESS: OnceLock<u32> = OnceLock::new();
     let read = || env::var("RINGWAY_SLOWNESS").ok()?.parse().ok();
-    *SLOWNESS.get_or_init(|| read().unwrap_or(1))
+    time * *SLOWNESS.get_or_init(|| read().unwrap_or(1))
 }
 
 /// Polls `condition` until it is true. `what` reads as a sentence's subject: "the neighbour of b".
@@ -35,7 +35,7 @@ pub fn wait_for<T, E: Display>(
     timeout: Duration,
     mut attempt: impl FnMut() -> Result<T, E>,
 ) -> Result<T> {
-    let timeout = timeout * slowness();
+    let timeout = slowed(timeout);
     let start = Instant::now();
     let mut pause = FIRST_PAUSE;
     let mut tries = 0;

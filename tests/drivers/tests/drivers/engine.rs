@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use ringway_driver_tests::Cell;
 use ringway_net_tests::{binary, lab_binary};
-use ringway_testnet::{Child, Signal, wait_until};
+use ringway_testnet::{Child, Signal, slowed, wait_until};
 use ringway_xsk::{Redirect, XdpMode};
 use serde_json::Value;
 
@@ -52,7 +52,7 @@ fn ports(nic: &Nic) -> String {
 fn echoes(nic: &Nic, host: u8) -> bool {
     let asked = nic.far.run(|| -> std::io::Result<bool> {
         let socket = UdpSocket::bind((nic.address(2), 0))?;
-        socket.set_read_timeout(Some(Duration::from_millis(500)))?;
+        socket.set_read_timeout(Some(slowed(Duration::from_millis(500))))?;
         socket.send_to(b"hello", (nic.address(host), 7))?;
         let mut back = [0; 16];
         Ok(socket.recv(&mut back).is_ok_and(|len| &back[..len] == b"hello"))
@@ -197,7 +197,7 @@ pub fn generator(bench: &Bench, nic: &Nic) -> Result<()> {
     let ran = command.output()?;
     let sent: Value = document(&String::from_utf8_lossy(&ran.stdout))?;
     // What is on its way arrives.
-    thread::sleep(Duration::from_secs(1));
+    thread::sleep(slowed(Duration::from_secs(1)));
     sink.signal(Signal::INT)?;
     let end = sink.wait(SOON)?;
     let received = document(&end.log)?;

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use ringway_driver_tests::Cell;
-use ringway_testnet::wait_until;
+use ringway_testnet::{slowed, wait_until};
 use ringway_xsk::{
     Batch, Chunk, Mode, Packet, Pool, Redirect, SetupError, Socket, SocketConfig, Umem, UmemConfig,
     XdpMode,
@@ -23,6 +23,8 @@ const OURS: u8 = 9;
 /// Host parts of senders: a NIC spreads datagrams over queues by their addresses and ports.
 const SENDERS: std::ops::Range<u8> = 100..116;
 const PORT: u16 = 7;
+/// Within this an answer is there, on a real processor.
+const PATIENCE: Duration = Duration::from_millis(500);
 
 /// How sockets are opened.
 #[derive(Clone, Copy)]
@@ -174,8 +176,9 @@ fn turn(packet: &mut Packet) {
     }
 }
 
-/// Datagrams of every sender, of all lengths, compared; how many had to be sent again.
-fn exchange(nic: &Nic, rounds: u32) -> Result<u32> {
+/// Datagrams of every sender, of all lengths, compared; how many had to be sent again, because no
+/// answer came for so long.
+fn exchange(nic: &Nic, rounds: u32, patience: Duration) -> Result<u32> {
     let mut again = 0;
     for host in SENDERS {
         // Of a few ports alone every one may belong to the same queue.
@@ -183,7 +186,7 @@ fn exchange(nic: &Nic, rounds: u32) -> Result<u32> {
         let flows = nic.far.run(|| flows().collect::<std::io::Result<Vec<_>>>())??;
         for bound in &flows {
             bound.connect((nic.address(OURS), PORT))?;
-            bound.set_read_timeout(Some(Duration::from_millis(500)))?;
+            bound.set_read_timeout(Some(patience))?;
         }
         for round in 0..rounds {
             let bound = &flows[round as usize / 4];
@@ -235,7 +238,7 @@ fn works(nic: &Nic, way: Way) -> Result<()> {
     let zero_copy = open.sockets.iter().all(|socket| socket.granted().zero_copy);
     ensure!(zero_copy == (way.mode == Mode::ZeroCopy), "zero-copy: {zero_copy}");
     let start = Instant::now();
-    let exchanged = while_reflecting(&mut open, || exchange(nic, 20));
+    let exchanged = while_reflecting(&mut open, || exchange(nic, 20, slowed(PATIENCE)));
     let far = || nic.far.command("ip").args(["-s", "link", "show", "eth0"]).output();
     let again = exchanged.with_context(|| {
         let far = far().map(|far| String::from_utf8_lossy(&far.stdout).into_owned());
@@ -365,7 +368,7 @@ fn nobody_reads(bench: &Bench) -> Result<()> {
     let mut failed = Vec::new();
     for (nic, open) in nics.iter().zip(&mut all) {
         let start = Instant::now();
-        let came = while_reflecting(open, || exchange(nic, 1));
+        let came = while_reflecting(open, || exchange(nic, 1, PATIENCE));
         let took = start.elapsed();
         // 16 datagrams, one after the other; the first waits for what lay in the rings.
         println!("  {}: {came:?} sent again, {} ms", nic.name, took.as_millis());
