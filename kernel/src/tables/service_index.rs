@@ -14,6 +14,7 @@ use ringway_abi::raw::{
 };
 
 use crate::maps::Maps;
+use crate::maps::table_view::TableView;
 use crate::tables::rings;
 use crate::{Error, Result};
 
@@ -85,8 +86,7 @@ impl ServiceIndex {
             // It does nothing that can panic.
             _ = grace.join();
         }
-        let numbers: Vec<u32> = (first..first + places).collect();
-        maps.service_places.put_all(&numbers, &written)?;
+        TableView::write(&maps.service_places, first, &written, "map the index of services")?;
         fence(Release);
         let blocks = rows.iter().any(|(key, _)| key.block != 0).into();
         index.parts[next] = rw_service_part { keys, first, mask: places - 1, blocks, pad: 0 };
