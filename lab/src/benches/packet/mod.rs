@@ -141,7 +141,7 @@ fn measure(scenario: &Packet, harness: &mut Harness<'_>) -> Result<PacketFigures
     harness.rounds(scenario.rounds.count, &mut rows, |harness, _, row| {
         let net_ns = bench.round(*row)?;
         let Key { name, ip, flows } = row;
-        harness.say(format!("{name:<9} IPv{} {flows:>9} flows {net_ns:>6} ns", ip.number()));
+        harness.say(format!("{name:<12} IPv{} {flows:>9} flows {net_ns:>6} ns", ip.number()));
         Ok(())
     });
     Ok(PacketFigures {

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write;
 use std::net::IpAddr;
+use std::ops::RangeInclusive;
 use std::rc::Rc;
 
 use ringway_abi::raw::rw_ledger;
@@ -40,11 +41,12 @@ pub(super) struct Site {
 impl Site {
     /// Loads the programs and fills the tables as the daemon would, with room for so many flows.
     pub(super) fn new(path: PacketPath, ip: Ip, room: u32) -> Result<Self> {
-        Self::with(
-            path,
-            ip,
-            &GatewayOptions { flows: room, pin: false, ..GatewayOptions::default() },
-        )
+        let unpinned = GatewayOptions { pin: false, ..GatewayOptions::default() };
+        let options = match path {
+            PacketPath::DsrChanging => GatewayOptions { tracked: room, ..unpinned },
+            _ => GatewayOptions { flows: room, ..unpinned },
+        };
+        Self::with(path, ip, &options)
     }
 
     /// The same with a say in how the gateway is opened.
@@ -75,12 +77,18 @@ impl Site {
 
     /// Opens so many flows, where the path wants them open.
     pub(super) fn open_flows(&mut self, feeder: &mut Feeder<'_>, flows: u32) -> Result<()> {
-        if self.path.course().opened_before {
-            let frame = self.segment(frame::SYN);
-            let meal = Meal { ip: self.ip, frame: &frame, replies: None, flows, packets: flows };
-            self.feed(feeder, &meal, PacketPath::Nat)?;
-            self.gateway.finish_handshakes()?;
-            self.replies = self.read_replies()?;
+        match self.path {
+            PacketPath::Nat | PacketPath::NatReply => {
+                let (ip, frame) = (self.ip, self.segment(frame::SYN));
+                let meal = Meal { ip, frame: &frame, replies: None, flows, packets: flows };
+                self.feed(feeder, &meal, PacketPath::Nat)?;
+                self.gateway.finish_handshakes()?;
+                self.replies = self.read_replies()?;
+            }
+            PacketPath::DsrChanging => {
+                self.measure(feeder, flows, flows)?;
+            }
+            _ => {}
         }
         Ok(())
     }
@@ -156,16 +164,20 @@ impl Site {
     /// Feeds packets, and compares the gateway's own ledger: a packet that took another way would
     /// be another figure.
     fn feed(&mut self, feeder: &mut Feeder<'_>, meal: &Meal<'_>, path: PacketPath) -> Result<u64> {
-        let before = (self.view.ledger(SLOT)?, self.flows_begun()?);
+        let before = (self.view.ledger(SLOT)?, self.flows_begun()?, self.records_refused()?);
         let ns = feeder.program(self.gateway.root_program(SLOT)?, meal)?;
-        let after = (self.view.ledger(SLOT)?, self.flows_begun()?);
+        let after = (self.view.ledger(SLOT)?, self.flows_begun()?, self.records_refused()?);
         let packets = u64::from(meal.packets);
         let wrong = ended_otherwise(&before.0, &after.0, packets, path.course().ends);
-        let begun = after.1 - before.1;
+        let (begun, refused) = (after.1 - before.1, after.2 - before.2);
         match wrong {
             Some(what) => Err(Error::OtherWay { path: self.path.name(), what }),
             None if begun * 1000 < packets * self.path.opens_per_mille() => {
                 let what = format!("{begun} of {packets} packets opened a flow");
+                Err(Error::OtherWay { path: self.path.name(), what })
+            }
+            None if refused > packets - least(packets) => {
+                let what = format!("{refused} of {packets} packets found no room for a record");
                 Err(Error::OtherWay { path: self.path.name(), what })
             }
             None => Ok(ns),
@@ -175,6 +187,11 @@ impl Site {
     fn flows_begun(&self) -> Result<u64> {
         let begun = |row: &BackendRow| Ok(self.view.traffic(row.index)?.flows);
         self.backends.iter().map(begun).sum()
+    }
+
+    fn records_refused(&self) -> Result<u64> {
+        let tracking = self.view.tracking()?;
+        Ok(tracking.refused_full + tracking.refused_quota)
     }
 }
 
@@ -217,29 +234,45 @@ fn ended_otherwise(
 }
 
 fn tables(path: PacketPath, ip: Ip) -> Result<Tables> {
-    let text = configuration(path, ip);
-    let config =
-        ringway_config::parse(&text, "bench packet").map_err(|e| Error::Tables(e.to_string()))?;
     let mut observed = Observed::default();
     for n in 1..=BACKENDS {
         let hop = NextHop { iface: SLOT, mac: NEXT_MAC, mtu: MTU };
         observed.next_hops.insert(frame::backend(ip, n), hop);
     }
-    let plan = Planner::new(Ids::default()).plan(&config, &observed);
-    let mut tables = plan.map_err(|e| Error::Tables(e.to_string()))?;
+    let mut planner = Planner::new(Ids::default());
+    let mut plan = |weighted| {
+        let config = ringway_config::parse(&configuration(path, ip, weighted), "bench packet")
+            .map_err(|e| Error::Tables(e.to_string()))?;
+        planner.plan(&config, &observed).map_err(|e| Error::Tables(e.to_string()))
+    };
+    let half = BACKENDS / 2;
+    let mut tables = match path {
+        // Drained ones count as none at all.
+        PacketPath::Drop => plan(0..=0)?,
+        // Every slot gets another owner, and the former one lives.
+        PacketPath::DsrChanging => {
+            plan(1..=half)?;
+            plan(half + 1..=BACKENDS)?
+        }
+        _ => plan(1..=BACKENDS)?,
+    };
     if path == PacketPath::NewFlow {
         // Over before it began: so every SYN opens a flow, however often its client has been seen.
         tables.timeouts.syn = u32::MAX;
     }
+    // All IPv6 clients have one prefix.
+    tables.track_quota = 0;
     Ok(tables)
 }
 
-/// The configuration of a path's gateway: one service, its flows for as long as this takes.
-fn configuration(path: PacketPath, ip: Ip) -> String {
+/// The configuration of a path's gateway: one service, its flows for as long as this takes. Only
+/// the backends `weighted` get new flows.
+fn configuration(path: PacketPath, ip: Ip, weighted: RangeInclusive<u8>) -> String {
     let Course { forward, .. } = path.course();
-    // Drained ones count as none at all.
-    let weight = if path == PacketPath::Drop { 0 } else { 1 };
-    let backend = |n| format!("{{ address = \"{}\", weight = {weight} }}", frame::backend(ip, n));
+    let backend = |n| {
+        let weight = u8::from(weighted.contains(&n));
+        format!("{{ address = \"{}\", weight = {weight} }}", frame::backend(ip, n))
+    };
     let backends: Vec<String> = (1..=BACKENDS).map(backend).collect();
     let own: Vec<String> = (1..=OWN).map(|n| format!("\"{}\"", frame::own(ip, n))).collect();
     let sources = match path {
@@ -247,7 +280,7 @@ fn configuration(path: PacketPath, ip: Ip) -> String {
             let last = 10_000 + POOL / u32::from(BACKENDS) - 1;
             format!("[nat]\naddresses = [{}]\nports = \"10000-{last}\"", own[0])
         }
-        PacketPath::DsrL2 | PacketPath::DsrIpip | PacketPath::DsrGue => {
+        PacketPath::DsrL2 | PacketPath::DsrIpip | PacketPath::DsrChanging | PacketPath::DsrGue => {
             format!("[tunnel]\nsource = {}", own[0])
         }
         _ => format!("[nat]\naddresses = [{}]\ntimeouts = {{ syn = \"1h\" }}", own.join(", ")),
@@ -275,6 +308,10 @@ mod tests {
                     (1, BACKENDS.into()),
                     "{path}"
                 );
+                let ring = tables.rings[0].written();
+                let changed = (0..ring.slots.len()).filter(|slot| ring.is_changed(*slot)).count();
+                let all = if path == PacketPath::DsrChanging { ring.slots.len() } else { 0 };
+                assert_eq!(changed, all, "{path}");
             }
         }
     }

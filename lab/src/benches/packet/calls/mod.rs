@@ -169,6 +169,7 @@ mod tests {
         (PacketPath::Drop, [[0.0, 1.0, 17.0]; 2]),
         (PacketPath::DsrL2, [[0.0, 1.0, 15.0]; 2]),
         (PacketPath::DsrIpip, [[1.0, 1.0, 15.0], [2.0, 1.0, 16.0]]),
+        (PacketPath::DsrChanging, [[3.0, 1.0, 22.5], [4.0, 1.0, 23.5]]),
         (PacketPath::DsrGue, [[2.0, 1.0, 16.0]; 2]),
         (PacketPath::Nat, [[0.0, 1.0, 16.0]; 2]),
         (PacketPath::NatReply, [[0.0, 1.0, 19.0]; 2]),

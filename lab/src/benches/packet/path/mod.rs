@@ -20,6 +20,8 @@ named! {
         DsrL2 = "dsr-l2",
         /// To a service with `forward = "dsr-ipip"`, in a tunnel of the same IP version.
         DsrIpip = "dsr-ipip",
+        /// As `dsr-ipip`, while every slot of the ring is changing: each flow has a record.
+        DsrChanging = "dsr-changing",
         /// To a service with `forward = "dsr-gue"`, in a tunnel of the same IP version.
         DsrGue = "dsr-gue",
         /// To a service with `forward = "nat"`, each packet of a flow that is open.
@@ -42,32 +44,29 @@ pub(super) struct Course {
     pub(super) forward: &'static str,
     /// Flags of the TCP segment.
     pub(super) tcp_flags: u8,
-    /// Flows are opened before anything is measured.
-    pub(super) opened_before: bool,
     /// How each packet must be counted.
     pub(super) ends: (Verdict, Reason),
 }
 
 impl PacketPath {
     pub(super) fn course(self) -> Course {
-        let (forward, tcp_flags, opened_before, ends) = match self {
-            Self::Pass => ("nat", ACK, false, (Verdict::Pass, Reason::NoService)),
-            Self::Drop => ("nat", SYN, false, (Verdict::Drop, Reason::NoBackend)),
-            Self::DsrL2 => ("dsr-l2", ACK, false, (Verdict::Tx, Reason::DsrL2)),
-            Self::DsrIpip => ("dsr-ipip", ACK, false, (Verdict::Tx, Reason::DsrIpip)),
-            Self::DsrGue => ("dsr-gue", ACK, false, (Verdict::Tx, Reason::DsrGue)),
-            Self::Nat => ("nat", ACK, true, (Verdict::Tx, Reason::NatForward)),
-            Self::NatReply => ("nat", ACK, true, (Verdict::Tx, Reason::NatReply)),
-            Self::NewFlow | Self::FullPool => {
-                ("nat", SYN, false, (Verdict::Tx, Reason::NatForward))
-            }
+        let (forward, tcp_flags, ends) = match self {
+            Self::Pass => ("nat", ACK, (Verdict::Pass, Reason::NoService)),
+            Self::Drop => ("nat", SYN, (Verdict::Drop, Reason::NoBackend)),
+            Self::DsrL2 => ("dsr-l2", ACK, (Verdict::Tx, Reason::DsrL2)),
+            Self::DsrIpip | Self::DsrChanging => ("dsr-ipip", ACK, (Verdict::Tx, Reason::DsrIpip)),
+            Self::DsrGue => ("dsr-gue", ACK, (Verdict::Tx, Reason::DsrGue)),
+            Self::Nat => ("nat", ACK, (Verdict::Tx, Reason::NatForward)),
+            Self::NatReply => ("nat", ACK, (Verdict::Tx, Reason::NatReply)),
+            Self::NewFlow | Self::FullPool => ("nat", SYN, (Verdict::Tx, Reason::NatForward)),
         };
-        Course { forward, tcp_flags, opened_before, ends }
+        Course { forward, tcp_flags, ends }
     }
 
     /// Whether the gateway keeps a record of each flow.
     pub(super) fn keeps_flows(self) -> bool {
-        matches!(self, Self::Nat | Self::NatReply | Self::NewFlow | Self::FullPool)
+        use PacketPath::{DsrChanging, FullPool, Nat, NatReply, NewFlow};
+        matches!(self, DsrChanging | Nat | NatReply | NewFlow | FullPool)
     }
 
     /// Of a thousand packets so many at least open a flow. From a full pool the oldest flows go
