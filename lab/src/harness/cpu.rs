@@ -37,29 +37,40 @@ pub(crate) fn pin(cpu: usize) -> Result<()> {
 /// /proc counts in hundredths of a second wherever Linux runs today (USER_HZ).
 pub(crate) const TICK: Duration = Duration::from_millis(10);
 
-/// A process or thread in /proc.
+/// A process or thread in /proc: its directory.
 #[derive(Debug)]
 pub(crate) struct Task(PathBuf);
 
 impl Task {
     /// A process, with all its threads.
     pub(crate) fn process(pid: u32) -> Self {
-        Self(format!("/proc/{pid}/stat").into())
+        Self(format!("/proc/{pid}").into())
     }
 
     /// A thread of this process, by its name.
     pub(crate) fn thread(name: &str) -> Result<Self> {
         let source = std::io::ErrorKind::NotFound.into();
         let none = Error::Run { program: format!("thread {name}"), source };
-        thread_named(name).map(|task| Self(task.join("stat"))).ok_or(none)
+        thread_named(name).map(Self).ok_or(none)
     }
 
     /// Its time in user mode so far; the kernel samples that some hundred times a second.
     pub(crate) fn user(&self) -> Result<Duration> {
-        let stat = fs::read_to_string(&self.0);
-        let stat =
-            stat.map_err(|source| Error::Run { program: self.0.display().to_string(), source })?;
-        Ok(TICK * user_ticks(&stat).unwrap_or(0))
+        Ok(TICK * user_ticks(&self.read("stat")?).unwrap_or(0))
+    }
+
+    /// How long it has been ready to run so far, and its processor had others. None: the kernel
+    /// does not count it.
+    pub(crate) fn waited(&self) -> Option<Duration> {
+        // The second of three numbers, in nanoseconds (proc_pid_schedstat(5)).
+        let waited = self.read("schedstat").ok()?.split_whitespace().nth(1)?.parse().ok()?;
+        Some(Duration::from_nanos(waited))
+    }
+
+    fn read(&self, name: &str) -> Result<String> {
+        let path = self.0.join(name);
+        fs::read_to_string(&path)
+            .map_err(|source| Error::Run { program: path.display().to_string(), source })
     }
 }
 

@@ -51,9 +51,19 @@ struct Figure {
     pps: u64,
     /// Picoseconds of user mode a packet.
     user_ps: Option<u64>,
-    /// Packets lost of a thousand millions.
-    lost_ppb: Option<u64>,
+    loss: Option<Loss>,
     p99_us: Option<u64>,
+}
+
+/// What is lost at a rate.
+#[derive(Clone, Copy, Debug, Default)]
+struct Loss {
+    /// Packets of a thousand millions.
+    ppb: u64,
+    /// Those of them that never came as far as the socket.
+    before_ppb: u64,
+    /// How long the working thread was ready to run, and did not.
+    waited: Option<Duration>,
 }
 
 /// The figures of a case in one round.
@@ -172,7 +182,7 @@ impl Bench {
         let server = site.start(side, self.testpmd.as_ref())?;
         let mut figure = site.most(&server, time)?;
         if side == Side::Ringway {
-            figure.lost_ppb = site.lost_ppb(figure.pps, time)?;
+            figure.loss = site.loss(&server, figure.pps, time)?;
         }
         if let Some(version) = server.stop()?.as_deref().and_then(testpmd::version) {
             self.testpmd_version = Some(version);

@@ -36,6 +36,10 @@ pub struct Row {
     pub peer_user_ns_per_packet: Option<f64>,
     /// Packets that Ringway lost of a million, at 90 % of its most.
     pub loss_ppm: Option<f64>,
+    /// Those of them that the kernel dropped before Ringway's socket.
+    pub loss_before_socket_ppm: Option<f64>,
+    /// Microseconds of that time in which Ringway's thread was ready to run, and did not.
+    pub waited_us: Option<u64>,
     /// Microseconds that 99 of 100 of Ringway's answers took at most, at half of what the slower
     /// one can.
     pub p99_us: Option<u64>,
@@ -64,7 +68,9 @@ impl Row {
             ratio: peer.map(|peer| ringway_pps as f64 / peer.max(1) as f64),
             ringway_user_ns_per_packet: thousandths(all(ours, |f| f.user_ps)),
             peer_user_ns_per_packet: thousandths(all(peers, |f| f.user_ps)),
-            loss_ppm: thousandths(all(ours, |f| f.lost_ppb)),
+            loss_ppm: thousandths(all(ours, |f| f.loss.map(|loss| loss.ppb))),
+            loss_before_socket_ppm: thousandths(all(ours, |f| f.loss.map(|loss| loss.before_ppb))),
+            waited_us: middle(all(ours, |f| Some(f.loss?.waited?.as_micros() as u64))),
             p99_us: middle(all(ours, |f| f.p99_us)),
             peer_p99_us: middle(all(peers, |f| f.p99_us)),
             ringway_pps_by_round: our_pps,
@@ -94,7 +100,7 @@ impl Row {
     }
 }
 
-const COLUMNS: [Column<Row>; 9] = [
+const COLUMNS: [Column<Row>; 11] = [
     Column::text("case", |row| row.name.to_string()),
     Column::number("packets/s", |row| row.ringway_pps.to_string()),
     Column::number("peer's", |row| or_dash(row.peer_pps.map(|n| n as f64), 0)),
@@ -102,6 +108,8 @@ const COLUMNS: [Column<Row>; 9] = [
     Column::number("user ns", |row| or_dash(row.ringway_user_ns_per_packet, 1)),
     Column::number("peer's", |row| or_dash(row.peer_user_ns_per_packet, 1)),
     Column::number("lost ppm", |row| or_dash(row.loss_ppm, 1)),
+    Column::number("before", |row| or_dash(row.loss_before_socket_ppm, 1)),
+    Column::number("waited us", |row| or_dash(row.waited_us.map(|n| n as f64), 0)),
     Column::number("p99 us", |row| or_dash(row.p99_us.map(|n| n as f64), 0)),
     Column::number("peer's", |row| or_dash(row.peer_p99_us.map(|n| n as f64), 0)),
 ];
@@ -132,13 +140,17 @@ impl Figures for EngineFigures {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Loss;
     use super::*;
     use crate::harness::report::testing;
 
     fn figures() -> EngineFigures {
         let figure = |pps, user_ps| Figure { pps, user_ps: Some(user_ps), ..Figure::default() };
         let turn = |ours, peers| Turn {
-            ringway: Figure { lost_ppb: Some(500), ..figure(ours, 9_000) },
+            ringway: Figure {
+                loss: Some(Loss { ppb: 500, ..Loss::default() }),
+                ..figure(ours, 9_000)
+            },
             peer: Some(figure(peers, 13_000)),
         };
         let cases = vec![
@@ -164,10 +176,10 @@ mod tests {
         let report = testing::report("engine", figures(), Vec::new());
         assert_eq!(
             testing::names(&report),
-            "cases cases.goals cases.goals.figure cases.goals.goal cases.goals.met cases.goals.what cases.loss_ppm \
-             cases.name cases.p99_us cases.peer cases.peer_p99_us cases.peer_pps cases.peer_pps_by_round \
+            "cases cases.goals cases.goals.figure cases.goals.goal cases.goals.met cases.goals.what \
+             cases.loss_before_socket_ppm cases.loss_ppm cases.name cases.p99_us cases.peer cases.peer_p99_us cases.peer_pps cases.peer_pps_by_round \
              cases.peer_user_ns_per_packet cases.ratio cases.ringway_pps cases.ringway_pps_by_round \
-             cases.ringway_user_ns_per_packet duration_s failed machine rounds schema skipped testpmd_memory"
+             cases.ringway_user_ns_per_packet cases.waited_us duration_s failed machine rounds schema skipped testpmd_memory"
         );
         let json = serde_json::to_value(report).unwrap();
         let (row, alone) = (&json["cases"][0], &json["cases"][1]);

@@ -28,7 +28,7 @@ use super::case::{Case, Side};
 use super::load::{self, Arrivals, Storage};
 use super::sockets::{self, Service, Sockets};
 use super::testpmd::Testpmd;
-use super::{Figure, per_packet};
+use super::{Figure, Loss, per_packet};
 use crate::harness::cpu::{Cpus, Task, pin};
 use crate::{Error, Result};
 
@@ -187,11 +187,20 @@ impl<'s> Site<'s> {
 
     /// By veth's own count (drivers/net/veth.c): what the socket took.
     fn redirected(&self) -> Result<u64> {
-        let output = self.near[0].namespace.tool("ethtool")?.args(["-S", "s0"]).output();
-        let run = |source| Error::Run { program: "ethtool -S s0".into(), source };
+        self.counted(&self.near[0], "_xdp_redirect")
+    }
+
+    /// Packets that never came as far as the socket: s0's own queue was full.
+    fn overrun(&self) -> Result<u64> {
+        self.counted(&self.source, "_xdp_xmit_errors")
+    }
+
+    fn counted(&self, link: &Link, what: &str) -> Result<u64> {
+        let output = link.namespace.tool("ethtool")?.args(["-S", &link.name]).output();
+        let run = |source| Error::Run { program: format!("ethtool -S {}", link.name), source };
         let output = output.map_err(run)?;
-        redirected(&String::from_utf8_lossy(&output.stdout))
-            .ok_or_else(|| self.failed("`ethtool -S` does not tell what a veth has redirected"))
+        of_queues(&String::from_utf8_lossy(&output.stdout), what)
+            .ok_or_else(|| self.failed(format_args!("`ethtool -S` has no {what} of a veth")))
     }
 
     /// Sends until `over`, which is told for how long it has sent; how many packets.
@@ -232,15 +241,21 @@ impl<'s> Site<'s> {
         Ok(Figure { pps, user_ps: Some(per_packet(user, packets)), ..Figure::default() })
     }
 
-    /// Packets lost of a thousand millions, at 90 % of the most. None where there is no load to be
-    /// lost.
-    pub(super) fn lost_ppb(&self, most: u64, time: Duration) -> Result<Option<u64>> {
+    /// What is lost at 90 % of the most. None where there is no load to be lost.
+    pub(super) fn loss(&self, server: &Server, most: u64, time: Duration) -> Result<Option<Loss>> {
         if self.case == Case::AfXdpTransmit {
             return Ok(None);
         }
+        let task = server.task()?;
+        let (overrun, waited) = (self.overrun()?, task.waited());
         let (sent, arrived) = self.paced(most * SHARE_PERCENT / 100, time)?;
-        let lost = sent.saturating_sub(arrived);
-        Ok(Some((u128::from(lost) * 1_000_000_000 / u128::from(sent.max(1))) as u64))
+        let (overrun, now) = (self.overrun()? - overrun, task.waited());
+        let ppb = |count: u64| (u128::from(count) * 1_000_000_000 / u128::from(sent.max(1))) as u64;
+        Ok(Some(Loss {
+            ppb: ppb(sent.saturating_sub(arrived)),
+            before_ppb: ppb(overrun),
+            waited: now.zip(waited).map(|(now, before)| now - before),
+        }))
     }
 
     /// Microseconds that 99 of 100 answers took at most.
@@ -262,11 +277,11 @@ impl<'s> Site<'s> {
 }
 
 /// The sum over queues, of `     rx_queue_0_xdp_redirect: 17`.
-fn redirected(statistics: &str) -> Option<u64> {
+fn of_queues(statistics: &str, what: &str) -> Option<u64> {
     let counts = statistics.lines().filter_map(|line| {
         let (name, count) = line.trim().split_once(": ")?;
-        let ours = name.starts_with("rx_queue_") && name.ends_with("_xdp_redirect");
-        ours.then(|| count.parse::<u64>().ok())?
+        let queue = name.strip_suffix(what)?.trim_end_matches(|c: char| c.is_ascii_digit());
+        queue.ends_with("x_queue_").then(|| count.parse::<u64>().ok())?
     });
     counts.reduce(|a, b| a + b)
 }
@@ -317,8 +332,10 @@ mod tests {
     fn what_a_veth_counts() {
         let statistics = "NIC statistics:\n     peer_ifindex: 5\n     rx_queue_0_xdp_packets: 20\n     \
                           rx_queue_0_xdp_redirect: 17\n     rx_queue_1_xdp_redirect: 3\n     \
-                          rx_queue_0_xdp_redirect_errors: 9\n";
-        assert_eq!(redirected(statistics), Some(20));
-        assert_eq!(redirected("NIC statistics:\n"), None);
+                          rx_queue_0_xdp_redirect_errors: 9\n     \
+                          tx_queue_0_xdp_xmit: 8\n     tx_queue_0_xdp_xmit_errors: 4\n";
+        assert_eq!(of_queues(statistics, "_xdp_redirect"), Some(20));
+        assert_eq!(of_queues(statistics, "_xdp_xmit_errors"), Some(4));
+        assert_eq!(of_queues("NIC statistics:\n", "_xdp_redirect"), None);
     }
 }
