@@ -40,6 +40,28 @@ pub(crate) fn socket() -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
+/// The MTU of an interface of the calling thread's network namespace. /sys may be another's.
+pub(crate) fn interface_mtu(name: &str) -> io::Result<u32> {
+    // SAFETY: numbers, characters and pointers that nobody follows: zeros are a value.
+    let mut request: libc::ifreq = unsafe { MaybeUninit::zeroed().assume_init() };
+    // The last byte stays 0.
+    if name.len() >= request.ifr_name.len() {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
+        *to = from as libc::c_char;
+    }
+    let (family, kind) = (libc::AF_UNIX, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC);
+    // SAFETY: takes and touches no memory.
+    let any = answer(unsafe { libc::socket(family, kind, 0) })?;
+    // SAFETY: the kernel has just returned it; nobody else owns it.
+    let any = unsafe { OwnedFd::from_raw_fd(any) };
+    // SAFETY: the kernel reads and writes one ifreq, which outlives the call.
+    answer(unsafe { libc::ioctl(any.as_raw_fd(), libc::SIOCGIFMTU, &raw mut request) })?;
+    // SAFETY: the kernel has written this member of the union; any bytes are a number.
+    Ok(unsafe { request.ifr_ifru.ifru_mtu }.unsigned_abs())
+}
+
 pub(crate) fn set<T: Plain>(
     fd: BorrowedFd<'_>,
     level: libc::c_int,

@@ -376,9 +376,8 @@ impl AsFd for Socket {
 fn whole(interface: &str, pool: &Pool) -> bool {
     /// Ethernet's header, and a tag.
     const FRAMING: u32 = 18;
-    let mtu = fs::read_to_string(Path::new("/sys/class/net").join(interface).join("mtu"));
-    let mtu = mtu.ok().and_then(|mtu| mtu.trim().parse::<u32>().ok());
-    mtu.is_some_and(|mtu| mtu.saturating_add(FRAMING) <= pool.umem().room())
+    let mtu = sys::interface_mtu(interface);
+    mtu.is_ok_and(|mtu| mtu.saturating_add(FRAMING) <= pool.umem().room())
 }
 
 /// Binds with the wished settings, then with less. Returns the settings obtained, or the step that
@@ -546,6 +545,15 @@ pub(crate) fn interface_index(name: &str) -> io::Result<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_kernel_tells_an_mtu() {
+        let mtu = fs::read_to_string("/sys/class/net/lo/mtu").unwrap();
+        assert_eq!(sys::interface_mtu("lo").unwrap().to_string(), mtu.trim());
+        for none in ["ringway-none", "a name that is longer"] {
+            sys::interface_mtu(none).unwrap_err();
+        }
+    }
 
     /// The meaning of EINVAL on binding to this queue, where the interface has queue 0 alone.
     fn refused(driver: Option<&str>, mode: Mode, queue: u32) -> SetupError {
