@@ -586,7 +586,7 @@ mod tests {
         );
         for words in [
             "ask for copies, or leave the choice to the kernel",
-            "virtio_net has it from Linux 6.11 on",
+            "virtio_net has it from Linux 6.13 on",
             "iommu_platform=on",
             "mergeable buffers",
             "Invalid argument",

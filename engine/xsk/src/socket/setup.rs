@@ -102,7 +102,7 @@ impl fmt::Display for Cause {
             }
             Cause::NoZeroCopy => "its driver has no zero-copy for this queue; leave the choice to the kernel, or ask for copies",
             Cause::ZeroCopyRefused => {
-                "its driver refuses zero-copy for this queue; ask for copies, or leave the choice to the kernel. virtio_net has it from Linux 6.11 on, for devices that use the platform's DMA (QEMU: iommu_platform=on) with mergeable buffers"
+                "its driver refuses zero-copy for this queue; ask for copies, or leave the choice to the kernel. virtio_net has it from Linux 6.13 on, for devices that use the platform's DMA (QEMU: iommu_platform=on) with mergeable buffers"
             }
             Cause::NoNative => "its driver has no native XDP, or not as the interface is set up now (MTU, queues, offloads); use generic mode",
             Cause::FewQueues => {
