@@ -13,6 +13,7 @@ use ringway_engine::{
     App, AppFactory, Engine, EngineConfig, EngineError, Idle, PortSpec, WorkerConfig,
     WorkerOptions, engine_on,
 };
+use ringway_host::netlink::links::by_name;
 use ringway_measure::generate::{
     Checker, Generator, GeneratorControl, ReceiveCounts, Traffic, live_frames,
 };
@@ -28,7 +29,7 @@ use ringway_terminal::exit::{Exit, say};
 /// How often it looks whether something has happened.
 const LOOKS: Duration = Duration::from_millis(5);
 /// Packets that are on their way still come within this time of the one before, and all of them
-/// within the other.
+/// within the other; so is a link back.
 const QUIET: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Frames up to this length fit into 2 048 bytes.
@@ -90,11 +91,12 @@ impl<'a> Run<'a> {
         hindrances(args, longest)
             .iter()
             .for_each(|hindrance| say(format_args!("warn: {hindrance}")));
+        let links = Arc::new(links(args));
         // Last, so that the receiver is there when it begins.
         let mut live_one = None;
         match (&args.port, generated) {
             (Some(GenPort::Engine(port)), Some(generated)) => {
-                workers.push(sender(args.cpu, port, generated, clock, &control));
+                workers.push(sender(args.cpu, port, generated, clock, &control, &links));
             }
             (Some(GenPort::Live(name)), Some(generated)) => live_one = Some((name, generated)),
             _ => (),
@@ -109,7 +111,10 @@ impl<'a> Run<'a> {
         let live = live_one.map(|(name, generated)| {
             let ifindex = ringway_host::interface_by_name(name)?.link.ifindex;
             let control = control.clone();
-            let run = move || live_frames::run(&generated, ifindex, clock, &control);
+            let run = move || {
+                wait_for(&links, &control);
+                live_frames::run(&generated, ifindex, clock, &control)
+            };
             thread::Builder::new().name("live".into()).spawn(run).context("no thread for it")
         });
         let ports = args.port.iter().map(ToString::to_string);
@@ -219,14 +224,34 @@ fn running(error: &EngineError) -> Option<anyhow::Error> {
     ))
 }
 
+/// Interfaces that packets leave and come by.
+fn interfaces(args: &GenArgs) -> impl Iterator<Item = &str> {
+    let port = args.port.as_ref().and_then(GenPort::interface);
+    port.into_iter().chain(args.sink.iter().filter_map(PortSpec::interface))
+}
+
+/// Those of them that have a carrier.
+fn links(args: &GenArgs) -> Vec<String> {
+    let has = |name: &&str| by_name(name).is_ok_and(|link| link.carrier);
+    interfaces(args).filter(has).map(str::to_owned).collect()
+}
+
+/// A driver may take its link down for a program: what is sent until it is back is gone.
+fn wait_for(links: &[String], control: &GeneratorControl) {
+    let start = Instant::now();
+    let gone = |name: &String| by_name(name).is_ok_and(|link| !link.carrier);
+    while links.iter().any(gone) && !control.is_stopped() && start.elapsed() < PATIENCE {
+        thread::sleep(LOOKS);
+    }
+}
+
 /// Why packets will not arrive, as far as that is known now.
 fn hindrances(args: &GenArgs, longest: usize) -> Vec<String> {
     let port = args.port.as_ref().and_then(GenPort::interface);
-    let sinks = args.sink.iter().filter_map(PortSpec::interface);
     let mut hindrances = Vec::new();
-    for name in port.into_iter().chain(sinks) {
+    for name in interfaces(args) {
         // Opening it reports that it does not exist.
-        let Ok(link) = ringway_host::netlink::links::by_name(name) else { continue };
+        let Ok(link) = by_name(name) else { continue };
         if !link.carrier {
             hindrances.push(format!(
                 "{name} has no carrier: it is down, or the other end of its cable is, and nothing that is sent arrives; look at `ip link`"
@@ -251,9 +276,14 @@ fn sender(
     generated: Traffic,
     clock: Clock,
     control: &Arc<GeneratorControl>,
+    links: &Arc<Vec<String>>,
 ) -> WorkerConfig {
-    let control = control.clone();
-    let app = factory(move || Generator::new(generated.clone(), clock, control.clone()));
+    let (control, links) = (control.clone(), links.clone());
+    // All ports are open then.
+    let app = factory(move || {
+        wait_for(&links, &control);
+        Generator::new(generated.clone(), clock, control.clone())
+    });
     WorkerConfig { cpu, ports: vec![port.clone()], app }
 }
 
