@@ -97,6 +97,23 @@ pub fn unbind_and_bind(bench: &Bench, nic: &Nic, other: &Nic) -> Result<()> {
     Ok(())
 }
 
+/// Generic mode where the driver has native: served, and no link goes down for it.
+pub fn generic(bench: &Bench, nic: &Nic, other: &Nic) -> Result<()> {
+    let (service, body) = Service::new(nic, other)?;
+    let text = configuration(&bench.gateway, &[&nic.name, &other.name], &body);
+    let text = text.replacen("\n\n", "\nxdp_mode = \"generic\"\n\n", 1);
+    let before = nic.downs()?;
+    let gateway = Gateway::start(&bench.gateway, &text)?;
+    service.answers("an answer by generic mode")?;
+    let status = gateway.status()?;
+    for interface in status["interfaces"].as_array().context("interfaces")? {
+        ensure!(interface["mode"] == "generic" && interface["attached"] == true, "{interface}");
+    }
+    ensure!(status["ledger"]["difference_packets"] == 0, "{}", status["ledger"]);
+    ensure!(nic.downs()? == before, "the link went down for a generic program");
+    Ok(())
+}
+
 /// A virtual function of a device that a gateway runs on.
 pub fn virtual_function_appears(bench: &Bench, nic: &Nic, other: &Nic) -> Result<()> {
     let (service, body) = Service::new(nic, other)?;
@@ -175,9 +192,9 @@ fn on_bond(bench: &Bench, nic: &Nic, other: &Nic, second: &str) -> Result<()> {
 }
 
 /// Attached and detached a hundred times on every driver: programs, maps and links are as many as
-/// before, and so is the kernel's memory, about.
+/// before, and the kernel's memory has not grown by as much as a KiB each time.
 pub fn attach_and_detach(bench: &Bench) -> Result<()> {
-    let round = |times: u32| -> Result<()> {
+    let rounds = |times: u64| -> Result<()> {
         thread::scope(|scope| {
             let work = |nic: &Nic| {
                 let mode =
@@ -192,17 +209,15 @@ pub fn attach_and_detach(bench: &Bench) -> Result<()> {
         })
     };
     // What is allocated once is there then.
-    round(5)?;
+    rounds(5)?;
     let before = Held::settled()?;
-    round(100)?;
+    rounds(100)?;
     let now = Held::settled()?;
     println!("  {before:?}, after a hundred times {now:?}");
     ensure!(now.objects == before.objects, "{before:?}, then {now:?}");
-    // A leak of a page each time, of each NIC.
-    ensure!(
-        now.slab_kib < before.slab_kib + 400 * bench.nics.len() as u64,
-        "{before:?}, then {now:?}"
-    );
+    // Of all NICs together. Others' memory comes and goes meanwhile: by 64 KiB, as seen.
+    let times = 100 * bench.nics.len() as u64;
+    ensure!(now.slab_kib < before.slab_kib + times, "{times} times: {before:?}, then {now:?}");
     bench.nics.iter().try_for_each(Nic::wait_up)
 }
 

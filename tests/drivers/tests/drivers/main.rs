@@ -41,9 +41,10 @@ const OF_QUEUES: [(&str, OfNic); 7] = [
 type OfTwo = fn(&Bench, &Nic, &Nic) -> Result<()>;
 
 /// Of a NIC and one of another driver.
-const OF_TWO: [(&str, &str, &str, OfTwo); 7] = [
+const OF_TWO: [(&str, &str, &str, OfTwo); 8] = [
     ("forward", "igb", "virtio-net", engine::forward),
     ("forward", "vmxnet3", "virtio-net", engine::forward),
+    ("generic", "igb", "virtio-net", events::generic),
     ("unbind-and-bind", "igb", "virtio-net", events::unbind_and_bind),
     ("unbind-and-bind", "virtio-net", "igb", events::unbind_and_bind),
     ("unbind-and-bind", "vmxnet3", "igb", events::unbind_and_bind),
