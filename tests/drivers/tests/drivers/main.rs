@@ -53,7 +53,7 @@ const OF_TWO: [(&str, &str, &str, OfTwo); 8] = [
 ];
 
 /// What takes too long for a quick run.
-const LONG: [&str; 10] = [
+const LONG: [&str; 11] = [
     "closed-under-load",
     "passing",
     "stopped-reader",
@@ -63,6 +63,7 @@ const LONG: [&str; 10] = [
     "virtual-function",
     "bond",
     "generator",
+    "generic",
     "virtio-net::gateway",
 ];
 
