@@ -6,7 +6,7 @@ use std::os::fd::AsRawFd;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use ringway_testnet::Namespace;
+use ringway_testnet::{Namespace, slowed};
 
 /// No answer in this network takes longer, unless it never comes.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -40,8 +40,8 @@ pub fn http(client: &Namespace, target: SocketAddr, path: &str) -> Result<String
 /// The connection fails.
 pub fn http_raw(client: &Namespace, target: SocketAddr, request: &[u8]) -> Result<String> {
     let exchange = || -> io::Result<String> {
-        let mut stream = TcpStream::connect_timeout(&target, PATIENCE)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
+        let mut stream = TcpStream::connect_timeout(&target, slowed(PATIENCE))?;
+        stream.set_read_timeout(Some(slowed(PATIENCE)))?;
         stream.write_all(request)?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer)?;
@@ -56,9 +56,9 @@ pub fn http_raw(client: &Namespace, target: SocketAddr, request: &[u8]) -> Resul
 /// The connection fails, or stands still.
 pub fn bulk(client: &Namespace, target: SocketAddr, up: u64, down: u64) -> Result<()> {
     let exchange = || -> io::Result<u64> {
-        let mut stream = TcpStream::connect_timeout(&target, PATIENCE)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
+        let mut stream = TcpStream::connect_timeout(&target, slowed(PATIENCE))?;
+        stream.set_read_timeout(Some(slowed(PATIENCE)))?;
+        stream.set_write_timeout(Some(slowed(PATIENCE)))?;
         stream.write_all(&[up.to_be_bytes(), down.to_be_bytes()].concat())?;
         io::copy(&mut io::repeat(b'.').take(up), &mut stream)?;
         io::copy(&mut stream, &mut io::sink())
@@ -81,8 +81,8 @@ impl Line {
     /// It is refused or not answered.
     pub fn open(client: &Namespace, target: SocketAddr) -> io::Result<Line> {
         let open = || {
-            let stream = TcpStream::connect_timeout(&target, PATIENCE)?;
-            stream.set_read_timeout(Some(PATIENCE))?;
+            let stream = TcpStream::connect_timeout(&target, slowed(PATIENCE))?;
+            stream.set_read_timeout(Some(slowed(PATIENCE)))?;
             stream.set_nodelay(true)?;
             Ok(Line(stream))
         };
