@@ -356,6 +356,9 @@ const RESETTING: [&str; 17] = [
     "vmxnet3",
 ];
 
+/// Of these, such as have native XDP only on kernels that tell so.
+const LATE: [&str; 3] = ["hinic3", "idpf", "vmxnet3"];
+
 /// The cost of attaching a program with this driver.
 fn driver(config: &Config, state: &MachineState, link: &Link, report: &mut Report) {
     if is_stacked(link) || link.is_layer3() || state.tagged_on(config, link).is_some() {
@@ -378,7 +381,8 @@ fn reset(state: &MachineState, link: &Link, driver: &str, report: &mut Report) {
         let reason = "attached already: programs are swapped without the driver's noticing";
         return report.ok("link-reset", &link.name, reason);
     }
-    if !RESETTING.contains(&driver) || has_native(state, link) == Some(false) {
+    let native = has_native(state, link).unwrap_or(!LATE.contains(&driver));
+    if !RESETTING.contains(&driver) || !native {
         let reason = format!("driver {driver} is not known to stop for a program");
         return report.ok("link-reset", &link.name, reason);
     }
