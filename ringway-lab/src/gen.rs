@@ -230,17 +230,26 @@ fn interfaces(args: &GenArgs) -> impl Iterator<Item = &str> {
     port.into_iter().chain(args.sink.iter().filter_map(PortSpec::interface))
 }
 
-/// Those of them that have a carrier.
+/// Those of them that somebody has set up.
 fn links(args: &GenArgs) -> Vec<String> {
-    let has = |name: &&str| by_name(name).is_ok_and(|link| link.carrier);
-    interfaces(args).filter(has).map(str::to_owned).collect()
+    let is_up = |name: &&str| by_name(name).is_ok_and(|link| link.up);
+    interfaces(args).filter(is_up).map(str::to_owned).collect()
 }
 
 /// A driver may take its link down for a program: what is sent until it is back is gone.
 fn wait_for(links: &[String], control: &GeneratorControl) {
     let start = Instant::now();
-    let gone = |name: &String| by_name(name).is_ok_and(|link| !link.carrier);
-    while links.iter().any(gone) && !control.is_stopped() && start.elapsed() < PATIENCE {
+    let gone = |name: &&String| by_name(name).is_ok_and(|link| !link.carrier);
+    while let Some(name) = links.iter().find(gone) {
+        if control.is_stopped() {
+            return;
+        }
+        if start.elapsed() >= PATIENCE {
+            return say(format_args!(
+                "warn: {name} has no carrier after {} s: it sends all the same",
+                PATIENCE.as_secs()
+            ));
+        }
         thread::sleep(LOOKS);
     }
 }

@@ -62,9 +62,11 @@ impl Task {
     /// How long it has been ready to run so far, and its processor had others. None: the kernel
     /// does not count it.
     pub(crate) fn waited(&self) -> Option<Duration> {
-        // The second of three numbers, in nanoseconds (proc_pid_schedstat(5)).
-        let waited = self.read("schedstat").ok()?.split_whitespace().nth(1)?.parse().ok()?;
-        Some(Duration::from_nanos(waited))
+        // On a processor, waiting for one, both in nanoseconds, and how often (proc_pid_schedstat(5)).
+        let text = self.read("schedstat").ok()?;
+        let numbers: Vec<u64> = text.split_whitespace().flat_map(str::parse).collect();
+        // It writes zeros where it does not count.
+        (numbers.first()? > &0).then(|| numbers.get(1).copied().map(Duration::from_nanos))?
     }
 
     fn read(&self, name: &str) -> Result<String> {

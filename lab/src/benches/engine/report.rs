@@ -131,6 +131,12 @@ impl Figures for EngineFigures {
         let mut notes = Vec::new();
         notes.extend(self.testpmd_memory.map(|memory| format!("dpdk-testpmd in {memory}")));
         notes.push(format!("medians of {} rounds of {} s, in turns", self.rounds, self.duration_s));
+        if self.cases.iter().any(|case| case.loss_ppm.is_some()) {
+            notes.push(
+                "lost ppm: at 90 % of Ringway's most, of a million sent; before: those of them that the kernel dropped before Ringway's socket; waited us: how long Ringway's thread was then ready to run, and its processor had others"
+                    .into(),
+            );
+        }
         notes.push(
             "Network namespaces on one machine: these figures say nothing about hardware.".into(),
         );

@@ -248,32 +248,41 @@ impl<'s> Site<'s> {
         }
         let task = server.task()?;
         let (overrun, waited) = (self.overrun()?, task.waited());
-        let (sent, arrived) = self.paced(most * SHARE_PERCENT / 100, time)?;
-        let (overrun, now) = (self.overrun()? - overrun, task.waited());
+        let Paced { sent, arrived, ended } =
+            self.paced(most * SHARE_PERCENT / 100, time, || task.waited())?;
+        let overrun = self.overrun()? - overrun;
         let ppb = |count: u64| (u128::from(count) * 1_000_000_000 / u128::from(sent.max(1))) as u64;
         Ok(Some(Loss {
             ppb: ppb(sent.saturating_sub(arrived)),
             before_ppb: ppb(overrun),
-            waited: now.zip(waited).map(|(now, before)| now - before),
+            waited: ended.zip(waited).map(|(ended, began)| ended - began),
         }))
     }
 
     /// Microseconds that 99 of 100 answers took at most.
     pub(super) fn p99_us(&self, rate: u64, time: Duration) -> Result<u64> {
-        self.paced(rate, time)?;
+        self.paced(rate, time, || ())?;
         self.arrivals.p99_us()?.ok_or_else(|| self.failed("no answer came back"))
     }
 
-    /// Packets sent at a rate, and how many of them were dealt with.
-    fn paced(&self, rate: u64, time: Duration) -> Result<(u64, u64)> {
+    /// Packets sent at a rate, how many of them were dealt with, and what was so when the last was
+    /// sent.
+    fn paced<T>(&self, rate: u64, time: Duration, look: impl FnOnce() -> T) -> Result<Paced<T>> {
         let before = self.packets()?;
         let sent = self.send(Some(rate), |passed| passed >= time)?;
+        let ended = look();
         // A packet that has not come by then never will.
         let _ = wait_until("the last packets", LAST, || {
             self.packets().is_ok_and(|now| now - before >= sent)
         });
-        Ok((sent, self.packets()? - before))
+        Ok(Paced { sent, arrived: self.packets()? - before, ended })
     }
+}
+
+struct Paced<T> {
+    sent: u64,
+    arrived: u64,
+    ended: T,
 }
 
 /// The sum over queues, of `     rx_queue_0_xdp_redirect: 17`.

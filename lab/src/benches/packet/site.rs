@@ -86,7 +86,12 @@ impl Site {
                 self.replies = self.read_replies()?;
             }
             PacketPath::DsrChanging => {
-                self.measure(feeder, flows, flows)?;
+                let before = self.records_sought()?;
+                self.feed_own(feeder, flows, flows)?;
+                let opened = self.records_sought()? - before;
+                if opened < least(flows.into()) {
+                    return Err(self.other_way(format!("{opened} of {flows} flows got a record")));
+                }
             }
             _ => {}
         }
@@ -100,6 +105,16 @@ impl Site {
         flows: u32,
         packets: u32,
     ) -> Result<u64> {
+        let before = self.records_sought()?;
+        let ns = self.feed_own(feeder, flows, packets)?;
+        let (without, all) = (self.records_sought()? - before, u64::from(packets));
+        if without > all - least(all) {
+            return Err(self.other_way(format!("{without} of {all} packets found no record")));
+        }
+        Ok(ns)
+    }
+
+    fn feed_own(&mut self, feeder: &mut Feeder<'_>, flows: u32, packets: u32) -> Result<u64> {
         let frame = self.frame();
         let replies = self.fed_replies();
         let meal = Meal { ip: self.ip, frame: &frame, replies: replies.as_deref(), flows, packets };
@@ -164,24 +179,23 @@ impl Site {
     /// Feeds packets, and compares the gateway's own ledger: a packet that took another way would
     /// be another figure.
     fn feed(&mut self, feeder: &mut Feeder<'_>, meal: &Meal<'_>, path: PacketPath) -> Result<u64> {
-        let before = (self.view.ledger(SLOT)?, self.flows_begun()?, self.records_refused()?);
+        let before = (self.view.ledger(SLOT)?, self.flows_begun()?);
         let ns = feeder.program(self.gateway.root_program(SLOT)?, meal)?;
-        let after = (self.view.ledger(SLOT)?, self.flows_begun()?, self.records_refused()?);
+        let after = (self.view.ledger(SLOT)?, self.flows_begun()?);
         let packets = u64::from(meal.packets);
         let wrong = ended_otherwise(&before.0, &after.0, packets, path.course().ends);
-        let (begun, refused) = (after.1 - before.1, after.2 - before.2);
+        let begun = after.1 - before.1;
         match wrong {
-            Some(what) => Err(Error::OtherWay { path: self.path.name(), what }),
+            Some(what) => Err(self.other_way(what)),
             None if begun * 1000 < packets * self.path.opens_per_mille() => {
-                let what = format!("{begun} of {packets} packets opened a flow");
-                Err(Error::OtherWay { path: self.path.name(), what })
-            }
-            None if refused > packets - least(packets) => {
-                let what = format!("{refused} of {packets} packets found no room for a record");
-                Err(Error::OtherWay { path: self.path.name(), what })
+                Err(self.other_way(format!("{begun} of {packets} packets opened a flow")))
             }
             None => Ok(ns),
         }
+    }
+
+    fn other_way(&self, what: String) -> Error {
+        Error::OtherWay { path: self.path.name(), what }
     }
 
     fn flows_begun(&self) -> Result<u64> {
@@ -189,9 +203,10 @@ impl Site {
         self.backends.iter().map(begun).sum()
     }
 
-    fn records_refused(&self) -> Result<u64> {
+    /// Packets of tracked flows that had no record: it was opened, or refused.
+    fn records_sought(&self) -> Result<u64> {
         let tracking = self.view.tracking()?;
-        Ok(tracking.refused_full + tracking.refused_quota)
+        Ok(tracking.opened + tracking.adopted + tracking.refused_full + tracking.refused_quota)
     }
 }
 
