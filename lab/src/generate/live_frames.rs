@@ -12,7 +12,7 @@ use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{ErrorKind, MapCore, MapFlags, ProgramInput};
 use ringway_engine::stamp::{Clock, Stamp};
 
-use super::generator::{GeneratorControl, SendProgress, Traffic};
+use super::generator::{GeneratorControl, Rate, SendProgress, Traffic};
 use super::pace::Pace;
 use crate::{Error, Result};
 
@@ -34,8 +34,10 @@ const HEAD: usize = 96;
 const LIVE_FRAMES: u32 = 1 << 1;
 /// Packets of a call where there is no rate: some ten milliseconds' worth.
 const CALL: u64 = 32_768;
-/// Calls a second at a rate: each costs tens of microseconds.
+/// Calls a second at a rate, at most: each costs tens of microseconds, or a grace period of RCU
+/// (25 ms were seen on 6.18), which is caught up with.
 const CALLS: u64 = 500;
+const CATCH_UP: Duration = Duration::from_millis(100);
 
 /// Sends until it is told to stop, or has sent what it should. Of several templates the first
 /// alone: a call has frames of one size.
@@ -97,7 +99,8 @@ struct Sender<'a> {
 impl Sender<'_> {
     fn send(&mut self, frame: &[u8]) -> Result<()> {
         let units = self.generated.rate.map_or(0, |rate| rate.units(frame.len()));
-        let mut pace = self.generated.rate.map(|rate| Pace::new(rate.per_second(), units));
+        let new = |rate: Rate| Pace::catching_up(rate.per_second(), units, CATCH_UP);
+        let mut pace = self.generated.rate.map(new);
         let (start, mut made) = (self.clock.now(), SendProgress::default());
         let per_second = self.generated.rate.map_or(0, |rate| rate.per_second() / units.max(1));
         let enough = (per_second / CALLS).max(1);

@@ -10,7 +10,7 @@ const SECOND: u128 = 1_000_000_000;
 
 /// A rate, kept evenly. Units are packets or bits, as the caller likes.
 ///
-/// Never more is spent than the rate allows until then; after a stall, no more than ten
+/// Never more is spent than the rate allows until then; after a stall, no more than some
 /// milliseconds' worth and the packet that had begun comes at once.
 #[derive(Clone, Debug)]
 pub struct Pace {
@@ -25,8 +25,13 @@ pub struct Pace {
 impl Pace {
     /// Of `rate` units a second, at least 1, of which a packet takes `most` at most.
     pub fn new(rate: u64, most: u64) -> Self {
+        Self::catching_up(rate, most, CATCH_UP)
+    }
+
+    /// The same; this time's worth is caught up with.
+    pub fn catching_up(rate: u64, most: u64, catch_up: Duration) -> Self {
         let rate = rate.max(1);
-        let limit = u128::from(rate) * CATCH_UP.as_nanos() + u128::from(most) * SECOND;
+        let limit = u128::from(rate) * catch_up.as_nanos() + u128::from(most) * SECOND;
         Self { rate, credit: 0, limit, elapsed: 0 }
     }
 
@@ -161,5 +166,17 @@ mod tests {
         assert!(each.eq(std::iter::repeat_n(1, 1000)), "a packet every ten microseconds");
         pace.advance(0);
         assert_eq!(pace.intended(), 1000);
+    }
+
+    #[test]
+    fn a_stall_is_caught_up_with_as_far_as_it_may_be() {
+        for (catch_up, of_the_rate) in [(10, 40), (100, 100)] {
+            let mut pace = Pace::catching_up(100_000, 1, Duration::from_millis(catch_up));
+            let each = (1..=40_u64).map(|n| {
+                pace.advance(n * 25_000_000);
+                spent(&mut pace, 1)
+            });
+            assert_eq!(each.sum::<u64>() / 1000, of_the_rate);
+        }
     }
 }
