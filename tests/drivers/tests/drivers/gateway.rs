@@ -211,7 +211,7 @@ impl Pair<'_> {
             !capture.running()
         };
         // It loads the gateway's program once more.
-        if wait_until("a capture of four packets", SOON * 3, done).is_err() {
+        if wait_until("a capture of four packets", SOON * 6, done).is_err() {
             anyhow::bail!("no capture of four packets: {}", capture.log());
         }
         let end = capture.wait(SOON)?;
