@@ -37,8 +37,10 @@ impl RtnlHeld {
     /// # Errors
     /// The request does not touch the page.
     pub fn by(namespace: &Namespace) -> Result<Option<RtnlHeld>> {
+        // poll(2) tells nothing of one that blocks (userfaultfd_poll, fs/userfaultfd.c).
+        let flags = libc::O_CLOEXEC | libc::O_NONBLOCK;
         // SAFETY: takes no pointer.
-        let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC) };
+        let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, flags) };
         if fd < 0 && io::Error::last_os_error().raw_os_error() == Some(libc::ENOSYS) {
             not_tested("RTNL held: the kernel has no userfaultfd(2)");
             return Ok(None);
@@ -65,7 +67,8 @@ impl RtnlHeld {
         let asking = thread::spawn(move || ask(&inside, asked));
         let mut fault = [PollFd::new(&faults, PollFlags::IN)];
         let came = poll(&mut fault, Timespec::try_from(SOON).ok().as_ref())?;
-        ensure!(came == 1, "the request does not touch the page");
+        let touched = came == 1 && fault[0].revents() == PollFlags::IN;
+        ensure!(touched, "the request does not touch the page: {:?}", fault[0].revents());
         Ok(Some(RtnlHeld { faults, page, size, asking: Some(asking) }))
     }
 }
