@@ -8,13 +8,15 @@ use std::{env, fs};
 
 use libbpf_cargo::SkeletonBuilder;
 
-const SOURCES: [&str; 9] = [
+const SOURCES: [&str; 11] = [
     "gateway/root",
     "gateway/gateway",
     "gateway/rings",
     "capture/capture",
+    "capture/capture_shield",
     "decap/decap",
     "probe/probe",
+    "shield/shield",
     "steer/steer",
     "trace/redirect_errors",
     "trace/drop_reasons",
@@ -27,7 +29,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo:rerun-if-changed={}", source.display());
     println!("cargo:rerun-if-env-changed=CLANG");
 
-    let abi = fs::read_to_string(source.join("abi/abi.h"))?;
+    let abi = ["abi/abi.h", "abi/shield.h"].map(|header| fs::read_to_string(source.join(header)));
+    let abi = abi.into_iter().collect::<Result<String, _>>()?;
     for path in SOURCES {
         let name = path.rsplit('/').next().unwrap_or(path);
         let skeleton = out.join(format!("{name}.skel.rs"));

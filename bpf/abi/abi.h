@@ -36,7 +36,7 @@
 enum rw_slot {
 	RW_SLOT_SHIELD,
 	RW_SLOT_BALANCE,
-	RW_SLOT_UNUSED, /* of a stage that never came; numbers are append-only */
+	RW_SLOT_CAPTURE, /* before all others; a place that no release before used */
 	RW_SLOT_FORWARD,
 	RW_SLOT_ON_PASS, /* a user's own program; last, instead of XDP_PASS */
 	RW_SLOT_ICMP,	 /* part of the balancer */
@@ -120,9 +120,17 @@ enum rw_reason {
 	RW_REASON_WRONG_INTERFACE, /* drop: nobody who may send this is on this interface */
 	RW_REASON_MARTIAN_SOURCE,  /* drop: the source is the address of no host */
 	RW_REASON_RESET_LIMITED,   /* drop: a reset was due, the rate limit spoke */
+	/* Dropped by the shield. From here on a reason goes with a drop alone (rw_ledger). */
+	RW_REASON_TCP_FLAGS = 64,   /* flags that no segment has */
+	RW_REASON_LAND,		    /* source and destination are one address */
+	RW_REASON_FRAGMENT_TINY,    /* a first fragment without its ports, or one that is none */
+	RW_REASON_FRAGMENT_OVERLAP, /* a later fragment that would overwrite the ports */
+	RW_REASON_BLOCKED,	    /* the source is in a block list, or was blocked */
+	RW_REASON_RULE,		    /* a rule with action "drop" */
+	RW_REASON_RULE_LIMIT,	    /* a rule with action "limit", over its rate */
 	RW_REASONS,
 };
-#define RW_REASON_SPACE 64 /* room in the ledger */
+#define RW_REASON_SPACE 64 /* reasons in a row of the ledger */
 
 /* Why the kernel dropped a packet that had our TX or REDIRECT already. Append
  * only; names and explanations are in bpf/abi/src/loss.rs. */
@@ -139,7 +147,8 @@ enum rw_loss {
 #define RW_LOSS_SPACE 16 /* room in the ledger */
 
 /* One interface's ledger. root counts `seen` on entry; every exit counts one
- * (verdict, reason). seen - sum(counts) must be 0.
+ * (verdict, reason). seen - sum(counts) must be 0. A reason from RW_REASON_SPACE on goes with
+ * a drop alone, and is counted in the row of RW_ABORTED, a verdict that Ringway never gives.
  * lost: packets counted as TX or REDIRECT that the kernel dropped afterwards. */
 struct rw_ledger {
 	__u64 seen;
@@ -295,12 +304,16 @@ enum rw_service_flags {
 	RW_SVC_SOURCE_CLIENT = 1,   /* keep the client's address */
 	RW_SVC_NONE_RESET = 2,	    /* none healthy: RST, else drop */
 	RW_SVC_AFFINITY_SOURCE = 4, /* the client's address alone chooses the slot */
+	/* Two bits from RW_SVC_SHIELD_SHIFT on: 1 + enum rw_shield_mode; 0: as the node's. */
 	/* of an address entry */
 	RW_ADDR_SERVICE = 16,  /* some service has this address */
 	RW_ADDR_ANNOUNCE = 32, /* answer ARP and ND for it */
 	RW_ADDR_BACKEND = 64,  /* backend of a source = "client" service */
 	RW_ADDR_NODE = 128,    /* the node's own: no client of a dsr service */
 };
+
+#define RW_SVC_SHIELD_SHIFT 8
+#define RW_SVC_SHIELD_MASK 3
 
 struct rw_service {
 	__u32 id; /* into service_info; < RW_MAX_SERVICES */
@@ -617,11 +630,15 @@ struct rw_trace {
 	__u32 changed; /* the slot is changing or settling */
 	__u32 current; /* its owners: backend references; 0: nobody */
 	__u32 former;
-	__u32 chosen;  /* the backend for this packet; 0: none */
-	__u32 tracked; /* 1: it was a record that said so */
+	__u32 chosen;	     /* the backend for this packet; 0: none */
+	__u32 tracked;	     /* 1: it was a record that said so */
+	__u32 shield_reason; /* enum rw_reason: why the shield refused it, or would; 0: it did not */
+	__u32 shield_list;   /* 1 + the number of the list that the source is in */
+	__u32 shield_runtime; /* 1: the source was allowed or blocked at run time */
+	__u32 shield_rule;    /* 1 + the number of the rule that matched */
 };
 
-#define RW_CAPTURES 12	       /* at once: a packet may take 33 tail calls (MAX_TAIL_CALL_CNT) */
+#define RW_CAPTURES 11	       /* at once: a packet may take so many tail calls */
 #define RW_CAPTURE_BYTES 16384 /* of a packet, before and after rewriting each */
 #define RW_CAPTURE_HEAD 128    /* of one that no filter matches as it comes */
 #define RW_NO_SERVICE 0xffff   /* a service's id: none */
@@ -635,17 +652,25 @@ enum rw_chain {
 	RW_CHAIN_PLACES,
 };
 
+/*
+ * Tail calls of a packet on its longest way: ringway_capture_enter, each filter, ringway_capture,
+ * the shield twice (before and after a VLAN tag is taken off), its rules, SYN cookies, the
+ * balancer, ICMP, each filter and ringway_capture once more, on_pass. Kernels before 6.12 count
+ * those that find their slot empty, too; on this way there is none.
+ */
+#define RW_LONGEST_CHAIN (1 + RW_CAPTURES + 1 + 2 + 1 + 1 + 1 + 1 + RW_CAPTURES + 1 + 1)
+
 /* A capture: which packets it wants, beside its filter. */
 struct rw_capture {
-	__u64 reasons;	/* bit by reason */
-	__u32 verdicts; /* bit by verdict */
-	__u32 snaplen;	/* bytes to keep: 1 to RW_CAPTURE_BYTES */
-	__u32 sample;	/* one in so many that the filter matches; 0, 1: all */
-	__u32 device;	/* slot of the device it comes in by, or RW_ANY; as iface's */
-	__u32 iface;	/* interface slot, or RW_ANY */
-	__u32 service;	/* id, or RW_ANY */
-	__u32 backend;	/* index, or RW_ANY */
-	__u32 pid;	/* of the process that reads */
+	__u64 reasons[2]; /* bit by reason */
+	__u32 verdicts;	  /* bit by verdict */
+	__u32 snaplen;	  /* bytes to keep: 1 to RW_CAPTURE_BYTES */
+	__u32 sample;	  /* one in so many that the filter matches; 0, 1: all */
+	__u32 device;	  /* slot of the device it comes in by, or RW_ANY; as iface's */
+	__u32 iface;	  /* interface slot, or RW_ANY */
+	__u32 service;	  /* id, or RW_ANY */
+	__u32 backend;	  /* index, or RW_ANY */
+	__u32 pid;	  /* of the process that reads */
 };
 
 /* Counts of a capture. Per CPU. */
@@ -767,6 +792,8 @@ struct rw_daemon {
 	__u64 alive_unix_ns;
 };
 
+#include "shield.h"
+
 _Static_assert(sizeof(struct rw_service_key) == 20, "layout");
 _Static_assert(sizeof(struct rw_service_place) == 64, "one cache line");
 _Static_assert(sizeof(struct rw_backend) == 64, "one cache line");
@@ -776,14 +803,16 @@ _Static_assert(__builtin_offsetof(struct rw_flow, client_mac) % 8 == 0, "one wor
 _Static_assert(sizeof(struct rw_flow_bucket) == 128, "two cache lines");
 _Static_assert(sizeof(struct rw_index_bucket) == 64, "one cache line");
 _Static_assert(sizeof(struct rw_fragment_bucket) == 64, "one cache line");
-_Static_assert(RW_REASONS <= RW_REASON_SPACE, "ledger too small");
+_Static_assert(RW_REASONS <= 2 * RW_REASON_SPACE, "ledger too small");
+_Static_assert(RW_REASON_RESET_LIMITED < RW_REASON_SPACE, "with other verdicts than drop");
 _Static_assert(RW_LOSSES <= RW_LOSS_SPACE, "ledger too small");
 _Static_assert(RW_MAX_BACKENDS == 1 << RW_BACKEND_BITS, "backend index");
 _Static_assert(sizeof(struct rw_ring) == 131076, "layout");
 _Static_assert(sizeof(struct rw_track_bucket) == 64, "one cache line");
 _Static_assert(sizeof(struct rw_capture_record) == 40, "layout");
 _Static_assert(sizeof(struct rw_seen_key) == 24, "no padding: it is a key");
-_Static_assert(RW_REASONS <= 64, "rw_capture has a bit for each");
+_Static_assert(RW_REASONS <= 128, "rw_capture has a bit for each");
+_Static_assert(RW_LONGEST_CHAIN <= 33, "MAX_TAIL_CALL_CNT");
 _Static_assert((RW_CAPTURE_BYTES & (RW_CAPTURE_BYTES - 1)) == 0, "a power of two");
 
 #endif

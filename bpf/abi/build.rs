@@ -11,18 +11,21 @@ use bindgen::callbacks::{
 
 /// Enumerations that become Rust enums: C name, Rust name, prefix of the C variants, and the
 /// last C variant, which only counts the others.
-const ENUMS: [(&str, &str, &str, &str); 6] = [
+const ENUMS: [(&str, &str, &str, &str); 8] = [
     ("rw_slot", "Slot", "RW_SLOT_", "RW_SLOTS"),
     ("rw_verdict", "Verdict", "RW_", "RW_VERDICTS"),
     ("rw_reason", "Reason", "RW_REASON_", "RW_REASONS"),
     ("rw_forward", "Forward", "RW_FORWARD_", "RW_FORWARDS"),
     ("rw_loss", "Loss", "RW_LOSS_", "RW_LOSSES"),
     ("rw_flow_state", "FlowState", "RW_FLOW_", "RW_FLOW_STATES"),
+    ("rw_shield_mode", "ShieldMode", "RW_SHIELD_", "RW_SHIELD_MODES"),
+    ("rw_rule_action", "RuleAction", "RW_RULE_", "RW_RULE_ACTIONS"),
 ];
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let header = Path::new("abi.h").canonicalize()?;
     println!("cargo:rerun-if-changed={}", header.display());
+    println!("cargo:rerun-if-changed={}", header.with_file_name("shield.h").display());
 
     let wrapper = format!("#include <linux/types.h>\n#include \"{}\"\n", header.display());
     let mut builder = bindgen::builder()

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
  * `ringway capture`: the gateway compiled again, over the live maps. It is loaded
- * only while somebody captures, so it costs nothing otherwise. It is in the
- * shield's slot, which root tries first:
+ * only while somebody captures, so it costs nothing otherwise. It has a slot of its
+ * own, which root tries first:
  *
  *   root -> ringway_capture_enter -> filters -> ringway_capture: on arrival
- *        -> this gateway -> filters, if rewritten and one has not matched -> ringway_capture: out
+ *        -> the shield (capture_shield.bpf.c), this gateway -> filters, if rewritten and one has not matched -> ringway_capture: out
  *
  * The filters are programs that user space makes (crate filter), one per capture, each
  * at its own place in `capture_chain`. A filter that matches sets its capture's
@@ -142,7 +142,7 @@ static __always_inline bool capture_fits(const struct rw_capture *capture,
 					 const struct rw_capture_record *record)
 {
 	if (!(capture->verdicts >> (record->verdict & 31) & 1) ||
-	    !(capture->reasons >> (record->reason & 63) & 1))
+	    !(capture->reasons[record->reason >> 6 & 1] >> (record->reason & 63) & 1))
 		return false;
 	if (capture->iface != RW_ANY && capture->iface != record->iface)
 		return false;

@@ -31,6 +31,7 @@ int ringway_root(struct xdp_md *ctx)
 		if (why)
 			return leave(counters, RW_DROP, why);
 	}
+	bpf_tail_call(ctx, &slots, RW_SLOT_CAPTURE);
 	bpf_tail_call(ctx, &slots, RW_SLOT_SHIELD);
 	bpf_tail_call(ctx, &slots, RW_SLOT_BALANCE);
 	if (iface.layer3 && !layer3_leave(ctx))

@@ -26,7 +26,19 @@ macro_rules! objects {
         }
     };
 }
-objects!(root, gateway, rings, capture, decap, probe, steer, redirect_errors, drop_reasons);
+objects!(
+    root,
+    gateway,
+    rings,
+    shield,
+    capture,
+    capture_shield,
+    decap,
+    probe,
+    steer,
+    redirect_errors,
+    drop_reasons
+);
 
 // Inner maps have sizes and no types.
 const _: fn(&gateway::types::maps) -> *mut [i32; size_of::<rw_ring>()] =

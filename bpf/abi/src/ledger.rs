@@ -1,6 +1,8 @@
 //! Sums of ledgers, and what they count.
 
-use crate::raw::{Loss, Reason, Verdict, rw_ledger, rw_tracking, rw_traffic};
+use crate::raw::{
+    Loss, RW_REASON_SPACE, Reason, Verdict, rw_ledger, rw_shield_count, rw_tracking, rw_traffic,
+};
 
 impl rw_ledger {
     /// Adds another CPU's or interface's ledger to this one.
@@ -13,7 +15,12 @@ impl rw_ledger {
 
     /// Packets that ended this way.
     pub fn count(&self, verdict: Verdict, reason: Reason) -> u64 {
-        self.counts[verdict as usize][reason as usize]
+        let (row, place) = (verdict as usize, reason as usize);
+        match (verdict, place.checked_sub(RW_REASON_SPACE as usize)) {
+            (Verdict::Drop, Some(place)) => self.counts[Verdict::Aborted as usize][place],
+            (Verdict::Aborted, _) | (_, Some(_)) => 0,
+            (_, None) => self.counts[row][place],
+        }
     }
 
     /// Packets that have been given a verdict.
@@ -60,6 +67,14 @@ impl rw_tracking {
     }
 }
 
+impl rw_shield_count {
+    /// Adds another CPU's counters to these.
+    pub fn add(&mut self, other: &Self) {
+        self.packets += other.packets;
+        self.bytes += other.bytes;
+    }
+}
+
 impl rw_traffic {
     /// Adds another CPU's counters to these.
     pub fn add(&mut self, other: &Self) {
@@ -91,6 +106,13 @@ mod tests {
         let entries = [(Verdict::Pass, Reason::Vlan, 4), (Verdict::Tx, Reason::NatReply, 2)];
         assert_eq!(sum.entries().collect::<Vec<_>>(), entries);
         assert_eq!(sum.sent(), 2);
+        // A shield's reason has its place in a row that no verdict of ours uses.
+        sum.counts[Verdict::Aborted as usize][Reason::Land as usize - RW_REASON_SPACE as usize] = 5;
+        sum.seen += 5;
+        assert_eq!(sum.count(Verdict::Drop, Reason::Land), 5);
+        assert_eq!(sum.entries().filter(|entry| entry.1 == Reason::Land).count(), 1);
+        assert_eq!(sum.entries().map(|entry| entry.2).sum::<u64>(), sum.sum());
+        assert_eq!(sum.difference(), 0);
         assert_eq!(sum.losses().collect::<Vec<_>>(), [(Loss::TooBig, 2)]);
     }
 }

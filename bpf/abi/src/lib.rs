@@ -1,6 +1,6 @@
 //! The packet path's contract, seen from Rust.
 //!
-//! [`raw`] is bpf/abi/abi.h itself, generated at build time: structures under their C names,
+//! [`raw`] is bpf/abi/abi.h itself with shield.h, generated at build time: structures under their C names,
 //! limits as constants. Every structure converts to and from bytes without `unsafe` (zerocopy).
 //! Its enumerations are proper Rust enums, [`Verdict`], [`Reason`], [`Loss`], [`Slot`],
 //! [`Forward`] and [`FlowState`]; what each reason means, why it happens and what to run next is in
@@ -65,13 +65,22 @@ pub mod raw {
         rw_steer_rule,
         rw_steer,
         rw_seen_count,
+        rw_list_v4,
+        rw_list_v6,
+        rw_list_section,
+        rw_shield,
+        rw_shield_control,
+        rw_shield_rule,
+        rw_shield_budget,
+        rw_shield_count,
+        rw_shield_observed,
     );
 }
 
 pub use address::{addr_from_words, addr_to_words};
 pub use flow::{BackendRef, FlowKey, flow_buckets, index_buckets};
 pub use iface::Faces;
-pub use raw::{FlowState, Forward, Loss, Reason, Slot, Verdict};
+pub use raw::{FlowState, Forward, Loss, Reason, RuleAction, ShieldMode, Slot, Verdict};
 pub use reason::Explanation;
 pub use track::{TrackedFlow, track_buckets, track_capacity};
 pub use zerocopy::{FromBytes, FromZeros, IntoBytes};
@@ -104,7 +113,7 @@ macro_rules! numbered {
         impl crate::raw::$name {
             /// Every value, in the order of abi.h.
             pub fn all() -> impl Iterator<Item = Self> {
-                (0u32..).map_while(|value| Self::try_from(value).ok())
+                (0u32..256).filter_map(|value| Self::try_from(value).ok())
             }
         }
     };

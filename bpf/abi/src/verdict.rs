@@ -2,12 +2,14 @@
 
 use std::fmt;
 
-use crate::raw::{FlowState, Forward, Slot, Verdict};
+use crate::raw::{FlowState, Forward, RuleAction, ShieldMode, Slot, Verdict};
 
 crate::numbered!(Verdict, "verdict");
 crate::numbered!(Slot, "slot");
 crate::numbered!(FlowState, "flow state");
 crate::numbered!(Forward, "forwarding mode");
+crate::numbered!(ShieldMode, "mode of the shield");
+crate::numbered!(RuleAction, "action of a rule");
 
 impl Verdict {
     /// The verdict's name in output, metrics and tests.
@@ -39,10 +41,33 @@ impl Slot {
         match self {
             Self::Shield => "shield",
             Self::Balance => "balance",
-            Self::Unused => "unused",
+            Self::Capture => "capture",
             Self::Forward => "forward",
             Self::OnPass => "on_pass",
             Self::Icmp => "icmp",
+        }
+    }
+}
+
+impl ShieldMode {
+    /// The mode's name in configuration, output and metrics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Enforce => "enforce",
+            Self::Observe => "observe",
+            Self::Off => "off",
+        }
+    }
+}
+
+impl RuleAction {
+    /// The action's name in configuration, output and metrics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Drop => "drop",
+            Self::Pass => "pass",
+            Self::Limit => "limit",
+            Self::Count => "count",
         }
     }
 }

@@ -306,7 +306,7 @@ pub(crate) const PRIVATE: &[MapText] = &[
         "who else than a flow's client has sent for it lately",
         Then("the older one is forgotten: a flow whose client moved follows later"),
     ),
-    ("captures", "captures under way", Then("the thirteenth is refused")),
+    ("captures", "captures under way", Then("one more is refused")),
     ("capture_counts", "packets of each capture", Never("cannot be: counters")),
     ("capture_linked", "captures that packets meet the filters of", Never("cannot be: one entry")),
     (

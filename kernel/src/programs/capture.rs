@@ -354,7 +354,7 @@ fn unlink(pins: &Pins, place: &Place, numbers: &[u32]) -> Result<()> {
     if let Some(shared) = Shared::open(pins, place)? {
         shared.link(place, &others)?;
         match others.is_empty() {
-            true => shared.uninstall(place)?,
+            true => shared.uninstall()?,
             false => crate::tables::rings::grace(),
         }
         shared.forget(numbers)?;
@@ -373,12 +373,13 @@ fn row(view: &View, wanted: &CaptureRequest<'_>) -> Result<rw_capture> {
         None => RW_ANY,
     };
     let bits =
-        |numbers: &mut dyn Iterator<Item = u32>| match numbers.fold(0, |all, n| all | 1u64 << n) {
-            0 => u64::MAX,
+        |numbers: &mut dyn Iterator<Item = u32>| match numbers.fold(0, |all, n| all | 1u128 << n) {
+            0 => u128::MAX,
             some => some,
         };
+    let reasons = bits(&mut wanted.reasons.iter().map(|reason| *reason as u32));
     Ok(rw_capture {
-        reasons: bits(&mut wanted.reasons.iter().map(|reason| *reason as u32)),
+        reasons: [reasons as u64, (reasons >> 64) as u64],
         verdicts: bits(&mut wanted.verdicts.iter().map(|verdict| *verdict as u32)) as u32,
         snaplen: snaplen(wanted),
         sample: wanted.sample,

@@ -201,9 +201,8 @@ impl Run {
         if after.seen.wrapping_sub(before.seen) != 1 || after.difference() != 0 {
             return Err(format!("{verdict}: seen {} times", after.seen.wrapping_sub(before.seen)));
         }
-        let row = verdict as usize;
         let mut reasons = Reason::all()
-            .filter(|r| after.counts[row][*r as usize] != before.counts[row][*r as usize]);
+            .filter(|reason| after.count(verdict, *reason) != before.count(verdict, *reason));
         match (reasons.next(), reasons.next()) {
             (Some(reason), None) => Ok(reason),
             found => Err(format!("{verdict} was given, counted was {found:?}")),

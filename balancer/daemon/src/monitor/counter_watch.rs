@@ -299,7 +299,10 @@ fn device(
     (before, after): (Drops, Drops),
     (old, new): (&rw_ledger, &rw_ledger),
 ) -> Vec<(&'static str, Problem)> {
-    let ours = |ledger: &rw_ledger| ledger.counts[Verdict::Drop as usize].iter().sum::<u64>();
+    let ours = |ledger: &rw_ledger| {
+        let dropped = ledger.entries().filter(|(verdict, ..)| *verdict == Verdict::Drop);
+        dropped.map(|(.., packets)| packets).sum::<u64>()
+    };
     let own = ours(new).saturating_sub(ours(old));
     let seen = new.seen.saturating_sub(old.seen);
     // Drivers that count our own drops are not to be believed about as many.

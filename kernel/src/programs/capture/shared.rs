@@ -25,15 +25,13 @@ use crate::{Error, Result};
 /// The programs' pins. `enter` is pinned last.
 const ENTER: &str = "enter";
 const LAST: &str = "last";
-/// What stood in the shield's slot before.
-const SHIELD: &str = "shield";
 
 const CAPTURE: &str = "ringway_capture";
 const FILTER: &str = "ringway_filter";
 
 /// Names of all that is pinned.
 pub(super) fn pins() -> Vec<&'static str> {
-    Shared::PINS.iter().copied().chain([ENTER, LAST, SHIELD]).collect()
+    Shared::PINS.iter().copied().chain([ENTER, LAST]).collect()
 }
 
 /// One field per map: its pin, its field in the object, and what it holds.
@@ -188,44 +186,16 @@ impl Shared {
         self.linked.put(&0, &bits)
     }
 
-    /// Lets packets in. What stood in the shield's slot comes behind the filters.
+    /// Lets packets in.
     pub(super) fn install(&self, place: &Place) -> Result<()> {
-        let enter = open(place, ENTER)?;
-        if self.is_installed(&enter)? {
-            return Ok(());
-        }
-        if let Some(id) = self.live_slots.find(&(Slot::Shield as u32))? {
-            let path = place.pin(SHIELD);
-            let shield = bpf::by_id(id).map_err(pin_error("open", &path))?;
-            bpf::pin(shield.as_fd(), &path).map_err(pin_error("pin", &path))?;
-            self.own_slots.put_fd(Slot::Shield as u32, shield.as_fd())?;
-        }
-        self.live_slots.put_fd(Slot::Shield as u32, enter.as_fd())
+        self.live_slots.put_fd(Slot::Capture as u32, open(place, ENTER)?.as_fd())
     }
 
     /// No packet meets it any more; those under way have left when this returns.
-    pub(super) fn uninstall(&self, place: &Place) -> Result<()> {
-        let shield = place.pin(SHIELD);
-        if self.is_installed(&open(place, ENTER)?)? {
-            match shield.exists() {
-                true => {
-                    let shield = bpf::open_pinned(&shield).map_err(pin_error("open", &shield))?;
-                    self.live_slots.put_fd(Slot::Shield as u32, shield.as_fd())?;
-                }
-                false => self.live_slots.remove(&(Slot::Shield as u32))?,
-            }
-        }
+    pub(super) fn uninstall(&self) -> Result<()> {
+        self.live_slots.remove(&(Slot::Capture as u32))?;
         grace();
         Ok(())
-    }
-
-    fn is_installed(&self, enter: &OwnedFd) -> Result<bool> {
-        let id = bpf::info(enter.as_fd()).map_err(|source| Error::System {
-            action: "read what the kernel knows of a program",
-            source,
-        })?;
-        let there = self.live_slots.find(&(Slot::Shield as u32))?;
-        Ok(there == Some(id.id))
     }
 
     /// Forgets captures that no packet meets the filters of any more.

@@ -253,8 +253,8 @@ fn a_full_ring_loses_and_counts() {
 }
 
 #[test]
-fn the_thirteenth_is_refused() {
-    needs_root!("the_thirteenth_is_refused");
+fn one_more_than_there_is_room_for_is_refused() {
+    needs_root!("one_more_than_there_is_room_for_is_refused");
     let mut world = World::pinned();
     let flow = world.connect(Family::V4, ports::ACROSS);
     let mut all: Vec<Session> = (0..MOST).map(|_| begin(&world, "")).collect();

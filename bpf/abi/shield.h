@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR MIT) */
+/*
+ * The shield's part of the contract: lists of prefixes, rules, and what it counts. Part of
+ * abi.h; the rules of byte order there hold, except that prefix lists are in host byte order
+ * throughout, because they are searched by comparison.
+ */
+#ifndef RINGWAY_ABI_SHIELD_H
+#define RINGWAY_ABI_SHIELD_H
+
+#define RW_SHIELD_LISTS 64  /* list files */
+#define RW_SHIELD_RULES 256 /* rules, in order */
+#define RW_SHIELD_NOTES 48  /* of these, rules that only count */
+#define RW_SHIELD_RUNTIME \
+	65536 /* prefixes that were blocked or allowed at run time, of each kind */
+
+/*
+ * Lists of prefixes. A leaf holds disjoint prefixes, sorted by their first addresses; leaves are
+ * sorted, too. An index leads from the upper bits of an address to the few leaves that may hold
+ * its prefix. Allow and block lists of both families are sections of the same maps.
+ */
+#define RW_LIST_V4_PREFIXES 10 /* in a leaf */
+#define RW_LIST_V6_PREFIXES 7
+#define RW_LIST_UNUSED 255 /* the length of an unused place, whose start is all ones */
+
+struct rw_list_v4 {
+	__u32 start[RW_LIST_V4_PREFIXES];
+	__u8 length[RW_LIST_V4_PREFIXES];
+	__u8 list[RW_LIST_V4_PREFIXES]; /* number of the list file */
+	__u32 pad;
+};
+
+struct rw_list_v6 {
+	__u64 start[RW_LIST_V6_PREFIXES][2]; /* upper half first */
+	__u8 length[RW_LIST_V6_PREFIXES];
+	__u8 list[RW_LIST_V6_PREFIXES];
+	__u16 pad;
+};
+
+/*
+ * With x = address - base (IPv6: of the upper halves): its slot is x >> shift, and the leaf is one
+ * of index[slot] to index[slot + 1]. Below base or behind the last slot is no prefix.
+ */
+struct rw_list_section {
+	__u64 base;   /* of the first prefix */
+	__u32 index;  /* first place in the index, which has slots + 1 */
+	__u32 slots;  /* a power of two */
+	__u32 leaf;   /* first leaf; the index counts from here */
+	__u32 leaves; /* 0: the section is empty */
+	__u32 shift;
+	__u32 pad;
+};
+
+enum rw_shield_mode {
+	RW_SHIELD_ENFORCE,
+	RW_SHIELD_OBSERVE, /* counts what it would drop */
+	RW_SHIELD_OFF,
+	RW_SHIELD_MODES,
+};
+
+/* Constants of one generation of the shield. A change loads another generation beside it. */
+struct rw_shield {
+	struct rw_list_section allow4;
+	struct rw_list_section allow6;
+	struct rw_list_section block4;
+	struct rw_list_section block6;
+	__u32 mode; /* enum rw_shield_mode */
+	__u32 sanity;
+	__u32 protect_host;
+	__u32 rules; /* how many */
+	__u32 modes; /* 1: services have modes of their own */
+	__u32 pad;
+};
+
+/* What changes without another generation. */
+struct rw_shield_control {
+	__u32 mode;   /* enum rw_shield_mode, in place of every other, ... */
+	__u32 until;  /* ... before this second (CLOCK_MONOTONIC) */
+	__u32 allows; /* prefixes allowed at run time */
+	__u32 blocks;
+};
+
+/* Longest-prefix match; IPv4 as ::ffff:a.b.c.d, its prefixes 96 bits longer. */
+struct rw_shield_prefix {
+	__u32 len;
+	__u32 addr[4];
+};
+
+struct rw_shield_runtime {
+	__u32 until; /* seconds, CLOCK_MONOTONIC: not valid from then on */
+};
+
+enum rw_rule_action {
+	RW_RULE_DROP,
+	RW_RULE_PASS,
+	RW_RULE_LIMIT,
+	RW_RULE_COUNT,
+	RW_RULE_ACTIONS,
+};
+
+/* A rule, by its number; those that only count once more behind all, in their order. */
+struct rw_shield_rule {
+	__u32 action; /* enum rw_rule_action */
+	__u32 count;  /* place in shield_counts */
+	__u64 gap;    /* LIMIT: between two packets; seconds << RW_FINE_SHIFT */
+	__u64 window; /* LIMIT: so far ahead of time may packets be: the burst */
+};
+#define RW_SHIELD_RULE_ROWS (RW_SHIELD_RULES + RW_SHIELD_NOTES)
+
+/* The fine clock: seconds << RW_FINE_SHIFT, to a tick of the kernel. */
+#define RW_FINE_SHIFT 30
+
+/* When the next packet of a limit conforms (GCRA), on the fine clock. A cache line. */
+struct rw_shield_budget {
+	__u64 due;
+	__u64 pad[7];
+};
+
+/* Places in shield_counts. Rules and lists keep theirs while they keep their names. */
+#define RW_SHIELD_COUNT_LISTS RW_SHIELD_RULES
+#define RW_SHIELD_COUNT_RUNTIME_ALLOW (RW_SHIELD_COUNT_LISTS + RW_SHIELD_LISTS)
+#define RW_SHIELD_COUNT_RUNTIME_BLOCK (RW_SHIELD_COUNT_RUNTIME_ALLOW + 1)
+#define RW_SHIELD_COUNTS (RW_SHIELD_COUNT_RUNTIME_BLOCK + 1)
+
+/* Packets that a rule or list decided. Per CPU. */
+struct rw_shield_count {
+	__u64 packets;
+	__u64 bytes; /* of layer 3 */
+};
+
+/* Packets that would have been dropped, by reason. Per CPU. */
+struct rw_shield_observed {
+	__u64 packets[2 * RW_REASON_SPACE];
+};
+
+_Static_assert(sizeof(struct rw_list_v4) == 64, "one cache line");
+_Static_assert(sizeof(struct rw_list_v6) == 128, "two cache lines");
+_Static_assert(sizeof(struct rw_list_section) == 32, "layout");
+_Static_assert(sizeof(struct rw_shield_prefix) == 20, "a key of the kernel's trie");
+
+#endif

@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * The shield: in front of the balancer, for packets to service addresses and, if it is told
+ * to, to the node's own. In this order: sanity; prefixes that are allowed; prefixes that are
+ * blocked; rules. Loaded anew, with constants, lists and rules of its own, for each change of
+ * the configuration: a generation. The slot leads to one of them at any time.
+ */
+#include "gateway/packet_context.bpf.h"
+#include "lists.bpf.h"
+#include "rules.bpf.h"
+#include "sanity.bpf.h"
+
+/* ICMPv6 types of neighbour discovery (RFC 4861). */
+#define ND_FIRST 133
+#define ND_LAST 137
+#define IPPROTO_ICMP6 58
+
+static __always_inline int go_on(struct xdp_md *ctx, struct packet_context *pctx)
+{
+	bpf_tail_call(ctx, &OWN_SLOTS, RW_SLOT_BALANCE);
+	if (!vlan_restore(ctx, pctx->scratch))
+		return leave(pctx->counters, RW_DROP, RW_REASON_NO_HEADROOM);
+	return next_stage(ctx, pctx->counters, pctx->set->stages, RW_SLOT_BALANCE,
+			  RW_REASON_NO_STAGE);
+}
+
+/* The mode that was set at run time, or this one. */
+static __always_inline __u32 mode_now(const struct rw_shield_control *control, __u32 mode)
+{
+	if (control->until && now_seconds() < control->until)
+		return control->mode;
+	return mode;
+}
+
+/* A service's own mode; else the node's. Needs ports, which a later fragment lacks. */
+static __always_inline __u32 mode_of(struct packet_context *pctx, const struct packet *p)
+{
+	struct rw_service_key *key = &pctx->scratch->key;
+	struct rw_service *service;
+	__u32 own;
+
+	if (!shield.modes || !p->l4)
+		return shield.mode;
+	copy_addr(key->addr, p->t->daddr);
+	key_set_port(key, p->t->dport_be, p->t->proto);
+	service = service_of(key);
+	own = service ? service->flags >> RW_SVC_SHIELD_SHIFT & RW_SVC_SHIELD_MASK : 0;
+	return own ? own - 1 : shield.mode;
+}
+
+/* A connection of this host, which stays whatever the shield is told. */
+static __always_inline bool is_connected(struct xdp_md *ctx, const struct packet *p)
+{
+	struct bpf_sock_tuple tuple = {};
+	struct bpf_sock *sock;
+	__u32 len, state;
+
+	if (p->t->proto != IPPROTO_TCP || !p->l4 || (p->t->tcp_flags & TCP_SYN))
+		return false;
+	if (p->v6) {
+		copy_addr(tuple.ipv6.saddr, p->t->saddr);
+		copy_addr(tuple.ipv6.daddr, p->t->daddr);
+		tuple.ipv6.sport = p->t->sport_be;
+		tuple.ipv6.dport = p->t->dport_be;
+		len = sizeof(tuple.ipv6);
+	} else {
+		tuple.ipv4.saddr = p->t->saddr[3];
+		tuple.ipv4.daddr = p->t->daddr[3];
+		tuple.ipv4.sport = p->t->sport_be;
+		tuple.ipv4.dport = p->t->dport_be;
+		len = sizeof(tuple.ipv4);
+	}
+	sock = bpf_skc_lookup_tcp(ctx, &tuple, len, BPF_F_CURRENT_NETNS, 0);
+	if (!sock)
+		return false;
+	state = sock->state;
+	bpf_sk_release(sock);
+	return state != BPF_TCP_LISTEN;
+}
+
+/* Neighbour discovery and DHCP, without which nobody reaches this host. */
+static __always_inline bool keeps_the_link(const struct xdp_md *ctx, const struct packet *p,
+					   bool to_host)
+{
+	if (p->v6 && p->t->proto == IPPROTO_ICMP6 && p->at->fragment == RW_FRAGMENT_NONE) {
+		__u32 at = READ_ONCE(p->at->l4);
+		struct ipv6hdr *ip = p->l3;
+		__u8 *type;
+
+		if (at > MAX_L4_START)
+			return false;
+		type = (void *)p->eth + at;
+		return (void *)(type + 1) <= (void *)(long)ctx->data_end &&
+		       (void *)(ip + 1) <= (void *)(long)ctx->data_end && ip->hop_limit == 255 &&
+		       *type >= ND_FIRST && *type <= ND_LAST;
+	}
+	if (!to_host || p->t->proto != IPPROTO_UDP || !p->l4)
+		return false;
+	switch (p->t->dport_be) {
+	case bpf_htons(67):
+	case bpf_htons(68):
+	case bpf_htons(546):
+	case bpf_htons(547):
+		return true;
+	}
+	return false;
+}
+
+/* Ends the packet, or counts what would have become of it. */
+static __always_inline int refuse_packet(struct xdp_md *ctx, struct packet_context *pctx,
+					 const struct packet *p, __u32 mode, bool to_host,
+					 enum rw_reason reason)
+{
+	if (to_host && is_connected(ctx, p))
+		return go_on(ctx, pctx);
+	if (mode == RW_SHIELD_ENFORCE) {
+		pctx->counters->counts[RW_ABORTED][reason % RW_REASON_SPACE] +=
+			reason >= RW_REASON_SPACE;
+		pctx->counters->counts[RW_DROP][reason % RW_REASON_SPACE] +=
+			reason < RW_REASON_SPACE;
+		return capturing ? (int)(RW_DROP | reason << 8) : XDP_DROP;
+	}
+	if (!dry) {
+		struct rw_shield_observed *observed = RW_ONLY(shield_observed);
+
+		if (observed)
+			observed->packets[reason % (2 * RW_REASON_SPACE)]++;
+	}
+	return go_on(ctx, pctx);
+}
+
+static __always_inline void trace_list(__u32 list, bool runtime)
+{
+	if (dry) {
+		trace.shield_list = runtime ? 0 : list + 1;
+		trace.shield_runtime = runtime;
+	}
+}
+
+static __always_inline void count_list(__u32 list, __u32 bytes)
+{
+	__u32 *place = bpf_map_lookup_elem(&list_counts, &list);
+
+	trace_list(list, false);
+	if (place)
+		count_shield(*place, bytes);
+}
+
+enum listed {
+	LISTED_NOWHERE,
+	LISTED_ALLOW,
+	LISTED_BLOCK,
+};
+
+static __always_inline enum listed listed(const struct rw_shield_control *control,
+					  const struct packet *p)
+{
+	__u32 list;
+
+	if (control->allows && at_runtime(&runtime_allow, p->t->saddr)) {
+		trace_list(0, true);
+		count_shield(RW_SHIELD_COUNT_RUNTIME_ALLOW, p->l3_len);
+		return LISTED_ALLOW;
+	}
+	list = allowed(p->t->saddr, p->v6);
+	if (list != NOT_LISTED) {
+		count_list(list, p->l3_len);
+		return LISTED_ALLOW;
+	}
+	if (control->blocks && at_runtime(&runtime_block, p->t->saddr)) {
+		trace_list(0, true);
+		count_shield(RW_SHIELD_COUNT_RUNTIME_BLOCK, p->l3_len);
+		return LISTED_BLOCK;
+	}
+	list = blocked(p->t->saddr, p->v6);
+	if (list == NOT_LISTED)
+		return LISTED_NOWHERE;
+	count_list(list, p->l3_len);
+	return LISTED_BLOCK;
+}
+
+/* NONE: the packet may go on. */
+static __always_inline enum rw_reason judge(struct xdp_md *ctx,
+					    const struct rw_shield_control *control,
+					    const struct packet *p, enum rw_reason why)
+{
+	enum rw_reason reason = RW_REASON_NONE;
+	enum listed where;
+
+	if (shield.sanity)
+		reason = insane(ctx, p, why);
+	if (reason)
+		return reason;
+	where = listed(control, p);
+	if (where != LISTED_NOWHERE)
+		return where == LISTED_BLOCK ? RW_REASON_BLOCKED : RW_REASON_NONE;
+	if (!shield.rules)
+		return RW_REASON_NONE;
+	switch (ruled_by(run_rules(ctx), p->l3_len)) {
+	case RULED_DROP:
+		return RW_REASON_RULE;
+	case RULED_LIMITED:
+		return RW_REASON_RULE_LIMIT;
+	default:
+		return RW_REASON_NONE;
+	}
+}
+
+/* Whether parse() has found the addresses. */
+static __always_inline bool has_addresses(const struct packet *p, enum rw_reason why)
+{
+	switch (why) {
+	case RW_REASON_NONE:
+	case RW_REASON_ICMP:
+	case RW_REASON_OTHER_PROTOCOL:
+	case RW_REASON_FRAGMENT:
+	case RW_REASON_SOURCE_ROUTE:
+	case RW_REASON_IPV6_EXTENSION:
+		return true;
+	case RW_REASON_MALFORMED:
+		/* Cut off within layer 4. */
+		return p->at->fragment == RW_FRAGMENT_FIRST;
+	default:
+		return false;
+	}
+}
+
+GATEWAY_PROGRAM(ringway_shield)
+{
+	struct rw_shield_control *control = RW_ONLY(shield_control);
+	struct packet p = {};
+	struct packet_context pctx;
+	enum rw_reason why;
+	__u32 flags, mode;
+	bool to_host;
+
+	if (!open_packet_context(ctx, &pctx) || !control)
+		return XDP_PASS; /* array elements exist: for the verifier */
+	p.t = &pctx.scratch->tuple;
+	p.at = &pctx.scratch->layers;
+	p.at->fragment = RW_FRAGMENT_NONE;
+	why = parse(ctx, &p);
+	if (why == RW_REASON_VLAN && vlan_enter(ctx))
+		bpf_tail_call(ctx, &OWN_SLOTS, RW_SLOT_SHIELD);
+	if (!has_addresses(&p, why) || !frame_is_ours(&pctx, p.eth))
+		return go_on(ctx, &pctx);
+	flags = address_flags(p.t->daddr);
+	to_host = shield.protect_host && (flags & RW_ADDR_NODE) && !(flags & RW_ADDR_SERVICE);
+	if (!(flags & RW_ADDR_SERVICE) && !to_host)
+		return go_on(ctx, &pctx);
+	mode = mode_now(control, mode_of(&pctx, &p));
+	if (mode == RW_SHIELD_OFF || keeps_the_link(ctx, &p, to_host))
+		return go_on(ctx, &pctx);
+	why = judge(ctx, control, &p, why);
+	if (dry)
+		trace.shield_reason = why;
+	return why ? refuse_packet(ctx, &pctx, &p, mode, to_host, why) : go_on(ctx, &pctx);
+}
+
+char LICENSE[] SEC("license") = "GPL";
