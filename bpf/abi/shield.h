@@ -68,8 +68,9 @@ struct rw_shield {
 	__u32 protect_host;
 	__u32 rules; /* how many */
 	__u32 modes; /* 1: services have modes of their own */
-	__u32 pad;
+	__u32 place; /* of its rules' program */
 };
+#define RW_SHIELD_GENERATIONS 4 /* with packets under way, at once */
 
 /* What changes without another generation. */
 struct rw_shield_control {
@@ -77,6 +78,8 @@ struct rw_shield_control {
 	__u32 until;  /* ... before this second (CLOCK_MONOTONIC) */
 	__u32 allows; /* prefixes allowed at run time */
 	__u32 blocks;
+	__u32 place; /* of the newest generation's rules */
+	__u32 pad;
 };
 
 /* Longest-prefix match; IPv4 as ::ffff:a.b.c.d, its prefixes 96 bits longer. */
@@ -101,13 +104,13 @@ enum rw_rule_action {
 struct rw_shield_rule {
 	__u32 action; /* enum rw_rule_action */
 	__u32 count;  /* place in shield_counts */
-	__u64 gap;    /* LIMIT: between two packets; seconds << RW_FINE_SHIFT */
+	__u64 gap;    /* LIMIT: between two packets */
 	__u64 window; /* LIMIT: so far ahead of time may packets be: the burst */
 };
 #define RW_SHIELD_RULE_ROWS (RW_SHIELD_RULES + RW_SHIELD_NOTES)
 
-/* The fine clock: seconds << RW_FINE_SHIFT, to a tick of the kernel. */
-#define RW_FINE_SHIFT 30
+/* The fine clock: seconds << RW_FINE_SHIFT, to a tick of the kernel. It wraps. */
+#define RW_FINE_SHIFT RW_TICK_SHIFT
 
 /* When the next packet of a limit conforms (GCRA), on the fine clock. A cache line. */
 struct rw_shield_budget {

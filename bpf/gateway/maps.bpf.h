@@ -80,6 +80,35 @@ RW_MAP(traffic, BPF_MAP_TYPE_PERCPU_ARRAY, RW_MAX_BACKENDS, __u32, struct rw_tra
  * dropped (fragment-early). */
 RW_MAP(fragments, BPF_MAP_TYPE_ARRAY, RW_FRAGMENT_BUCKETS, __u32, struct rw_fragment_bucket, 0);
 
+/* writer: control; reader: shield. */
+RW_MAP(shield_control, BPF_MAP_TYPE_ARRAY, 1, __u32, struct rw_shield_control, 0);
+
+/* writer: control; reader: shield. The programs of all rules (crate filter): one for each
+ * generation, whose place is a constant of it. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
+	__uint(max_entries, RW_SHIELD_GENERATIONS);
+	__type(key, __u32);
+	__type(value, __u32);
+} rule_programs SEC(".maps");
+
+/* writer: control; reader: shield. Prefixes of `ringway allow` and `ringway block`. Full: refused. */
+RW_MAP(runtime_allow, BPF_MAP_TYPE_LPM_TRIE, RW_SHIELD_RUNTIME, struct rw_shield_prefix,
+       struct rw_shield_runtime, BPF_F_NO_PREALLOC);
+RW_MAP(runtime_block, BPF_MAP_TYPE_LPM_TRIE, RW_SHIELD_RUNTIME, struct rw_shield_prefix,
+       struct rw_shield_runtime, BPF_F_NO_PREALLOC);
+
+/* writer, reader: shield. By place in shield_counts. */
+RW_MAP(rule_budgets, BPF_MAP_TYPE_ARRAY, RW_SHIELD_RULES, __u32, struct rw_shield_budget, 0);
+
+/* writer: shield; reader: status. */
+RW_MAP(shield_counts, BPF_MAP_TYPE_PERCPU_ARRAY, RW_SHIELD_COUNTS, __u32, struct rw_shield_count,
+       0);
+RW_MAP(shield_observed, BPF_MAP_TYPE_PERCPU_ARRAY, 1, __u32, struct rw_shield_observed, 0);
+
+/* writer: control; reader: status. Names of rules and lists, by place in shield_counts. */
+RW_MAP(shield_labels, BPF_MAP_TYPE_ARRAY, RW_SHIELD_COUNTS, __u32, struct rw_label, 0);
+
 /* writer: control, once a second; reader: status. */
 RW_MAP(daemon, BPF_MAP_TYPE_ARRAY, 1, __u32, struct rw_daemon, 0);
 

@@ -15,7 +15,7 @@
  */
 static __noinline __u64 run_rules(struct xdp_md *ctx)
 {
-	bpf_tail_call(ctx, &rule_program, 0);
+	bpf_tail_call(ctx, &rule_programs, shield.place);
 	return 0;
 }
 
@@ -32,7 +32,7 @@ static __always_inline void count_shield(__u32 place, __u32 bytes)
 /* Seconds << RW_FINE_SHIFT. */
 static __always_inline __u64 now_fine(void)
 {
-	return (bpf_jiffies64() * ticks.per_tick + ticks.base) >> (RW_TICK_SHIFT - RW_FINE_SHIFT);
+	return bpf_jiffies64() * ticks.per_tick + ticks.base;
 }
 
 /* Whether one more packet conforms; if so, it counts (GCRA). Who loses the race for the budget

@@ -25,13 +25,14 @@ static __always_inline __s32 fragment_word(const struct xdp_md *ctx, const struc
 	__u32 word;
 
 	if (p->v6) {
-		__u32 at = READ_ONCE(p->at->l4);
+		__u32 at = READ_ONCE(p->at->l4) - 8;
 		__u8 *header;
 
 		/* The fragment header lies right before what it cuts, unless this is the first. */
-		if (p->at->fragment != RW_FRAGMENT_LATER || at < 8 || at > MAX_L4_START)
+		barrier_var(at);
+		if (p->at->fragment != RW_FRAGMENT_LATER || at > MAX_L4_START)
 			return p->at->fragment == RW_FRAGMENT_FIRST ? 1 : -1;
-		header = (void *)p->eth + at - 8;
+		header = (void *)p->eth + at;
 		if ((void *)(header + 8) > end)
 			return -1;
 		word = (__u32)header[2] << 8 | header[3];

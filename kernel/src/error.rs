@@ -238,6 +238,12 @@ pub enum Error {
     /// The kernel refused a filter.
     #[error("the kernel refused the filter: {source}; try a simpler one{}", log_tail(log))]
     CaptureFilter { source: io::Error, log: String },
+    /// The kernel refused the program of the shield's rules.
+    #[error(
+        "the kernel refused the shield's rules: {source}; write fewer or simpler ones{}",
+        log_tail(log)
+    )]
+    ShieldRules { source: io::Error, log: String },
     /// Something else the system refused.
     #[error("cannot {action}: {source}")]
     System { action: &'static str, source: io::Error },

@@ -17,6 +17,7 @@ mod pins;
 pub mod programs;
 mod read;
 mod requirements;
+pub mod shield;
 mod tables;
 mod testrun;
 

@@ -107,6 +107,8 @@ pub struct Gateway {
     pub(crate) rows: Option<Rows>,
     pub(crate) index: ServiceIndex,
     pub(crate) retiring: Retiring,
+    /// Captures under way have a former generation of the shield.
+    pub(crate) capture_shield_stale: bool,
     started: SystemTime,
     /// The program array holds them too; this keeps them alive without pins.
     _programs: Programs,
@@ -169,6 +171,7 @@ impl Gateway {
             rows: None,
             index,
             retiring: Retiring::default(),
+            capture_shield_stale: false,
             started: SystemTime::now(),
             _programs: programs,
             _lock: lock,
@@ -359,7 +362,8 @@ impl Gateway {
     }
 
     /// Says that the daemon is alive: `status` tells how long ago this was. Once a second.
-    pub fn heartbeat(&self, now: SystemTime) -> Result<()> {
+    pub fn heartbeat(&mut self, now: SystemTime) -> Result<()> {
+        self.renew_capture_shield()?;
         let value = rw_daemon {
             pid: std::process::id().into(),
             started_unix_ns: unix_ns(self.started),

@@ -16,15 +16,18 @@ use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle, MapMut, MapType, OpenMa
 use ringway_abi::raw::{
     rw_address, rw_backend, rw_daemon, rw_flow_bucket, rw_fragment_bucket, rw_iface,
     rw_index_bucket, rw_label, rw_ledger, rw_scratch, rw_service, rw_service_index,
-    rw_service_info, rw_service_key, rw_service_place, rw_settings, rw_track_bucket, rw_tracking,
-    rw_traffic, rw_vlan_key,
+    rw_service_info, rw_service_key, rw_service_place, rw_settings, rw_shield_budget,
+    rw_shield_control, rw_shield_count, rw_shield_observed, rw_shield_prefix, rw_shield_runtime,
+    rw_track_bucket, rw_tracking, rw_traffic, rw_vlan_key,
 };
 use ringway_abi::{FromBytes, IntoBytes};
 use zerocopy::Immutable;
 
 use self::WhenFull::{Never, Then};
 use crate::objects::capture::OpenCaptureMaps;
+use crate::objects::capture_shield::OpenCaptureShieldMaps;
 use crate::objects::gateway::{self, GatewayMaps, OpenGatewayMaps};
+use crate::objects::shield::OpenShieldMaps;
 use crate::pins::Pins;
 use crate::{Error, Result};
 
@@ -97,6 +100,27 @@ macro_rules! maps {
                 match self { $(MapName::$name => stringify!($name)),* }
             }
 
+            /// Whether a release before did not have it.
+            fn is_added(self) -> bool {
+                use MapName::{
+                    rule_budgets, rule_programs, runtime_allow, runtime_block, service_index,
+                    service_places, shield_control, shield_counts, shield_labels, shield_observed,
+                };
+                matches!(
+                    self,
+                    service_index
+                        | service_places
+                        | rule_budgets
+                        | rule_programs
+                        | runtime_allow
+                        | runtime_block
+                        | shield_control
+                        | shield_counts
+                        | shield_labels
+                        | shield_observed
+                )
+            }
+
             /// What the map is for, and what happens when it is full.
             pub(crate) fn text(self) -> (&'static str, WhenFull) {
                 match self { $(MapName::$name => ($purpose, $full)),* }
@@ -162,6 +186,21 @@ macro_rules! maps {
 
             /// Puts them in the place of those that a capture would create.
             pub(crate) fn share_with_capture(&self, open: &mut OpenCaptureMaps<'_>) -> Result<()> {
+                $(reuse(&mut open.$name, &self.$name)?;)*
+                Ok(())
+            }
+
+            /// Puts them in the place of those that a shield would create.
+            pub(crate) fn share_with_shield(&self, open: &mut OpenShieldMaps<'_>) -> Result<()> {
+                $(reuse(&mut open.$name, &self.$name)?;)*
+                Ok(())
+            }
+
+            /// The same for a capture's shield.
+            pub(crate) fn share_with_capture_shield(
+                &self,
+                open: &mut OpenCaptureShieldMaps<'_>,
+            ) -> Result<()> {
                 $(reuse(&mut open.$name, &self.$name)?;)*
                 Ok(())
             }
@@ -284,6 +323,34 @@ maps! {
     traffic: u32 => rw_traffic,
         "packets, bytes and flows of each backend",
         Never("cannot be: a place for each backend");
+    shield_control: u32 => rw_shield_control,
+        "the shield's mode of this moment, and how many prefixes are blocked and allowed",
+        Never("cannot be: one entry");
+    rule_programs: u32 => u32,
+        "the shield's rules, a program for each generation",
+        Never("cannot be: a place for each"),
+        rebuilt "from the configuration";
+    runtime_allow: rw_shield_prefix => rw_shield_runtime,
+        "prefixes that `ringway allow` lets through the shield",
+        Then("one more is refused"),
+        rebuilt "from the state directory";
+    runtime_block: rw_shield_prefix => rw_shield_runtime,
+        "prefixes that `ringway block` shuts out",
+        Then("one more is refused"),
+        rebuilt "from the state directory";
+    rule_budgets: u32 => rw_shield_budget,
+        "when the next packet of a rule with a rate conforms",
+        Never("cannot be: a place for each rule");
+    shield_counts: u32 => rw_shield_count,
+        "packets and bytes of each rule and list of the shield",
+        Never("cannot be: counters");
+    shield_observed: u32 => rw_shield_observed,
+        "packets that the shield would have dropped, by reason",
+        Never("cannot be: counters");
+    shield_labels: u32 => rw_label,
+        "names of the shield's rules and lists",
+        Never("cannot be: a place for each"),
+        rebuilt "from the configuration; rules and lists keep their places";
     daemon: u32 => rw_daemon,
         "who looks after the node, and when it was alive last",
         Never("cannot be: one entry"),
@@ -330,6 +397,19 @@ pub(crate) const PRIVATE: &[MapText] = &[
         "programs of the gateway that captures look into",
         Never("cannot be: a place for each"),
     ),
+    (
+        "list_index",
+        "which leaf of the shield's lists an address may be in",
+        Never("cannot be: made for them"),
+    ),
+    ("list_v4", "IPv4 prefixes of the shield's lists", Never("cannot be: made for them")),
+    ("list_v6", "IPv6 prefixes of the shield's lists", Never("cannot be: made for them")),
+    (
+        "list_counts",
+        "where the packets of each list are counted",
+        Never("cannot be: a place for each list"),
+    ),
+    ("rule_table", "what follows when a rule matches", Never("cannot be: a place for each rule")),
     (".rodata", "constants of a program", Never("cannot be")),
     (".data", "variables of a program", Never("cannot be")),
     (".bss", "variables of a program", Never("cannot be")),
@@ -345,7 +425,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const ABSENT: u32 = 1;
 
 fn open_read_only(pins: &Pins, map: MapName) -> Result<MapHandle> {
-    let added = matches!(map, MapName::service_index | MapName::service_places);
+    let added = map.is_added();
     if added && !pins.map(map.name()).exists() {
         return create(MapType::Array, map.name(), (4, ABSENT), 1, 0);
     }

@@ -24,12 +24,13 @@ use ringway_filter::{Instruction, Surroundings};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::load::log;
-use crate::maps::{self, Map, map_error};
+use crate::maps::{self, Map, Maps, map_error};
 use crate::pins::{Pins, remove_tree};
 use crate::{Error, Result, View};
 
 use place::{Held, Place};
 use shared::Shared;
+pub(crate) use shared::as_kernel;
 
 /// Captures of one node at a time.
 pub const MOST: usize = RW_CAPTURES as usize;
@@ -315,6 +316,18 @@ pub fn sweep(pins: &Pins) -> Result<usize> {
         end(pins, &place, &[])?;
     }
     Ok(orphans)
+}
+
+/// Gives the captures of a node the shield in force. False: one just begins or ends.
+pub(crate) fn renew_shield(pins: &Pins, live: &Maps) -> Result<bool> {
+    if !pins.capture().exists() {
+        return Ok(true);
+    }
+    let Some(place) = Place::find_idle(pins)? else { return Ok(false) };
+    if let Some(shared) = Shared::open(pins, &place)? {
+        shared.put_shield(live)?;
+    }
+    Ok(true)
 }
 
 /// Keeps captures from beginning.

@@ -13,7 +13,7 @@ use rustix::time::{ClockId, clock_gettime};
 use crate::load::{load_dry, load_dry_icmp, load_root, log};
 use crate::maps::{Map, Maps};
 use crate::testrun::{self, Frame, TestRun};
-use crate::{Error, Result, View, requirements};
+use crate::{Error, Result, View, requirements, shield};
 
 /// A dry instance of a node's packet path. Sees every change of the tables at once.
 #[derive(Debug)]
@@ -25,6 +25,8 @@ pub struct Explainer {
     balance: OwnedFd,
     /// Loaded for the first packet that comes to it.
     icmp: Option<OwnedFd>,
+    /// The shield in force, by the id of the live program.
+    shield: Option<(u32, OwnedFd)>,
     live: View,
 }
 
@@ -115,7 +117,15 @@ impl Explainer {
     pub fn new(view: &View) -> Result<Self> {
         log::install();
         let (balance, maps, trace) = load_dry(view.maps())?;
-        Ok(Self { maps, trace, roots: BTreeMap::new(), balance, icmp: None, live: view.clone() })
+        Ok(Self {
+            maps,
+            trace,
+            roots: BTreeMap::new(),
+            balance,
+            icmp: None,
+            shield: None,
+            live: view.clone(),
+        })
     }
 
     /// How frames of an interface slot come in; `None`: the slot is not in use.
@@ -178,6 +188,7 @@ impl Explainer {
     /// Runs it on the programs that are loaded, and tells what was left behind.
     fn once(&mut self, slot: u32, frame: &[u8]) -> Result<(TestRun, Reason, rw_scratch)> {
         self.clear_last_frame()?;
+        self.follow_shield()?;
         self.fill_slots()?;
         let before = self.ledgers(slot)?;
         let iface = self.maps.ifaces.get(slot)?;
@@ -204,9 +215,27 @@ impl Explainer {
         matches!(self.live.maps().slots.find(&(slot as u32)), Ok(Some(_)))
     }
 
+    /// Loads the generation of the shield that is in force.
+    fn follow_shield(&mut self) -> Result<()> {
+        let live = self.live.maps().slots.find(&(Slot::Shield as u32))?;
+        if live != self.shield.as_ref().map(|(id, _)| *id) {
+            let load = |id| {
+                let dry = shield::load_dry(id, &self.maps, &self.trace)?;
+                Ok::<_, Error>(dry.map(|dry| (id, dry)))
+            };
+            self.shield = live.map(load).transpose()?.flatten();
+        }
+        Ok(())
+    }
+
     /// Our programs, where the live ones are.
     fn fill_slots(&self) -> Result<()> {
-        let programs = [(Slot::Icmp, self.icmp.as_ref()), (Slot::Balance, Some(&self.balance))];
+        let shield = self.shield.as_ref().map(|(_, program)| program);
+        let programs = [
+            (Slot::Icmp, self.icmp.as_ref()),
+            (Slot::Balance, Some(&self.balance)),
+            (Slot::Shield, shield),
+        ];
         for (slot, program) in programs {
             match program.filter(|_| self.is_filled(slot)) {
                 Some(program) => self.maps.slots.put_fd(slot as u32, program.as_fd())?,

@@ -341,7 +341,7 @@ pub(crate) fn backend_row(index: u32, row: &rw_backend) -> BackendRow {
     }
 }
 
-fn label(name: &str) -> rw_label {
+pub(crate) fn label(name: &str) -> rw_label {
     let mut label = rw_label::default();
     // The last byte stays NUL.
     let room = RW_LABEL_LEN as usize - 1;

@@ -20,7 +20,7 @@ use crate::maps::{self, Map, MapName, Maps, map, map_error};
 use crate::objects::capture::{self, CaptureMaps, CaptureProgs, CaptureSkelBuilder};
 use crate::pins::{Pins, pin_error};
 use crate::tables::rings::grace;
-use crate::{Error, Result};
+use crate::{Error, Result, shield};
 
 /// The programs' pins. `enter` is pinned last.
 const ENTER: &str = "enter";
@@ -104,6 +104,7 @@ impl Shared {
         load::share_budget(&mut open.maps.answer_budget, live)?;
         let loaded = load::load(CAPTURE, open)?;
         let shared = Self::pin(&loaded.maps, pins, place)?;
+        shared.put_shield(live)?;
         shared.fill(place, &loaded.progs)?;
         Ok(shared)
     }
@@ -121,6 +122,21 @@ impl Shared {
             bpf::pin(program.as_fd(), &path).map_err(pin_error("pin", &path))?;
         }
         Ok(())
+    }
+
+    /// The shield in force, to be captured.
+    pub(super) fn put_shield(&self, live: &Maps) -> Result<()> {
+        let slot = Slot::Shield as u32;
+        let Some(id) = live.slots.find(&slot)? else { return self.own_slots.remove(&slot) };
+        let own = (&*self.state, &*self.chain, &*self.own_slots);
+        let shield = match shield::load_for_capture(live, id, own)? {
+            Some(shield) => shield,
+            None => bpf::by_id(id).map_err(|source| Error::System {
+                action: "open the program in the shield's slot",
+                source,
+            })?,
+        };
+        self.own_slots.put_fd(slot, shield.as_fd())
     }
 
     /// As it is pinned; `None` where it is not all there.
@@ -243,7 +259,7 @@ fn open(place: &Place, name: &str) -> Result<OwnedFd> {
     bpf::open_pinned(&path).map_err(pin_error("open", &path))
 }
 
-fn as_kernel(i: &Instruction) -> bpf::Instruction {
+pub(crate) fn as_kernel(i: &Instruction) -> bpf::Instruction {
     (i.code, i.registers, i.offset, i.immediate)
 }
 

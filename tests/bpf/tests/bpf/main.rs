@@ -27,6 +27,7 @@ mod races;
 mod refused;
 mod reset;
 mod room;
+mod shield;
 mod smoke;
 mod source_client;
 mod sources;

@@ -1,0 +1,335 @@
+//! The shield: a program in front of the balancer, with constants, lists and rules of its own.
+//!
+//! Each change of the configuration makes another generation beside the one in force: what cannot
+//! be made leaves that in force, and a packet meets one of both as a whole. Counters, budgets and
+//! prefixes blocked at run time outlive generations.
+
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+
+use libbpf_rs::MapHandle;
+use ringway_abi::raw::{
+    RW_FINE_SHIFT, RW_SHIELD_COUNT_LISTS, RW_SHIELD_COUNT_RUNTIME_ALLOW, RW_SHIELD_GENERATIONS,
+    RW_SHIELD_RULES, rw_clock, rw_list_section, rw_list_v4, rw_list_v6, rw_shield,
+    rw_shield_control, rw_shield_count, rw_shield_rule,
+};
+use ringway_abi::{IntoBytes, RuleAction, ShieldMode, Slot};
+use ringway_bpf_sys::{LoadError, Program};
+use ringway_filter::Instruction;
+/// STUB
+#[derive(Clone, Debug, Default)]
+pub struct ListTables {
+    pub index: Vec<u32>,
+    pub v4: Vec<rw_list_v4>,
+    pub v6: Vec<rw_list_v6>,
+    pub allow4: rw_list_section,
+    pub allow6: rw_list_section,
+    pub block4: rw_list_section,
+    pub block6: rw_list_section,
+}
+
+use crate::gateway::Gateway;
+use crate::load::{self, clock};
+use crate::maps::table_view::TableView;
+use crate::maps::{self, Map, Maps, map};
+use crate::objects::capture_shield::CaptureShieldSkelBuilder;
+use crate::objects::shield::{self, ShieldSkelBuilder};
+use crate::programs::capture;
+use crate::tables::rings::grace;
+use crate::tables::rows::{label, label_text};
+use crate::{Error, Result};
+
+const SHIELD: &str = "ringway_shield";
+const RULES: &str = "ringway_rules";
+
+/// What a generation of the shield is made from.
+#[derive(Clone, Debug)]
+pub struct Generation<'a> {
+    pub mode: ShieldMode,
+    /// Drop what no correct sender makes.
+    pub sanity: bool,
+    /// The node's own addresses, too.
+    pub protect_host: bool,
+    /// Services have modes of their own.
+    pub service_modes: bool,
+    pub lists: &'a ListTables,
+    /// Names of list files, by number; at most `RW_SHIELD_LISTS`.
+    pub list_names: &'a [String],
+    /// In order; at most `RW_SHIELD_RULES`.
+    pub rules: &'a [Rule],
+    /// [`ringway_filter::first_match`] of the rules' filters.
+    pub program: &'a [Instruction],
+}
+
+/// A rule beside its filter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rule {
+    /// Under this name it is counted, over generations.
+    pub name: String,
+    pub action: RuleAction,
+    /// For [`RuleAction::Limit`].
+    pub limit: Option<Limit>,
+}
+
+/// A rate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limit {
+    pub packets_per_second: u32,
+    /// Packets at once; at least what a tick of the kernel's clock lets through.
+    pub burst: u32,
+}
+
+impl Gateway {
+    /// Puts another generation in force, or takes the shield away. After a failure the former one
+    /// is in force.
+    ///
+    /// # Errors
+    /// No memory, or the kernel refuses a program.
+    pub fn set_shield(&mut self, generation: Option<&Generation<'_>>) -> Result<()> {
+        let maps = self.shared_maps().clone();
+        match generation {
+            Some(generation) => {
+                let program = make(&maps, generation)?;
+                maps.slots.put_fd(Slot::Shield as u32, program.as_fd())?;
+            }
+            None if maps.slots.find(&(Slot::Shield as u32))?.is_none() => return Ok(()),
+            None => maps.slots.remove(&(Slot::Shield as u32))?,
+        }
+        // No packet is left in the former one when its place for rules is used again.
+        grace();
+        self.capture_shield_stale = true;
+        self.renew_capture_shield()
+    }
+
+    /// Gives captures that are under way the shield in force; later, where one just begins.
+    pub(crate) fn renew_capture_shield(&mut self) -> Result<()> {
+        let (true, Some(pins)) = (self.capture_shield_stale, self.pins()) else { return Ok(()) };
+        self.capture_shield_stale = !capture::renew_shield(pins, self.maps())?;
+        Ok(())
+    }
+}
+
+/// A generation, complete, that no packet meets yet.
+fn make(live: &Maps, generation: &Generation<'_>) -> Result<OwnedFd> {
+    let mut storage = MaybeUninit::uninit();
+    let mut open = load::open::<ShieldSkelBuilder>(SHIELD, &mut storage)?;
+    let control = live.shield_control.get(0)?;
+    let place = (control.place + 1) % RW_SHIELD_GENERATIONS;
+    let ticks = clock::ticks()?;
+    let lists = generation.lists;
+    load::constants(&mut open.maps.rodata_clock_data)?.ticks = ticks;
+    load::constants(&mut open.maps.rodata_shield_data)?.shield = rw_shield {
+        allow4: lists.allow4,
+        allow6: lists.allow6,
+        block4: lists.block4,
+        block6: lists.block6,
+        mode: generation.mode as u32,
+        sanity: generation.sanity.into(),
+        protect_host: generation.protect_host.into(),
+        rules: generation.rules.len() as u32,
+        modes: generation.service_modes.into(),
+        place,
+    };
+    let entries = |length: usize| u32::try_from(length).unwrap_or(u32::MAX).max(1);
+    load::set_entries(&mut open.maps.list_index, entries(lists.index.len()))?;
+    load::set_entries(&mut open.maps.list_v4, entries(lists.v4.len()))?;
+    load::set_entries(&mut open.maps.list_v6, entries(lists.v6.len()))?;
+    live.share_with_shield(&mut open.maps)?;
+    let loaded = load::load(SHIELD, open)?;
+    let loaded_maps = &loaded.maps;
+    fill(&map!(shield, loaded_maps, list_index)?, &lists.index)?;
+    fill::<rw_list_v4>(&map!(shield, loaded_maps, list_v4)?, &lists.v4)?;
+    fill::<rw_list_v6>(&map!(shield, loaded_maps, list_v6)?, &lists.v6)?;
+    let names: Vec<&str> = generation.rules.iter().map(|rule| &*rule.name).collect();
+    let rules = count_places(live, 0, &names)?;
+    let names: Vec<&str> = generation.list_names.iter().map(|name| &**name).collect();
+    let lists = count_places(live, RW_SHIELD_COUNT_LISTS, &names)?;
+    let (rows, table) = rows(generation.rules, &rules, ticks);
+    map!(shield, loaded_maps, rule_table)?.put_all(&rows, &table)?;
+    let numbers: Vec<u32> = (0..).take(lists.len()).collect();
+    map!(shield, loaded_maps, list_counts)?.put_all(&numbers, &lists)?;
+    // Handed out before it is used: a daemon that ends here leaves a place unused.
+    live.shield_control.put(&0, &rw_shield_control { place, ..control })?;
+    if !generation.rules.is_empty() {
+        live.rule_programs.put_fd(place, load_rules(generation.program)?.as_fd())?;
+    }
+    load::program(&loaded.progs.ringway_shield)
+}
+
+fn fill<V: IntoBytes + zerocopy::Immutable>(map: &Map<u32, V>, elements: &[V]) -> Result<()> {
+    if elements.is_empty() {
+        return Ok(());
+    }
+    TableView::write(map, 0, elements, "map the shield's lists")
+}
+
+fn load_rules(program: &[Instruction]) -> Result<OwnedFd> {
+    let instructions: Vec<_> = program.iter().map(capture::as_kernel).collect();
+    let loaded = Program { name: RULES, instructions: &instructions, frags: true }.load();
+    loaded.map_err(|LoadError { source, log }| Error::ShieldRules { source, log })
+}
+
+/// The table of rules: rows and what they hold.
+fn rows(rules: &[Rule], counts: &[u32], ticks: rw_clock) -> (Vec<u32>, Vec<rw_shield_rule>) {
+    let row = |(rule, count): (&Rule, &u32)| {
+        let (gap, window) = rule.limit.map_or((0, 0), |limit| budget(limit, ticks));
+        rw_shield_rule { action: rule.action as u32, count: *count, gap, window }
+    };
+    let table: Vec<rw_shield_rule> = rules.iter().zip(counts).map(row).collect();
+    let notes = table.iter().filter(|row| row.action == RuleAction::Count as u32);
+    let numbers = (0..).take(table.len());
+    let behind = (RW_SHIELD_RULES..).take(notes.clone().count());
+    (numbers.chain(behind).collect(), table.iter().chain(notes).copied().collect())
+}
+
+/// Between two packets, and ahead of time, on the fine clock.
+fn budget(limit: Limit, ticks: rw_clock) -> (u64, u64) {
+    let gap = (1u64 << RW_FINE_SHIFT) / u64::from(limit.packets_per_second.max(1));
+    let most = 1 << 62;
+    let window = gap.saturating_mul(limit.burst.into()).min(most);
+    (gap, window.max(gap + ticks.per_tick))
+}
+
+/// The places where these are counted: those that they have by their names, else free ones, which
+/// begin at nothing.
+fn count_places(live: &Maps, first: u32, names: &[&str]) -> Result<Vec<u32>> {
+    let most = if first == 0 { RW_SHIELD_COUNT_LISTS } else { RW_SHIELD_COUNT_RUNTIME_ALLOW };
+    let labels = labels(live, first..most)?;
+    let (places, new) = assign(&labels, names);
+    for place in &new {
+        let (name, at) = (names[place.0], first + place.1);
+        live.shield_counts.put_percpu(&at, &rw_shield_count::default())?;
+        live.shield_labels.put(&at, &label(name))?;
+    }
+    Ok(places.into_iter().map(|place| first + place).collect())
+}
+
+fn labels(live: &Maps, places: std::ops::Range<u32>) -> Result<Vec<String>> {
+    places.map(|place| Ok(label_text(&live.shield_labels.get(place)?))).collect()
+}
+
+/// A place for each name, and those that are new: number of the name and place.
+fn assign(labels: &[String], names: &[&str]) -> (Vec<u32>, Vec<(usize, u32)>) {
+    let stays = |label: &String| !label.is_empty() && names.contains(&&**label);
+    let mut free = (0u32..).zip(labels).filter(|(_, label)| !stays(label)).map(|(place, _)| place);
+    let mut new = Vec::new();
+    let places = names.iter().enumerate().map(|(number, name)| {
+        match (0u32..).zip(labels).find(|(_, label)| label == name) {
+            Some((place, _)) => place,
+            // Names are unique, and no more than places.
+            None => {
+                let place = free.next().unwrap_or_default();
+                new.push((number, place));
+                place
+            }
+        }
+    });
+    (places.collect(), new)
+}
+
+/// The maps and constants of the generation that a program is of; `None`: it is none of ours.
+struct Live {
+    constants: rw_shield,
+    list_index: MapHandle,
+    list_v4: MapHandle,
+    list_v6: MapHandle,
+    list_counts: MapHandle,
+    rule_table: MapHandle,
+}
+
+impl Live {
+    fn of(program: u32) -> Result<Option<Live>> {
+        let map = |name: &str| {
+            let map = Map::<u32, u32>::of_program(program, name)?;
+            Ok::<_, Error>(map.map(MapHandle::from))
+        };
+        let Some(constants) = Map::<u32, rw_shield>::of_program(program, ".rodata.shield")? else {
+            return Ok(None);
+        };
+        let maps = (
+            map("list_index")?,
+            map("list_v4")?,
+            map("list_v6")?,
+            map("list_counts")?,
+            map("rule_table")?,
+        );
+        let (Some(list_index), Some(list_v4), Some(list_v6), Some(list_counts), Some(rule_table)) =
+            maps
+        else {
+            return Ok(None);
+        };
+        let constants = constants.get(0)?;
+        Ok(Some(Live { constants, list_index, list_v4, list_v6, list_counts, rule_table }))
+    }
+}
+
+/// Puts the maps and constants of the generation in force into another instance of the program.
+macro_rules! share_generation {
+    ($open:ident, $live:expr) => {{
+        let live = $live;
+        load::constants(&mut $open.maps.rodata_clock_data)?.ticks = clock::ticks()?;
+        load::constants(&mut $open.maps.rodata_shield_data)?.shield = live.constants;
+        maps::reuse(&mut $open.maps.list_index, &live.list_index)?;
+        maps::reuse(&mut $open.maps.list_v4, &live.list_v4)?;
+        maps::reuse(&mut $open.maps.list_v6, &live.list_v6)?;
+        maps::reuse(&mut $open.maps.list_counts, &live.list_counts)?;
+        maps::reuse(&mut $open.maps.rule_table, &live.rule_table)?;
+    }};
+}
+
+/// The shield in force once more, for captures, upon these maps of theirs: state, chain and slots.
+/// `None`: the program in its slot is none of ours.
+pub(crate) fn load_for_capture(
+    live: &Maps,
+    program: u32,
+    (state, chain, slots): (&MapHandle, &MapHandle, &MapHandle),
+) -> Result<Option<OwnedFd>> {
+    let Some(generation) = Live::of(program)? else { return Ok(None) };
+    let mut storage = MaybeUninit::uninit();
+    let mut open = load::open::<CaptureShieldSkelBuilder>(SHIELD, &mut storage)?;
+    share_generation!(open, &generation);
+    live.share_with_capture_shield(&mut open.maps)?;
+    maps::reuse(&mut open.maps.capture_state, state)?;
+    maps::reuse(&mut open.maps.capture_chain, chain)?;
+    maps::reuse(&mut open.maps.capture_slots, slots)?;
+    load::program(&load::load(SHIELD, open)?.progs.ringway_shield).map(Some)
+}
+
+/// The shield in force once more, upon the maps of a dry balancer, to decide as the live one does
+/// and to write nothing. `None`: the program in its slot is none of ours.
+pub(crate) fn load_dry(program: u32, dry: &Maps, trace: &MapHandle) -> Result<Option<OwnedFd>> {
+    let Some(generation) = Live::of(program)? else { return Ok(None) };
+    let mut storage = MaybeUninit::uninit();
+    let mut open = load::open::<ShieldSkelBuilder>(SHIELD, &mut storage)?;
+    share_generation!(open, &generation);
+    load::constants(&mut open.maps.rodata_dry_data)?.dry = true;
+    dry.share_with_shield(&mut open.maps)?;
+    maps::reuse(&mut open.maps.data_trace, trace)?;
+    load::program(&load::load(SHIELD, open)?.progs.ringway_shield).map(Some)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_keep_their_places() {
+        let labels = ["a", "", "b", ""].map(str::to_owned);
+        assert_eq!(assign(&labels, &["b", "c", "a"]), (vec![2, 1, 0], vec![(1, 1)]));
+        // The place of one that is gone is given away.
+        assert_eq!(assign(&labels, &["c", "d", "b"]), (vec![0, 1, 2], vec![(0, 0), (1, 1)]));
+        assert_eq!(assign(&labels, &[]), (vec![], vec![]));
+    }
+
+    #[test]
+    fn a_budget_lets_a_tick_through() {
+        let ticks = rw_clock { per_tick: (1 << RW_FINE_SHIFT) / 250, base: 0 };
+        let limit = |packets_per_second, burst| Limit { packets_per_second, burst };
+        let (gap, window) = budget(limit(1_000, 100), ticks);
+        assert_eq!((gap, window / gap), ((1 << RW_FINE_SHIFT) / 1_000, 100));
+        let (gap, window) = budget(limit(1_000_000, 1), ticks);
+        assert!(window / gap >= 4_000, "{gap} {window}");
+        let (gap, window) = budget(limit(1, u32::MAX), ticks);
+        assert!(window <= 1 << 62 && gap == 1 << RW_FINE_SHIFT);
+    }
+}
