@@ -12,6 +12,7 @@ mod ids;
 pub mod maglev;
 mod observed;
 mod plan;
+pub mod prefix_list;
 mod rings;
 mod slots;
 mod sources;
