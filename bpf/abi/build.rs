@@ -86,7 +86,11 @@ impl ParseCallbacks for Naming {
                 "zerocopy::Immutable",
             ],
         };
-        let order: &[&str] = if info.name.ends_with("_key") { &["PartialOrd", "Ord"] } else { &[] };
+        let order: &[&str] = if info.name.ends_with("_key") || info.name == "rw_shield_prefix" {
+            &["PartialOrd", "Ord"]
+        } else {
+            &[]
+        };
         derives.iter().chain(order).map(|d| (*d).to_owned()).collect()
     }
 }

@@ -242,7 +242,7 @@ GATEWAY_PROGRAM(ringway_shield)
 	why = parse(ctx, &p);
 	if (why == RW_REASON_VLAN && vlan_enter(ctx))
 		bpf_tail_call(ctx, &OWN_SLOTS, RW_SLOT_SHIELD);
-	if (!has_addresses(&p, why) || !frame_is_ours(&pctx, p.eth))
+	if (!p.eth || !has_addresses(&p, why) || !frame_is_ours(&pctx, p.eth))
 		return go_on(ctx, &pctx);
 	flags = address_flags(p.t->daddr);
 	to_host = shield.protect_host && (flags & RW_ADDR_NODE) && !(flags & RW_ADDR_SERVICE);

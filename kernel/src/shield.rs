@@ -4,29 +4,20 @@
 //! be made leaves that in force, and a packet meets one of both as a whole. Counters, budgets and
 //! prefixes blocked at run time outlive generations.
 
+use std::collections::BTreeMap;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 
 use libbpf_rs::MapHandle;
 use ringway_abi::raw::{
     RW_FINE_SHIFT, RW_SHIELD_COUNT_LISTS, RW_SHIELD_COUNT_RUNTIME_ALLOW, RW_SHIELD_GENERATIONS,
-    RW_SHIELD_RULES, rw_clock, rw_list_section, rw_list_v4, rw_list_v6, rw_shield,
-    rw_shield_control, rw_shield_count, rw_shield_rule,
+    RW_SHIELD_RULES, rw_clock, rw_label, rw_list_v4, rw_list_v6, rw_shield, rw_shield_control,
+    rw_shield_count, rw_shield_prefix, rw_shield_rule, rw_shield_runtime,
 };
-use ringway_abi::{IntoBytes, RuleAction, ShieldMode, Slot};
+use ringway_abi::{IntoBytes, RuleAction, ShieldMode, Slot, addr_to_words};
 use ringway_bpf_sys::{LoadError, Program};
 use ringway_filter::Instruction;
-/// STUB
-#[derive(Clone, Debug, Default)]
-pub struct ListTables {
-    pub index: Vec<u32>,
-    pub v4: Vec<rw_list_v4>,
-    pub v6: Vec<rw_list_v6>,
-    pub allow4: rw_list_section,
-    pub allow6: rw_list_section,
-    pub block4: rw_list_section,
-    pub block6: rw_list_section,
-}
+use ringway_plan::prefix_list::{ListTables, Prefix};
 
 use crate::gateway::Gateway;
 use crate::load::{self, clock};
@@ -87,38 +78,124 @@ impl Gateway {
     /// No memory, or the kernel refuses a program.
     pub fn set_shield(&mut self, generation: Option<&Generation<'_>>) -> Result<()> {
         let maps = self.shared_maps().clone();
+        let slot = Slot::Shield as u32;
         match generation {
             Some(generation) => {
-                let program = make(&maps, generation)?;
-                maps.slots.put_fd(Slot::Shield as u32, program.as_fd())?;
+                let (program, made) = make(&maps, generation)?;
+                maps.slots.put_fd(slot, program.as_fd())?;
+                self.shield.made = Some(made);
             }
-            None if maps.slots.find(&(Slot::Shield as u32))?.is_none() => return Ok(()),
-            None => maps.slots.remove(&(Slot::Shield as u32))?,
+            None if maps.slots.find(&slot)?.is_none() => return Ok(()),
+            None => {
+                maps.slots.remove(&slot)?;
+                self.shield.made = None;
+            }
         }
         // No packet is left in the former one when its place for rules is used again.
         grace();
-        self.capture_shield_stale = true;
+        self.shield.captures_stale = true;
         self.renew_capture_shield()
     }
 
     /// Gives captures that are under way the shield in force; later, where one just begins.
     pub(crate) fn renew_capture_shield(&mut self) -> Result<()> {
-        let (true, Some(pins)) = (self.capture_shield_stale, self.pins()) else { return Ok(()) };
-        self.capture_shield_stale = !capture::renew_shield(pins, self.maps())?;
+        let (true, Some(pins)) = (self.shield.captures_stale, self.pins()) else { return Ok(()) };
+        let made = self.shield.made.as_ref();
+        self.shield.captures_stale = !capture::renew_shield(pins, self.maps(), made)?;
         Ok(())
+    }
+
+    /// Makes these the prefixes that are allowed and blocked at run time.
+    ///
+    /// # Errors
+    /// More than `RW_SHIELD_RUNTIME` of a kind.
+    pub fn set_runtime_prefixes(&mut self, prefixes: &[RuntimePrefix]) -> Result<()> {
+        let maps = self.maps();
+        let (allows, blocks): (Vec<_>, Vec<_>) = prefixes.iter().partition(|prefix| prefix.allow);
+        // A packet looks where the count is not 0.
+        let allows = put_runtime(&maps.runtime_allow, &runtime_rows(&allows))?;
+        let blocks = put_runtime(&maps.runtime_block, &runtime_rows(&blocks))?;
+        let control = maps.shield_control.get(0)?;
+        maps.shield_control.put(&0, &rw_shield_control { allows, blocks, ..control })
+    }
+
+    /// Puts a mode in place of every other, until a second of CLOCK_MONOTONIC; `None`: no more.
+    pub fn set_shield_override(&mut self, mode: Option<(ShieldMode, u32)>) -> Result<()> {
+        let (mode, until) = mode.map_or((0, 0), |(mode, until)| (mode as u32, until));
+        let control = self.maps().shield_control.get(0)?;
+        self.maps().shield_control.put(&0, &rw_shield_control { mode, until, ..control })
     }
 }
 
+/// The shield as the process knows it that looks after the node.
+#[derive(Debug, Default)]
+pub(crate) struct ShieldState {
+    /// What it has put in force.
+    made: Option<Made>,
+    /// Captures under way have a former generation.
+    captures_stale: bool,
+}
+
+/// A prefix that was allowed or blocked at run time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RuntimePrefix {
+    pub prefix: Prefix,
+    /// Else blocked.
+    pub allow: bool,
+    /// A second of CLOCK_MONOTONIC from which on it is not valid; `u32::MAX`: it has no end.
+    pub until: u32,
+}
+
+/// Rows of one kind. A packet meets the longest prefix alone, so a prefix within others is valid as
+/// long as any of them.
+fn runtime_rows(prefixes: &[&RuntimePrefix]) -> BTreeMap<rw_shield_prefix, rw_shield_runtime> {
+    let mut sorted: Vec<_> = prefixes.to_vec();
+    sorted.sort_by_key(|entry| entry.prefix);
+    let mut around: Vec<(Prefix, u32)> = Vec::new();
+    let mut rows = BTreeMap::new();
+    for entry in sorted {
+        while around.pop_if(|(outer, _)| !outer.covers(&entry.prefix)).is_some() {}
+        let until = around.last().map_or(entry.until, |(_, until)| entry.until.max(*until));
+        around.push((entry.prefix, until));
+        rows.insert(runtime_key(entry.prefix), rw_shield_runtime { until });
+    }
+    rows
+}
+
+fn runtime_key(prefix: Prefix) -> rw_shield_prefix {
+    let mapped = if prefix.addr().is_ipv4() { 96 } else { 0 };
+    let len = u32::from(prefix.length()) + mapped;
+    rw_shield_prefix { len, addr: addr_to_words(prefix.addr()) }
+}
+
+/// Writes what differs. Returns how many there are.
+fn put_runtime(
+    map: &Map<rw_shield_prefix, rw_shield_runtime>,
+    rows: &BTreeMap<rw_shield_prefix, rw_shield_runtime>,
+) -> Result<u32> {
+    let there: BTreeMap<_, _> = map.entries()?.into_iter().collect();
+    for key in there.keys().filter(|key| !rows.contains_key(key)) {
+        map.remove(key)?;
+    }
+    for (key, row) in rows.iter().filter(|(key, row)| there.get(key) != Some(row)) {
+        map.put(key, row)?;
+    }
+    Ok(rows.len() as u32)
+}
+
 /// A generation, complete, that no packet meets yet.
-fn make(live: &Maps, generation: &Generation<'_>) -> Result<OwnedFd> {
+fn make(live: &Maps, generation: &Generation<'_>) -> Result<(OwnedFd, Made)> {
     let mut storage = MaybeUninit::uninit();
     let mut open = load::open::<ShieldSkelBuilder>(SHIELD, &mut storage)?;
     let control = live.shield_control.get(0)?;
     let place = (control.place + 1) % RW_SHIELD_GENERATIONS;
     let ticks = clock::ticks()?;
     let lists = generation.lists;
+    // It is written by 64-bit words.
+    let mut index = lists.index.clone();
+    index.resize(index.len().next_multiple_of(2), 0);
     load::constants(&mut open.maps.rodata_clock_data)?.ticks = ticks;
-    load::constants(&mut open.maps.rodata_shield_data)?.shield = rw_shield {
+    let constants = rw_shield {
         allow4: lists.allow4,
         allow6: lists.allow6,
         block4: lists.block4,
@@ -130,30 +207,39 @@ fn make(live: &Maps, generation: &Generation<'_>) -> Result<OwnedFd> {
         modes: generation.service_modes.into(),
         place,
     };
+    load::constants(&mut open.maps.rodata_shield_data)?.shield = constants;
     let entries = |length: usize| u32::try_from(length).unwrap_or(u32::MAX).max(1);
-    load::set_entries(&mut open.maps.list_index, entries(lists.index.len()))?;
+    load::set_entries(&mut open.maps.list_index, entries(index.len()))?;
     load::set_entries(&mut open.maps.list_v4, entries(lists.v4.len()))?;
     load::set_entries(&mut open.maps.list_v6, entries(lists.v6.len()))?;
     live.share_with_shield(&mut open.maps)?;
     let loaded = load::load(SHIELD, open)?;
     let loaded_maps = &loaded.maps;
-    fill(&map!(shield, loaded_maps, list_index)?, &lists.index)?;
-    fill::<rw_list_v4>(&map!(shield, loaded_maps, list_v4)?, &lists.v4)?;
-    fill::<rw_list_v6>(&map!(shield, loaded_maps, list_v6)?, &lists.v6)?;
+    let made = Made {
+        constants,
+        list_index: map!(shield, loaded_maps, list_index)?,
+        list_v4: map!(shield, loaded_maps, list_v4)?,
+        list_v6: map!(shield, loaded_maps, list_v6)?,
+        list_counts: map!(shield, loaded_maps, list_counts)?,
+        rule_table: map!(shield, loaded_maps, rule_table)?,
+    };
+    fill(&made.list_index, &index)?;
+    fill(&made.list_v4, &lists.v4)?;
+    fill(&made.list_v6, &lists.v6)?;
     let names: Vec<&str> = generation.rules.iter().map(|rule| &*rule.name).collect();
     let rules = count_places(live, 0, &names)?;
     let names: Vec<&str> = generation.list_names.iter().map(|name| &**name).collect();
     let lists = count_places(live, RW_SHIELD_COUNT_LISTS, &names)?;
     let (rows, table) = rows(generation.rules, &rules, ticks);
-    map!(shield, loaded_maps, rule_table)?.put_all(&rows, &table)?;
+    made.rule_table.put_all(&rows, &table)?;
     let numbers: Vec<u32> = (0..).take(lists.len()).collect();
-    map!(shield, loaded_maps, list_counts)?.put_all(&numbers, &lists)?;
+    made.list_counts.put_all(&numbers, &lists)?;
     // Handed out before it is used: a daemon that ends here leaves a place unused.
     live.shield_control.put(&0, &rw_shield_control { place, ..control })?;
     if !generation.rules.is_empty() {
         live.rule_programs.put_fd(place, load_rules(generation.program)?.as_fd())?;
     }
-    load::program(&loaded.progs.ringway_shield)
+    Ok((load::program(&loaded.progs.ringway_shield)?, made))
 }
 
 fn fill<V: IntoBytes + zerocopy::Immutable>(map: &Map<u32, V>, elements: &[V]) -> Result<()> {
@@ -196,10 +282,15 @@ fn count_places(live: &Maps, first: u32, names: &[&str]) -> Result<Vec<u32>> {
     let most = if first == 0 { RW_SHIELD_COUNT_LISTS } else { RW_SHIELD_COUNT_RUNTIME_ALLOW };
     let labels = labels(live, first..most)?;
     let (places, new) = assign(&labels, names);
-    for place in &new {
-        let (name, at) = (names[place.0], first + place.1);
+    for (name, place) in &new {
+        let at = first + place;
         live.shield_counts.put_percpu(&at, &rw_shield_count::default())?;
-        live.shield_labels.put(&at, &label(name))?;
+        live.shield_labels.put(&at, &label(names[*name]))?;
+    }
+    for (place, label) in (0u32..).zip(&labels) {
+        if !label.is_empty() && !places.contains(&place) {
+            live.shield_labels.put(&(first + place), &rw_label::default())?;
+        }
     }
     Ok(places.into_iter().map(|place| first + place).collect())
 }
@@ -227,81 +318,77 @@ fn assign(labels: &[String], names: &[&str]) -> (Vec<u32>, Vec<(usize, u32)>) {
     (places.collect(), new)
 }
 
-/// The maps and constants of the generation that a program is of; `None`: it is none of ours.
-struct Live {
+/// The maps and constants of a generation.
+#[derive(Debug)]
+pub(crate) struct Made {
     constants: rw_shield,
-    list_index: MapHandle,
-    list_v4: MapHandle,
-    list_v6: MapHandle,
-    list_counts: MapHandle,
-    rule_table: MapHandle,
+    list_index: Map<u32, u32>,
+    list_v4: Map<u32, rw_list_v4>,
+    list_v6: Map<u32, rw_list_v6>,
+    list_counts: Map<u32, u32>,
+    rule_table: Map<u32, rw_shield_rule>,
 }
 
-impl Live {
-    fn of(program: u32) -> Result<Option<Live>> {
-        let map = |name: &str| {
-            let map = Map::<u32, u32>::of_program(program, name)?;
-            Ok::<_, Error>(map.map(MapHandle::from))
-        };
-        let Some(constants) = Map::<u32, rw_shield>::of_program(program, ".rodata.shield")? else {
+impl Made {
+    /// Those of the generation that a program is of, which takes CAP_SYS_ADMIN; `None`: it is none
+    /// of ours.
+    pub(crate) fn of(program: u32) -> Result<Option<Made>> {
+        let constants = Map::<u32, rw_shield>::of_program(program, ".rodata.shield")?;
+        let (Some(constants), Some(list_index), Some(list_v4), Some(list_v6)) = (
+            constants,
+            Map::of_program(program, "list_index")?,
+            Map::of_program(program, "list_v4")?,
+            Map::of_program(program, "list_v6")?,
+        ) else {
             return Ok(None);
         };
-        let maps = (
-            map("list_index")?,
-            map("list_v4")?,
-            map("list_v6")?,
-            map("list_counts")?,
-            map("rule_table")?,
-        );
-        let (Some(list_index), Some(list_v4), Some(list_v6), Some(list_counts), Some(rule_table)) =
-            maps
+        let (Some(list_counts), Some(rule_table)) =
+            (Map::of_program(program, "list_counts")?, Map::of_program(program, "rule_table")?)
         else {
             return Ok(None);
         };
         let constants = constants.get(0)?;
-        Ok(Some(Live { constants, list_index, list_v4, list_v6, list_counts, rule_table }))
+        Ok(Some(Made { constants, list_index, list_v4, list_v6, list_counts, rule_table }))
     }
 }
 
-/// Puts the maps and constants of the generation in force into another instance of the program.
+/// Puts the maps and constants of a generation into another instance of the program.
 macro_rules! share_generation {
-    ($open:ident, $live:expr) => {{
-        let live = $live;
+    ($open:ident, $made:expr) => {{
+        let made: &Made = $made;
         load::constants(&mut $open.maps.rodata_clock_data)?.ticks = clock::ticks()?;
-        load::constants(&mut $open.maps.rodata_shield_data)?.shield = live.constants;
-        maps::reuse(&mut $open.maps.list_index, &live.list_index)?;
-        maps::reuse(&mut $open.maps.list_v4, &live.list_v4)?;
-        maps::reuse(&mut $open.maps.list_v6, &live.list_v6)?;
-        maps::reuse(&mut $open.maps.list_counts, &live.list_counts)?;
-        maps::reuse(&mut $open.maps.rule_table, &live.rule_table)?;
+        load::constants(&mut $open.maps.rodata_shield_data)?.shield = made.constants;
+        maps::reuse(&mut $open.maps.list_index, &made.list_index)?;
+        maps::reuse(&mut $open.maps.list_v4, &made.list_v4)?;
+        maps::reuse(&mut $open.maps.list_v6, &made.list_v6)?;
+        maps::reuse(&mut $open.maps.list_counts, &made.list_counts)?;
+        maps::reuse(&mut $open.maps.rule_table, &made.rule_table)?;
     }};
 }
 
-/// The shield in force once more, for captures, upon these maps of theirs: state, chain and slots.
-/// `None`: the program in its slot is none of ours.
+/// A generation once more, for captures, upon these maps of theirs: state, chain and slots.
 pub(crate) fn load_for_capture(
     live: &Maps,
-    program: u32,
+    made: &Made,
     (state, chain, slots): (&MapHandle, &MapHandle, &MapHandle),
-) -> Result<Option<OwnedFd>> {
-    let Some(generation) = Live::of(program)? else { return Ok(None) };
+) -> Result<OwnedFd> {
     let mut storage = MaybeUninit::uninit();
     let mut open = load::open::<CaptureShieldSkelBuilder>(SHIELD, &mut storage)?;
-    share_generation!(open, &generation);
+    share_generation!(open, made);
     live.share_with_capture_shield(&mut open.maps)?;
     maps::reuse(&mut open.maps.capture_state, state)?;
     maps::reuse(&mut open.maps.capture_chain, chain)?;
     maps::reuse(&mut open.maps.capture_slots, slots)?;
-    load::program(&load::load(SHIELD, open)?.progs.ringway_shield).map(Some)
+    load::program(&load::load(SHIELD, open)?.progs.ringway_shield)
 }
 
 /// The shield in force once more, upon the maps of a dry balancer, to decide as the live one does
 /// and to write nothing. `None`: the program in its slot is none of ours.
 pub(crate) fn load_dry(program: u32, dry: &Maps, trace: &MapHandle) -> Result<Option<OwnedFd>> {
-    let Some(generation) = Live::of(program)? else { return Ok(None) };
+    let Some(made) = &Made::of(program)? else { return Ok(None) };
     let mut storage = MaybeUninit::uninit();
     let mut open = load::open::<ShieldSkelBuilder>(SHIELD, &mut storage)?;
-    share_generation!(open, &generation);
+    share_generation!(open, made);
     load::constants(&mut open.maps.rodata_dry_data)?.dry = true;
     dry.share_with_shield(&mut open.maps)?;
     maps::reuse(&mut open.maps.data_trace, trace)?;

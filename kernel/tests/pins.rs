@@ -135,7 +135,7 @@ fn one_process_at_a_time() {
         return;
     }
     let node = Node::new();
-    let (gateway, opened) = Gateway::open(&node.options()).unwrap();
+    let (mut gateway, opened) = Gateway::open(&node.options()).unwrap();
     assert!(opened.taken_over.is_none());
     gateway.heartbeat(SystemTime::now()).unwrap();
     let own = u64::from(std::process::id());

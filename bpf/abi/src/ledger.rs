@@ -1,7 +1,8 @@
 //! Sums of ledgers, and what they count.
 
 use crate::raw::{
-    Loss, RW_REASON_SPACE, Reason, Verdict, rw_ledger, rw_shield_count, rw_tracking, rw_traffic,
+    Loss, RW_REASON_SPACE, Reason, Verdict, rw_ledger, rw_shield_count, rw_shield_observed,
+    rw_tracking, rw_traffic,
 };
 
 impl rw_ledger {
@@ -72,6 +73,13 @@ impl rw_shield_count {
     pub fn add(&mut self, other: &Self) {
         self.packets += other.packets;
         self.bytes += other.bytes;
+    }
+}
+
+impl rw_shield_observed {
+    /// Adds another CPU's counters to these.
+    pub fn add(&mut self, other: &Self) {
+        self.packets.iter_mut().zip(other.packets).for_each(|(mine, theirs)| *mine += theirs);
     }
 }
 

@@ -74,6 +74,8 @@ pub mod raw {
         rw_shield_budget,
         rw_shield_count,
         rw_shield_observed,
+        rw_shield_prefix,
+        rw_shield_runtime,
     );
 }
 

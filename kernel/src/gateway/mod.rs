@@ -24,6 +24,7 @@ use crate::load::{Programs, load_root, log};
 use crate::maps::Maps;
 use crate::pins::Pins;
 use crate::programs::redirect_errors;
+use crate::shield::ShieldState;
 use crate::tables::rings::{self, Retiring};
 use crate::tables::rows::{Existing, Rows};
 use crate::tables::service_index::ServiceIndex;
@@ -107,8 +108,7 @@ pub struct Gateway {
     pub(crate) rows: Option<Rows>,
     pub(crate) index: ServiceIndex,
     pub(crate) retiring: Retiring,
-    /// Captures under way have a former generation of the shield.
-    pub(crate) capture_shield_stale: bool,
+    pub(crate) shield: ShieldState,
     started: SystemTime,
     /// The program array holds them too; this keeps them alive without pins.
     _programs: Programs,
@@ -171,7 +171,7 @@ impl Gateway {
             rows: None,
             index,
             retiring: Retiring::default(),
-            capture_shield_stale: false,
+            shield: ShieldState::default(),
             started: SystemTime::now(),
             _programs: programs,
             _lock: lock,

@@ -26,6 +26,7 @@ use rustix::time::{ClockId, clock_gettime};
 use crate::load::log;
 use crate::maps::{self, Map, Maps, map_error};
 use crate::pins::{Pins, remove_tree};
+use crate::shield::Made;
 use crate::{Error, Result, View};
 
 use place::{Held, Place};
@@ -319,13 +320,13 @@ pub fn sweep(pins: &Pins) -> Result<usize> {
 }
 
 /// Gives the captures of a node the shield in force. False: one just begins or ends.
-pub(crate) fn renew_shield(pins: &Pins, live: &Maps) -> Result<bool> {
+pub(crate) fn renew_shield(pins: &Pins, live: &Maps, made: Option<&Made>) -> Result<bool> {
     if !pins.capture().exists() {
         return Ok(true);
     }
     let Some(place) = Place::find_idle(pins)? else { return Ok(false) };
     if let Some(shared) = Shared::open(pins, &place)? {
-        shared.put_shield(live)?;
+        shared.put_shield(live, made)?;
     }
     Ok(true)
 }

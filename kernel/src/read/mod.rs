@@ -2,6 +2,7 @@
 
 pub(crate) mod flows;
 pub(crate) mod memory;
+pub(crate) mod shield;
 pub(crate) mod tracked;
 
 use std::collections::BTreeSet;

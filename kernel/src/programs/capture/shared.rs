@@ -19,8 +19,9 @@ use crate::load;
 use crate::maps::{self, Map, MapName, Maps, map, map_error};
 use crate::objects::capture::{self, CaptureMaps, CaptureProgs, CaptureSkelBuilder};
 use crate::pins::{Pins, pin_error};
+use crate::shield::{self, Made};
 use crate::tables::rings::grace;
-use crate::{Error, Result, shield};
+use crate::{Error, Result};
 
 /// The programs' pins. `enter` is pinned last.
 const ENTER: &str = "enter";
@@ -104,7 +105,7 @@ impl Shared {
         load::share_budget(&mut open.maps.answer_budget, live)?;
         let loaded = load::load(CAPTURE, open)?;
         let shared = Self::pin(&loaded.maps, pins, place)?;
-        shared.put_shield(live)?;
+        shared.put_shield(live, None)?;
         shared.fill(place, &loaded.progs)?;
         Ok(shared)
     }
@@ -124,13 +125,16 @@ impl Shared {
         Ok(())
     }
 
-    /// The shield in force, to be captured.
-    pub(super) fn put_shield(&self, live: &Maps) -> Result<()> {
+    /// The shield in force, to be captured: `made`, or whatever is in its slot.
+    pub(super) fn put_shield(&self, live: &Maps, made: Option<&Made>) -> Result<()> {
         let slot = Slot::Shield as u32;
         let Some(id) = live.slots.find(&slot)? else { return self.own_slots.remove(&slot) };
-        let own = (&*self.state, &*self.chain, &*self.own_slots);
-        let shield = match shield::load_for_capture(live, id, own)? {
-            Some(shield) => shield,
+        let found = if made.is_none() { Made::of(id)? } else { None };
+        let shield = match made.or(found.as_ref()) {
+            Some(made) => {
+                let own = (&*self.state, &*self.chain, &*self.own_slots);
+                shield::load_for_capture(live, made, own)?
+            }
             None => bpf::by_id(id).map_err(|source| Error::System {
                 action: "open the program in the shield's slot",
                 source,

@@ -1,23 +1,29 @@
-//! The shield: what it drops, in which order, and what it leaves alone.
+//! The shield: what it drops, in which order, and what it leaves alone. Each frame is explained and
+//! captured, too: both must tell the same.
 
-use ringway_abi::Reason::*;
-use ringway_abi::Verdict::{Drop, Pass, Redirect};
-use ringway_abi::{Reason, RuleAction, ShieldMode, Verdict};
+use std::net::{IpAddr, SocketAddr};
+
+use ringway_abi::Reason::{
+    Blocked, FragmentOverlap, FragmentTiny, Land, Malformed, MartianSource, NatForward, NoService,
+    OtherHost, RuleLimit, TcpFlags,
+};
+use ringway_abi::Verdict::{self, Drop, Redirect};
+use ringway_abi::{Reason, RuleAction, ShieldMode};
 use ringway_bpf_tests::cast::*;
 use ringway_bpf_tests::frame::{Frame, TCP, UDP, flags, fragments};
 use ringway_bpf_tests::{World, ports};
 use ringway_filter::{Filter, Instruction};
-use ringway_kernel::shield::{Generation, Limit, ListTables, Rule};
+use ringway_kernel::shield::{Generation, Limit, Rule, RuntimePrefix};
+use ringway_plan::prefix_list::{ListTables, PrefixSet, parse};
 
 use crate::needs_root;
 
-/// What a generation is made from, which lives as long as the test.
+/// What a generation is made from.
 struct Shield {
     mode: ShieldMode,
     sanity: bool,
     protect_host: bool,
     lists: ListTables,
-    list_names: Vec<String>,
     rules: Vec<Rule>,
     program: Vec<Instruction>,
 }
@@ -29,7 +35,6 @@ impl Default for Shield {
             sanity: true,
             protect_host: false,
             lists: ListTables::default(),
-            list_names: Vec::new(),
             rules: Vec::new(),
             program: Vec::new(),
         }
@@ -37,6 +42,21 @@ impl Default for Shield {
 }
 
 impl Shield {
+    fn lists(allow: &str, block: &str) -> Self {
+        let set = |text: &str| {
+            let file = parse(text.as_bytes()).unwrap();
+            assert_eq!(file.bad, []);
+            PrefixSet::new([(0, &file.entries[..])]).unwrap()
+        };
+        Self { lists: ListTables::new(&set(allow), &set(block)), ..Self::default() }
+    }
+
+    fn rule(filter: &str, action: RuleAction, limit: Option<Limit>) -> Self {
+        let program = Filter::compile(filter, 65_535).unwrap().translate_to_verdict(1, 0);
+        let rules = vec![Rule { name: filter.to_owned(), action, limit }];
+        Self { rules, program, ..Self::default() }
+    }
+
     fn raise(&self, world: &mut World) {
         let generation = Generation {
             mode: self.mode,
@@ -44,12 +64,25 @@ impl Shield {
             protect_host: self.protect_host,
             service_modes: false,
             lists: &self.lists,
-            list_names: &self.list_names,
+            list_names: &["list".to_owned()],
             rules: &self.rules,
             program: &self.program,
         };
         world.gateway.set_shield(Some(&generation)).unwrap();
     }
+}
+
+fn from(source: &str, to: SocketAddr) -> Frame {
+    Frame::tcp(SocketAddr::new(source.parse().unwrap(), 40_000), to, flags::SYN)
+}
+
+fn vip(family: Family) -> SocketAddr {
+    SocketAddr::new(family.vip(), ports::ACROSS)
+}
+
+#[track_caller]
+fn dropped(world: &World, frame: &Frame, reason: Reason) {
+    assert_eq!(world.send(frame).pair(), (Drop, reason));
 }
 
 #[test]
@@ -59,12 +92,322 @@ fn flags_that_no_segment_has() {
     Shield::default().raise(&mut world);
     for family in FAMILIES {
         let (src, dst) = world.ends(family, ports::ACROSS);
-        for bits in 0..64u8 {
+        for bits in 0..=u8::MAX {
             let frame = Frame::tcp(src, dst, bits);
             let ends = (bits & (flags::SYN | flags::RST | flags::FIN)).count_ones();
             let fits = ends <= 1 && bits & (flags::SYN | flags::RST | flags::ACK) != 0;
             let (verdict, reason) = world.send(&frame).pair();
             assert_eq!(fits, reason != TcpFlags, "{bits:#x}: {verdict} {reason}");
+        }
+        // To others than services anything may be sent.
+        let host = Frame::tcp(src, SocketAddr::new(family.elsewhere(), 22), 0);
+        assert_eq!(world.send(&host).reason, NoService);
+    }
+}
+
+#[test]
+fn sources_that_are_no_host() {
+    needs_root!("sources_that_are_no_host");
+    let mut world = World::watched();
+    Shield::default().raise(&mut world);
+    for source in ["0.1.2.3", "127.0.0.1", "224.0.0.1", "240.0.0.1", "255.255.255.255"] {
+        dropped(&world, &from(source, vip(Family::V4)), MartianSource);
+    }
+    for source in ["::", "::1", "ff02::1", "ff0e::7"] {
+        dropped(&world, &from(source, vip(Family::V6)), MartianSource);
+    }
+    for source in ["10.0.0.9", "100.64.0.1", "169.254.1.1", "172.16.0.1", "192.168.0.1"] {
+        assert_ne!(world.send(&from(source, vip(Family::V4))).verdict, Drop, "{source}");
+    }
+    for source in ["fe80::1", "fc00::1", "2001:db8::9"] {
+        assert_ne!(world.send(&from(source, vip(Family::V6))).verdict, Drop, "{source}");
+    }
+    for family in FAMILIES {
+        let to = vip(family);
+        dropped(&world, &from(&family.vip().to_string(), to), Land);
+        dropped(&world, &from(&family.vip().to_string(), to).with(|f| f.proto = UDP), Land);
+    }
+}
+
+/// A fragment of this datagram, at another place.
+fn moved(part: &[u8], offset: u16, more: bool) -> Vec<u8> {
+    let mut part = part.to_vec();
+    if part[14] >> 4 == 4 {
+        let word = offset / 8 | if more { 0x2000 } else { 0 };
+        part[20..22].copy_from_slice(&word.to_be_bytes());
+        part[24..26].fill(0);
+        let check = !ringway_bpf_tests::frame::sum(&part[14..34], 0);
+        part[24..26].copy_from_slice(&check.to_be_bytes());
+    } else {
+        part[56..58].copy_from_slice(&(offset | u16::from(more)).to_be_bytes());
+    }
+    part
+}
+
+#[test]
+fn fragments_that_no_stack_makes() {
+    needs_root!("fragments_that_no_stack_makes");
+    let mut world = World::watched();
+    Shield::default().raise(&mut world);
+    for family in FAMILIES {
+        for proto in [TCP, UDP] {
+            let (src, dst) = world.ends(family, ports::ACROSS);
+            let frame = Frame { proto, flags: flags::ACK, ..Frame::udp(src, dst) };
+            let frame = frame.payload(&[7; 3000]).with(|f| f.fragment = 0);
+            let feed = |part: &[u8]| world.feed(FRONT, part).pair();
+            let good = fragments(&frame.bytes(), 1480, 9);
+            assert_ne!(feed(&good[0]).1, FragmentTiny);
+            // The first has no room for its header.
+            let tiny = fragments(&frame.bytes(), 8, 10);
+            let expected = if proto == TCP { FragmentTiny } else { feed(&good[0]).1 };
+            assert_eq!(feed(&tiny[0]).1, expected, "{family:?} {proto}");
+            // A later one that would overwrite flags or ports.
+            for offset in [8, 16] {
+                let expected = if proto == TCP { FragmentOverlap } else { feed(&good[1]).1 };
+                assert_eq!(feed(&moved(&good[1], offset, false)).1, expected);
+            }
+            assert_ne!(feed(&moved(&good[1], 24, false)).1, FragmentOverlap);
+            // The last beyond the end of the longest datagram.
+            assert_eq!(feed(&moved(&good[1], 65_528, false)), (Drop, FragmentOverlap));
+            // More follow, and its length is no multiple of 8.
+            let cut = fragments(&frame.clone().payload(&[7; 2963]).bytes(), 1480, 11);
+            assert_eq!(feed(&moved(&cut[2], 2960, true)), (Drop, Malformed));
+        }
+    }
+}
+
+#[test]
+fn lists_come_in_their_order() {
+    needs_root!("lists_come_in_their_order");
+    let mut world = World::watched();
+    let shield = Shield::lists(
+        "198.51.100.7\n2001:db8:1::7\n",
+        "198.51.100.0/24\n203.0.113.4/30\n0.0.0.0/8\n2001:db8:1::/48\n2001:db8:2::1/128\n",
+    );
+    shield.raise(&mut world);
+    let (v4, v6) = (vip(Family::V4), vip(Family::V6));
+    for source in ["198.51.100.0", "198.51.100.255", "203.0.113.4", "203.0.113.7"] {
+        dropped(&world, &from(source, v4), Blocked);
+        let ack = from(source, v4).with(|f| (f.flags, f.proto) = (flags::ACK, TCP));
+        dropped(&world, &ack, Blocked);
+        dropped(&world, &Frame { proto: 1, ..from(source, v4).payload(&[8; 16]) }, Blocked);
+    }
+    for source in ["198.51.99.255", "198.51.101.0", "203.0.113.3", "203.0.113.8", "198.51.100.7"] {
+        assert_eq!(world.send(&from(source, v4)).verdict, Redirect, "{source}");
+    }
+    for source in ["2001:db8:1::", "2001:db8:1:ffff:ffff:ffff:ffff:ffff", "2001:db8:2::1"] {
+        dropped(&world, &from(source, v6), Blocked);
+    }
+    for source in ["2001:db8:0:ffff::", "2001:db8:2::", "2001:db8:2::2", "2001:db8:1::7"] {
+        assert_eq!(world.send(&from(source, v6)).verdict, Redirect, "{source}");
+    }
+    // Sanity comes before lists.
+    dropped(&world, &from("0.1.2.3", v4), MartianSource);
+    // With a VLAN's tag, and to another host's MAC address.
+    world.add_vlan(10, FRONT, &[(0x8100, 5)]);
+    let tagged = from("198.51.100.9", v4).with(|f| f.vlans = vec![(0x8100, 5)]);
+    dropped(&world, &tagged, Blocked);
+    let other = from("198.51.100.9", v4).with(|f| f.dst_mac = STRANGER_MAC);
+    assert_eq!(world.send(&other).reason, OtherHost);
+    // What is not there any more is not blocked.
+    Shield::default().raise(&mut world);
+    assert_eq!(world.send(&from("198.51.100.9", v4)).verdict, Redirect);
+    world.gateway.set_shield(None).unwrap();
+    assert_eq!(world.send(&from("198.51.100.10", v4)).verdict, Redirect);
+    assert_eq!(world.send(&from("0.1.2.3", v4)).reason, MartianSource);
+}
+
+#[test]
+fn prefixes_at_run_time() {
+    needs_root!("prefixes_at_run_time");
+    let mut world = World::watched();
+    Shield::lists("", "198.51.100.0/24\n").raise(&mut world);
+    let now = ringway_kernel::now_seconds();
+    let entry = |prefix: &str, allow, until| RuntimePrefix {
+        prefix: prefix.parse().unwrap(),
+        allow,
+        until,
+    };
+    let (v4, v6) = (vip(Family::V4), vip(Family::V6));
+    world
+        .gateway
+        .set_runtime_prefixes(&[
+            entry("198.51.100.64/26", true, u32::MAX),
+            entry("203.0.113.0/24", false, now + 3_600),
+            // Ended; but within one that has not.
+            entry("203.0.113.9/32", false, now - 1),
+            entry("192.0.2.1/32", false, now - 1),
+            entry("2001:db8::/32", false, u32::MAX),
+        ])
+        .unwrap();
+    for source in ["198.51.100.1", "203.0.113.1", "203.0.113.9"] {
+        dropped(&world, &from(source, v4), Blocked);
+    }
+    for source in ["198.51.100.64", "198.51.100.127", "192.0.2.1"] {
+        assert_eq!(world.send(&from(source, v4)).verdict, Redirect, "{source}");
+    }
+    dropped(&world, &from("2001:db8:5::5", v6), Blocked);
+    world.gateway.set_runtime_prefixes(&[]).unwrap();
+    assert_eq!(world.send(&from("203.0.113.1", v4)).verdict, Redirect);
+    dropped(&world, &from("198.51.100.64", v4), Blocked);
+}
+
+#[test]
+fn rules_drop_pass_and_count() {
+    needs_root!("rules_drop_pass_and_count");
+    let mut world = World::watched();
+    let to = vip(Family::V4);
+    let meant = from("192.0.2.1", to).with(|f| f.tos = 4);
+    let other = from("192.0.2.2", to);
+    for (action, expected) in [
+        (RuleAction::Drop, (Drop, Reason::Rule)),
+        (RuleAction::Pass, (Redirect, NatForward)),
+        (RuleAction::Count, (Redirect, NatForward)),
+    ] {
+        Shield::rule("ip[1] = 4", action, None).raise(&mut world);
+        assert_eq!(world.send(&meant).pair(), expected, "{action:?}");
+        assert_eq!(world.send(&other).pair(), (Redirect, NatForward));
+    }
+}
+
+#[test]
+fn a_rule_has_a_rate() {
+    needs_root!("a_rule_has_a_rate");
+    let mut world = World::watched();
+    let limit = Limit { packets_per_second: 1, burst: 5 };
+    Shield::rule("tcp", RuleAction::Limit, Some(limit)).raise(&mut world);
+    let to = vip(Family::V4);
+    let sent = |world: &World| {
+        let sent = (0..20).map(|n| world.send(&from(&format!("192.0.2.{n}"), to)).pair());
+        let sent: Vec<(Verdict, Reason)> = sent.collect();
+        assert!(sent.iter().all(|pair| matches!(pair, (Redirect, _) | (Drop, RuleLimit))));
+        sent.iter().filter(|pair| pair.0 == Redirect).count()
+    };
+    // A second may pass meanwhile.
+    let first = sent(&world);
+    assert!((5..=7).contains(&first), "{first}");
+    // Another generation goes on with the same budget.
+    Shield::rule("tcp", RuleAction::Limit, Some(limit)).raise(&mut world);
+    let second = sent(&world);
+    assert!(second <= 3, "{second}");
+}
+
+#[test]
+fn observing_drops_nothing() {
+    needs_root!("observing_drops_nothing");
+    let mut world = World::watched();
+    let shield = Shield { mode: ShieldMode::Observe, ..Shield::lists("", "198.51.100.0/24\n") };
+    shield.raise(&mut world);
+    let (to, now) = (vip(Family::V4), ringway_kernel::now_seconds());
+    let blocked = from("198.51.100.1", to);
+    assert_eq!(world.send(&blocked).verdict, Redirect);
+    assert_eq!(world.gateway.view().shield_counts().unwrap().observed.get(&Blocked), Some(&1));
+    // A mode of the moment, and its end.
+    world.gateway.set_shield_override(Some((ShieldMode::Enforce, now + 60))).unwrap();
+    dropped(&world, &blocked, Blocked);
+    world.gateway.set_shield_override(Some((ShieldMode::Enforce, now - 1))).unwrap();
+    assert_eq!(world.send(&blocked).verdict, Redirect);
+    Shield::lists("", "198.51.100.0/24\n").raise(&mut world);
+    dropped(&world, &blocked, Blocked);
+    world.gateway.set_shield_override(Some((ShieldMode::Off, now + 60))).unwrap();
+    assert_eq!(world.send(&blocked).verdict, Redirect);
+}
+
+/// Each address, before, in and behind each prefix: the program finds what the tables have.
+#[test]
+fn the_program_searches_as_the_tables_say() {
+    needs_root!("the_program_searches_as_the_tables_say");
+    let mut world = World::pinned();
+    let mut text = String::new();
+    let mut state = 0x2545_f491_4f6c_dd1du64;
+    let mut random = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state
+    };
+    for n in 0..30_000u32 {
+        let (bits, len) = (random() as u32, 12 + (random() % 21) as u8);
+        let net = std::net::Ipv4Addr::from_bits(bits & (u32::MAX << (32 - len)));
+        text += &format!("{net}/{len}\n");
+        let high = if n % 2 == 0 { 0x2a00 << 112 } else { 0x2001_0db8 << 96 };
+        let (bits, len) = (u128::from(random()) << 40, 33 + (random() % 96) as u8);
+        let net = std::net::Ipv6Addr::from_bits((high | bits) & (u128::MAX << (128 - len)));
+        text += &format!("{net}/{len}\n");
+    }
+    let shield = Shield::lists("", &text);
+    shield.raise(&mut world);
+    let mut verdicts = [0usize; 2];
+    for line in text.lines().step_by(7) {
+        let prefix: ringway_plan::prefix_list::Prefix = line.parse().unwrap();
+        for source in around(prefix.addr(), prefix.length()) {
+            let family = if source.is_ipv4() { Family::V4 } else { Family::V6 };
+            let expected = shield.lists.blocked(source).is_some();
+            let frame = from(&source.to_string(), vip(family)).bytes();
+            let mut out = Vec::new();
+            let before = world.ledger(FRONT);
+            world.root(FRONT).run(&frame, &mut out).unwrap();
+            let after = world.ledger(FRONT);
+            let grew = |reason: &Reason| after.count(Drop, *reason) != before.count(Drop, *reason);
+            let reason = Reason::all().find(grew);
+            let listed = shield.lists.blocked(source);
+            assert!(
+                reason == Some(MartianSource) || (reason == Some(Blocked)) == expected,
+                "{source}: {reason:?}, and listed by {listed:?}"
+            );
+            verdicts[usize::from(expected)] += 1;
+        }
+    }
+    assert!(verdicts[0] > 1_000 && verdicts[1] > 10_000, "{verdicts:?}");
+}
+
+/// The address before a prefix, its first and last, and the one behind it.
+fn around(first: IpAddr, len: u8) -> Vec<IpAddr> {
+    match first {
+        IpAddr::V4(first) => {
+            let first = first.to_bits();
+            let last = first | u32::MAX.checked_shr(len.into()).unwrap_or(0);
+            [first.wrapping_sub(1), first, last, last.wrapping_add(1)]
+                .map(|bits| std::net::Ipv4Addr::from_bits(bits).into())
+                .into()
+        }
+        IpAddr::V6(first) => {
+            let first = first.to_bits();
+            let last = first | u128::MAX.checked_shr(len.into()).unwrap_or(0);
+            [first.wrapping_sub(1), first, last, last.wrapping_add(1)]
+                .map(|bits| std::net::Ipv6Addr::from_bits(bits).into())
+                .into()
+        }
+    }
+}
+
+/// The node's own addresses are let alone, unless they are protected; and even then what keeps
+/// the link stays.
+#[test]
+fn the_host_is_protected_where_that_is_asked_for() {
+    needs_root!("the_host_is_protected_where_that_is_asked_for");
+    let own = FAMILIES.map(|family| family.elsewhere());
+    let mut world = World::watched_with(8_192, |tables| tables.own_addresses.extend(own));
+    let lists = || Shield::lists("", "192.0.2.128/25\n2001:db8:9::/48\n");
+    for (family, source) in FAMILIES.into_iter().zip(["192.0.2.130", "2001:db8:9::1"]) {
+        let to = SocketAddr::new(family.elsewhere(), 22);
+        lists().raise(&mut world);
+        assert_eq!(world.send(&from(source, to)).reason, NoService);
+        Shield { protect_host: true, ..lists() }.raise(&mut world);
+        dropped(&world, &from(source, to), Blocked);
+        let dhcp = |port| {
+            let to = SocketAddr::new(to.ip(), port);
+            world.send(&from(source, to).with(|f| f.proto = UDP)).reason
+        };
+        assert_eq!((dhcp(68), dhcp(546), dhcp(69)), (NoService, NoService, Blocked));
+        // Neighbour discovery, which comes from the same link; else it is ICMP like any.
+        if family == Family::V6 {
+            let advertised = |ttl| {
+                let frame = from(source, to).payload(&[136, 0, 0, 0, 0, 0, 0, 0]);
+                world.send(&Frame { proto: 58, ttl, ..frame }).reason
+            };
+            assert_ne!(advertised(255), Blocked);
+            assert_eq!(advertised(64), Blocked);
         }
     }
 }
