@@ -38,20 +38,17 @@ static __always_inline bool list_leaves(const volatile struct rw_list_section *s
 					__u32 *low, __u32 *high)
 {
 	__u64 slot = x >> (section->shift & 63);
-	__u32 at, next, *found;
+	struct rw_list_range *range;
+	__u32 at;
 
 	if (slot >= section->slots)
 		return false;
 	at = section->index + (__u32)slot;
-	next = at + 1;
-	found = bpf_map_lookup_elem(&list_index, &at);
-	if (!found)
+	range = bpf_map_lookup_elem(&list_index, &at);
+	if (!range)
 		return false;
-	*low = *found;
-	found = bpf_map_lookup_elem(&list_index, &next);
-	if (!found)
-		return false;
-	*high = *found;
+	*low = range->low;
+	*high = range->high;
 	return true;
 }
 
