@@ -36,19 +36,13 @@ struct rw_list_v6 {
 	__u16 pad;
 };
 
-/* Leaves that the addresses of a slot may be in: the first and the last of them. */
-struct rw_list_range {
-	__u32 low;
-	__u32 high;
-};
-
 /*
- * With x = address - base (IPv6: of the upper halves): its slot is x >> shift, which leads to
- * a range of leaves. Below base or behind the last slot is no prefix.
+ * With x = address - base (IPv6: of the upper halves): its slot is x >> shift, and the leaf is one
+ * of index[slot] to index[slot + 1]. Below base or behind the last slot is no prefix.
  */
 struct rw_list_section {
 	__u64 base;   /* of the first prefix */
-	__u32 index;  /* first place in the index */
+	__u32 index;  /* first place in the index, which has slots + 1 */
 	__u32 slots;  /* a power of two */
 	__u32 leaf;   /* first leaf; the index counts from here */
 	__u32 leaves; /* 0: the section is empty */

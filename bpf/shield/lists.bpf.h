@@ -38,17 +38,20 @@ static __always_inline bool list_leaves(const volatile struct rw_list_section *s
 					__u32 *low, __u32 *high)
 {
 	__u64 slot = x >> (section->shift & 63);
-	struct rw_list_range *range;
-	__u32 at;
+	__u32 at, next, *found;
 
 	if (slot >= section->slots)
 		return false;
 	at = section->index + (__u32)slot;
-	range = bpf_map_lookup_elem(&list_index, &at);
-	if (!range)
+	next = at + 1;
+	found = bpf_map_lookup_elem(&list_index, &at);
+	if (!found)
 		return false;
-	*low = range->low;
-	*high = range->high;
+	*low = *found;
+	found = bpf_map_lookup_elem(&list_index, &next);
+	if (!found)
+		return false;
+	*high = *found;
 	return true;
 }
 

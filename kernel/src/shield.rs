@@ -11,8 +11,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use libbpf_rs::MapHandle;
 use ringway_abi::raw::{
     RW_FINE_SHIFT, RW_SHIELD_COUNT_LISTS, RW_SHIELD_COUNT_RUNTIME_ALLOW, RW_SHIELD_GENERATIONS,
-    RW_SHIELD_RULES, rw_clock, rw_label, rw_list_range, rw_list_v4, rw_list_v6, rw_shield,
-    rw_shield_control, rw_shield_count, rw_shield_prefix, rw_shield_rule, rw_shield_runtime,
+    RW_SHIELD_RULES, rw_clock, rw_label, rw_list_v4, rw_list_v6, rw_shield, rw_shield_control,
+    rw_shield_count, rw_shield_prefix, rw_shield_rule, rw_shield_runtime,
 };
 use ringway_abi::{IntoBytes, RuleAction, ShieldMode, Slot, addr_to_words};
 use ringway_bpf_sys::{LoadError, Program};
@@ -191,8 +191,9 @@ fn make(live: &Maps, generation: &Generation<'_>) -> Result<(OwnedFd, Made)> {
     let place = (control.place + 1) % RW_SHIELD_GENERATIONS;
     let ticks = clock::ticks()?;
     let lists = generation.lists;
-    let range = |leaves: &[u32]| rw_list_range { low: leaves[0], high: leaves[1] };
-    let index: Vec<rw_list_range> = lists.index.windows(2).map(range).collect();
+    // It is written by 64-bit words.
+    let mut index = lists.index.clone();
+    index.resize(index.len().next_multiple_of(2), 0);
     load::constants(&mut open.maps.rodata_clock_data)?.ticks = ticks;
     let constants = rw_shield {
         allow4: lists.allow4,
@@ -321,7 +322,7 @@ fn assign(labels: &[String], names: &[&str]) -> (Vec<u32>, Vec<(usize, u32)>) {
 #[derive(Debug)]
 pub(crate) struct Made {
     constants: rw_shield,
-    list_index: Map<u32, rw_list_range>,
+    list_index: Map<u32, u32>,
     list_v4: Map<u32, rw_list_v4>,
     list_v6: Map<u32, rw_list_v6>,
     list_counts: Map<u32, u32>,
