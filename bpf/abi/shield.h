@@ -15,12 +15,12 @@
 
 /*
  * Lists of prefixes. A leaf holds disjoint prefixes, sorted by their first addresses; leaves are
- * sorted, too. An index leads from the upper bits of an address to the few leaves that may hold
+ * sorted, too; unused places of the last one repeat its last prefix, so that the address of all
+ * ones finds it. An index leads from the upper bits of an address to the few leaves that may hold
  * its prefix. Allow and block lists of both families are sections of the same maps.
  */
 #define RW_LIST_V4_PREFIXES 10 /* in a leaf */
 #define RW_LIST_V6_PREFIXES 7
-#define RW_LIST_UNUSED 255 /* the length of an unused place, whose start is all ones */
 
 struct rw_list_v4 {
 	__u32 start[RW_LIST_V4_PREFIXES];

@@ -52,7 +52,7 @@ fn boundaries(prefix: Prefix) -> Vec<IpAddr> {
 }
 
 /// Addresses of one kind: any, all in 10.16.0.0/12 or 2001:db8::/64, next to each other, the ends
-/// of the address space.
+/// of the address space, and one far from all others.
 fn addresses() -> impl Strategy<Value = BoxedStrategy<IpAddr>> {
     let v4 = |bits: BoxedStrategy<u32>| bits.prop_map(|b| Ipv4Addr::from_bits(b).into()).boxed();
     let v6 = |bits: BoxedStrategy<u128>| bits.prop_map(|b| Ipv6Addr::from_bits(b).into()).boxed();
@@ -63,6 +63,7 @@ fn addresses() -> impl Strategy<Value = BoxedStrategy<IpAddr>> {
         v4((0x0a10_0000..0x0a10_0080u32).boxed()),
         v4((u32::MAX - 40..=u32::MAX).boxed()),
         v4(prop_oneof![Just(0), Just(u32::MAX), any::<u32>()].boxed()),
+        v4(prop_oneof![1 => Just(0), 20 => u32::MAX - 1000..=u32::MAX].boxed()),
         v6(any::<u128>().boxed()),
         v6((documentation..documentation + (1 << 64)).boxed()),
         v6((documentation..documentation + 128).boxed()),
@@ -70,6 +71,7 @@ fn addresses() -> impl Strategy<Value = BoxedStrategy<IpAddr>> {
         v6((0..20u128).prop_map(move |n| documentation + (n << 60)).boxed()),
         v6((u128::MAX - 40..=u128::MAX).boxed()),
         v6(prop_oneof![Just(0), Just(u128::MAX), any::<u128>()].boxed()),
+        v6(prop_oneof![1 => Just(0), 20 => u128::MAX - 1000..=u128::MAX].boxed()),
     ])
 }
 
