@@ -5,7 +5,8 @@
 //! Every frame must be counted once, under the verdict it got, by the kernel's count too; and
 //! what leaves must obey the rules of `ringway_bpf_tests::judge`. The kernel must not complain.
 //!
-//! Time is cut into episodes, each with a gateway of its own, repeated by seed and number.
+//! Time is cut into episodes, each with a gateway of its own, repeated by seed and number. Each also
+//! reads mutated prefix lists.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
@@ -21,10 +22,12 @@ use ringway_bpf_tests::seeds::Seed;
 
 use crate::episode::{Failure, Outcome, Tally};
 use crate::kernel_log::KernelLog;
+use crate::list_files::BrokenList;
 
 mod corpus;
 mod episode;
 mod kernel_log;
+mod list_files;
 mod path;
 mod scene;
 mod shape;
@@ -57,9 +60,15 @@ struct Findings {
     counts: BTreeMap<(u8, u8), u64>,
     outcomes: HashMap<Outcome, Seed>,
     failure: Option<(u64, Failure)>,
+    list_files: u64,
+    broken_list: Option<(u64, BrokenList)>,
 }
 
 impl Findings {
+    fn failed(&self) -> bool {
+        self.failure.is_some() || self.broken_list.is_some()
+    }
+
     fn add(&mut self, tally: Tally) {
         self.frames += tally.frames;
         self.sent_in_order += tally.sent_in_order;
@@ -99,7 +108,12 @@ fn main() -> ExitCode {
     if let Some((number, failure)) = &findings.failure {
         explain(seed, *number, failure);
     }
-    ExitCode::from(u8::from(findings.failure.is_some() || !complaints.is_empty()))
+    if let Some((number, BrokenList { text, why })) = &findings.broken_list {
+        println!("FAILED: a list file: {why}");
+        println!("text  \"{}\"", text.escape_ascii());
+        println!("again: make fuzz SEED={seed} EPISODE={number}");
+    }
+    ExitCode::from(u8::from(findings.failed() || !complaints.is_empty()))
 }
 
 /// One thread a CPU, each taking the next episode until time is up or one fails.
@@ -110,7 +124,7 @@ fn play(args: &Args, seed: u64, saved: &[Seed]) -> Findings {
     let last = args.episode.unwrap_or(u64::MAX);
     let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
     let work = || {
-        while Instant::now() < end && lock(&findings).failure.is_none() {
+        while Instant::now() < end && !lock(&findings).failed() {
             let number = next.fetch_add(1, Ordering::Relaxed);
             if number > last {
                 return;
@@ -118,6 +132,10 @@ fn play(args: &Args, seed: u64, saved: &[Seed]) -> Findings {
             match episode::play(seed, number, saved) {
                 Ok(tally) => lock(&findings).add(tally),
                 Err(failure) => lock(&findings).failure = Some((number, failure)),
+            }
+            match list_files::play(seed, number) {
+                Ok(files) => lock(&findings).list_files += files,
+                Err(broken) => lock(&findings).broken_list = Some((number, broken)),
             }
         }
     };
@@ -151,6 +169,7 @@ fn report(findings: &Findings, took: Duration) {
         findings.sent_in_order,
         findings.outcomes.len()
     );
+    println!("{} list files", findings.list_files);
 }
 
 /// Of each verdict, reason and kind of packet the shortest frame; long ones say no more.
