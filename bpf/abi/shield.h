@@ -37,12 +37,21 @@ struct rw_list_v6 {
 };
 
 /*
- * With x = address - base (IPv6: of the upper halves): its slot is x >> shift, and the leaf is one
- * of index[slot] to index[slot + 1]. Below base or behind the last slot is no prefix.
+ * A place in the index: the leaves that the addresses of a slot may be in. As large as the kernel
+ * makes an array's elements, which are a multiple of 8 bytes.
+ */
+struct rw_list_slot {
+	__u32 first; /* leaf, counted from the section's first one */
+	__u32 last;
+};
+
+/*
+ * With x = address - base (IPv6: of the upper halves): its slot is x >> shift. Below base or behind
+ * the last slot is no prefix.
  */
 struct rw_list_section {
 	__u64 base;   /* of the first prefix */
-	__u32 index;  /* first place in the index, which has slots + 1 */
+	__u32 index;  /* place of its first slot in the index */
 	__u32 slots;  /* a power of two */
 	__u32 leaf;   /* first leaf; the index counts from here */
 	__u32 leaves; /* 0: the section is empty */
@@ -137,6 +146,7 @@ struct rw_shield_observed {
 
 _Static_assert(sizeof(struct rw_list_v4) == 64, "one cache line");
 _Static_assert(sizeof(struct rw_list_v6) == 128, "two cache lines");
+_Static_assert(sizeof(struct rw_list_slot) == 8, "an element of an array");
 _Static_assert(sizeof(struct rw_list_section) == 32, "layout");
 _Static_assert(sizeof(struct rw_shield_prefix) == 20, "a key of the kernel's trie");
 

@@ -38,20 +38,16 @@ static __always_inline bool list_leaves(const volatile struct rw_list_section *s
 					__u32 *low, __u32 *high)
 {
 	__u64 slot = x >> (section->shift & 63);
-	__u32 at, next, *found;
+	__u32 at = section->index + (__u32)slot;
+	struct rw_list_slot *found;
 
 	if (slot >= section->slots)
 		return false;
-	at = section->index + (__u32)slot;
-	next = at + 1;
 	found = bpf_map_lookup_elem(&list_index, &at);
 	if (!found)
 		return false;
-	*low = *found;
-	found = bpf_map_lookup_elem(&list_index, &next);
-	if (!found)
-		return false;
-	*high = *found;
+	*low = found->first;
+	*high = found->last;
 	return true;
 }
 

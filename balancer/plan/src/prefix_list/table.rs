@@ -5,20 +5,17 @@
 use std::net::IpAddr;
 
 use ringway_abi::raw::{
-    RW_LIST_V4_PREFIXES, RW_LIST_V6_PREFIXES, rw_list_section, rw_list_v4, rw_list_v6,
+    RW_LIST_V4_PREFIXES, RW_LIST_V6_PREFIXES, rw_list_section, rw_list_slot, rw_list_v4, rw_list_v6,
 };
 
 use super::prefix::{aligned, mask};
 use super::{Family, Listed, Prefix, PrefixSet};
 
-/// Bytes of a place in the kernel's array of `u32`, which rounds up to eight.
-const INDEX_BYTES: usize = 8;
-
 /// The prefix lists of the packet path. Allow and block lists are sections of the same vectors.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ListTables {
-    /// By section and slot: a leaf's number, counted from the section's first leaf.
-    pub index: Vec<u32>,
+    /// By section and slot.
+    pub index: Vec<rw_list_slot>,
     /// IPv4 prefixes.
     pub v4: Vec<rw_list_v4>,
     /// IPv6 prefixes.
@@ -56,7 +53,7 @@ impl ListTables {
 
     /// Memory that the tables take in the kernel, bytes.
     pub fn bytes(&self) -> usize {
-        self.index.len() * INDEX_BYTES + size_of_val(&self.v4[..]) + size_of_val(&self.v6[..])
+        size_of_val(&self.index[..]) + size_of_val(&self.v4[..]) + size_of_val(&self.v6[..])
     }
 
     fn find(
@@ -135,7 +132,7 @@ impl Leaf for rw_list_v6 {
 fn section<L: Leaf>(
     listed: &[Listed],
     leaves: &mut Vec<L>,
-    index: &mut Vec<u32>,
+    index: &mut Vec<rw_list_slot>,
 ) -> rw_list_section {
     let (Some(first), Some(last)) = (listed.first(), listed.last()) else {
         return rw_list_section::default();
@@ -160,16 +157,23 @@ fn section<L: Leaf>(
         pad: 0,
     };
 
-    let mut number = 0;
-    for slot in 0..=section.slots {
-        // Behind the last address of all, where all leaves are before it.
-        let lowest = u128::from(base) + (u128::from(slot) << shift);
-        let lowest =
-            if lowest >> L::INDEXED == 0 { lowest << (128 - L::INDEXED) } else { u128::MAX };
-        number += own[number + 1..].iter().take_while(|leaf| leaf.start(0) <= lowest).count();
-        index.push(number as u32);
+    let mut last = leaves_until(own, 0, u128::from(base));
+    for slot in 1..=section.slots {
+        let first = last;
+        last = leaves_until(own, first, u128::from(base) + (u128::from(slot) << shift));
+        index.push(rw_list_slot { first, last });
     }
     section
+}
+
+/// From a leaf on, the last one that begins at the first address with these indexed bits or before
+/// it.
+fn leaves_until<L: Leaf>(leaves: &[L], leaf: u32, indexed: u128) -> u32 {
+    // Behind the last address of all, all leaves begin before it.
+    let all = indexed >> L::INDEXED != 0;
+    let bits = if all { u128::MAX } else { indexed << (128 - L::INDEXED) };
+    let more = leaves[leaf as usize + 1..].iter().take_while(|leaf| leaf.start(0) <= bits);
+    leaf + more.count() as u32
 }
 
 /// A leaf with these prefixes. Unused places repeat the last one: every address behind its start
@@ -187,7 +191,7 @@ fn leaf_of<L: Leaf>(listed: &[Listed]) -> L {
 fn search<L: Leaf>(
     section: &rw_list_section,
     leaves: &[L],
-    index: &[u32],
+    index: &[rw_list_slot],
     bits: u128,
 ) -> Option<Listed> {
     let leaf = |number: u32| leaves.get(section.leaf as usize + number as usize);
@@ -196,7 +200,7 @@ fn search<L: Leaf>(
         return None;
     }
     let place = section.index as usize + slot as usize;
-    let (mut low, mut high) = (*index.get(place)?, *index.get(place + 1)?);
+    let rw_list_slot { first: mut low, last: mut high } = *index.get(place)?;
     while low < high {
         let middle = low + (high - low).div_ceil(2);
         if leaf(middle)?.start(0) <= bits {
