@@ -11,8 +11,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use libbpf_rs::MapHandle;
 use ringway_abi::raw::{
     RW_FINE_SHIFT, RW_SHIELD_COUNT_LISTS, RW_SHIELD_COUNT_RUNTIME_ALLOW, RW_SHIELD_GENERATIONS,
-    RW_SHIELD_RULES, rw_clock, rw_label, rw_list_v4, rw_list_v6, rw_shield, rw_shield_control,
-    rw_shield_count, rw_shield_prefix, rw_shield_rule, rw_shield_runtime,
+    RW_SHIELD_RULES, rw_clock, rw_label, rw_list_slot, rw_list_v4, rw_list_v6, rw_shield,
+    rw_shield_control, rw_shield_count, rw_shield_prefix, rw_shield_rule, rw_shield_runtime,
 };
 use ringway_abi::{IntoBytes, RuleAction, ShieldMode, Slot, addr_to_words};
 use ringway_bpf_sys::{LoadError, Program};
@@ -191,9 +191,6 @@ fn make(live: &Maps, generation: &Generation<'_>) -> Result<(OwnedFd, Made)> {
     let place = (control.place + 1) % RW_SHIELD_GENERATIONS;
     let ticks = clock::ticks()?;
     let lists = generation.lists;
-    // It is written by 64-bit words.
-    let mut index = lists.index.clone();
-    index.resize(index.len().next_multiple_of(2), 0);
     load::constants(&mut open.maps.rodata_clock_data)?.ticks = ticks;
     let constants = rw_shield {
         allow4: lists.allow4,
@@ -209,7 +206,7 @@ fn make(live: &Maps, generation: &Generation<'_>) -> Result<(OwnedFd, Made)> {
     };
     load::constants(&mut open.maps.rodata_shield_data)?.shield = constants;
     let entries = |length: usize| u32::try_from(length).unwrap_or(u32::MAX).max(1);
-    load::set_entries(&mut open.maps.list_index, entries(index.len()))?;
+    load::set_entries(&mut open.maps.list_index, entries(lists.index.len()))?;
     load::set_entries(&mut open.maps.list_v4, entries(lists.v4.len()))?;
     load::set_entries(&mut open.maps.list_v6, entries(lists.v6.len()))?;
     live.share_with_shield(&mut open.maps)?;
@@ -223,7 +220,7 @@ fn make(live: &Maps, generation: &Generation<'_>) -> Result<(OwnedFd, Made)> {
         list_counts: map!(shield, loaded_maps, list_counts)?,
         rule_table: map!(shield, loaded_maps, rule_table)?,
     };
-    fill(&made.list_index, &index)?;
+    fill(&made.list_index, &lists.index)?;
     fill(&made.list_v4, &lists.v4)?;
     fill(&made.list_v6, &lists.v6)?;
     let names: Vec<&str> = generation.rules.iter().map(|rule| &*rule.name).collect();
@@ -322,7 +319,7 @@ fn assign(labels: &[String], names: &[&str]) -> (Vec<u32>, Vec<(usize, u32)>) {
 #[derive(Debug)]
 pub(crate) struct Made {
     constants: rw_shield,
-    list_index: Map<u32, u32>,
+    list_index: Map<u32, rw_list_slot>,
     list_v4: Map<u32, rw_list_v4>,
     list_v6: Map<u32, rw_list_v6>,
     list_counts: Map<u32, u32>,
