@@ -68,7 +68,7 @@ use translate::{CTX, Label, SCRATCH};
 pub const MOST_TEXT: usize = 4096;
 
 /// A filter that has been compiled.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Filter {
     expression: String,
     classic: Vec<Classic>,
