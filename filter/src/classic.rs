@@ -67,11 +67,16 @@ pub(crate) enum Operation {
     Jump(usize),
     /// On by a condition on A.
     Branch { condition: Condition, operand: Operand, then: usize, otherwise: usize },
-    /// The end: a match or none.
-    Return(bool),
+    /// The end, with a result: [`NO_MATCH`], [`MATCH`] or, of several rules, which one matched.
+    Return(u16),
     /// The end: a match unless A is zero.
     ReturnA,
+    /// A bit of the result becomes one. No filter has it: rules are joined by it.
+    Note(u32),
 }
+
+pub(crate) const NO_MATCH: u16 = 0;
+pub(crate) const MATCH: u16 = 1;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Register {
@@ -99,13 +104,24 @@ pub(crate) enum Arithmetic {
     ShiftRight,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Condition {
     Equal,
     Greater,
     GreaterOrEqual,
     /// A and the operand have a bit in common.
     AnyBit,
+}
+
+impl Condition {
+    pub(crate) fn holds(self, a: u32, operand: u32) -> bool {
+        match self {
+            Condition::Equal => a == operand,
+            Condition::Greater => a > operand,
+            Condition::GreaterOrEqual => a >= operand,
+            Condition::AnyBit => a & operand != 0,
+        }
+    }
 }
 
 impl Operation {
@@ -119,6 +135,42 @@ impl Operation {
         };
         one.into_iter().chain(other)
     }
+
+    /// The same where all instructions have moved on by so many.
+    pub(crate) fn moved(self, by: usize) -> Self {
+        match self {
+            Operation::Jump(to) => Operation::Jump(to + by),
+            Operation::Branch { condition, operand, then, otherwise } => {
+                let (then, otherwise) = (then + by, otherwise + by);
+                Operation::Branch { condition, operand, then, otherwise }
+            }
+            other => other,
+        }
+    }
+}
+
+/// What is known before each instruction, where several ways meet what they have in common; `None`
+/// where nothing leads to it. `known`: what is known without a way. Jumps lead forward alone, so one
+/// pass suffices.
+pub(crate) fn forward<Known: Copy>(
+    mut known: Vec<Option<Known>>,
+    join: impl Fn(Known, Known) -> Known,
+    mut step: impl FnMut(usize, Known) -> Vec<(usize, Known)>,
+) -> Vec<Option<Known>> {
+    for number in 0..known.len() {
+        let Some(before) = known[number] else { continue };
+        for (next, after) in step(number, before) {
+            known[next] = Some(known[next].map_or(after, |other| join(other, after)));
+        }
+    }
+    known
+}
+
+/// For [`forward`]: what is known when the program begins.
+pub(crate) fn at_first<Known: Copy>(known: Known, instructions: usize) -> Vec<Option<Known>> {
+    let mut all = vec![None; instructions];
+    all[0] = Some(known);
+    all
 }
 
 /// The program with all memory zero that it may read before it has written it. libpcap compiles
@@ -134,20 +186,19 @@ pub(crate) fn with_clear_memory(program: &[Classic]) -> Result<Vec<Classic>, Err
 
 /// Words of memory, as bits, that may be read before they are written.
 fn read_unwritten(operations: &[Operation]) -> u16 {
-    let mut written: Vec<Option<u16>> = vec![None; operations.len()];
-    written[0] = Some(0);
     let mut unwritten = 0;
-    for (number, operation) in operations.iter().enumerate() {
-        let Some(mut after) = written[number] else { continue };
-        match operation {
-            Operation::Store(_, word) => after |= 1 << word,
-            Operation::Load(_, word) => unwritten |= 1 << word & !after,
-            _ => {}
-        }
-        for next in operation.successors(number) {
-            written[next] = Some(written[next].map_or(after, |other| other & after));
-        }
-    }
+    forward(
+        at_first(0u16, operations.len()),
+        |one, other| one & other,
+        |number, mut written| {
+            match operations[number] {
+                Operation::Store(_, word) => written |= 1 << word,
+                Operation::Load(_, word) => unwritten |= 1 << word & !written,
+                _ => {}
+            }
+            operations[number].successors(number).map(|next| (next, written)).collect()
+        },
+    );
     unwritten
 }
 
@@ -190,7 +241,7 @@ fn operation(
         0x40 => packet(4, k, true),
         0x48 => packet(2, k, true),
         0x50 => packet(1, k, true),
-        0xb1 if k >= LONGEST_FRAME => Operation::Return(false),
+        0xb1 if k >= LONGEST_FRAME => Operation::Return(NO_MATCH),
         0xb1 => Operation::HeaderLength(k),
         0x00 => Operation::Constant(Register::A, k),
         0x01 => Operation::Constant(Register::X, k),
@@ -204,7 +255,7 @@ fn operation(
             return Err("it loops, as `protochain` does, which cannot be translated");
         }
         0x05 => Operation::Jump(target(k)?),
-        0x06 => Operation::Return(k != 0),
+        0x06 => Operation::Return(if k == 0 { NO_MATCH } else { MATCH }),
         0x16 => Operation::ReturnA,
         0x07 => Operation::CopyToX,
         0x87 => Operation::CopyToA,
@@ -224,7 +275,7 @@ fn operation(
 fn packet(bytes: u8, at: u32, behind_x: bool) -> Operation {
     match at.checked_add(bytes.into()) {
         Some(end) if end <= LONGEST_FRAME => Operation::Packet { bytes, at, behind_x },
-        _ => Operation::Return(false),
+        _ => Operation::Return(NO_MATCH),
     }
 }
 

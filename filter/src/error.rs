@@ -60,6 +60,36 @@ pub enum Error {
         /// The most that it may have.
         limit: usize,
     },
+    /// There are more rules than a program can have.
+    #[error("there are {rules} rules, and the limit is {limit}: join some by `or`, or remove some")]
+    TooManyRules {
+        /// How many there are.
+        rules: usize,
+        /// How many there may be.
+        limit: usize,
+    },
+    /// More rules only note that they match than a result has bits for.
+    #[error(
+        "{rules} rules count packets, and the limit is {limit}: join some by `or`, or remove some"
+    )]
+    TooManyNotes {
+        /// How many there are.
+        rules: usize,
+        /// How many there may be.
+        limit: usize,
+    },
+    /// Together, the rules are too long.
+    #[error(
+        "the rules compile to {instructions} instructions together, and the limit is {limit}: remove \
+         some, or use networks and ranges instead of hosts and ports; lists of prefixes have no such \
+         limit"
+    )]
+    RulesTooLong {
+        /// The number that they have.
+        instructions: usize,
+        /// The most that they may have.
+        limit: usize,
+    },
     /// A program has an instruction that cannot be translated.
     #[error("instruction {number} of the filter cannot be run: {reason}")]
     Invalid {

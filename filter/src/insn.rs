@@ -1,7 +1,7 @@
 //! Instructions of eBPF, and an assembler that knows as much of them as is needed here.
 //! (Documentation/bpf/standardization/instruction-set.rst, RFC 9669.)
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
 
 /// An instruction of eBPF: the kernel's `struct bpf_insn`, in host byte order.
@@ -149,11 +149,12 @@ pub(crate) struct Assembler<Label> {
     code: Vec<Instruction>,
     places: HashMap<Label, usize>,
     jumps: Vec<(usize, Label)>,
+    used: HashSet<Label>,
 }
 
 impl<Label: Copy + Eq + Hash> Assembler<Label> {
     pub(crate) fn new() -> Self {
-        Self { code: Vec::new(), places: HashMap::new(), jumps: Vec::new() }
+        Self { code: Vec::new(), places: HashMap::new(), jumps: Vec::new(), used: HashSet::new() }
     }
 
     /// Instructions up to now.
@@ -168,7 +169,7 @@ impl<Label: Copy + Eq + Hash> Assembler<Label> {
 
     /// Whether a jump leads to this label.
     pub(crate) fn is_used(&self, label: Label) -> bool {
-        self.jumps.iter().any(|(_, to)| *to == label)
+        self.used.contains(&label)
     }
 
     /// dst = dst op source, in 32 bits; the upper half becomes zero.
@@ -205,18 +206,18 @@ impl<Label: Copy + Eq + Hash> Assembler<Label> {
 
     /// To the label where the condition holds between the low 32 bits of `left` and `right`.
     pub(crate) fn jump32_if(&mut self, jump: Jump, left: Reg, right: Source, to: Label) {
-        self.jumps.push((self.code.len(), to));
+        self.jump_from_here(to);
         self.operate(JMP32 | jump as u8, left, right, 0);
     }
 
     /// The same with all 64 bits.
     pub(crate) fn jump_if(&mut self, jump: Jump, left: Reg, right: Source, to: Label) {
-        self.jumps.push((self.code.len(), to));
+        self.jump_from_here(to);
         self.operate(JMP | jump as u8, left, right, 0);
     }
 
     pub(crate) fn jump(&mut self, to: Label) {
-        self.jumps.push((self.code.len(), to));
+        self.jump_from_here(to);
         self.push(JMP, 0, 0, 0, 0);
     }
 
@@ -232,9 +233,14 @@ impl<Label: Copy + Eq + Hash> Assembler<Label> {
     }
 
     /// The end; R0 is the verdict.
-    pub(crate) fn exit(&mut self, verdict: u32) {
-        self.alu64(Alu::Mov, Reg::R0, Source::Imm(verdict));
+    pub(crate) fn exit(&mut self) {
         self.push(EXIT, 0, 0, 0, 0);
+    }
+
+    /// The end with this verdict.
+    pub(crate) fn exit_with(&mut self, verdict: u32) {
+        self.alu64(Alu::Mov, Reg::R0, Source::Imm(verdict));
+        self.exit();
     }
 
     /// The program. Every label that is used must have been placed.
@@ -242,9 +248,14 @@ impl<Label: Copy + Eq + Hash> Assembler<Label> {
         for (from, to) in self.jumps {
             let skipped = self.places[&to] - from - 1;
             self.code[from].offset =
-                i16::try_from(skipped).expect("MOST_INSTRUCTIONS keeps programs shorter than 2^15");
+                i16::try_from(skipped).expect("programs are shorter than 2^15");
         }
         self.code
+    }
+
+    fn jump_from_here(&mut self, to: Label) {
+        self.jumps.push((self.code.len(), to));
+        self.used.insert(to);
     }
 
     fn operate(&mut self, code: u8, dst: Reg, source: Source, offset: i16) {

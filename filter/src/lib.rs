@@ -44,23 +44,28 @@
 #![warn(missing_docs)]
 
 mod classic;
+mod decision_tree;
 mod error;
 mod insn;
 mod libpcap;
+mod loads;
 mod names;
 mod position;
 mod range;
+mod rules;
 mod translate;
 
 use std::ffi::CString;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-use classic::Operation;
+use classic::{MATCH, NO_MATCH, Operation};
+use decision_tree::Rule;
 
 pub use classic::{Classic, MOST_INSTRUCTIONS};
 pub use error::{Error, Result};
 pub use insn::Instruction;
 use insn::{Alu, Assembler, Helper, Jump, Reg, Source, Width};
+pub use rules::{MOST_JOINED, MOST_NOTES, MOST_RULES, Matched, OnMatch, first_match};
 use translate::{CTX, Label, SCRATCH};
 
 /// Longest expression, in bytes: about 250 addresses. The time that libpcap's optimizer takes grows
@@ -172,19 +177,19 @@ impl Filter {
     /// A program of type XDP (to be loaded with the frags flag) that sets the capture's bit in the
     /// mask if the packet matches, and goes on to the next program in either case.
     pub fn translate(&self, surroundings: &Surroundings<'_>) -> Vec<Instruction> {
-        let mut code = translate::translate(&self.operations);
-        if code.is_used(Label::Match) {
-            code.place(Label::Match);
+        let mut code = self.code();
+        if code.is_used(Label::Return(MATCH)) {
+            code.place(Label::Return(MATCH));
             note_match(&mut code, surroundings);
         }
-        code.place(Label::NoMatch);
+        code.place(Label::Return(NO_MATCH));
         for (programs, place) in surroundings.onward {
             code.alu64(Alu::Mov, Reg::R1, Source::Reg(CTX));
             code.map(Reg::R2, programs.as_raw_fd());
             code.alu64(Alu::Mov, Reg::R3, Source::Imm(*place));
             code.call(Helper::TailCall);
         }
-        code.exit(surroundings.last_resort);
+        code.exit_with(surroundings.last_resort);
         code.finish()
     }
 
@@ -192,15 +197,22 @@ impl Filter {
     /// packet that matches and `other` for any other: XDP actions, or whatever a test run is to
     /// return.
     pub fn translate_to_verdict(&self, matching: u32, other: u32) -> Vec<Instruction> {
-        let mut code = translate::translate(&self.operations);
-        for (label, verdict) in [(Label::Match, matching), (Label::NoMatch, other)] {
+        let mut code = self.code();
+        for (label, verdict) in [(Label::Return(MATCH), matching), (Label::Return(NO_MATCH), other)]
+        {
             // The verifier takes no instruction that nothing leads to.
             if code.is_used(label) {
                 code.place(label);
-                code.exit(verdict);
+                code.exit_with(verdict);
             }
         }
         code.finish()
+    }
+
+    /// Without what happens at the ends.
+    fn code(&self) -> Assembler<Label> {
+        let rule = Rule::new(&self.operations, Operation::Return(MATCH));
+        translate::translate(&decision_tree::join(&[rule], 0))
     }
 }
 
@@ -212,7 +224,7 @@ fn note_match(code: &mut Assembler<Label>, surroundings: &Surroundings<'_>) {
     code.alu64(Alu::Mov, Reg::R2, Source::Reg(Reg::R10));
     code.alu64(Alu::Add, Reg::R2, Source::Imm(SCRATCH as u32));
     code.call(Helper::MapLookup);
-    code.jump_if(Jump::Equal, Reg::R0, Source::Imm(0), Label::NoMatch);
+    code.jump_if(Jump::Equal, Reg::R0, Source::Imm(0), Label::Return(NO_MATCH));
     code.load(Width::Word, Reg::R1, Reg::R0, mask);
     code.alu32(Alu::Or, Reg::R1, Source::Imm(1 << (surroundings.index & 31)));
     code.store(Reg::R0, mask, Source::Reg(Reg::R1));

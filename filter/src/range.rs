@@ -6,7 +6,9 @@
 //! Memory and most of arithmetic are not followed and may hold any value: then a filter counts as
 //! one that can match.
 
-use crate::classic::{Arithmetic, Condition, LONGEST_FRAME, Operand, Operation, Register};
+use crate::classic::{
+    Arithmetic, Condition, LONGEST_FRAME, NO_MATCH, Operand, Operation, Register,
+};
 
 /// An Ethernet header: the kernel gives XDP no shorter frame.
 const SHORTEST_FRAME: u32 = 14;
@@ -104,8 +106,8 @@ pub(crate) fn can_match(operations: &[Operation]) -> bool {
     for (number, operation) in operations.iter().enumerate() {
         let Some(known) = reached[number] else { continue };
         let next = match *operation {
-            Operation::Return(true) => return true,
-            Operation::Return(false) => continue,
+            Operation::Return(NO_MATCH) => continue,
+            Operation::Return(_) => return true,
             Operation::ReturnA if known.a.most > 0 => return true,
             Operation::ReturnA => continue,
             Operation::Jump(to) => vec![(to, Some(known))],

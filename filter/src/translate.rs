@@ -1,12 +1,19 @@
 //! Classic BPF to eBPF, for XDP.
 //!
-//! A program has two copies. The first reads the packet's linear part in place, after a comparison
-//! with its end that also serves the reads after it. Where a comparison fails, the second copy goes
+//! A program has two versions. The first reads the packet's linear part in place, after a comparison
+//! with its end that also serves the reads after it. Where a comparison fails, the second one goes
 //! on with the same instruction: it has every byte fetched by the kernel, which also finds those in
 //! fragments (`xdp.frags`), and of a packet that is merely too short says so. It never leads back.
+//!
+//! What is loaded more than once is kept on the stack (loads.rs).
 
-use crate::classic::{Arithmetic, Condition, LONGEST_FRAME, MEMORY, Operand, Operation, Register};
+use std::collections::BTreeSet;
+
+use crate::classic::{
+    Arithmetic, Condition, LONGEST_FRAME, MEMORY, Operand, Operation, Register, at_first, forward,
+};
 use crate::insn::{Alu, Assembler, Helper, Jump, Reg, Source, Width};
+use crate::loads::{Loads, Value};
 
 /// Where things are, all through a program.
 pub(crate) const CTX: Reg = Reg::R6;
@@ -14,9 +21,16 @@ const A: Reg = Reg::R7;
 const X: Reg = Reg::R8;
 const DATA: Reg = Reg::R9;
 
-/// On the stack: eight bytes for calls, then the memory of the program.
+/// On the stack: eight bytes for calls, then the memory of the program, then the words that the
+/// translation keeps.
 pub(crate) const SCRATCH: i16 = -8;
 const MEMORY_BASE: i16 = SCRATCH - 4 * MEMORY as i16;
+const STACK: i16 = 512;
+
+/// Words for what is loaded, and behind them for notes.
+pub(crate) const KEPT_WORDS: usize = 53;
+const NOTE_WORDS: usize = 2;
+const _: () = assert!(-kept(KEPT_WORDS + NOTE_WORDS - 1) <= STACK);
 
 /// `struct xdp_md`.
 const CTX_DATA: i16 = 0;
@@ -25,72 +39,76 @@ const CTX_DATA_END: i16 = 4;
 /// Bytes that are worth reading in place: a packet's linear part is within one page.
 const LINEAR: u32 = 4096;
 
-/// No whole packet is shorter than Ethernet with an IPv4, then with an IPv6 header: to ask for all
-/// of it costs nothing and spares further comparisons.
-const HEADERS: [u32; 2] = [34, 54];
+/// No whole packet is shorter than Ethernet with an IPv4, then with an IPv6 header, then with ports
+/// behind that: to ask for all of it costs nothing and spares further comparisons.
+const HEADERS: [u32; 3] = [34, 54, 58];
+
+/// What a kept length is before it is known.
+const UNKNOWN: u32 = u32::MAX;
+
+/// The two versions of a program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Version {
+    InPlace,
+    Fetched,
+}
 
 /// Places that jumps lead to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Label {
-    /// An instruction in the first copy.
-    InPlace(usize),
-    /// The same in the second one.
-    Fetched(usize),
+    /// An instruction in one of the versions.
+    At(Version, usize),
     /// Behind an instruction of the translation itself.
     Behind(usize),
-    Match,
-    NoMatch,
+    /// The end with this result.
+    Return(u16),
 }
 
-type Copy = fn(usize) -> Label;
-
-struct Translator<'a> {
-    operations: &'a [Operation],
-    code: Assembler<Label>,
+/// What is translated.
+#[derive(Debug, Default)]
+pub(crate) struct Program {
+    pub(crate) operations: Vec<Operation>,
+    /// For each operation, where the program goes on when it cannot be done: a load beyond the
+    /// packet's end, a division by zero.
+    pub(crate) failures: Vec<usize>,
 }
 
-/// Everything but what happens at [`Label::Match`] and [`Label::NoMatch`], which is for the caller
-/// to place, where they are used.
-pub(crate) fn translate(operations: &[Operation]) -> Assembler<Label> {
-    let mut translator = Translator { operations, code: Assembler::new() };
-    translator.begin();
-    let checked = translator.lengths_checked();
-    translator.copy_in_place(&checked);
-    translator.copy_fetched();
-    translator.code
-}
-
-impl Translator<'_> {
-    fn begin(&mut self) {
-        self.code.alu64(Alu::Mov, CTX, Source::Reg(Reg::R1));
-        self.code.load(Width::Word, DATA, CTX, CTX_DATA);
-        self.code.alu32(Alu::Mov, A, Source::Imm(0));
-        self.code.alu32(Alu::Mov, X, Source::Imm(0));
-        if self.is_passed_over(0) {
-            let first = self.label(Label::InPlace, 0);
-            self.code.jump(first);
-        }
+impl Program {
+    /// Where an instruction leads in a version when it can be done.
+    pub(crate) fn successors(
+        &self,
+        version: Version,
+        number: usize,
+    ) -> impl Iterator<Item = usize> + use<> {
+        let leaves = version == Version::InPlace && self.reads_beyond_linear(number);
+        self.operations[number].successors(number).filter(move |_| !leaves)
     }
 
-    /// For each instruction that can be reached in the first copy: how many bytes are known to be
-    /// there when it is reached.
-    fn lengths_checked(&self) -> Vec<Option<u32>> {
-        let mut checked: Vec<Option<u32>> = vec![None; self.operations.len()];
-        checked[0] = Some(0);
-        for number in 0..self.operations.len() {
-            let Some(before) = checked[number] else { continue };
-            let after = match self.read_at_fixed_place(number) {
-                Some(end) => before.max(with_headers(end)),
-                None => before,
-            };
-            if self.reads_beyond_linear(number) {
-                continue;
+    /// Where it leads when it cannot be done. The first version goes on in the second one when bytes
+    /// are missing, unless the offset is beyond all packets, which behind an IPv4 header it never is.
+    pub(crate) fn failure(
+        &self,
+        version: Version,
+        number: usize,
+        value: Option<Value>,
+    ) -> Option<usize> {
+        let fails = match self.operations[number] {
+            Operation::Packet { behind_x, .. } => {
+                version == Version::Fetched || behind_x && value.is_none()
             }
-            for next in self.operations[number].successors(number) {
-                checked[next] = Some(checked[next].map_or(after, |other| other.min(after)));
-            }
+            Operation::HeaderLength(_) => version == Version::Fetched,
+            Operation::Compute(Arithmetic::Div | Arithmetic::Mod, Operand::X) => true,
+            _ => false,
+        };
+        fails.then_some(self.failures[number])
+    }
+
+    fn reads_beyond_linear(&self, number: usize) -> bool {
+        match self.operations[number] {
+            Operation::Packet { bytes, at, .. } => at + u32::from(bytes) > LINEAR,
+            Operation::HeaderLength(at) => at >= LINEAR,
+            _ => false,
         }
-        checked
     }
 
     /// Where the bytes end that an instruction reads, unless X decides.
@@ -102,89 +120,144 @@ impl Translator<'_> {
         }
     }
 
-    fn reads_beyond_linear(&self, number: usize) -> bool {
-        match self.operations[number] {
-            Operation::Packet { bytes, at, .. } => at + u32::from(bytes) > LINEAR,
-            Operation::HeaderLength(at) => at >= LINEAR,
-            _ => false,
-        }
-    }
-
-    fn copy_in_place(&mut self, checked: &[Option<u32>]) {
-        for (number, next) in self.written(|number| checked[number].is_some()) {
-            self.code.place(Label::InPlace(number));
-            if self.reads_beyond_linear(number) {
-                self.code.jump(Label::Fetched(number));
-                continue;
-            }
-            match self.operations[number] {
-                Operation::Packet { bytes, at, behind_x: true } => {
-                    self.read_behind_x(number, bytes, at);
-                }
-                Operation::Packet { bytes, at, behind_x: false } => {
-                    self.check(number, checked[number], at + u32::from(bytes));
-                    self.read(Width::of(bytes), A, DATA, at);
-                }
-                Operation::HeaderLength(at) => {
-                    self.check(number, checked[number], at + 1);
-                    self.read(Width::Byte, X, DATA, at);
-                    self.header_length();
-                }
-                other => self.common(other),
-            }
-            self.go_on(Label::InPlace, number, next);
-        }
-    }
-
-    fn copy_fetched(&mut self) {
-        let entries = (0..self.operations.len()).map(Label::Fetched);
-        let mut reached: Vec<bool> = entries.map(|entry| self.code.is_used(entry)).collect();
-        for number in 0..reached.len() {
-            if reached[number] {
-                self.operations[number].successors(number).for_each(|next| reached[next] = true);
-            }
-        }
-        for (number, next) in self.written(|number| reached[number]) {
-            self.code.place(Label::Fetched(number));
-            match self.operations[number] {
-                Operation::Packet { bytes, at, behind_x } => self.fetch(bytes, A, at, behind_x),
-                Operation::HeaderLength(at) => {
-                    self.fetch(1, X, at, false);
-                    self.header_length();
-                }
-                other => self.common(other),
-            }
-            self.go_on(Label::Fetched, number, next);
-        }
-    }
-
-    /// The instructions that a copy has, each with the one that follows it there.
-    fn written(&self, reached: impl Fn(usize) -> bool) -> Vec<(usize, Option<usize>)> {
-        let all = 0..self.operations.len();
-        let written: Vec<usize> =
-            all.filter(|number| reached(*number) && !self.is_passed_over(*number)).collect();
-        let following = written.iter().copied().skip(1).map(Some).chain([None]);
-        written.iter().copied().zip(following).collect()
-    }
-
     /// Jumps to it lead where it leads.
     fn is_passed_over(&self, number: usize) -> bool {
         matches!(self.operations[number], Operation::Return(_) | Operation::Jump(_))
     }
 
     /// Where to go for an instruction.
-    fn label(&self, copy: Copy, mut number: usize) -> Label {
+    fn label(&self, version: Version, mut number: usize) -> Label {
         loop {
             match self.operations[number] {
                 Operation::Jump(to) => number = to,
-                Operation::Return(true) => return Label::Match,
-                Operation::Return(false) => return Label::NoMatch,
-                _ => return copy(number),
+                Operation::Return(result) => return Label::Return(result),
+                _ => return Label::At(version, number),
             }
         }
     }
+}
 
-    /// To the second copy unless the packet's linear part has so many bytes.
+struct Translator<'a> {
+    program: &'a Program,
+    loads: Loads,
+    code: Assembler<Label>,
+}
+
+/// Everything but what happens at [`Label::Return`], which is for the caller to place, where it is
+/// used.
+pub(crate) fn translate(program: &Program) -> Assembler<Label> {
+    let loads = Loads::new(program);
+    let mut translator = Translator { program, loads, code: Assembler::new() };
+    let checked = translator.lengths_checked();
+    let first = translator.begin();
+    translator.write(Version::InPlace, Some(first), &checked);
+    translator.write(Version::Fetched, None, &checked);
+    translator.code
+}
+
+impl Translator<'_> {
+    fn begin(&mut self) -> Label {
+        self.code.alu64(Alu::Mov, CTX, Source::Reg(Reg::R1));
+        self.code.load(Width::Word, DATA, CTX, CTX_DATA);
+        if let Some(word) = self.loads.length_word() {
+            self.code.store(Reg::R10, kept(word), Source::Imm(UNKNOWN));
+        }
+        let notes = self.program.operations.iter().filter_map(|operation| match operation {
+            Operation::Note(bit) => Some(note_word(*bit)),
+            _ => None,
+        });
+        for word in notes.collect::<BTreeSet<_>>() {
+            self.code.store(Reg::R10, word, Source::Imm(NO_NOTES));
+        }
+        let first = self.program.label(Version::InPlace, 0);
+        if matches!(first, Label::Return(_)) {
+            self.code.jump(first);
+        }
+        first
+    }
+
+    /// For each instruction that can be reached in place: how many bytes are known to be there when
+    /// it is reached.
+    fn lengths_checked(&self) -> Vec<Option<u32>> {
+        let count = self.program.operations.len();
+        forward(at_first(0, count), u32::min, |number, before| {
+            let after = match self.program.read_at_fixed_place(number) {
+                Some(end) if !self.loads.is_kept(Version::InPlace, number) => {
+                    before.max(with_headers(end))
+                }
+                _ => before,
+            };
+            let value = self.loads.value(number);
+            let next = self.program.successors(Version::InPlace, number);
+            let failed = self.program.failure(Version::InPlace, number, value);
+            next.map(|next| (next, after)).chain(failed.map(|next| (next, before))).collect()
+        })
+    }
+
+    /// Writes the instructions of a version that something leads to. `open`: the one that what has
+    /// been written goes on to without a jump.
+    fn write(&mut self, version: Version, mut open: Option<Label>, checked: &[Option<u32>]) {
+        for (number, checked) in checked.iter().enumerate() {
+            let label = Label::At(version, number);
+            let is_reached = open == Some(label) || self.code.is_used(label);
+            if self.program.is_passed_over(number) || !is_reached {
+                continue;
+            }
+            self.code.place(label);
+            open = if version == Version::InPlace && self.program.reads_beyond_linear(number) {
+                self.code.jump(Label::At(Version::Fetched, number));
+                None
+            } else {
+                self.operation(version, number, *checked);
+                self.go_on(version, number)
+            };
+        }
+    }
+
+    fn operation(&mut self, version: Version, number: usize, checked: Option<u32>) {
+        let operation = self.program.operations[number];
+        let word = self.loads.word(number).map(kept);
+        let into = reg(match operation {
+            Operation::HeaderLength(_) => Register::X,
+            Operation::Length(into) => into,
+            _ => Register::A,
+        });
+        match (word, operation) {
+            (Some(word), _) if self.loads.is_kept(version, number) => {
+                return self.code.load(Width::Word, into, Reg::R10, word);
+            }
+            (_, Operation::Packet { bytes, at, behind_x }) => match (version, behind_x) {
+                (Version::InPlace, true) => self.read_behind_x(number, bytes, at),
+                (Version::InPlace, false) => {
+                    self.check(number, checked, at + u32::from(bytes));
+                    self.read(Width::of(bytes), A, DATA, at);
+                }
+                (Version::Fetched, _) => self.fetch(number, bytes, A, at, behind_x),
+            },
+            (_, Operation::HeaderLength(at)) => {
+                match version {
+                    Version::InPlace => {
+                        self.check(number, checked, at + 1);
+                        self.read(Width::Byte, X, DATA, at);
+                    }
+                    Version::Fetched => self.fetch(number, 1, X, at, false),
+                }
+                self.header_length();
+            }
+            (Some(word), Operation::Length(into)) => return self.length_once(reg(into), word),
+            _ => return self.common(version, number),
+        }
+        if let Some(word) = word {
+            self.code.store(Reg::R10, word, Source::Reg(into));
+        }
+    }
+
+    /// To where an instruction leads that cannot be done.
+    fn failure(&self, version: Version, number: usize) -> Label {
+        self.program.label(version, self.program.failures[number])
+    }
+
+    /// To the second version unless the packet's linear part has so many bytes.
     fn check(&mut self, number: usize, checked: Option<u32>, end: u32) {
         if checked >= Some(end) {
             return;
@@ -192,8 +265,8 @@ impl Translator<'_> {
         self.code.load(Width::Word, Reg::R2, CTX, CTX_DATA_END);
         self.code.alu64(Alu::Mov, Reg::R1, Source::Reg(DATA));
         self.code.alu64(Alu::Add, Reg::R1, Source::Imm(with_headers(end)));
-        let beyond = Source::Reg(Reg::R2);
-        self.code.jump_if(Jump::Greater, Reg::R1, beyond, Label::Fetched(number));
+        let (beyond, fetched) = (Source::Reg(Reg::R2), Label::At(Version::Fetched, number));
+        self.code.jump_if(Jump::Greater, Reg::R1, beyond, fetched);
     }
 
     fn read(&mut self, width: Width, into: Reg, base: Reg, at: u32) {
@@ -204,28 +277,35 @@ impl Translator<'_> {
     fn read_behind_x(&mut self, number: usize, bytes: u8, at: u32) {
         let end = at + u32::from(bytes);
         self.code.alu64(Alu::Mov, Reg::R1, Source::Reg(X));
-        let most = Source::Imm(LONGEST_FRAME - end);
-        self.code.jump_if(Jump::Greater, Reg::R1, most, Label::NoMatch);
-        // It changes nothing, but where a comparison with X never goes this way, the verifier of
-        // 6.1 goes all the same, with a least value above the greatest: of that no pointer can be
-        // made, and this ends it.
-        self.code.alu64(Alu::And, Reg::R1, Source::Imm(0xffff));
+        if self.loads.value(number).is_some() {
+            // It changes nothing, but the verifier does not know a header's length that was kept.
+            self.code.alu64(Alu::And, Reg::R1, Source::Imm(0xff));
+        } else {
+            let most = Source::Imm(LONGEST_FRAME - end);
+            let failure = self.failure(Version::InPlace, number);
+            self.code.jump_if(Jump::Greater, Reg::R1, most, failure);
+            // It changes nothing, but where a comparison with X never goes this way, the verifier
+            // of 6.1 goes all the same, with a least value above the greatest: of that no pointer
+            // can be made, and this ends it.
+            self.code.alu64(Alu::And, Reg::R1, Source::Imm(0xffff));
+        }
         self.code.load(Width::Word, Reg::R2, CTX, CTX_DATA_END);
         self.code.alu64(Alu::Add, Reg::R1, Source::Reg(DATA));
         self.code.alu64(Alu::Mov, Reg::R3, Source::Reg(Reg::R1));
         self.code.alu64(Alu::Add, Reg::R3, Source::Imm(end));
-        let beyond = Source::Reg(Reg::R2);
-        self.code.jump_if(Jump::Greater, Reg::R3, beyond, Label::Fetched(number));
+        let (beyond, fetched) = (Source::Reg(Reg::R2), Label::At(Version::Fetched, number));
+        self.code.jump_if(Jump::Greater, Reg::R3, beyond, fetched);
         self.read(Width::of(bytes), A, Reg::R1, at);
     }
 
     /// Reads with bpf_xdp_load_bytes, which also reaches a packet's later buffers.
-    fn fetch(&mut self, bytes: u8, into: Reg, at: u32, behind_x: bool) {
+    fn fetch(&mut self, number: usize, bytes: u8, into: Reg, at: u32, behind_x: bool) {
+        let failure = self.failure(Version::Fetched, number);
         let from = if behind_x { Source::Reg(X) } else { Source::Imm(at) };
         self.code.alu64(Alu::Mov, Reg::R2, from);
         if behind_x {
             let most = Source::Imm(LONGEST_FRAME - at - u32::from(bytes));
-            self.code.jump_if(Jump::Greater, Reg::R2, most, Label::NoMatch);
+            self.code.jump_if(Jump::Greater, Reg::R2, most, failure);
             self.code.alu64(Alu::Add, Reg::R2, Source::Imm(at));
         }
         self.code.alu64(Alu::Mov, Reg::R1, Source::Reg(CTX));
@@ -233,9 +313,25 @@ impl Translator<'_> {
         self.code.alu64(Alu::Add, Reg::R3, Source::Imm(SCRATCH as u32));
         self.code.alu64(Alu::Mov, Reg::R4, Source::Imm(bytes.into()));
         self.code.call(Helper::XdpLoadBytes);
-        self.code.jump_if(Jump::NotEqual, Reg::R0, Source::Imm(0), Label::NoMatch);
+        self.code.jump_if(Jump::NotEqual, Reg::R0, Source::Imm(0), failure);
         self.code.load(Width::of(bytes), into, Reg::R10, SCRATCH);
         self.code.swap_to_host(Width::of(bytes), into);
+    }
+
+    /// Asks for the packet's length unless it has been asked for.
+    fn length_once(&mut self, into: Reg, word: i16) {
+        self.code.load(Width::Word, into, Reg::R10, word);
+        let behind = Label::Behind(self.code.len());
+        self.code.jump32_if(Jump::NotEqual, into, Source::Imm(UNKNOWN), behind);
+        self.length(into);
+        self.code.store(Reg::R10, word, Source::Reg(into));
+        self.code.place(behind);
+    }
+
+    fn length(&mut self, into: Reg) {
+        self.code.alu64(Alu::Mov, Reg::R1, Source::Reg(CTX));
+        self.code.call(Helper::XdpLength);
+        self.code.alu32(Alu::Mov, into, Source::Reg(Reg::R0));
     }
 
     fn header_length(&mut self) {
@@ -243,28 +339,31 @@ impl Translator<'_> {
         self.code.alu32(Alu::ShiftLeft, X, Source::Imm(2));
     }
 
-    /// The part that both copies share.
-    fn common(&mut self, operation: Operation) {
-        match operation {
+    /// What is the same in both versions.
+    fn common(&mut self, version: Version, number: usize) {
+        match self.program.operations[number] {
             Operation::Constant(into, value) => {
                 self.code.alu32(Alu::Mov, reg(into), Source::Imm(value));
             }
-            Operation::Length(into) => {
-                self.code.alu64(Alu::Mov, Reg::R1, Source::Reg(CTX));
-                self.code.call(Helper::XdpLength);
-                self.code.alu32(Alu::Mov, reg(into), Source::Reg(Reg::R0));
-            }
+            Operation::Length(into) => self.length(reg(into)),
             Operation::Load(into, from) => {
                 self.code.load(Width::Word, reg(into), Reg::R10, memory(from));
             }
             Operation::Store(from, into) => {
                 self.code.store(Reg::R10, memory(into), Source::Reg(reg(from)));
             }
-            Operation::Compute(arithmetic, operand) => self.compute(arithmetic, operand),
+            Operation::Compute(arithmetic, operand) => {
+                self.compute(arithmetic, operand, self.failure(version, number));
+            }
             Operation::Negate => self.code.alu32(Alu::Neg, A, Source::Imm(0)),
             Operation::CopyToX => self.code.alu32(Alu::Mov, X, Source::Reg(A)),
             Operation::CopyToA => self.code.alu32(Alu::Mov, A, Source::Reg(X)),
-            // Written by those who call, by go_on(), or not at all.
+            Operation::Note(bit) => {
+                self.code.load(Width::Word, Reg::R1, Reg::R10, note_word(bit));
+                self.code.alu32(Alu::And, Reg::R1, Source::Imm(!(1 << (bit % 32))));
+                self.code.store(Reg::R10, note_word(bit), Source::Reg(Reg::R1));
+            }
+            // Written by those who call, by go_on(), or not at all. A rule has no ReturnA.
             Operation::Packet { .. }
             | Operation::HeaderLength(_)
             | Operation::Branch { .. }
@@ -274,11 +373,11 @@ impl Translator<'_> {
         }
     }
 
-    fn compute(&mut self, arithmetic: Arithmetic, operand: Operand) {
+    fn compute(&mut self, arithmetic: Arithmetic, operand: Operand, failure: Label) {
         let by_x = operand == Operand::X;
         match arithmetic {
             Arithmetic::Div | Arithmetic::Mod if by_x => {
-                self.code.jump32_if(Jump::Equal, X, Source::Imm(0), Label::NoMatch);
+                self.code.jump32_if(Jump::Equal, X, Source::Imm(0), failure);
             }
             // All bits are shifted out. eBPF would take X modulo 32: nothing is left to shift then.
             Arithmetic::ShiftLeft | Arithmetic::ShiftRight if by_x => {
@@ -292,40 +391,60 @@ impl Translator<'_> {
         self.code.alu32(alu(arithmetic), A, source(operand));
     }
 
-    /// From an instruction of a copy to its successors, of which the copy may have `next` right
-    /// behind it.
-    fn go_on(&mut self, copy: Copy, number: usize, next: Option<usize>) {
-        let next = next.map(copy);
-        let last = match self.operations[number] {
+    /// From an instruction to those that follow it: by a jump, or, if that one is returned, without.
+    fn go_on(&mut self, version: Version, number: usize) -> Option<Label> {
+        let last = match self.program.operations[number] {
             Operation::Branch { condition, operand, then, otherwise } => {
-                let (then, otherwise) = (self.label(copy, then), self.label(copy, otherwise));
-                let operand = source(operand);
+                let then = self.program.label(version, then);
+                let otherwise = self.program.label(version, otherwise);
                 match opposite(condition) {
-                    Some(opposite) if Some(then) == next => {
-                        self.code.jump32_if(opposite, A, operand, otherwise);
+                    _ if then == otherwise => then,
+                    Some(opposite) if self.follows(version, number, then) => {
+                        self.code.jump32_if(opposite, A, source(operand), otherwise);
                         then
                     }
                     _ => {
-                        self.code.jump32_if(jump(condition), A, operand, then);
+                        self.code.jump32_if(jump(condition), A, source(operand), then);
                         otherwise
                     }
                 }
             }
-            Operation::ReturnA => {
-                self.code.jump32_if(Jump::Equal, A, Source::Imm(0), Label::NoMatch);
-                Label::Match
-            }
-            _ => self.label(copy, number + 1),
+            _ => self.program.label(version, number + 1),
         };
-        if Some(last) != next {
-            self.code.jump(last);
+        if self.follows(version, number, last) {
+            return Some(last);
         }
+        self.code.jump(last);
+        None
+    }
+
+    /// Whether nothing will be written between an instruction and this place.
+    fn follows(&self, version: Version, number: usize, place: Label) -> bool {
+        let later = (number + 1..self.program.operations.len())
+            .filter(|number| !self.program.is_passed_over(*number))
+            .map(|number| Label::At(version, number));
+        later.into_iter().find(|label| *label == place || self.code.is_used(*label)) == Some(place)
     }
 }
 
 /// So many bytes, or all of the header that they are in.
 fn with_headers(end: u32) -> u32 {
     HEADERS.into_iter().find(|header| end <= *header).unwrap_or(end)
+}
+
+/// What the words of notes are at first: they are inverted, because the verifier tells a word that is
+/// zero from one that is not, and would look at what follows for each.
+pub(crate) const NO_NOTES: u32 = u32::MAX;
+
+/// Where the word is that has this bit of the result, inverted.
+pub(crate) fn note_word(bit: u32) -> i16 {
+    kept(KEPT_WORDS + bit as usize / 32)
+}
+
+/// Where a kept word is on the stack: never at a multiple of 8, where the verifier would remember
+/// what is stored, and look at what follows for each value that was compared with it.
+const fn kept(word: usize) -> i16 {
+    MEMORY_BASE - 4 - 8 * word as i16
 }
 
 /// Where a word of memory is on the stack.

@@ -11,14 +11,18 @@ const STACK: u64 = 512;
 const DATA: u64 = 0x3_0000_0000;
 
 /// Helpers, by their numbers in linux/bpf.h.
-const XDP_GET_BUFF_LEN: i32 = 188;
+pub const XDP_GET_BUFF_LEN: i32 = 188;
 const XDP_LOAD_BYTES: i32 = 189;
 
-/// What a program returned, and how many instructions it ran.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What a program returned, and what it did for that.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ran {
     pub verdict: u64,
     pub instructions: usize,
+    /// Where it read the packet in place.
+    pub loads: Vec<u64>,
+    /// The helpers that it called.
+    pub calls: Vec<i32>,
 }
 
 struct Machine<'a> {
@@ -26,12 +30,20 @@ struct Machine<'a> {
     linear: usize,
     registers: [Option<u64>; 11],
     stack: [Option<u8>; STACK as usize],
+    loads: Vec<u64>,
+    calls: Vec<i32>,
 }
 
 /// Runs a program on a frame whose first `linear` bytes are in its linear part.
 pub fn run(program: &[Instruction], frame: &[u8], linear: usize) -> Ran {
-    let mut machine =
-        Machine { frame, linear, registers: [None; 11], stack: [None; STACK as usize] };
+    let mut machine = Machine {
+        frame,
+        linear,
+        registers: [None; 11],
+        stack: [None; STACK as usize],
+        loads: Vec::new(),
+        calls: Vec::new(),
+    };
     machine.registers[1] = Some(CONTEXT);
     machine.registers[10] = Some(STACK_END);
     let (mut at, mut instructions) = (0, 0);
@@ -43,7 +55,11 @@ pub fn run(program: &[Instruction], frame: &[u8], linear: usize) -> Ran {
             1..=3 => machine.access(instruction),
             4 | 7 => machine.compute(instruction),
             _ => match instruction.code {
-                0x95 => return Ran { verdict: machine.get(0), instructions },
+                0x95 => {
+                    let verdict = machine.get(0);
+                    let Machine { loads, calls, .. } = machine;
+                    return Ran { verdict, instructions, loads, calls };
+                }
                 0x85 => machine.call(instruction.immediate),
                 code if code & 0xf0 == 0 || machine.holds(instruction) => {
                     assert!(instruction.offset >= 0, "a jump backward");
@@ -96,8 +112,8 @@ impl Machine<'_> {
             0x30 => left.checked_div(right).expect("division by zero"),
             0x40 => left | right,
             0x50 => left & right,
-            0x60 => left << (right & 31),
-            0x70 => left >> (right & 31),
+            0x60 => left << (right & if wide { 63 } else { 31 }),
+            0x70 => left >> (right & if wide { 63 } else { 31 }),
             0x80 => left.wrapping_neg(),
             0x90 => left.checked_rem(right).expect("division by zero"),
             0xa0 => left ^ right,
@@ -138,12 +154,13 @@ impl Machine<'_> {
         self.write(place(self.get(instruction.dst())), &value.to_le_bytes()[..bytes]);
     }
 
-    fn read(&self, at: u64, bytes: usize) -> u64 {
+    fn read(&mut self, at: u64, bytes: usize) -> u64 {
         match (at, bytes) {
             (CONTEXT, 4) => return DATA,
             (_, 4) if at == CONTEXT + 4 => return DATA + self.linear as u64,
             _ => {}
         }
+        self.loads.extend(at.checked_sub(DATA));
         let mut value = [0; 8];
         for (n, byte) in value[..bytes].iter_mut().enumerate() {
             let at = at + n as u64;
@@ -166,6 +183,7 @@ impl Machine<'_> {
 
     fn call(&mut self, helper: i32) {
         assert_eq!(self.get(1), CONTEXT);
+        self.calls.push(helper);
         let result = match helper {
             XDP_GET_BUFF_LEN => self.frame.len() as u64,
             XDP_LOAD_BYTES => {

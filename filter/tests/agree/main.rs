@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod machine;
+mod rules;
 mod samples;
 
 use proptest::collection::vec;

@@ -55,6 +55,20 @@ pub const REALISTIC: [&str; 45] = [
     "ip and ip[ip[2:2] & 0xff] = 7",
 ];
 
+/// Rules as people write them against floods.
+pub const RULES: [&str; 10] = [
+    "udp src port 53 and greater 512",
+    "udp src port 123 and greater 100",
+    "udp src port 1900",
+    "udp src port 11211",
+    "udp src port 19",
+    "tcp[tcpflags] & (tcp-syn|tcp-fin) == (tcp-syn|tcp-fin)",
+    "icmp or icmp6",
+    "src net 198.51.100.0/24",
+    "ip[6:2] & 0x1fff != 0",
+    "udp dst port 443 and less 60",
+];
+
 const IPV4: [[u8; 4]; 5] =
     [[192, 0, 2, 1], [192, 0, 2, 2], [192, 0, 2, 3], [203, 0, 113, 1], [224, 0, 0, 5]];
 const IPV6: [u16; 4] = [1, 2, 3, 0x100];
