@@ -45,6 +45,11 @@ impl Program {
         Ok(Verdict::try_from(self.test_run(frame, &[], out)?).unwrap())
     }
 
+    /// What a program returns for a frame, whatever it means.
+    pub fn result(&self, frame: &[u8]) -> Result<u32, std::io::Error> {
+        self.test_run(frame, &[], &mut Vec::new())
+    }
+
     /// Runs a frame through a program of the traffic control hook, from a socket of this mark: its
     /// action (TC_ACT_*), and the frame as it left it.
     pub fn run_marked(&self, frame: &[u8], mark: u32) -> (u32, Vec<u8>) {

@@ -7,10 +7,12 @@ use std::os::fd::AsFd;
 use libbpf_rs::libbpf_sys::bpf_map_create_opts;
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
 use proptest::collection::vec;
+use proptest::sample::select;
 use proptest::test_runner::{Config, TestRunner};
 use ringway_abi::Verdict;
 use ringway_bpf_tests::run::{Program, filter_program};
-use ringway_filter::{Classic, Error, Filter, Surroundings};
+use ringway_filter::OnMatch::{self, End, Note};
+use ringway_filter::{Classic, Error, Filter, Instruction, Matched, Surroundings, first_match};
 
 use crate::needs_root;
 
@@ -156,6 +158,77 @@ fn a_chain() {
     assert_eq!(mask_of(&lldp(15)), 1);
     assert_eq!(mask_of(&[2; 60]), 1 << 31);
     assert_eq!(mask_of(&[2; 15]), 0);
+}
+
+/// Many rules are as much more work for the verifier as they are more instructions.
+#[test]
+fn rules_load() {
+    needs_root!("rules_load");
+    let kinds: [(&str, Expression); 4] = [
+        ("ports", |n| format!("udp src port {}", 1000 + n)),
+        ("lengths", |n| format!("udp src port {} and greater {}", 1000 + n, 500 + n)),
+        ("addresses", |n| format!("src host 10.0.{}.{} and not dst port 80", n / 8, n % 8)),
+        ("networks", |n| format!("tcp dst port {} and src net 10.{n}.0.0/16", 1000 + n)),
+    ];
+    for (kind, expression) in kinds {
+        for count in [10, 50, 200] {
+            let filters = (0..count).map(|n| Filter::compile(&expression(n), SNAPLEN).unwrap());
+            let rules = filters.zip((0..count).map(|n| if n % 5 == 0 { Note } else { End }));
+            let (program, instructions) = load_rules(&rules.collect::<Vec<_>>());
+            let verified = program.verified_instructions() as usize;
+            println!("{count} {kind}: {instructions} instructions, {verified} verified");
+            assert!(verified < 4 * instructions, "{count} {kind}: {verified}");
+        }
+    }
+}
+
+#[test]
+fn rules_agree() {
+    needs_root!("rules_agree");
+    let expressions = [&samples::REALISTIC[1..], &samples::RULES].concat();
+    let rules = vec((select(expressions), select(vec![End, Note])), 1..20);
+    runner(100)
+        .run(&(rules, vec(samples::frame(), 20)), |(rules, frames)| {
+            let compile = |text| Filter::compile(text, SNAPLEN).unwrap();
+            let rules: Vec<_> = rules.into_iter().map(|(text, on)| (compile(text), on)).collect();
+            let (program, _) = load_rules(&rules);
+            for frame in &frames {
+                let matched = first_of(&rules, frame);
+                let folded = (matched.0 ^ matched.0 >> 32) as u32;
+                let said: Vec<_> = rules.iter().map(|(it, on)| (it.expression(), on)).collect();
+                assert_eq!(program.result(frame).unwrap(), folded, "{said:?} on {frame:02x?}");
+            }
+            Ok(())
+        })
+        .unwrap();
+}
+
+/// What libpcap's interpreter says of the rules, one after the other.
+fn first_of(rules: &[(Filter, OnMatch)], frame: &[u8]) -> Matched {
+    let (mut result, mut notes) = (0, 16..);
+    for ((filter, on_match), number) in rules.iter().zip(1..) {
+        let note = if *on_match == Note { notes.next() } else { None };
+        match note {
+            _ if !filter.matches(frame, frame.len() as u32) => {}
+            Some(bit) => result |= 1 << bit,
+            None => return Matched(result | number),
+        }
+    }
+    Matched(result)
+}
+
+/// The program, whose result is folded into the 32 bits that a test run gives; how many instructions
+/// it had.
+fn load_rules(rules: &[(Filter, OnMatch)]) -> (Program, usize) {
+    let rules: Vec<_> = rules.iter().map(|(filter, on_match)| (filter, *on_match)).collect();
+    let mut program = first_match(&rules).unwrap();
+    let instructions = program.len();
+    let exit = program.pop().unwrap();
+    let copy = Instruction::new(0xbf, 1, 0, 0, 0); // r1 = r0
+    let upper_half = Instruction::new(0x77, 1, 0, 0, 32); // r1 >>= 32
+    let fold = Instruction::new(0xaf, 0, 1, 0, 0); // r0 ^= r1
+    program.extend([copy, upper_half, fold, exit]);
+    (filter_program(&program).unwrap(), instructions)
 }
 
 fn map(kind: MapType, value_size: u32) -> MapHandle {
