@@ -262,7 +262,7 @@ fn one_more_than_there_is_room_for_is_refused() {
         Err(Error::CapturesFull { pids, .. }) => assert_eq!(pids, [std::process::id(); MOST]),
         other => panic!("{other:?}"),
     }
-    // Through twelve filters, twice, with an ICMP error between: no tail call too many.
+    // Through all filters, twice, with an ICMP error between: no tail call too many.
     world.add_vlan(10, FRONT, &[(0x8100, 5)]);
     let tagged = flow.next(flags::ACK).with(|f| (f.vlans, f.ttl) = (vec![(0x8100, 5)], 1));
     assert_eq!(world.send(&tagged).pair(), (Verdict::Tx, Reason::SentTimeExceeded));
