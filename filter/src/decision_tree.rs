@@ -5,10 +5,10 @@
 //! and each of its answers has the rules' remainders, in order, without those that it decides. A
 //! leaf is a list of remainders, each of which goes on to the next one where it does not match.
 
-use crate::MOST_JOINED;
 use crate::classic::{Condition, NO_MATCH, Operand, Operation, Register, at_first, forward};
+use crate::insn::MOST_JOINED;
 use crate::loads::{Registers, Value};
-use crate::translate::Program;
+use crate::program::Program;
 
 /// A filter among others.
 #[derive(Clone, Debug)]

@@ -4,6 +4,10 @@
 use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
 
+/// Most instructions of a program of rules: all its jumps stay within the 15 bits that eBPF has for
+/// them.
+pub const MOST_JOINED: usize = 1 << 15;
+
 /// An instruction of eBPF: the kernel's `struct bpf_insn`, in host byte order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
@@ -247,8 +251,8 @@ impl<Label: Copy + Eq + Hash> Assembler<Label> {
     pub(crate) fn finish(mut self) -> Vec<Instruction> {
         for (from, to) in self.jumps {
             let skipped = self.places[&to] - from - 1;
-            self.code[from].offset =
-                i16::try_from(skipped).expect("programs are shorter than 2^15");
+            self.code[from].offset = i16::try_from(skipped)
+                .expect("MOST_INSTRUCTIONS and MOST_JOINED keep programs that short");
         }
         self.code
     }

@@ -51,6 +51,7 @@ mod libpcap;
 mod loads;
 mod names;
 mod position;
+mod program;
 mod range;
 mod rules;
 mod translate;
@@ -63,9 +64,9 @@ use decision_tree::Rule;
 
 pub use classic::{Classic, MOST_INSTRUCTIONS};
 pub use error::{Error, Result};
-pub use insn::Instruction;
 use insn::{Alu, Assembler, Helper, Jump, Reg, Source, Width};
-pub use rules::{MOST_JOINED, MOST_NOTES, MOST_RULES, Matched, OnMatch, first_match};
+pub use insn::{Instruction, MOST_JOINED};
+pub use rules::{MOST_NOTES, MOST_RULES, Matched, OnMatch, first_match};
 use translate::{CTX, Label, SCRATCH};
 
 /// Longest expression, in bytes: about 250 addresses. The time that libpcap's optimizer takes grows

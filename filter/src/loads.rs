@@ -2,13 +2,13 @@
 //! ways through one filter, is kept in a word on the stack. Where each way to a load leads past
 //! another one of the same, the word is read instead of the packet.
 //!
-//! The two copies of a program differ: in place, a load never fails (the second copy goes on where
+//! The two versions of a program differ: in place, a load never fails (the second one goes on where
 //! bytes are missing); in the second one, the way from a load that fails has not loaded anything.
 
 use std::collections::HashMap;
 
 use crate::classic::{Operation, Register, at_first, forward};
-use crate::translate::{KEPT_WORDS, Program, Version};
+use crate::program::{Program, Version};
 
 /// What is loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -79,14 +79,15 @@ pub(crate) struct Loads {
     /// What each instruction loads.
     values: Vec<Option<Value>>,
     words: HashMap<Value, usize>,
-    /// The words that have been written, as bits, before each instruction of the first copy.
+    /// The words that have been written, as bits, before each instruction of the first version.
     in_place: Vec<Option<u64>>,
     /// The same in the second one.
     fetched: Vec<Option<u64>>,
 }
 
 impl Loads {
-    pub(crate) fn new(program: &Program) -> Self {
+    /// `most`: words that there are, at most 64.
+    pub(crate) fn new(program: &Program, most: usize) -> Self {
         let operations = &program.operations;
         let mut values = vec![None; operations.len()];
         forward(
@@ -100,7 +101,7 @@ impl Loads {
                 next.chain(failed).collect()
             },
         );
-        let words = words(&values);
+        let words = words(&values, most);
         let mut loads = Self { values, words, in_place: Vec::new(), fetched: Vec::new() };
         let none = at_first(0, operations.len());
         loads.in_place = loads.written(program, none, Version::InPlace);
@@ -120,16 +121,17 @@ impl Loads {
             |number, before| {
                 let after = before | self.word(number).map_or(0, |word| 1 << word);
                 let next = program.successors(version, number);
-                let failed = program.failure(version, number, self.values[number]);
+                let failed = program.failure(version, number, self.values[number].is_some());
                 let next = next.map(|next| (next, after));
                 next.chain(failed.map(|next| (next, before))).collect()
             },
         )
     }
 
-    /// What an instruction loads, if every way to it has loaded the same registers.
-    pub(crate) fn value(&self, number: usize) -> Option<Value> {
-        self.values[number]
+    /// Whether an instruction loads what has a name: bytes behind X have none unless every way to it
+    /// has loaded X with the same header's length.
+    pub(crate) fn is_named(&self, number: usize) -> bool {
+        self.values[number].is_some()
     }
 
     /// Where what an instruction loads is kept.
@@ -153,13 +155,13 @@ impl Loads {
 }
 
 /// A word for each of the values that several instructions load, while there are words.
-fn words(values: &[Option<Value>]) -> HashMap<Value, usize> {
+fn words(values: &[Option<Value>], most: usize) -> HashMap<Value, usize> {
     let mut loaded: HashMap<Value, usize> = HashMap::new();
     let mut words = HashMap::new();
     for value in values.iter().flatten() {
         let times = loaded.entry(*value).or_default();
         *times += 1;
-        if *times == 2 && words.len() < KEPT_WORDS {
+        if *times == 2 && words.len() < most {
             words.insert(*value, words.len());
         }
     }

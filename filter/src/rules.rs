@@ -2,7 +2,7 @@
 
 use crate::classic::Operation;
 use crate::decision_tree::{Rule, join};
-use crate::insn::{Alu, Assembler, Instruction, Reg, Source, Width};
+use crate::insn::{Alu, Assembler, Instruction, MOST_JOINED, Reg, Source, Width};
 use crate::translate::{Label, NO_NOTES, note_word, translate};
 use crate::{Error, Filter, Result};
 
@@ -12,13 +12,9 @@ pub const MOST_RULES: usize = 256;
 /// Most of them that are [`OnMatch::Note`].
 pub const MOST_NOTES: usize = 48;
 
-/// Most instructions of a program of rules: all its jumps stay within the 15 bits that eBPF has for
-/// them.
-pub const MOST_JOINED: usize = 1 << 15;
-
 /// Questions that are asked one after the other before the rules themselves. A number that makes
 /// the program too long gives way to the next one.
-const DEPTHS: [usize; 3] = [12, 4, 0];
+const DEPTHS: [usize; 7] = [12, 8, 6, 4, 2, 1, 0];
 
 /// The first note's bit of the result.
 const NOTES: u32 = 16;

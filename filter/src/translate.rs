@@ -13,7 +13,8 @@ use crate::classic::{
     Arithmetic, Condition, LONGEST_FRAME, MEMORY, Operand, Operation, Register, at_first, forward,
 };
 use crate::insn::{Alu, Assembler, Helper, Jump, Reg, Source, Width};
-use crate::loads::{Loads, Value};
+use crate::loads::Loads;
+use crate::program::{Program, Version};
 
 /// Where things are, all through a program.
 pub(crate) const CTX: Reg = Reg::R6;
@@ -36,22 +37,12 @@ const _: () = assert!(-kept(KEPT_WORDS + NOTE_WORDS - 1) <= STACK);
 const CTX_DATA: i16 = 0;
 const CTX_DATA_END: i16 = 4;
 
-/// Bytes that are worth reading in place: a packet's linear part is within one page.
-const LINEAR: u32 = 4096;
-
 /// No whole packet is shorter than Ethernet with an IPv4, then with an IPv6 header, then with ports
 /// behind that: to ask for all of it costs nothing and spares further comparisons.
 const HEADERS: [u32; 3] = [34, 54, 58];
 
 /// What a kept length is before it is known.
 const UNKNOWN: u32 = u32::MAX;
-
-/// The two versions of a program.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Version {
-    InPlace,
-    Fetched,
-}
 
 /// Places that jumps lead to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -64,79 +55,6 @@ pub(crate) enum Label {
     Return(u16),
 }
 
-/// What is translated.
-#[derive(Debug, Default)]
-pub(crate) struct Program {
-    pub(crate) operations: Vec<Operation>,
-    /// For each operation, where the program goes on when it cannot be done: a load beyond the
-    /// packet's end, a division by zero.
-    pub(crate) failures: Vec<usize>,
-}
-
-impl Program {
-    /// Where an instruction leads in a version when it can be done.
-    pub(crate) fn successors(
-        &self,
-        version: Version,
-        number: usize,
-    ) -> impl Iterator<Item = usize> + use<> {
-        let leaves = version == Version::InPlace && self.reads_beyond_linear(number);
-        self.operations[number].successors(number).filter(move |_| !leaves)
-    }
-
-    /// Where it leads when it cannot be done. The first version goes on in the second one when bytes
-    /// are missing, unless the offset is beyond all packets, which behind an IPv4 header it never is.
-    pub(crate) fn failure(
-        &self,
-        version: Version,
-        number: usize,
-        value: Option<Value>,
-    ) -> Option<usize> {
-        let fails = match self.operations[number] {
-            Operation::Packet { behind_x, .. } => {
-                version == Version::Fetched || behind_x && value.is_none()
-            }
-            Operation::HeaderLength(_) => version == Version::Fetched,
-            Operation::Compute(Arithmetic::Div | Arithmetic::Mod, Operand::X) => true,
-            _ => false,
-        };
-        fails.then_some(self.failures[number])
-    }
-
-    fn reads_beyond_linear(&self, number: usize) -> bool {
-        match self.operations[number] {
-            Operation::Packet { bytes, at, .. } => at + u32::from(bytes) > LINEAR,
-            Operation::HeaderLength(at) => at >= LINEAR,
-            _ => false,
-        }
-    }
-
-    /// Where the bytes end that an instruction reads, unless X decides.
-    fn read_at_fixed_place(&self, number: usize) -> Option<u32> {
-        match self.operations[number] {
-            Operation::Packet { bytes, at, behind_x: false } => Some(at + u32::from(bytes)),
-            Operation::HeaderLength(at) => Some(at + 1),
-            _ => None,
-        }
-    }
-
-    /// Jumps to it lead where it leads.
-    fn is_passed_over(&self, number: usize) -> bool {
-        matches!(self.operations[number], Operation::Return(_) | Operation::Jump(_))
-    }
-
-    /// Where to go for an instruction.
-    fn label(&self, version: Version, mut number: usize) -> Label {
-        loop {
-            match self.operations[number] {
-                Operation::Jump(to) => number = to,
-                Operation::Return(result) => return Label::Return(result),
-                _ => return Label::At(version, number),
-            }
-        }
-    }
-}
-
 struct Translator<'a> {
     program: &'a Program,
     loads: Loads,
@@ -146,7 +64,7 @@ struct Translator<'a> {
 /// Everything but what happens at [`Label::Return`], which is for the caller to place, where it is
 /// used.
 pub(crate) fn translate(program: &Program) -> Assembler<Label> {
-    let loads = Loads::new(program);
+    let loads = Loads::new(program, KEPT_WORDS);
     let mut translator = Translator { program, loads, code: Assembler::new() };
     let checked = translator.lengths_checked();
     let first = translator.begin();
@@ -169,11 +87,27 @@ impl Translator<'_> {
         for word in notes.collect::<BTreeSet<_>>() {
             self.code.store(Reg::R10, word, Source::Imm(NO_NOTES));
         }
-        let first = self.program.label(Version::InPlace, 0);
+        let first = self.label(Version::InPlace, 0);
         if matches!(first, Label::Return(_)) {
             self.code.jump(first);
         }
         first
+    }
+
+    /// Jumps to it lead where it leads.
+    fn is_passed_over(&self, number: usize) -> bool {
+        matches!(self.program.operations[number], Operation::Return(_) | Operation::Jump(_))
+    }
+
+    /// Where to go for an instruction.
+    fn label(&self, version: Version, mut number: usize) -> Label {
+        loop {
+            match self.program.operations[number] {
+                Operation::Jump(to) => number = to,
+                Operation::Return(result) => return Label::Return(result),
+                _ => return Label::At(version, number),
+            }
+        }
     }
 
     /// For each instruction that can be reached in place: how many bytes are known to be there when
@@ -187,9 +121,9 @@ impl Translator<'_> {
                 }
                 _ => before,
             };
-            let value = self.loads.value(number);
             let next = self.program.successors(Version::InPlace, number);
-            let failed = self.program.failure(Version::InPlace, number, value);
+            let failed =
+                self.program.failure(Version::InPlace, number, self.loads.is_named(number));
             next.map(|next| (next, after)).chain(failed.map(|next| (next, before))).collect()
         })
     }
@@ -200,7 +134,7 @@ impl Translator<'_> {
         for (number, checked) in checked.iter().enumerate() {
             let label = Label::At(version, number);
             let is_reached = open == Some(label) || self.code.is_used(label);
-            if self.program.is_passed_over(number) || !is_reached {
+            if self.is_passed_over(number) || !is_reached {
                 continue;
             }
             self.code.place(label);
@@ -254,7 +188,7 @@ impl Translator<'_> {
 
     /// To where an instruction leads that cannot be done.
     fn failure(&self, version: Version, number: usize) -> Label {
-        self.program.label(version, self.program.failures[number])
+        self.label(version, self.program.failures[number])
     }
 
     /// To the second version unless the packet's linear part has so many bytes.
@@ -277,7 +211,7 @@ impl Translator<'_> {
     fn read_behind_x(&mut self, number: usize, bytes: u8, at: u32) {
         let end = at + u32::from(bytes);
         self.code.alu64(Alu::Mov, Reg::R1, Source::Reg(X));
-        if self.loads.value(number).is_some() {
+        if self.loads.is_named(number) {
             // It changes nothing, but the verifier does not know a header's length that was kept.
             self.code.alu64(Alu::And, Reg::R1, Source::Imm(0xff));
         } else {
@@ -395,8 +329,8 @@ impl Translator<'_> {
     fn go_on(&mut self, version: Version, number: usize) -> Option<Label> {
         let last = match self.program.operations[number] {
             Operation::Branch { condition, operand, then, otherwise } => {
-                let then = self.program.label(version, then);
-                let otherwise = self.program.label(version, otherwise);
+                let then = self.label(version, then);
+                let otherwise = self.label(version, otherwise);
                 match opposite(condition) {
                     _ if then == otherwise => then,
                     Some(opposite) if self.follows(version, number, then) => {
@@ -409,7 +343,7 @@ impl Translator<'_> {
                     }
                 }
             }
-            _ => self.program.label(version, number + 1),
+            _ => self.label(version, number + 1),
         };
         if self.follows(version, number, last) {
             return Some(last);
@@ -421,7 +355,7 @@ impl Translator<'_> {
     /// Whether nothing will be written between an instruction and this place.
     fn follows(&self, version: Version, number: usize, place: Label) -> bool {
         let later = (number + 1..self.program.operations.len())
-            .filter(|number| !self.program.is_passed_over(*number))
+            .filter(|number| !self.is_passed_over(*number))
             .map(|number| Label::At(version, number));
         later.into_iter().find(|label| *label == place || self.code.is_used(*label)) == Some(place)
     }
