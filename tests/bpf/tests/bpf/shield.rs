@@ -133,7 +133,7 @@ fn sources_that_are_no_host() {
 fn moved(part: &[u8], offset: u16, more: bool) -> Vec<u8> {
     let mut part = part.to_vec();
     if part[14] >> 4 == 4 {
-        let word = offset / 8 | if more { 0x2000 } else { 0 };
+        let word = (offset / 8) | if more { 0x2000 } else { 0 };
         part[20..22].copy_from_slice(&word.to_be_bytes());
         part[24..26].fill(0);
         let check = !ringway_bpf_tests::frame::sum(&part[14..34], 0);
