@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use ringway_abi::BackendRef;
+use ringway_abi::{BackendRef, ShieldMode};
 
 pub use ringway_config::{Forward, PortRange, Protocol};
 
@@ -69,6 +69,8 @@ pub struct ServiceRow {
     pub announce: bool,
     /// Reset TCP when no backend is healthy (`when_none_healthy = "reset"`); otherwise drop.
     pub reset_when_none: bool,
+    /// The shield's mode for its packets; `None`: that of all.
+    pub shield: Option<ShieldMode>,
 }
 
 /// Where packets to a backend leave: resolved from the kernel's routes and neighbours.

@@ -24,7 +24,7 @@ use crate::load::{Programs, load_root, log};
 use crate::maps::Maps;
 use crate::pins::Pins;
 use crate::programs::redirect_errors;
-use crate::shield::ShieldState;
+use crate::shield::generation::ShieldState;
 use crate::tables::rings::{self, Retiring};
 use crate::tables::rows::{Existing, Rows};
 use crate::tables::service_index::ServiceIndex;

@@ -12,6 +12,7 @@ use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{MapCore, MapHandle, OpenMapMut, OpenObject, ProgramMut};
 use ringway_abi::Slot;
 use ringway_abi::raw::{rw_root, rw_trace};
+use ringway_filter::Instruction;
 
 use crate::maps::shape::Shape;
 use crate::maps::{self, Map, Maps, map_error};
@@ -169,6 +170,11 @@ pub(crate) fn set_entries(map: &mut OpenMapMut<'_>, entries: u32) -> Result<()> 
 pub(crate) fn program(program: &ProgramMut<'_>) -> Result<OwnedFd> {
     let fd = program.as_fd().try_clone_to_owned();
     fd.map_err(|source| Error::System { action: "duplicate a program's descriptor", source })
+}
+
+/// An instruction as bpf(2) takes it.
+pub(crate) fn as_kernel(i: &Instruction) -> ringway_bpf_sys::Instruction {
+    (i.code, i.registers, i.offset, i.immediate)
 }
 
 /// Has an object note its answers where the live programs do. Where that cannot be found, it has a

@@ -26,12 +26,11 @@ use rustix::time::{ClockId, clock_gettime};
 use crate::load::log;
 use crate::maps::{self, Map, Maps, map_error};
 use crate::pins::{Pins, remove_tree};
-use crate::shield::Made;
+use crate::shield::generation::Made;
 use crate::{Error, Result, View};
 
 use place::{Held, Place};
 use shared::Shared;
-pub(crate) use shared::as_kernel;
 
 /// Captures of one node at a time.
 pub const MOST: usize = RW_CAPTURES as usize;

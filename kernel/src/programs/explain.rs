@@ -12,8 +12,9 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::load::{load_dry, load_dry_icmp, load_root, log};
 use crate::maps::{Map, Maps};
+use crate::shield::generation;
 use crate::testrun::{self, Frame, TestRun};
-use crate::{Error, Result, View, requirements, shield};
+use crate::{Error, Result, View, requirements};
 
 /// A dry instance of a node's packet path. Sees every change of the tables at once.
 #[derive(Debug)]
@@ -220,7 +221,7 @@ impl Explainer {
         let live = self.live.maps().slots.find(&(Slot::Shield as u32))?;
         if live != self.shield.as_ref().map(|(id, _)| *id) {
             let load = |id| {
-                let dry = shield::load_dry(id, &self.maps, &self.trace)?;
+                let dry = generation::load_dry(id, &self.maps, &self.trace)?;
                 Ok::<_, Error>(dry.map(|dry| (id, dry)))
             };
             self.shield = live.map(load).transpose()?.flatten();

@@ -8,10 +8,10 @@ use libbpf_rs::MapCore;
 use ringway_abi::raw::{
     RW_ADDR_ANNOUNCE, RW_ADDR_BACKEND, RW_ADDR_NODE, RW_ADDR_SERVICE, RW_BACKEND_KEPT,
     RW_BACKEND_RESOLVED, RW_BACKEND_TAKES_NEW, RW_BACKEND_UP, RW_LABEL_LEN, RW_SVC_AFFINITY_SOURCE,
-    RW_SVC_NONE_RESET, RW_SVC_SOURCE_CLIENT, rw_address, rw_backend, rw_label, rw_service,
-    rw_service_info, rw_service_key,
+    RW_SVC_NONE_RESET, RW_SVC_SHIELD_MASK, RW_SVC_SHIELD_SHIFT, RW_SVC_SOURCE_CLIENT, rw_address,
+    rw_backend, rw_label, rw_service, rw_service_info, rw_service_key,
 };
-use ringway_abi::{IntoBytes, addr_from_words, addr_to_words};
+use ringway_abi::{IntoBytes, ShieldMode, addr_from_words, addr_to_words};
 use ringway_plan::tables::{
     BackendRow, Forward, NextHop, Protocol, RingRow, ServiceKey, ServiceRow, Tables, Tunnel,
 };
@@ -172,6 +172,9 @@ impl Rows {
             source_client: entry.flags & RW_SVC_SOURCE_CLIENT != 0,
             announce: address.flags & RW_ADDR_ANNOUNCE != 0,
             reset_when_none: entry.flags & RW_SVC_NONE_RESET != 0,
+            shield: (entry.flags >> RW_SVC_SHIELD_SHIFT & RW_SVC_SHIELD_MASK)
+                .checked_sub(1)
+                .and_then(|mode| ShieldMode::try_from(mode).ok()),
         })
     }
 }
@@ -217,6 +220,7 @@ fn service_flags(service: &ServiceRow) -> u32 {
     flag(service.source_client, RW_SVC_SOURCE_CLIENT)
         | flag(service.reset_when_none, RW_SVC_NONE_RESET)
         | flag(service.affinity_source, RW_SVC_AFFINITY_SOURCE)
+        | service.shield.map_or(0, |mode| (mode as u32 + 1) << RW_SVC_SHIELD_SHIFT)
 }
 
 fn service_info(service: &ServiceRow) -> rw_service_info {
@@ -373,6 +377,7 @@ mod tests {
             source_client,
             announce,
             reset_when_none: true,
+            shield: None,
         }
     }
 

@@ -60,6 +60,7 @@ pub fn add_service(tables: &mut Tables, key: ServiceKey, backends: &[SocketAddr]
         source_client: false,
         announce: false,
         reset_when_none: true,
+        shield: None,
     });
 }
 

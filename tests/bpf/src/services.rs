@@ -120,6 +120,7 @@ fn add_service(
         source_client: matches!(port, ports::CLIENT | ports::CLIENT_TOO),
         announce,
         reset_when_none: port != ports::NONE_DROP,
+        shield: None,
     });
 }
 

@@ -15,11 +15,11 @@ use ringway_bpf_sys::{self as bpf, LoadError, Program};
 use ringway_filter::{Instruction, Surroundings};
 
 use super::place::Place;
-use crate::load;
+use crate::load::{self, as_kernel};
 use crate::maps::{self, Map, MapName, Maps, map, map_error};
 use crate::objects::capture::{self, CaptureMaps, CaptureProgs, CaptureSkelBuilder};
 use crate::pins::{Pins, pin_error};
-use crate::shield::{self, Made};
+use crate::shield::generation::{self, Made};
 use crate::tables::rings::grace;
 use crate::{Error, Result};
 
@@ -133,7 +133,7 @@ impl Shared {
         let shield = match made.or(found.as_ref()) {
             Some(made) => {
                 let own = (&*self.state, &*self.chain, &*self.own_slots);
-                shield::load_for_capture(live, made, own)?
+                generation::load_for_capture(live, made, own)?
             }
             None => bpf::by_id(id).map_err(|source| Error::System {
                 action: "open the program in the shield's slot",
@@ -261,10 +261,6 @@ fn place_cleared(place: &Place) -> Result<()> {
 fn open(place: &Place, name: &str) -> Result<OwnedFd> {
     let path = place.pin(name);
     bpf::open_pinned(&path).map_err(pin_error("open", &path))
-}
-
-pub(crate) fn as_kernel(i: &Instruction) -> bpf::Instruction {
-    (i.code, i.registers, i.offset, i.immediate)
 }
 
 /// What a ring holds of a packet, apart: its record, the bytes before and those after.

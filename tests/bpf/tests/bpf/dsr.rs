@@ -119,6 +119,7 @@ fn add(tables: &mut Tables, way: Way, proto: u8, kind: u16) {
         source_client: false,
         announce: false,
         reset_when_none: true,
+        shield: None,
     });
 }
 

@@ -65,6 +65,7 @@ fn add(tables: &mut Tables, family: Family, proto: u8) {
         source_client: false,
         announce: false,
         reset_when_none: true,
+        shield: None,
     });
     tables.backends.extend(rows);
 }

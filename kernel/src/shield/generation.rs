@@ -1,10 +1,5 @@
-//! The shield: a program in front of the balancer, with constants, lists and rules of its own.
-//!
-//! Each change of the configuration makes another generation beside the one in force: what cannot
-//! be made leaves that in force, and a packet meets one of both as a whole. Counters, budgets and
-//! prefixes blocked at run time outlive generations.
+//! A generation: its program, with constants, lists and rules of its own.
 
-use std::collections::BTreeMap;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -12,21 +7,18 @@ use libbpf_rs::MapHandle;
 use ringway_abi::raw::{
     RW_FINE_SHIFT, RW_SHIELD_COUNT_LISTS, RW_SHIELD_COUNT_RUNTIME_ALLOW, RW_SHIELD_GENERATIONS,
     RW_SHIELD_RULES, rw_clock, rw_label, rw_list_slot, rw_list_v4, rw_list_v6, rw_shield,
-    rw_shield_control, rw_shield_count, rw_shield_prefix, rw_shield_rule, rw_shield_runtime,
+    rw_shield_control, rw_shield_count, rw_shield_rule,
 };
-use ringway_abi::{IntoBytes, RuleAction, ShieldMode, Slot, addr_to_words};
+use ringway_abi::{IntoBytes, RuleAction, ShieldMode};
 use ringway_bpf_sys::{LoadError, Program};
 use ringway_filter::Instruction;
-use ringway_plan::prefix_list::{ListTables, Prefix};
+use ringway_plan::prefix_list::ListTables;
 
-use crate::gateway::Gateway;
-use crate::load::{self, clock};
+use crate::load::{self, as_kernel, clock};
 use crate::maps::table_view::TableView;
 use crate::maps::{self, Map, Maps, map};
 use crate::objects::capture_shield::CaptureShieldSkelBuilder;
 use crate::objects::shield::{self, ShieldSkelBuilder};
-use crate::programs::capture;
-use crate::tables::rings::grace;
 use crate::tables::rows::{label, label_text};
 use crate::{Error, Result};
 
@@ -70,121 +62,17 @@ pub struct Limit {
     pub burst: u32,
 }
 
-impl Gateway {
-    /// Puts another generation in force, or takes the shield away. After a failure the former one
-    /// is in force.
-    ///
-    /// # Errors
-    /// No memory, or the kernel refuses a program.
-    pub fn set_shield(&mut self, generation: Option<&Generation<'_>>) -> Result<()> {
-        let maps = self.shared_maps().clone();
-        let slot = Slot::Shield as u32;
-        match generation {
-            Some(generation) => {
-                let (program, made) = make(&maps, generation)?;
-                maps.slots.put_fd(slot, program.as_fd())?;
-                self.shield.made = Some(made);
-            }
-            None if maps.slots.find(&slot)?.is_none() => return Ok(()),
-            None => {
-                maps.slots.remove(&slot)?;
-                self.shield.made = None;
-            }
-        }
-        // No packet is left in the former one when its place for rules is used again.
-        grace();
-        self.shield.captures_stale = true;
-        self.renew_capture_shield()
-    }
-
-    /// Gives captures that are under way the shield in force; later, where one just begins.
-    pub(crate) fn renew_capture_shield(&mut self) -> Result<()> {
-        let (true, Some(pins)) = (self.shield.captures_stale, self.pins()) else { return Ok(()) };
-        let made = self.shield.made.as_ref();
-        self.shield.captures_stale = !capture::renew_shield(pins, self.maps(), made)?;
-        Ok(())
-    }
-
-    /// Makes these the prefixes that are allowed and blocked at run time.
-    ///
-    /// # Errors
-    /// More than `RW_SHIELD_RUNTIME` of a kind.
-    pub fn set_runtime_prefixes(&mut self, prefixes: &[RuntimePrefix]) -> Result<()> {
-        let maps = self.maps();
-        let (allows, blocks): (Vec<_>, Vec<_>) = prefixes.iter().partition(|prefix| prefix.allow);
-        // A packet looks where the count is not 0.
-        let allows = put_runtime(&maps.runtime_allow, &runtime_rows(&allows))?;
-        let blocks = put_runtime(&maps.runtime_block, &runtime_rows(&blocks))?;
-        let control = maps.shield_control.get(0)?;
-        maps.shield_control.put(&0, &rw_shield_control { allows, blocks, ..control })
-    }
-
-    /// Puts a mode in place of every other, until a second of CLOCK_MONOTONIC; `None`: no more.
-    pub fn set_shield_override(&mut self, mode: Option<(ShieldMode, u32)>) -> Result<()> {
-        let (mode, until) = mode.map_or((0, 0), |(mode, until)| (mode as u32, until));
-        let control = self.maps().shield_control.get(0)?;
-        self.maps().shield_control.put(&0, &rw_shield_control { mode, until, ..control })
-    }
-}
-
 /// The shield as the process knows it that looks after the node.
 #[derive(Debug, Default)]
 pub(crate) struct ShieldState {
     /// What it has put in force.
-    made: Option<Made>,
+    pub(super) made: Option<Made>,
     /// Captures under way have a former generation.
-    captures_stale: bool,
-}
-
-/// A prefix that was allowed or blocked at run time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RuntimePrefix {
-    pub prefix: Prefix,
-    /// Else blocked.
-    pub allow: bool,
-    /// A second of CLOCK_MONOTONIC from which on it is not valid; `u32::MAX`: it has no end.
-    pub until: u32,
-}
-
-/// Rows of one kind. A packet meets the longest prefix alone, so a prefix within others is valid as
-/// long as any of them.
-fn runtime_rows(prefixes: &[&RuntimePrefix]) -> BTreeMap<rw_shield_prefix, rw_shield_runtime> {
-    let mut sorted: Vec<_> = prefixes.to_vec();
-    sorted.sort_by_key(|entry| entry.prefix);
-    let mut around: Vec<(Prefix, u32)> = Vec::new();
-    let mut rows = BTreeMap::new();
-    for entry in sorted {
-        while around.pop_if(|(outer, _)| !outer.covers(&entry.prefix)).is_some() {}
-        let until = around.last().map_or(entry.until, |(_, until)| entry.until.max(*until));
-        around.push((entry.prefix, until));
-        rows.insert(runtime_key(entry.prefix), rw_shield_runtime { until });
-    }
-    rows
-}
-
-fn runtime_key(prefix: Prefix) -> rw_shield_prefix {
-    let mapped = if prefix.addr().is_ipv4() { 96 } else { 0 };
-    let len = u32::from(prefix.length()) + mapped;
-    rw_shield_prefix { len, addr: addr_to_words(prefix.addr()) }
-}
-
-/// Writes what differs. Returns how many there are.
-fn put_runtime(
-    map: &Map<rw_shield_prefix, rw_shield_runtime>,
-    rows: &BTreeMap<rw_shield_prefix, rw_shield_runtime>,
-) -> Result<u32> {
-    let there: BTreeMap<_, _> = map.entries()?.into_iter().collect();
-    for key in there.keys().filter(|key| !rows.contains_key(key)) {
-        map.remove(key)?;
-    }
-    for (key, row) in rows.iter().filter(|(key, row)| there.get(key) != Some(row)) {
-        map.put(key, row)?;
-    }
-    Ok(rows.len() as u32)
+    pub(super) captures_stale: bool,
 }
 
 /// A generation, complete, that no packet meets yet.
-fn make(live: &Maps, generation: &Generation<'_>) -> Result<(OwnedFd, Made)> {
+pub(super) fn make(live: &Maps, generation: &Generation<'_>) -> Result<(OwnedFd, Made)> {
     let mut storage = MaybeUninit::uninit();
     let mut open = load::open::<ShieldSkelBuilder>(SHIELD, &mut storage)?;
     let control = live.shield_control.get(0)?;
@@ -247,7 +135,7 @@ fn fill<V: IntoBytes + zerocopy::Immutable>(map: &Map<u32, V>, elements: &[V]) -
 }
 
 fn load_rules(program: &[Instruction]) -> Result<OwnedFd> {
-    let instructions: Vec<_> = program.iter().map(capture::as_kernel).collect();
+    let instructions: Vec<_> = program.iter().map(as_kernel).collect();
     let loaded = Program { name: RULES, instructions: &instructions, frags: true }.load();
     loaded.map_err(|LoadError { source, log }| Error::ShieldRules { source, log })
 }

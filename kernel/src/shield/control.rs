@@ -1,0 +1,119 @@
+//! Puts generations in force, and what is set without another one.
+
+use std::collections::BTreeMap;
+use std::os::fd::AsFd;
+
+use ringway_abi::raw::{rw_shield_control, rw_shield_prefix, rw_shield_runtime};
+use ringway_abi::{ShieldMode, Slot, addr_to_words};
+use ringway_plan::prefix_list::Prefix;
+
+use super::generation::{Generation, make};
+use crate::Result;
+use crate::gateway::Gateway;
+use crate::maps::Map;
+use crate::programs::capture;
+use crate::tables::rings::grace;
+
+impl Gateway {
+    /// Puts another generation in force, or takes the shield away. After a failure the former one
+    /// is in force.
+    ///
+    /// # Errors
+    /// No memory, or the kernel refuses a program.
+    pub fn set_shield(&mut self, generation: Option<&Generation<'_>>) -> Result<()> {
+        let maps = self.shared_maps().clone();
+        let slot = Slot::Shield as u32;
+        match generation {
+            Some(generation) => {
+                let (program, made) = make(&maps, generation)?;
+                maps.slots.put_fd(slot, program.as_fd())?;
+                self.shield.made = Some(made);
+            }
+            None if maps.slots.find(&slot)?.is_none() => return Ok(()),
+            None => {
+                maps.slots.remove(&slot)?;
+                self.shield.made = None;
+            }
+        }
+        // No packet is left in the former one when its place for rules is used again.
+        grace();
+        self.shield.captures_stale = true;
+        self.renew_capture_shield()
+    }
+
+    /// Gives captures that are under way the shield in force; later, where one just begins.
+    pub(crate) fn renew_capture_shield(&mut self) -> Result<()> {
+        let (true, Some(pins)) = (self.shield.captures_stale, self.pins()) else { return Ok(()) };
+        let made = self.shield.made.as_ref();
+        self.shield.captures_stale = !capture::renew_shield(pins, self.maps(), made)?;
+        Ok(())
+    }
+
+    /// Makes these the prefixes that are allowed and blocked at run time.
+    ///
+    /// # Errors
+    /// More than `RW_SHIELD_RUNTIME` of a kind.
+    pub fn set_runtime_prefixes(&mut self, prefixes: &[RuntimePrefix]) -> Result<()> {
+        let maps = self.maps();
+        let (allows, blocks): (Vec<_>, Vec<_>) = prefixes.iter().partition(|prefix| prefix.allow);
+        // A packet looks where the count is not 0.
+        let allows = put_runtime(&maps.runtime_allow, &runtime_rows(&allows))?;
+        let blocks = put_runtime(&maps.runtime_block, &runtime_rows(&blocks))?;
+        let control = maps.shield_control.get(0)?;
+        maps.shield_control.put(&0, &rw_shield_control { allows, blocks, ..control })
+    }
+
+    /// Puts a mode in place of every other, until a second of CLOCK_MONOTONIC; `None`: no more.
+    pub fn set_shield_override(&mut self, mode: Option<(ShieldMode, u32)>) -> Result<()> {
+        let (mode, until) = mode.map_or((0, 0), |(mode, until)| (mode as u32, until));
+        let control = self.maps().shield_control.get(0)?;
+        self.maps().shield_control.put(&0, &rw_shield_control { mode, until, ..control })
+    }
+}
+
+/// A prefix that was allowed or blocked at run time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RuntimePrefix {
+    pub prefix: Prefix,
+    /// Else blocked.
+    pub allow: bool,
+    /// A second of CLOCK_MONOTONIC from which on it is not valid; `u32::MAX`: it has no end.
+    pub until: u32,
+}
+
+/// Rows of one kind. A packet meets the longest prefix alone, so a prefix within others is valid as
+/// long as any of them.
+fn runtime_rows(prefixes: &[&RuntimePrefix]) -> BTreeMap<rw_shield_prefix, rw_shield_runtime> {
+    let mut sorted: Vec<_> = prefixes.to_vec();
+    sorted.sort_by_key(|entry| entry.prefix);
+    let mut around: Vec<(Prefix, u32)> = Vec::new();
+    let mut rows = BTreeMap::new();
+    for entry in sorted {
+        while around.pop_if(|(outer, _)| !outer.covers(&entry.prefix)).is_some() {}
+        let until = around.last().map_or(entry.until, |(_, until)| entry.until.max(*until));
+        around.push((entry.prefix, until));
+        rows.insert(runtime_key(entry.prefix), rw_shield_runtime { until });
+    }
+    rows
+}
+
+fn runtime_key(prefix: Prefix) -> rw_shield_prefix {
+    let mapped = if prefix.addr().is_ipv4() { 96 } else { 0 };
+    let len = u32::from(prefix.length()) + mapped;
+    rw_shield_prefix { len, addr: addr_to_words(prefix.addr()) }
+}
+
+/// Writes what differs. Returns how many there are.
+fn put_runtime(
+    map: &Map<rw_shield_prefix, rw_shield_runtime>,
+    rows: &BTreeMap<rw_shield_prefix, rw_shield_runtime>,
+) -> Result<u32> {
+    let there: BTreeMap<_, _> = map.entries()?.into_iter().collect();
+    for key in there.keys().filter(|key| !rows.contains_key(key)) {
+        map.remove(key)?;
+    }
+    for (key, row) in rows.iter().filter(|(key, row)| there.get(key) != Some(row)) {
+        map.put(key, row)?;
+    }
+    Ok(rows.len() as u32)
+}

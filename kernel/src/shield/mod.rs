@@ -1,0 +1,11 @@
+//! The shield: a program in front of the balancer, with constants, lists and rules of its own.
+//!
+//! Each change of the configuration makes another generation beside the one in force: what cannot
+//! be made leaves that in force, and a packet meets one of both as a whole. Counters, budgets and
+//! prefixes blocked at run time outlive generations.
+
+mod control;
+pub(crate) mod generation;
+
+pub use control::RuntimePrefix;
+pub use generation::{Generation, Limit, Rule};
