@@ -8,8 +8,8 @@ use std::ops::Range;
 pub enum Error {
     /// libpcap does not understand the expression, or a name in it.
     #[error(
-        "the filter is not understood: {message}{}\n  {}\n  {}",
-        hint(.message), on_one_line(.expression), underline(.expression, .at)
+        "{}\n  {}\n  {}",
+        not_understood(.message), on_one_line(.expression), underline(.expression, .at)
     )]
     Syntax {
         /// The filter expression.
@@ -100,8 +100,22 @@ pub enum Error {
     },
 }
 
+impl Error {
+    /// The error in one line, for those who show the place themselves.
+    pub fn brief(&self) -> String {
+        match self {
+            Error::Syntax { message, .. } => not_understood(message),
+            other => other.to_string(),
+        }
+    }
+}
+
 /// A result whose error is [`Error`].
 pub type Result<T> = std::result::Result<T, Error>;
+
+fn not_understood(message: &str) -> String {
+    format!("the filter is not understood: {message}{}", hint(message))
+}
 
 /// The part of the reason that libpcap's words omit.
 fn hint(message: &str) -> &'static str {

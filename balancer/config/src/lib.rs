@@ -29,7 +29,7 @@ use files::include::{self, Includes};
 use reader::diagnostics::{Diagnostics, Source};
 use reader::section::Section;
 use reader::syntax;
-use sections::{check, daemon, flows, nat, node, service, tunnel};
+use sections::{check, daemon, flows, nat, node, service, shield, tunnel};
 
 /// Where `ringway run` looks when it is not told.
 pub const DEFAULT_PATH: &str = "/etc/ringway/ringway.toml";
@@ -68,6 +68,7 @@ fn read(report: &Diagnostics, filename: &str, document: &DeTable) -> Option<Conf
     let nat = nat::read(&mut file);
     let flows = flows::read(&mut file);
     let tunnel = tunnel::read(&mut file);
+    let shield = shield::read(&mut file);
     let includes = include::patterns(&mut file);
     let mut services = match includes.is_empty() {
         true => service::read_all(&mut file, &tunnel),
@@ -86,6 +87,9 @@ fn read(report: &Diagnostics, filename: &str, document: &DeTable) -> Option<Conf
     validate::services(report, &services);
     validate::nat(report, &services, &nat);
     validate::tunnel(report, &services, &tunnel);
+    if !document.contains_key("shield") {
+        validate::no_shield(report, &services);
+    }
     let source = report.source();
-    Some(Config { node: node?, nat, flows, tunnel, services, metrics, api, log, source })
+    Some(Config { node: node?, nat, flows, tunnel, shield, services, metrics, api, log, source })
 }

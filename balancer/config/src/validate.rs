@@ -246,6 +246,17 @@ pub(crate) fn tunnel(report: &Diagnostics, services: &[Service], tunnel: &Tunnel
     }
 }
 
+/// Services of a file without `[shield]`.
+pub(crate) fn no_shield(report: &Diagnostics, services: &[Service]) {
+    for service in services.iter().filter(|service| service.shield.is_some()) {
+        let message = format!(
+            "shield of service {:?} has no effect without [shield]: remove it, or add [shield]",
+            service.name
+        );
+        report.error(service.name.span(), message);
+    }
+}
+
 /// A reply to a nat address and port must not look like a client's request. Which address nat
 /// uses by default is not known here: it may be the service's.
 fn shared_port(report: &Diagnostics, service: &Service, nat: &Nat) {

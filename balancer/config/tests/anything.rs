@@ -8,7 +8,7 @@ use ringway_config::parse;
 const PACKAGED: &str = include_str!("../../../packaging/ringway.toml");
 
 /// Pieces that mean something to the parser.
-const PIECES: [&str; 45] = [
+const PIECES: [&str; 51] = [
     "[node]\n",
     "[nat]\n",
     "[[service]]\n",
@@ -16,6 +16,12 @@ const PIECES: [&str; 45] = [
     "[metrics]\n",
     "[api]\n",
     "[log]\n",
+    "[shield]\n",
+    "[[shield.list]]\n",
+    "[[shield.rule]]\n",
+    "match",
+    "action",
+    "rate",
     "name",
     "interfaces",
     "faces",

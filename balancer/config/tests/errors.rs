@@ -307,6 +307,174 @@ fn flows() {
     );
 }
 
+/// A configuration whose `[shield]`, in line 5, is this.
+fn shield(text: &str) -> Vec<String> {
+    messages(&broken("[nat]", &format!("[shield]\n{text}\n[nat]")))
+}
+
+#[test]
+fn the_shield() {
+    const NAME: &str = "write up to 63 letters, digits, \"-\", \"_\" and \".\"";
+    const RATE: &str = "write packets per second from \"1pps\" to \"100Mpps\", such as \"10kpps\"";
+    let mut wrong = String::new();
+    for (text, message) in [
+        ("", ""),
+        (
+            "mode = \"off\"",
+            "5:8: mode = \"off\" in [shield] is not known: write \"enforce\" or \"observe\"",
+        ),
+        (
+            "protect = \"all\"",
+            "5:11: protect = \"all\" in [shield] is not known: write \"services\" or \"host\"",
+        ),
+        (
+            "sanity = \"yes\"",
+            "5:10: sanity = \"yes\" in [shield] is a string: write true or false, without quotes",
+        ),
+        ("lists = []", "5:1: unknown key \"lists\" in [shield]: did you mean \"list\"?"),
+        (
+            "list = \"drop\"",
+            "5:8: list = \"drop\" in [shield] is a string: write list = [{ name = \"drop\", file = \"/etc/ringway/drop.txt\", action = \"block\" }]",
+        ),
+        ("[shield.list]", "5:1: [list] is one table: write [[list]], once for each"),
+        (
+            "[[shield.list]]",
+            "5:1: list 1 of [shield] has no name: add name = \"drop\"\n\
+             5:1: list 1 of [shield] has no file: add file = \"/etc/ringway/drop.txt\"\n\
+             5:1: list 1 of [shield] has no action: add action = \"block\"",
+        ),
+        (
+            "list = [{ name = \"a b\", file = \"drop.txt\", action = \"drop\", bad_lines = \"no\" }]",
+            "5:18: name = \"a b\" in list 1 of [shield] cannot be a list's name: NAME\n\
+             5:32: file = \"drop.txt\" in list 1 of [shield] is not the absolute path of a file: write a path such as \"/etc/ringway/drop.txt\"\n\
+             5:53: action = \"drop\" in list 1 of [shield] is not known: write \"block\" or \"allow\"\n\
+             5:73: bad_lines = \"no\" in list 1 of [shield] is not known: write \"refuse\" or \"skip\"",
+        ),
+        (
+            "list = [{ name = \"a\", file = \"/a\", action = \"block\" }, { name = \"a\", file = \"/b\", action = \"allow\" }]",
+            "5:65: \"a\" is the name of an earlier list of [shield]: write another, name = \"a-2\"",
+        ),
+        (
+            "rule = [{ action = \"drop\" }]",
+            "5:9: rule 1 of [shield] has no match: add match = \"udp src port 19\"",
+        ),
+        (
+            "rule = [{ match = \"\", action = \"drop\" }]",
+            "5:19: match = \"\" in rule 1 of [shield] is empty, which every packet matches: write an expression as for tcpdump, such as \"udp src port 19\"",
+        ),
+        (
+            "rule = [{ match = \"tcp\", action = \"drop\" }, { match = \"udp and src prot 53\", action = \"drop\" }]",
+            "5:68: match of rule 2 of [shield]: the filter is not understood: unknown host 'prot'; names are not looked up: write the address",
+        ),
+        (
+            "rule = [{ match = \"udp and\", action = \"drop\" }]",
+            "5:27: match of rule 1 of [shield]: the filter is not understood: syntax error (the language is that of tcpdump: see pcap-filter(7))",
+        ),
+        // Places in a value with escapes are not known.
+        (
+            "rule = [{ match = \"udp\\u0020src prot 53\", action = \"drop\" }]",
+            "5:19: match of rule 1 of [shield]: the filter is not understood: unknown host 'prot'; names are not looked up: write the address",
+        ),
+        (
+            "rule = [{ match = \"host example.com\", action = \"drop\" }]",
+            "5:25: match of rule 1 of [shield]: the filter is not understood: unknown host 'example.com'; names are not looked up: write the address",
+        ),
+        (
+            "rule = [{ match = \"tcp and udp\", action = \"drop\" }]",
+            "5:19: match of rule 1 of [shield]: no packet can ever match the filter \"tcp and udp\": its conditions contradict each other, or a length or value is out of range; correct the expression",
+        ),
+        (
+            "rule = [{ match = \"inbound\", action = \"drop\" }]",
+            "5:19: match of rule 1 of [shield]: the filter \"inbound\" uses `inbound`, `outbound` or `ifindex`, which are not part of a packet: filter by what is in the packet, such as its addresses",
+        ),
+        (
+            "rule = [{ match = \"tcp\", preset = \"udp-flood\", action = \"count\" }]",
+            "5:35: rule 1 of [shield] has match and preset: remove one",
+        ),
+        (
+            "rule = [{ preset = \"smurf\", action = \"drop\" }]",
+            "5:20: preset = \"smurf\" in rule 1 of [shield] is not known: write \"dns-amplification\", \"ntp-amplification\", \"ssdp-amplification\", \"memcached-amplification\", \"chargen-amplification\", \"udp-flood\" or \"icmp-flood\"",
+        ),
+        (
+            "rule = [{ preset = \"udp-flood\", action = \"drop\" }]",
+            "5:42: preset = \"udp-flood\" of rule 1 of [shield] matches what clients send in peace, too: write action = \"limit\" and rate = \"10kpps\"",
+        ),
+        (
+            "rule = [{ match = \"tcp\", action = \"limit\" }]",
+            "5:9: rule 1 of [shield] has no rate: add rate = \"10kpps\"",
+        ),
+        (
+            "rule = [{ match = \"tcp\", action = \"drop\", rate = \"1kpps\", burst = 5 }]",
+            "5:50: rate of rule 1 of [shield] has no effect without action = \"limit\": remove it, or write that\n\
+             5:67: burst of rule 1 of [shield] has no effect without action = \"limit\": remove it, or write that",
+        ),
+        (
+            "rule = [{ match = \"tcp\", action = \"limit\", rate = \"10k\", burst = 0 }]",
+            "5:51: rate = \"10k\" in rule 1 of [shield] is not a rate: RATE\n\
+             5:66: burst = 0 in rule 1 of [shield] is out of range: write a whole number from 1 to 100000000",
+        ),
+        (
+            "rule = [{ match = \"tcp\", action = \"limit\", rate = 10 }]",
+            "5:51: rate = 10 in rule 1 of [shield] is a bare number where a unit belongs: write \"10pps\" if packets per second are meant",
+        ),
+        (
+            "rule = [{ match = \"tcp\", action = \"limit\", rate = \"pps\" }]",
+            "5:51: rate = \"pps\" in rule 1 of [shield] is not a rate: RATE",
+        ),
+        (
+            "rule = [{ match = \"tcp\", action = \"limit\", rate = \"0pps\" }]",
+            "5:51: rate = \"0pps\" in rule 1 of [shield] is out of range: RATE",
+        ),
+        (
+            "rule = [{ match = \"tcp\", action = \"limit\", rate = \"101Mpps\" }]",
+            "5:51: rate = \"101Mpps\" in rule 1 of [shield] is out of range: RATE",
+        ),
+        (
+            "rule = [{ preset = \"ntp-amplification\", action = \"count\" }, { preset = \"ntp-amplification\", action = \"drop\" }]",
+            "5:72: \"ntp-amplification\" is the name of an earlier rule of [shield]: write another, name = \"ntp-amplification-2\"",
+        ),
+    ] {
+        let (found, message) =
+            (shield(text).join("\n"), message.replace("NAME", NAME).replace("RATE", RATE));
+        if found != message {
+            wrong += &format!("\n{text:?}\n  found {found:?}\n  not   {message:?}");
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong}");
+}
+
+#[test]
+fn lists_and_rules_of_the_shield_are_bounded() {
+    let many = |of: &dyn Fn(usize) -> String, count| {
+        shield(&(0..count).map(of).collect::<String>()).join("\n")
+    };
+    let list =
+        |n| format!("[[shield.list]]\nname = \"l{n}\"\nfile = \"/l{n}\"\naction = \"block\"\n");
+    let rule = |n| format!("[[shield.rule]]\nmatch = \"port {}\"\naction = \"pass\"\n", n + 1);
+    let count = |n| rule(n).replace("pass", "count");
+    assert_eq!(many(&list, 64), "");
+    assert_eq!(many(&list, 65), "5:1: [shield] has 65 lists: keep at most 64");
+    assert_eq!(many(&rule, 256), "");
+    assert_eq!(many(&rule, 257), "5:1: [shield] has 257 rules: keep at most 256");
+    assert_eq!(many(&count, 48), "");
+    let message = "5:1: 49 rules of [shield] have action = \"count\": keep at most 48";
+    assert_eq!(many(&count, 49), message);
+}
+
+/// A mode of a service needs the shield.
+#[test]
+fn a_service_without_a_shield_has_no_mode() {
+    let service = broken("port = 80", "port = 80\nshield = \"off\"");
+    let message = "7:8: shield of service \"web\" has no effect without [shield]: remove it, or add \
+                   [shield]";
+    assert_eq!(messages(&service), [message]);
+    let shielded = service.replace("[nat]", "[shield]\n[nat]");
+    assert_eq!(messages(&shielded), Vec::<String>::new());
+    let message = "11:10: shield = \"no\" in service \"web\" is not known: write \"enforce\", \
+                   \"observe\" or \"off\"";
+    assert_eq!(messages(&shielded.replace("\"off\"", "\"no\"")), [message]);
+}
+
 #[test]
 fn service_keys() {
     check(

@@ -59,6 +59,100 @@ fn packaged_example_shows_defaults() {
     assert_eq!(shown, parse(PACKAGED, "packaged").unwrap());
 }
 
+#[test]
+fn the_shield_and_its_defaults() {
+    let read = |text: &str| {
+        let text = format!("{}{text}", MINIMAL.replace("port = 80", "port = 80\nshield = \"off\""));
+        parse(&text, "shield").unwrap_or_else(|errors| panic!("{errors}"))
+    };
+    assert_eq!(parse(MINIMAL, "minimal").unwrap().shield, None);
+    let empty = read("[shield]\n");
+    let shield = empty.shield.unwrap();
+    assert_eq!(
+        (shield.mode, shield.protect, shield.sanity),
+        (ShieldMode::Enforce, Protect::Services, true)
+    );
+    assert!(shield.lists.is_empty() && shield.rules.is_empty());
+    assert_eq!(empty.services[0].shield, Some(ShieldMode::Off));
+
+    let config = read(
+        "[shield]\nmode = \"observe\"\nprotect = \"host\"\nsanity = false\n\
+         list = [{ name = \"drop\", file = \"/drop.txt\", action = \"block\" }]\n\
+         [[shield.rule]]\nmatch = \"udp src port 19\"\naction = \"pass\"\nname = \"chargen\"\n\
+         [[shield.rule]]\npreset = \"dns-amplification\"\naction = \"drop\"\n\
+         [[shield.rule]]\npreset = \"udp-flood\"\naction = \"limit\"\nrate = \"15kpps\"\n\
+         [[shield.rule]]\nmatch = 'tcp[tcpflags] & tcp-syn != 0'\naction = \"limit\"\nrate = \"3pps\"\n\
+         [[shield.rule]]\nmatch = \"icmp\"\naction = \"limit\"\nrate = \"2Mpps\"\nburst = 7\n\
+         [[shield.rule]]\nmatch = \"icmp6\"\naction = \"count\"\n",
+    );
+    let shield = config.shield.unwrap();
+    assert_eq!(
+        (shield.mode, shield.protect, shield.sanity),
+        (ShieldMode::Observe, Protect::Host, false)
+    );
+    let list = &shield.lists[0];
+    assert_eq!((list.name.as_str(), list.file.as_path()), ("drop", Path::new("/drop.txt")));
+    assert_eq!((list.action, list.bad_lines), (ListAction::Block, BadLines::Refuse));
+    let rules: Vec<(&str, &str, RuleAction)> = shield
+        .rules
+        .iter()
+        .map(|rule| (rule.name.as_str(), rule.filter.expression(), rule.action))
+        .collect();
+    let limit =
+        |packets_per_second, burst| RuleAction::Limit(RateLimit { packets_per_second, burst });
+    let wanted = [
+        ("chargen", "udp src port 19", RuleAction::Pass),
+        ("dns-amplification", "udp src port 53 and greater 600", RuleAction::Drop),
+        ("udp-flood", "udp", limit(15_000, 1500)),
+        ("rule 4", "tcp[tcpflags] & tcp-syn != 0", limit(3, 1)),
+        ("rule 5", "icmp", limit(2_000_000, 7)),
+        ("rule 6", "icmp6", RuleAction::Count),
+    ];
+    assert_eq!(rules, wanted);
+    let shown: Vec<String> = shield.rules.iter().map(|rule| rule.action.to_string()).collect();
+    assert_eq!(shown, ["pass", "drop", "limit 15kpps", "limit 3pps", "limit 2Mpps", "count"]);
+}
+
+/// Every preset is a filter, takes a packet of its attack, and lets others be.
+#[test]
+fn presets_match_their_attacks_alone() {
+    let filter = |preset: &str| {
+        let more = if preset.ends_with("-flood") { "limit\"\nrate = \"1pps" } else { "drop" };
+        let text =
+            format!("{MINIMAL}[[shield.rule]]\npreset = \"{preset}\"\naction = \"{more}\"\n");
+        let config = parse(&text, "preset").unwrap_or_else(|errors| panic!("{errors}"));
+        config.shield.unwrap().rules[0].filter.clone()
+    };
+    // A frame of this protocol, source port and length.
+    let frame = |protocol: u8, port: u16, length: usize| {
+        let mut frame = vec![0; length];
+        frame[12..15].copy_from_slice(&[0x08, 0x00, 0x45]);
+        frame[23] = protocol;
+        frame[34..36].copy_from_slice(&port.to_be_bytes());
+        frame
+    };
+    const UDP: u8 = 17;
+    let [dns, full_dns, long_dns] = [300, 578, 600].map(|length| frame(UDP, 53, length));
+    let [ntp, monlist] = [110, 482].map(|length| frame(UDP, 123, length));
+    let [ssdp, memcached, chargen] = [1900, 11211, 19].map(|port| frame(UDP, port, 200));
+    let (icmp, tcp) = (frame(1, 8, 98), frame(6, 53, 600));
+    let all = [dns, full_dns, long_dns, ntp, monlist, ssdp, memcached, chargen, icmp, tcp];
+    for (preset, wanted) in [
+        ("dns-amplification", &[2][..]),
+        ("ntp-amplification", &[4]),
+        ("ssdp-amplification", &[5]),
+        ("memcached-amplification", &[6]),
+        ("chargen-amplification", &[7]),
+        ("udp-flood", &[0, 1, 2, 3, 4, 5, 6, 7]),
+        ("icmp-flood", &[8]),
+    ] {
+        let filter = filter(preset);
+        let found: Vec<usize> =
+            (0..all.len()).filter(|i| filter.matches(&all[*i], all[*i].len() as u32)).collect();
+        assert_eq!(found, wanted, "{preset}");
+    }
+}
+
 /// A name alone faces clients and backends, and so does one that says so.
 #[test]
 fn interfaces_say_whom_they_face() {

@@ -9,7 +9,7 @@ use ringway_api::documents::changes::{
     BackendChange, Changes, FlowChange, RingChange, SCHEMA, ServiceChange, What,
 };
 use ringway_api::error::Error;
-use ringway_config::{Backend, CheckAt, Config, Service};
+use ringway_config::{Backend, CheckAt, Config, Service, ShieldList, ShieldMode, ShieldRule};
 use ringway_kernel::View;
 use ringway_plan::tables::{NextHop, Protocol, ServiceKey};
 use ringway_plan::{Health, Observed, Planner};
@@ -36,6 +36,7 @@ impl ConfigDiff<'_> {
             node: new.node.name.to_string(),
             file: new.filename().to_owned(),
             settings: self.settings(),
+            shield: self.shield(),
             ..Changes::default()
         };
         let mut reshaped = HashSet::new();
@@ -133,8 +134,31 @@ impl ConfigDiff<'_> {
             ("nat", old.nat != new.nat),
             ("flows", old.flows != new.flows),
             ("tunnel", old.tunnel != new.tunnel),
+            ("shield", old.shield != new.shield),
         ];
         tables.iter().filter(|(_, differs)| *differs).map(|(name, _)| (*name).into()).collect()
+    }
+
+    /// What changes of `[shield]`, in words.
+    fn shield(self) -> Vec<String> {
+        let (was, is) = match (&self.old.shield, &self.new.shield) {
+            (Some(was), Some(is)) => (was, is),
+            (None, Some(_)) => return vec!["added".into()],
+            (Some(_), None) => return vec!["removed".into()],
+            (None, None) => return Vec::new(),
+        };
+        let mut changes = Vec::new();
+        let mut push = |key, was: &dyn Display, is: &dyn Display| {
+            changes.extend(becomes(key, was, is));
+        };
+        push("mode", &was.mode.name(), &is.mode.name());
+        push("protect", &was.protect, &is.protect);
+        push("sanity", &was.sanity, &is.sanity);
+        let name = |list: &ShieldList| list.name.to_string();
+        changes.extend(named("list", &was.lists, &is.lists, name));
+        let name = |rule: &ShieldRule| rule.name.to_string();
+        changes.extend(named("rule", &was.rules, &is.rules, name));
+        changes
     }
 
     /// Services of both, those of one name or of one address and port beside each other; in the
@@ -255,15 +279,49 @@ pub fn flows_of(view: &View, service: &str, at: SocketAddr) -> ringway_kernel::R
     Ok(found)
 }
 
+/// In words, where a key says something else.
+fn becomes(key: &str, was: &dyn Display, is: &dyn Display) -> Option<String> {
+    let (was, is) = (was.to_string(), is.to_string());
+    (was != is).then(|| format!("{key} {was} becomes {is}"))
+}
+
+/// Which of the shield's lists or rules come, go or say something else, by name; `rule 2` is named
+/// by its number. Where only their order differs, that.
+fn named<T: PartialEq>(
+    what: &str,
+    was: &[T],
+    is: &[T],
+    name: impl Fn(&T) -> String,
+) -> Vec<String> {
+    let by_name =
+        |all| -> HashMap<String, &T> { <[T]>::iter(all).map(|one| (name(one), one)).collect() };
+    let (before, after) = (by_name(was), by_name(is));
+    let says = |name: &str, change: &str| match name.starts_with(what) {
+        true => format!("{name} {change}"),
+        false => format!("{what} {name} {change}"),
+    };
+    let mut changes: Vec<String> = is
+        .iter()
+        .filter_map(|one| match before.get(&name(one)) {
+            None => Some(says(&name(one), "added")),
+            Some(was) if *was != one => Some(says(&name(one), "changed")),
+            Some(_) => None,
+        })
+        .collect();
+    let gone = was.iter().map(&name).filter(|name| !after.contains_key(name));
+    changes.extend(gone.map(|name| says(&name, "removed")));
+    if changes.is_empty() && was != is {
+        changes.push(format!("order of {what}s changed"));
+    }
+    changes
+}
+
 /// Keys of a service that say something else, by name and in words: with the values where they are
 /// short.
 fn keys(was: &Service, is: &Service) -> Vec<(&'static str, String)> {
     let mut keys = Vec::new();
     let mut push = |key, was: &dyn Display, is: &dyn Display| {
-        let (was, is) = (was.to_string(), is.to_string());
-        if was != is {
-            keys.push((key, format!("{key} {was} becomes {is}")));
-        }
+        keys.extend(becomes(key, was, is).map(|words| (key, words)));
     };
     let protocols = |service: &Service| {
         service.protocols.iter().map(ToString::to_string).collect::<Vec<_>>().join(" and ")
@@ -278,6 +336,8 @@ fn keys(was: &Service, is: &Service) -> Vec<(&'static str, String)> {
     push("affinity", &was.affinity, &is.affinity);
     push("announce", &was.announce, &is.announce);
     push("when_none_healthy", &was.when_none_healthy, &is.when_none_healthy);
+    let shield = |service: &Service| service.shield.map_or("as [shield]", ShieldMode::name);
+    push("shield", &shield(was), &shield(is));
     for (key, differs) in [
         ("mss_clamp", was.mss_clamp != is.mss_clamp),
         ("on_down", was.keep_for.is_some() != is.keep_for.is_some()),

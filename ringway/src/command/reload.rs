@@ -58,7 +58,11 @@ fn render(changes: &Changes, colour: bool) -> String {
         let _ = writeln!(text, "  {} {rest}", paint(mark, tone, colour));
     };
     for settings in &changes.settings {
-        line(What::Changed, format!("[{settings}]"));
+        let details = match settings.as_str() {
+            "shield" => format!(": {}", changes.shield.join(", ")),
+            _ => String::new(),
+        };
+        line(What::Changed, format!("[{settings}]{details}"));
     }
     for service in &changes.services {
         let keys = if service.keys.is_empty() { String::new() } else { ": ".into() };

@@ -21,8 +21,11 @@ pub struct Changes {
     pub dry_run: bool,
     /// Whether anything changes at all.
     pub changed: bool,
-    /// Tables of the file that say something else: `nat`, `flows`, `tunnel`.
+    /// Tables of the file that say something else: `nat`, `flows`, `tunnel`, `shield`.
     pub settings: Vec<String>,
+    /// What changes of `[shield]`, in words: `rule dns added`.
+    #[serde(default)]
+    pub shield: Vec<String>,
     /// Sorted by name.
     pub services: Vec<ServiceChange>,
     /// Backends of services that stay.

@@ -1,6 +1,7 @@
 //! The configuration as values: what the rest of Ringway works with.
 
 pub(crate) mod check;
+mod shield;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,7 +9,10 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-pub use ringway_abi::{Faces, Forward};
+pub use ringway_abi::{Faces, Forward, ShieldMode};
+pub use shield::{
+    BadLines, ListAction, Protect, RateLimit, RuleAction, Shield, ShieldList, ShieldRule,
+};
 
 use ringway_abi::raw::RW_BLOCK_ALL;
 use ringway_bpf_sys::XdpMode;
@@ -26,6 +30,8 @@ pub struct Config {
     pub nat: Nat,
     pub flows: Flows,
     pub tunnel: Tunnel,
+    /// None: packets meet the gateway alone.
+    pub shield: Option<Shield>,
     /// `[[service]]`, in the order of the file.
     pub services: Vec<Service>,
     pub metrics: Metrics,
@@ -60,6 +66,7 @@ impl PartialEq for Config {
             && self.nat == other.nat
             && self.flows == other.flows
             && self.tunnel == other.tunnel
+            && self.shield == other.shield
             && self.services == other.services
             && self.metrics == other.metrics
             && self.api == other.api
@@ -304,6 +311,8 @@ pub struct Service {
     /// A backend that comes up gets its whole weight only after this long, a tenth of it at once;
     /// none: at once.
     pub slow_start: Option<Duration>,
+    /// In place of the shield's mode, for packets to this service; only with a shield.
+    pub shield: Option<ShieldMode>,
     /// How health is checked; none: every backend is always up.
     pub check: Option<Check>,
     /// At least one, no two with the same address and port.

@@ -258,6 +258,21 @@ impl Diagnostics {
         }
     }
 
+    /// Where these bytes of a string are written, whose value has this span; the whole of it where
+    /// escapes are among them.
+    pub(crate) fn within(
+        &self,
+        span: &Range<usize>,
+        value: &str,
+        at: &Range<usize>,
+    ) -> Range<usize> {
+        let source = self.source.borrow();
+        match source.text(span).get(1..).is_some_and(|rest| rest.starts_with(value)) {
+            true => span.start + 1 + at.start..span.start + 1 + at.end,
+            false => span.clone(),
+        }
+    }
+
     pub(crate) fn error(&self, span: Range<usize>, message: impl Into<String>) {
         let source = self.source.borrow();
         let file = source.number(span.start);

@@ -3,8 +3,10 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::ops::RangeInclusive;
+use std::path::PathBuf;
 use std::time::Duration;
 
+use ringway_abi::raw::RW_LABEL_LEN;
 use toml::de::{DeTable, DeValue};
 
 /// A value, or what is wrong with it and what to write.
@@ -94,6 +96,33 @@ fn unusable(address: IpAddr) -> Option<&'static str> {
         }
         _ => None,
     }
+}
+
+/// Longest name of a service or the like: without the NUL.
+const MAX_LABEL: usize = RW_LABEL_LEN as usize - 1;
+
+/// A name that is shown in status and metrics; `whose`: "a service's".
+pub(crate) fn label(value: &DeValue, whose: &str) -> Read<String> {
+    const REMEDY: &str = "write up to 63 letters, digits, \"-\", \"_\" and \".\"";
+    let name = text(value, REMEDY)?;
+    match is_label(name) {
+        true => Ok(name.into()),
+        false => Err(format!("cannot be {whose} name: {REMEDY}")),
+    }
+}
+
+pub(crate) fn is_label(name: &str) -> bool {
+    (1..=MAX_LABEL).contains(&name.len())
+        && name.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
+}
+
+/// The absolute path of a file; whether there is one is for others to find out.
+pub(crate) fn file(value: &DeValue, remedy: &str) -> Read<PathBuf> {
+    let path = text(value, remedy)?;
+    if !path.starts_with('/') || path.ends_with('/') || path.contains('\0') {
+        return Err(format!("is not the absolute path of a file: {remedy}"));
+    }
+    Ok(path.into())
 }
 
 /// A table in a list.

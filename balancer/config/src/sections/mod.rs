@@ -6,4 +6,5 @@ pub(crate) mod flows;
 pub(crate) mod nat;
 pub(crate) mod node;
 pub(crate) mod service;
+pub(crate) mod shield;
 pub(crate) mod tunnel;

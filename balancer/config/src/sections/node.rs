@@ -12,7 +12,7 @@ use crate::DEFAULT_STATE;
 use crate::model::Node;
 use crate::reader::located::Located;
 use crate::reader::section::Section;
-use crate::reader::value::{Read, boolean, choice, text};
+use crate::reader::value::{Read, boolean, choice, file, text};
 
 const MAX_INTERFACES: usize = RW_MAX_IFACES as usize;
 /// IFNAMSIZ without the NUL (linux/if.h).
@@ -68,12 +68,7 @@ fn node_name(value: &DeValue) -> Read<String> {
 
 /// Where bpffs is mounted is for others to find out.
 fn on_pass(value: &DeValue) -> Read<PathBuf> {
-    const REMEDY: &str = "write where an XDP program is pinned, such as \"/sys/fs/bpf/mine\"";
-    let path = text(value, REMEDY)?;
-    if !path.starts_with('/') || path.ends_with('/') || path.contains('\0') {
-        return Err(format!("is not the absolute path of a file: {REMEDY}"));
-    }
-    Ok(path.into())
+    file(value, "write where an XDP program is pinned, such as \"/sys/fs/bpf/mine\"")
 }
 
 /// An element of `interfaces`.

@@ -3,7 +3,6 @@
 use std::ops::{Range, RangeInclusive};
 use std::time::Duration;
 
-use ringway_abi::raw::RW_LABEL_LEN;
 use toml::de::{DeTable, DeValue};
 
 use crate::model::{
@@ -13,13 +12,12 @@ use crate::model::{
 use crate::reader::located::Located;
 use crate::reader::section::Section;
 use crate::reader::value::{
-    Read, choice, duration, integer, port, table, text, unicast, wrong_type,
+    Read, choice, duration, integer, is_label, label, port, table, unicast, wrong_type,
 };
 use crate::sections::check::{self, Check, CheckAt};
+use crate::sections::shield;
 use crate::sections::tunnel::mss_clamp;
 
-/// Without the NUL.
-const MAX_NAME: usize = RW_LABEL_LEN as usize - 1;
 const MAX_WEIGHT: u32 = 1000;
 const SLOW_START: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(3600);
 const KEEP_FOR: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(86400);
@@ -78,11 +76,11 @@ fn read_one(
     tunnel: &Tunnel,
 ) -> Option<Service> {
     let place = match table.get("name").and_then(|name| name.get_ref().as_str()) {
-        Some(name) if service_name_fits(name) => format!("service \"{name}\""),
+        Some(name) if is_label(name) => format!("service \"{name}\""),
         _ => format!("[[service]] number {number}"),
     };
     let mut section = file.inside(place, table);
-    let name = section.required("name", "name = \"web\"", service_name);
+    let name = section.required("name", "name = \"web\"", |v| label(v, "a service's"));
     let address = section.required("address", "address = \"203.0.113.10\"", unicast);
     let port = section.required("port", "port = 80", service_port);
     let protocols = section.or("protocol", vec![Protocol::Tcp], protocols);
@@ -97,6 +95,7 @@ fn read_one(
     let keep_for = keep_for(&mut section);
     let max_unhealthy = max_unhealthy(&mut section, table.get("check").is_some());
     let slow_start = section.optional("slow_start", |v| duration(v, SLOW_START));
+    let shield = shield::of_service(&mut section);
     let check = check::read(&mut section, forward);
     let backends = backends(&mut section, port.as_deref().copied(), forward, check.as_ref());
     section.finish();
@@ -116,23 +115,10 @@ fn read_one(
         keep_for,
         max_unhealthy,
         slow_start: slow_start.map(Located::into_inner),
+        shield,
         check,
         backends: backends?,
     })
-}
-
-fn service_name_fits(name: &str) -> bool {
-    (1..=MAX_NAME).contains(&name.len())
-        && name.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
-}
-
-fn service_name(value: &DeValue) -> Read<String> {
-    const REMEDY: &str = "write up to 63 letters, digits, \"-\", \"_\" and \".\"";
-    let name = text(value, REMEDY)?;
-    match service_name_fits(name) {
-        true => Ok(name.into()),
-        false => Err(format!("cannot be a service's name: {REMEDY}")),
-    }
 }
 
 /// 80, "8000-8100" or "*".

@@ -123,3 +123,44 @@ fn weights_move_slots_and_nobody_goes() {
         "nat flows do not go on by dsr"
     );
 }
+
+#[test]
+fn changes_of_the_shield_are_in_words() {
+    let with = |shield: &str| config(&[service("a", 1, A, ""), shield.to_owned()]);
+    let none = with("");
+    let old = with(
+        "[shield]\nlist = [{ name = \"drop\", file = \"/a\", action = \"block\" }]\n\
+         rule = [{ match = \"udp\", action = \"drop\" }, { match = \"tcp\", action = \"count\" }, \
+         { match = \"icmp\", action = \"pass\", name = \"ping\" }]\n",
+    );
+    let new = with(
+        "[shield]\nmode = \"observe\"\nlist = [{ name = \"new\", file = \"/a\", action = \"block\" }]\n\
+         rule = [{ match = \"udp\", action = \"limit\", rate = \"1kpps\" }, \
+         { match = \"icmp\", action = \"pass\", name = \"ping\" }]\n",
+    );
+    let told = |old: &Config, new: &Config| {
+        let found = changes(old, new);
+        assert_eq!(found.settings.iter().any(|one| one == "shield"), !found.shield.is_empty());
+        found.shield.join(", ")
+    };
+    assert_eq!(told(&old, &old.clone()), "");
+    assert_eq!(told(&none, &old), "added");
+    assert_eq!(told(&old, &none), "removed");
+    assert_eq!(
+        told(&old, &new),
+        "mode enforce becomes observe, list new added, list drop removed, rule 1 changed, \
+         rule 2 removed"
+    );
+    let rules = |order: [&str; 2]| {
+        let rule = |preset: &str| format!("{{ preset = \"{preset}\", action = \"count\" }}");
+        with(&format!("[shield]\nrule = [{}, {}]\n", rule(order[0]), rule(order[1])))
+    };
+    let (one, other) = ("udp-flood", "icmp-flood");
+    assert_eq!(told(&rules([one, other]), &rules([other, one])), "order of rules changed");
+    let mode = config(&[
+        service("a", 1, A, "shield = \"off\""),
+        "[shield]\nmode = \"observe\"\n".to_owned(),
+    ]);
+    let keys = changes(&new, &mode).services.remove(0).keys;
+    assert_eq!(keys, ["shield as [shield] becomes off"]);
+}

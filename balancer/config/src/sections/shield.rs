@@ -1,0 +1,282 @@
+//! `[shield]`: lists and rules that packets meet before the gateway.
+
+use std::collections::HashSet;
+use std::ops::RangeInclusive;
+
+use ringway_filter::{Error, Filter};
+use toml::de::{DeTable, DeValue};
+
+use crate::model::{
+    BadLines, ListAction, Protect, RateLimit, RuleAction, Shield, ShieldList, ShieldMode,
+    ShieldRule,
+};
+use crate::reader::located::Located;
+use crate::reader::section::Section;
+use crate::reader::value::{Read, boolean, choice, file, integer, label, table, text};
+
+const MAX_LISTS: usize = 64;
+const MAX_RULES: usize = 256;
+/// A packet's result has a bit for each.
+const MAX_COUNTING: usize = 48;
+/// Packets a second.
+const RATE: RangeInclusive<u32> = 1..=100_000_000;
+/// Factors of units.
+const UNITS: [(&str, u32); 3] = [("pps", 1), ("kpps", 1000), ("Mpps", 1_000_000)];
+const BURST: RangeInclusive<u32> = 1..=100_000_000;
+/// What a filter's interpreters would keep of a packet: all.
+const WHOLE: u32 = 65_535;
+
+const MODES: [(&str, ShieldMode); 2] = [mode(ShieldMode::Enforce), mode(ShieldMode::Observe)];
+const SERVICE_MODES: [(&str, ShieldMode); 3] =
+    [mode(ShieldMode::Enforce), mode(ShieldMode::Observe), mode(ShieldMode::Off)];
+const PROTECT: [(&str, Protect); 2] =
+    [(Protect::Services.name(), Protect::Services), (Protect::Host.name(), Protect::Host)];
+const LIST_ACTIONS: [(&str, ListAction); 2] =
+    [(ListAction::Block.name(), ListAction::Block), (ListAction::Allow.name(), ListAction::Allow)];
+const BAD_LINES: [(&str, BadLines); 2] = [("refuse", BadLines::Refuse), ("skip", BadLines::Skip)];
+const ACTIONS: [(&str, Action); 4] = [
+    ("drop", Action::Drop),
+    ("pass", Action::Pass),
+    ("count", Action::Count),
+    ("limit", Action::Limit),
+];
+
+const fn mode(mode: ShieldMode) -> (&'static str, ShieldMode) {
+    (mode.name(), mode)
+}
+
+/// What `action` of a rule says; the rate of a limit is a key of its own.
+#[derive(Clone, Copy, PartialEq)]
+enum Action {
+    Drop,
+    Pass,
+    Count,
+    Limit,
+}
+
+/// A filter by name.
+#[derive(Clone, Copy)]
+struct Preset {
+    name: &'static str,
+    expression: &'static str,
+    /// Matches what clients send in peace, too: only its rate tells a flood.
+    by_rate: bool,
+}
+
+/// Lengths are those of frames. A response of DNS without EDNS has at most 578 bytes, over IPv6 and
+/// with a VLAN tag; one of NTP, signed, at most 150. The other protocols have no business with a
+/// service.
+const PRESETS: [Preset; 7] = [
+    reflected("dns-amplification", "udp src port 53 and greater 600"),
+    reflected("ntp-amplification", "udp src port 123 and greater 200"),
+    reflected("ssdp-amplification", "udp src port 1900"),
+    reflected("memcached-amplification", "udp src port 11211"),
+    reflected("chargen-amplification", "udp src port 19"),
+    Preset { name: "udp-flood", expression: "udp", by_rate: true },
+    Preset { name: "icmp-flood", expression: "icmp or icmp6", by_rate: true },
+];
+
+const fn reflected(name: &'static str, expression: &'static str) -> Preset {
+    Preset { name, expression, by_rate: false }
+}
+
+const LIST: &str =
+    "list = [{ name = \"drop\", file = \"/etc/ringway/drop.txt\", action = \"block\" }]";
+const RULE: &str = "rule = [{ match = \"udp src port 19\", action = \"drop\" }]";
+const MATCH: &str = "match = \"udp src port 19\"";
+
+/// None where the file has no `[shield]`.
+pub(crate) fn read(file: &mut Section) -> Option<Shield> {
+    let mut section = file.table("shield", "[shield]".into())?;
+    let shield = Shield {
+        mode: *section.or("mode", ShieldMode::Enforce, |v| choice(v, &MODES)),
+        protect: *section.or("protect", Protect::Services, |v| choice(v, &PROTECT)),
+        sanity: *section.or("sanity", true, boolean),
+        lists: lists(&mut section),
+        rules: rules(&mut section),
+    };
+    section.finish();
+    Some(shield)
+}
+
+/// `shield` of a service.
+pub(crate) fn of_service(service: &mut Section) -> Option<ShieldMode> {
+    service.optional("shield", |v| choice(v, &SERVICE_MODES)).map(Located::into_inner)
+}
+
+fn lists(shield: &mut Section) -> Vec<ShieldList> {
+    let Some(tables) = shield.list("list", LIST, |v| table(v, &format!("write {LIST}"))) else {
+        return Vec::new();
+    };
+    let lists: Vec<ShieldList> = (1..)
+        .zip(tables.iter())
+        .filter_map(|(number, table)| {
+            let mut section = shield.inside(format!("list {number} of [shield]"), table);
+            let name = section.required("name", "name = \"drop\"", |v| label(v, "a list's"));
+            let file = section.required("file", "file = \"/etc/ringway/drop.txt\"", |v| {
+                file(v, "write a path such as \"/etc/ringway/drop.txt\"")
+            });
+            let action =
+                section.required("action", "action = \"block\"", |v| choice(v, &LIST_ACTIONS));
+            let bad_lines = section.or("bad_lines", BadLines::Refuse, |v| choice(v, &BAD_LINES));
+            section.finish();
+            let (action, bad_lines) = (*action?, *bad_lines);
+            Some(ShieldList { name: name?, file: file?, action, bad_lines })
+        })
+        .collect();
+    once(shield, "list", lists.iter().map(|list| &list.name));
+    at_most(shield, "lists", &tables, MAX_LISTS);
+    lists
+}
+
+fn rules(shield: &mut Section) -> Vec<ShieldRule> {
+    let Some(tables) = shield.list("rule", RULE, |v| table(v, &format!("write {RULE}"))) else {
+        return Vec::new();
+    };
+    let read = |(number, table): (usize, &Located<&DeTable>)| {
+        let place = format!("rule {number} of [shield]");
+        rule(shield.inside(place, table), table, number)
+    };
+    let rules: Vec<ShieldRule> = (1..).zip(tables.iter()).filter_map(read).collect();
+    once(shield, "rule", rules.iter().map(|rule| &rule.name));
+    at_most(shield, "rules", &tables, MAX_RULES);
+    let counting = rules.iter().filter(|rule| rule.action == RuleAction::Count).count();
+    if counting > MAX_COUNTING {
+        let message = format!(
+            "{counting} rules of [shield] have action = \"count\": keep at most {MAX_COUNTING}"
+        );
+        shield.report.error(tables.span(), message);
+    }
+    rules
+}
+
+fn rule(mut section: Section, table: &DeTable, number: usize) -> Option<ShieldRule> {
+    let name = section.optional("name", |v| label(v, "a rule's"));
+    let expression = section.optional("match", expression);
+    let preset = section.optional("preset", preset);
+    match &preset {
+        Some(preset) if table.contains_key("match") => {
+            let message = format!("{} has match and preset: remove one", section.place);
+            section.report.error(preset.span(), message);
+        }
+        None if !table.contains_key("preset") => section.require("match", MATCH),
+        _ => {}
+    }
+    let written = match &preset {
+        Some(preset) => Some(Located::new(preset.expression.to_owned(), preset.span())),
+        None => expression,
+    };
+    let filter = written.and_then(|written| compile(&section, &written));
+    let action = action(&mut section, preset.as_deref().copied());
+    section.finish();
+    let default = || match &preset {
+        Some(preset) => Located::new(preset.name.to_owned(), preset.span()),
+        None => format!("rule {number}").into(),
+    };
+    Some(ShieldRule { name: name.unwrap_or_else(default), filter: filter?, action: action? })
+}
+
+fn expression(value: &DeValue) -> Read<String> {
+    const REMEDY: &str = "write an expression as for tcpdump, such as \"udp src port 19\"";
+    let text = text(value, REMEDY)?;
+    match text.trim().is_empty() {
+        true => Err(format!("is empty, which every packet matches: {REMEDY}")),
+        false => Ok(text.into()),
+    }
+}
+
+fn preset(value: &DeValue) -> Read<&'static Preset> {
+    let names: Vec<(&str, &Preset)> = PRESETS.iter().map(|preset| (preset.name, preset)).collect();
+    choice(value, &names)
+}
+
+/// An error of the expression is marked where it is, not at the whole value.
+fn compile(section: &Section, written: &Located<String>) -> Option<Located<Filter>> {
+    let error = match Filter::compile(written, WHOLE) {
+        Ok(filter) => return Some(Located::new(filter, written.span())),
+        Err(error) => error,
+    };
+    let at = match &error {
+        Error::Syntax { at, .. } => section.report.within(&written.span(), written, at),
+        _ => written.span(),
+    };
+    section.report.error(at, format!("match of {}: {}", section.place, error.brief()));
+    None
+}
+
+fn action(section: &mut Section, preset: Option<&Preset>) -> Option<RuleAction> {
+    let action = section.required("action", "action = \"drop\"", |v| choice(v, &ACTIONS));
+    let rate = section.optional("rate", rate);
+    let burst = section.optional("burst", |v| integer(v, BURST));
+    let action = action?;
+    if *action == Action::Limit {
+        section.require("rate", "rate = \"10kpps\"");
+        let packets_per_second = *rate?;
+        let burst = burst.map_or((packets_per_second / 10).max(1), Located::into_inner);
+        return Some(RuleAction::Limit(RateLimit { packets_per_second, burst }));
+    }
+    for (key, written) in [("rate", &rate), ("burst", &burst)] {
+        let Some(written) = written else { continue };
+        let message = format!(
+            "{key} of {} has no effect without action = \"limit\": remove it, or write that",
+            section.place
+        );
+        section.report.error(written.span(), message);
+    }
+    if let Some(flood) = preset.filter(|preset| preset.by_rate && *action != Action::Count) {
+        let message = format!(
+            "preset = {:?} of {} matches what clients send in peace, too: write action = \"limit\" \
+             and rate = \"10kpps\"",
+            flood.name, section.place
+        );
+        section.report.error(action.span(), message);
+    }
+    Some(match *action {
+        Action::Pass => RuleAction::Pass,
+        Action::Count => RuleAction::Count,
+        Action::Drop | Action::Limit => RuleAction::Drop,
+    })
+}
+
+/// "10kpps"
+fn rate(value: &DeValue) -> Read<u32> {
+    const REMEDY: &str =
+        "write packets per second from \"1pps\" to \"100Mpps\", such as \"10kpps\"";
+    if let Some(number) = value.as_integer() {
+        return Err(format!(
+            "is a bare number where a unit belongs: write \"{}pps\" if packets per second are meant",
+            number.as_str()
+        ));
+    }
+    let text = text(value, REMEDY)?;
+    let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let unit = UNITS.iter().find(|(unit, _)| *unit == &text[split..]);
+    let Some((_, scale)) = unit.filter(|_| split > 0) else {
+        return Err(format!("is not a rate: {REMEDY}"));
+    };
+    text[..split]
+        .parse()
+        .ok()
+        .and_then(|number: u32| number.checked_mul(*scale))
+        .filter(|rate| RATE.contains(rate))
+        .ok_or_else(|| format!("is out of range: {REMEDY}"))
+}
+
+/// Reports names that come again.
+fn once<'n>(shield: &Section, what: &str, names: impl Iterator<Item = &'n Located<String>>) {
+    let mut seen = HashSet::new();
+    for name in names.filter(|name| !seen.insert(name.as_str())) {
+        let message = format!(
+            "{:?} is the name of an earlier {what} of [shield]: write another, name = \"{name}-2\"",
+            **name
+        );
+        shield.report.error(name.span(), message);
+    }
+}
+
+fn at_most<T>(shield: &Section, what: &str, written: &Located<Vec<T>>, limit: usize) {
+    if written.len() > limit {
+        let message = format!("[shield] has {} {what}: keep at most {limit}", written.len());
+        shield.report.error(written.span(), message);
+    }
+}
