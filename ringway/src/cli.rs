@@ -4,6 +4,7 @@ mod backend;
 mod capture;
 mod doctor;
 mod engine;
+mod shield;
 
 use std::path::PathBuf;
 
@@ -14,6 +15,7 @@ pub use self::engine::{
     Cpus, EngineApp, EngineArgs, FrameSize, HostArgs, HugePages, IcmpArgs, InspectArgs, L2fwdArgs,
     OnLoss, TakeOver, WhenDead, WorkArgs, ZeroCopy,
 };
+pub use self::shield::{BlockedArgs, PrefixArgs, ShieldAction, ShieldArgs, UnblockArgs};
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use ringway_host::Mac;
@@ -54,6 +56,28 @@ pub enum Command {
     Backend(BackendArgs),
     /// List the weights that were set at runtime, or clear them.
     Overrides(OverridesArgs),
+    /// Drop packets from a prefix, from now on and after a restart.
+    #[command(
+        after_help = "Packets to what the shield protects are meant. Lists and prefixes that allow go first.\n\n\
+        Examples:\n  ringway block 192.0.2.0/24 --for 10m --reason 'scans'\n  ringway block 2001:db8::7"
+    )]
+    Block(PrefixArgs),
+    /// Let packets from a prefix pass the shield's lists and rules.
+    #[command(
+        after_help = "Example:\n  ringway allow 198.51.100.0/24 --for 1h --reason monitoring"
+    )]
+    Allow(PrefixArgs),
+    /// Take back what `ringway block` or `ringway allow` said of a prefix.
+    #[command(
+        after_help = "Exit code 2 when it was not said of exactly this prefix. What a list's file says, the file alone can change.\n\n\
+        Example:\n  ringway unblock 192.0.2.0/24"
+    )]
+    Unblock(UnblockArgs),
+    /// List the prefixes that were blocked or allowed at run time.
+    #[command(after_help = "Examples:\n  ringway blocked\n  ringway blocked -o json")]
+    Blocked(BlockedArgs),
+    /// Show the shield, or switch it off for a time.
+    Shield(ShieldArgs),
     /// Explain why packets get their verdicts.
     Reasons(ReasonsArgs),
     /// Show what would happen to a packet, and why; nothing is sent or changed.

@@ -10,6 +10,7 @@ mod version;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
+use ringway_config::ListAction;
 use ringway_terminal::exit::Exit;
 use ringway_terminal::{command_line, exit, table, units};
 
@@ -33,6 +34,11 @@ fn main() -> ExitCode {
         Command::Reload(args) => command::reload::main(&args),
         Command::Backend(args) => command::overrides::backend(&args),
         Command::Overrides(args) => command::overrides::main(&args),
+        Command::Block(args) => command::shield::add(&args, ListAction::Block),
+        Command::Allow(args) => command::shield::add(&args, ListAction::Allow),
+        Command::Unblock(args) => command::shield::unblock(&args),
+        Command::Blocked(args) => command::shield::blocked(&args),
+        Command::Shield(args) => command::shield::main(&args),
         Command::Reasons(args) => command::reasons::main(&args),
         Command::Explain(args) => command::explain::main(&args),
         Command::Capture(args) => command::capture::main(&args),

@@ -161,9 +161,14 @@ fn of_help(command: &Command, found: &mut Vec<Typed>) {
     }
 }
 
-/// `N` stands for a number.
+/// `N` stands for a number, `PREFIX` and `{prefix}` for a network.
 fn filled_in(word: &str) -> String {
-    if word == "N" { "1".to_owned() } else { word.to_owned() }
+    match word {
+        "N" => "1",
+        "PREFIX" | "{prefix}" => "192.0.2.0/24",
+        word => word,
+    }
+    .to_owned()
 }
 
 fn is_taken(program: &Command, typed: &Typed, targets: &[String]) -> Result<(), String> {

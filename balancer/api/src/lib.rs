@@ -7,6 +7,7 @@ pub mod documents;
 pub mod node;
 pub mod overrides;
 pub mod problem_kind;
+pub mod shield;
 pub mod state_dir;
 
 pub use ringway_terminal::{error, output_file, text};

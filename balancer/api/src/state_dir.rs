@@ -267,7 +267,7 @@ impl StateDir {
         };
         Error::failed(
             format!(
-                "state directory {shown}: {why}: overrides and health would not survive a restart"
+                "state directory {shown}: {why}: overrides, health and blocked prefixes would not survive a restart"
             ),
             remedy,
         )

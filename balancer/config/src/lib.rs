@@ -20,6 +20,7 @@ pub use model::*;
 pub use reader::diagnostics::{Error, Errors};
 pub use reader::located::Located;
 pub use reader::suggest::nearest;
+pub use reader::value::duration_text as duration;
 pub use sections::check::{
     Check, CheckAt, CheckKind, DnsCheck, DnsRecord, ExecCheck, HttpCheck, Rcode, Statuses,
     TlsCheck, UdpCheck,

@@ -10,6 +10,7 @@ use ringway_abi::raw::rw_ledger;
 use ringway_api::clock::Timestamp;
 use ringway_api::documents::health::Lack;
 use ringway_api::documents::readiness::{Readiness, line};
+use ringway_api::documents::shield::{Blocked, ShieldStatus};
 use ringway_api::documents::status::{
     self, FlowTable, Interface, Override, Problem, Reload, Reloads, SCHEMA, Service, Status,
     Tracked,
@@ -18,6 +19,8 @@ use ringway_api::error::Error;
 use ringway_api::node::liveness;
 use ringway_api::node::tables::{self, add_traffic, captures, flow_table, flows_now, tracked};
 use ringway_api::problem_kind::ProblemKind;
+use ringway_api::shield::RuntimeShield;
+use ringway_config::Config;
 use ringway_kernel::{ServiceState, View};
 
 use crate::backends::departed::Departed;
@@ -53,6 +56,8 @@ pub struct Snapshot {
     pub checks_not_made: BTreeMap<Lack, u64>,
     /// The file that is in force.
     pub configuration: Option<PathBuf>,
+    /// The configuration in force, and what was typed about its shield.
+    pub shield: Option<(Arc<Config>, Arc<RuntimeShield>)>,
 }
 
 /// Facts about the daemon's process itself.
@@ -261,6 +266,19 @@ impl StatusStore {
     /// Whether the node, or this service of it, should get traffic: without counters, at once.
     pub fn readiness(&self, service: Option<&str>) -> Readiness {
         self.posted().readiness(self.stall(), service)
+    }
+
+    /// The shield, once the daemon has posted it.
+    pub fn shield(&self) -> Option<ShieldStatus> {
+        let posted = self.posted();
+        posted.shield.as_ref().map(|(config, runtime)| ShieldStatus::new(config, runtime))
+    }
+
+    /// What was blocked and allowed at run time.
+    pub fn blocked(&self) -> Option<Blocked> {
+        let posted = self.posted();
+        let (_, runtime) = posted.shield.as_ref()?;
+        Some(Blocked::new(&posted.node, true, runtime.entries.clone()))
     }
 
     /// The problem that the loop is stuck, if it is.

@@ -18,5 +18,6 @@ pub mod overrides;
 pub mod reasons;
 pub mod reload;
 pub mod run;
+pub mod shield;
 pub mod status;
 pub mod upgrade;

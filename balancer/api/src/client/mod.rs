@@ -4,4 +4,5 @@ pub mod http;
 pub mod node_selector;
 pub mod ready;
 pub mod requests;
+pub mod shield;
 pub mod status_query;

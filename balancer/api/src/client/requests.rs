@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
+use ringway_config::Config;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -116,23 +117,34 @@ pub fn overrides(selector: &NodeSelector<'_>) -> Result<Listed, Error> {
             overrides: status.overrides.clone(),
         });
     }
-    if let Ok(status) = status
-        && status.daemon.running
-        && let Some(problem) = status.problems.into_iter().next()
-    {
-        return Err(Error::failed(problem.error, problem.remedy));
-    }
-    let path = selector.config.unwrap_or(Path::new(ringway_config::DEFAULT_PATH));
-    let config = ringway_config::load(path).map_err(|errors| {
-        Error::configuration(errors.to_string(), "name the node's configuration with -c FILE")
-    })?;
+    let config = configuration_without_daemon(selector, status.ok())?;
     let kept = Overrides::load(&StateDir::new(config.node.state.clone().into_inner()))?;
     let node = config.node.name.to_string();
     let overrides = kept.shown(&config);
     Ok(Listed { schema: SCHEMA.into(), node, in_force: false, overrides })
 }
 
-fn send<T: DeserializeOwned>(
+/// The configuration of a node that has this status, to look into its state directory.
+///
+/// # Errors
+/// Its daemon runs, and does not answer; or there is no configuration.
+pub(super) fn configuration_without_daemon(
+    selector: &NodeSelector<'_>,
+    status: Option<status::Status>,
+) -> Result<Config, Error> {
+    if let Some(status) = status
+        && status.daemon.running
+        && let Some(problem) = status.problems.into_iter().next()
+    {
+        return Err(Error::failed(problem.error, problem.remedy));
+    }
+    let path = selector.config.unwrap_or(Path::new(ringway_config::DEFAULT_PATH));
+    ringway_config::load(path).map_err(|errors| {
+        Error::configuration(errors.to_string(), "name the node's configuration with -c FILE")
+    })
+}
+
+pub(super) fn send<T: DeserializeOwned>(
     selector: &NodeSelector<'_>,
     path: &str,
     body: &impl Serialize,

@@ -5,4 +5,5 @@ pub mod durations;
 pub mod health;
 pub mod named;
 pub mod readiness;
+pub mod shield;
 pub mod status;

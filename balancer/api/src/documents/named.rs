@@ -6,7 +6,7 @@ use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use ringway_abi::{Faces, FlowState, Forward, Loss, Reason, Verdict};
-use ringway_config::{Announce, Protocol, SourceMode};
+use ringway_config::{Announce, ListAction, Protect, Protocol, ShieldMode, SourceMode};
 use ringway_kernel::XdpMode;
 
 use crate::documents::health::Lack;
@@ -49,6 +49,9 @@ named! {
     Announce: [Announce::Kernel, Announce::Arp, Announce::Routed].into_iter();
     Protocol: [Protocol::Tcp, Protocol::Udp].into_iter();
     SourceMode: [SourceMode::Node, SourceMode::Client].into_iter();
+    ListAction: [ListAction::Block, ListAction::Allow].into_iter();
+    Protect: [Protect::Services, Protect::Host].into_iter();
+    ShieldMode: ShieldMode::all();
 }
 
 /// For `#[serde(with = "named")]`.

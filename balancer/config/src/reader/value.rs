@@ -147,17 +147,28 @@ pub(crate) fn listen(value: &DeValue) -> Read<Option<SocketAddr>> {
 
 /// A length of time with its unit: "500ms", "10s", "2m", "1h", "1d".
 pub(crate) fn duration(value: &DeValue, range: RangeInclusive<Duration>) -> Read<Duration> {
-    let remedy = format!(
-        "write a number and its unit (ms, s, m, h, d), from {:?} to {:?}",
-        written(*range.start()),
-        written(*range.end())
-    );
     if let Some(integer) = value.as_integer() {
         return Err(format!(
             "is a bare number where a unit belongs: write \"{integer}s\" if seconds are meant"
         ));
     }
-    let text = text(value, &remedy)?;
+    duration_text(text(value, &duration_remedy(&range))?, range)
+}
+
+fn duration_remedy(range: &RangeInclusive<Duration>) -> String {
+    format!(
+        "write a number and its unit (ms, s, m, h, d), from {:?} to {:?}",
+        written(*range.start()),
+        written(*range.end())
+    )
+}
+
+/// The same of a text, such as an option of a command.
+///
+/// # Errors
+/// What is wrong with it, and what to write.
+pub fn duration_text(text: &str, range: RangeInclusive<Duration>) -> Result<Duration, String> {
+    let remedy = duration_remedy(&range);
     let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = (&text[..split], text[split..].trim_start());
     if number.is_empty() || unit.starts_with(['.', ',']) {

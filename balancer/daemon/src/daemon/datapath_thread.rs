@@ -5,10 +5,12 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
-use std::time::SystemTime;
+use std::time::{Instant, SystemTime};
 
 use ringway_api::error::Error;
-use ringway_config::Config;
+use ringway_api::shield::{RuntimeShield, ShieldEntry};
+use ringway_config::{Config, ListAction};
+use ringway_kernel::shield::RuntimePrefix;
 use ringway_kernel::{
     AttachState, AttachStateQuery, Attached, Gateway, Interface, Opened, ProbeProgram, View,
     XdpMode,
@@ -46,6 +48,8 @@ pub enum DatapathCommand {
     Revert,
     /// Another MAC address, MTU or index.
     Describe(Interface),
+    /// Give the shield all that was typed about it. With the number of this.
+    Shield(u64, Arc<RuntimeShield>),
     /// Say that the daemon is alive, and look whether everything is still attached.
     Beat,
 }
@@ -80,6 +84,8 @@ pub enum DatapathEvent {
     Reverted(Result<(), Error>),
     /// The packet path knows how this interface is now, or why not.
     Described(Interface, Result<(), Error>),
+    /// The shield has what was typed, or why not.
+    Shielded(u64, Result<(), Error>),
     /// Attached to these interfaces; or the tables do not fit, or the first interface that refused.
     Attached(Vec<Interface>, Result<Attachments, Error>),
     /// Attached again to these interfaces, or why not.
@@ -235,6 +241,11 @@ impl Worker {
                     let _ = self.reports.send(DatapathEvent::Described(interface, outcome));
                     None
                 }
+                DatapathCommand::Shield(number, runtime) => {
+                    let outcome = self.by_all_means(|worker| worker.shield(&runtime));
+                    let _ = self.reports.send(DatapathEvent::Shielded(number, outcome));
+                    None
+                }
                 DatapathCommand::Beat => {
                     let beat = self.by_all_means(Worker::beat);
                     let beat = beat.map(|queries| self.attach_states.ask(queries));
@@ -309,6 +320,24 @@ impl Worker {
             tracing::debug!(?applied, "tables written");
         }
         Ok(())
+    }
+
+    fn shield(&mut self, runtime: &RuntimeShield) -> Result<(), Error> {
+        let (now, seconds) = (Instant::now(), ringway_kernel::now_seconds());
+        // The next whole second: nothing ends before its time.
+        let until_s = |ends: Instant| {
+            let left = ends.saturating_duration_since(now).as_secs() + 1;
+            seconds.saturating_add(u32::try_from(left).unwrap_or(u32::MAX))
+        };
+        let prefix = |entry: &ShieldEntry| RuntimePrefix {
+            prefix: entry.prefix,
+            allow: entry.action == ListAction::Allow,
+            until: entry.ends.map_or(u32::MAX, until_s),
+        };
+        let prefixes: Vec<RuntimePrefix> = runtime.entries.iter().map(prefix).collect();
+        self.gateway.set_runtime_prefixes(&prefixes).map_err(kernel)?;
+        let mode = runtime.mode.and_then(|mode| Some((mode.mode, until_s(mode.ends?))));
+        self.gateway.set_shield_override(mode).map_err(kernel)
     }
 
     fn attach(

@@ -32,7 +32,7 @@ pub(super) struct DocumentWriter<D> {
 
 #[derive(Debug)]
 struct Desk<D> {
-    waiting: Option<(u64, D)>,
+    waiting: Option<(u64, Arc<D>)>,
     /// A thread writes, and will take what waits.
     busy: bool,
 }
@@ -41,7 +41,7 @@ fn lock<D>(desk: &Mutex<Desk<D>>) -> MutexGuard<'_, Desk<D>> {
     desk.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl<D: Serialize + Send + 'static> DocumentWriter<D> {
+impl<D: Serialize + Send + Sync + 'static> DocumentWriter<D> {
     pub(super) fn new(state: Arc<StateDir>, name: &'static str) -> DocumentWriter<D> {
         let (send, receive) = mpsc::unbounded_channel();
         let desk = Arc::new(Mutex::new(Desk { waiting: None, busy: false }));
@@ -49,12 +49,12 @@ impl<D: Serialize + Send + 'static> DocumentWriter<D> {
     }
 
     /// Writes this after what is being written. `number`: of the change that wants it, once.
-    pub(super) fn write(&mut self, number: u64, document: D) {
+    pub(super) fn write(&mut self, number: u64, document: impl Into<Arc<D>>) {
         if number != NONE && std::mem::replace(&mut self.newest, number) == number {
             return;
         }
         let mut desk = lock(&self.desk);
-        desk.waiting = Some((number, document));
+        desk.waiting = Some((number, document.into()));
         if std::mem::replace(&mut desk.busy, true) {
             return;
         }
@@ -64,7 +64,7 @@ impl<D: Serialize + Send + 'static> DocumentWriter<D> {
         self.thread = Some(spawn_blocking(move || {
             while let Some((number, document)) = next(&desk) {
                 // The state remembers what goes wrong; closed only when the daemon has ended.
-                let _ = send.send((number, state.write(name, &document)));
+                let _ = send.send((number, state.write(name, document.as_ref())));
             }
         }));
     }
@@ -87,7 +87,7 @@ impl<D: Serialize + Send + 'static> DocumentWriter<D> {
     }
 }
 
-fn next<D>(desk: &Mutex<Desk<D>>) -> Option<(u64, D)> {
+fn next<D>(desk: &Mutex<Desk<D>>) -> Option<(u64, Arc<D>)> {
     let mut desk = lock(desk);
     let next = desk.waiting.take();
     desk.busy = next.is_some();

@@ -7,12 +7,12 @@ mod announce;
 mod background;
 mod config_loader;
 mod datapath_thread;
+mod document_writer;
 mod load;
 mod log_limit;
 mod log_transitions;
 mod machine_problems;
 mod netlink_watch;
-mod override_writer;
 mod posted_status;
 mod probe_routes;
 mod start;
@@ -23,10 +23,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ringway_api::documents::changes::Changes;
+use ringway_api::documents::shield::ShieldStatus;
 use ringway_api::error::Error;
+use ringway_api::overrides::Overrides;
+use ringway_api::shield::{RuntimeShield, ShieldChange};
 use ringway_api::state_dir::StateDir;
-use ringway_config::Config;
+use ringway_config::{Config, ListAction, ShieldList};
 use ringway_kernel::View;
+use ringway_plan::prefix_list::{self, Prefix};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
@@ -34,16 +38,16 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
 use crate::health::{self, CheckTarget, Checks};
 use crate::notify::Notifier;
 use crate::reload_diff;
-use crate::server::control::{PendingRequests, Reply, Request};
+use crate::server::control::{PendingRequests, Reply, Request, ShieldReply, ShieldRequest};
 use crate::snapshot::StatusStore;
 
 use background::Background;
 use config_loader::{ConfigLoader, Load};
 use datapath_thread::{DatapathEvent, DatapathThread};
+use document_writer::{DocumentWriter, NONE};
 use load::{Now, Refusal};
 use log_limit::LogLimiter;
 use netlink_watch::{Found, NetlinkEvent, NetlinkWatch};
-use override_writer::OverrideWriter;
 use probe_routes::ProbeRoutes;
 use step::{Effect, Event, Judge, Moment, State, TICK};
 
@@ -102,6 +106,7 @@ async fn look_after(
     let _ =
         timeout(LAST_WRITE, daemon.health_file.finish(|| daemon.state.backend_set().saved())).await;
     daemon.writer.finish().await;
+    daemon.shield_writer.finish().await;
     if let Some(pins) = daemon.datapath.view.pins() {
         let _ = pins.forget_socket();
     }
@@ -132,9 +137,12 @@ impl Moment {
 struct Daemon {
     state: State,
     commands: mpsc::Receiver<Request>,
-    requests: PendingRequests,
+    requests: PendingRequests<Reply>,
+    shield_changes: mpsc::Receiver<ShieldRequest>,
+    shield_requests: PendingRequests<ShieldReply>,
     loader: ConfigLoader,
-    writer: OverrideWriter,
+    writer: DocumentWriter<Overrides>,
+    shield_writer: DocumentWriter<RuntimeShield>,
     datapath: DatapathThread,
     from_path: mpsc::UnboundedReceiver<DatapathEvent>,
     watch: NetlinkWatch,
@@ -167,6 +175,13 @@ impl Daemon {
                 Some((command, reply)) = self.commands.recv(), if self.state.takes_commands() => {
                     Event::Command(command, self.requests.add(reply))
                 }
+                Some((change, by, reply)) = self.shield_changes.recv(),
+                    if self.state.takes_shield_changes() =>
+                {
+                    Event::Shield(change, by, self.shield_requests.add(reply))
+                }
+                // What goes wrong is a problem until it is right.
+                Some(_) = self.shield_writer.next() => continue,
                 Some(judged) = self.loader.next() => Event::Judged(Box::new(judged)),
                 Some(written) = self.writer.next() => Event::Written(written),
                 Some(made) = self.probe_routes.next() => {
@@ -236,6 +251,7 @@ impl Daemon {
                 );
             }
             Effect::Keep(number, overrides) => self.writer.write(number, overrides),
+            Effect::KeepShield(runtime) => self.shield_writer.write(NONE, runtime),
             Effect::LookUpWays(addresses, known) => self.watch.refresh(addresses, known),
             Effect::Doubt(backend) => self.background.doubt(backend),
             Effect::Release(neighbours) => self.background.release(neighbours),
@@ -266,6 +282,11 @@ impl Daemon {
             Effect::Answer(request, outcome) => {
                 if let Some(reply) = self.requests.take(request) {
                     answer(reply, *outcome, self.datapath.view.clone());
+                }
+            }
+            Effect::AnswerShield(request, change, outcome) => {
+                if let Some(reply) = self.shield_requests.take(request) {
+                    answer_shield(reply, change, *outcome, reload.config.clone());
                 }
             }
             Effect::AnswerConfirm(answer) => self.status_store.commit_confirm.answer(&answer),
@@ -328,6 +349,45 @@ fn answer(reply: Reply, mut outcome: Result<Changes, Error>, view: View) {
         }
         let _ = reply.send(outcome);
     });
+}
+
+/// Tells who asked about the shield. A prefix that was not typed may be in a list's file: read on a
+/// thread that may wait.
+fn answer_shield(
+    reply: ShieldReply,
+    change: ShieldChange,
+    outcome: Result<ShieldStatus, Error>,
+    config: Arc<Config>,
+) {
+    tokio::task::spawn_blocking(move || {
+        let outcome = outcome.map_err(|error| match &change {
+            ShieldChange::Remove { prefix } => in_a_list(&config, prefix).unwrap_or(error),
+            _ => error,
+        });
+        let _ = reply.send(outcome);
+    });
+}
+
+/// Where a list's file has the prefix, which cannot be changed at run time.
+fn in_a_list(config: &Config, prefix: &Prefix) -> Option<Error> {
+    let lists = config.shield.iter().flat_map(|shield| &shield.lists);
+    let found = |list: &ShieldList| {
+        let text = std::fs::read(list.file.as_path()).ok()?;
+        let entries = prefix_list::parse(&text).ok()?.entries;
+        let line = entries.iter().find(|entry| entry.prefix == *prefix)?.line;
+        let (name, file) = (&list.name, list.file.display());
+        let allow = match list.action {
+            ListAction::Block => format!("; `ringway allow {prefix}` lets it pass meanwhile"),
+            ListAction::Allow => String::new(),
+        };
+        Some(Error::configuration(
+            format!(
+                "{prefix} is in list {name}: {file} has it in line {line}; that file alone can change it"
+            ),
+            format!("take the line out of {file}, which is then read again{allow}"),
+        ))
+    };
+    lists.into_iter().find_map(found)
 }
 
 /// Signals that the daemon knows.

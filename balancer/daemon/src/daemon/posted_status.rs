@@ -7,6 +7,7 @@ use ringway_api::documents::status::Problem;
 use ringway_api::node::tables;
 use ringway_api::overrides;
 use ringway_api::problem_kind::ProblemKind;
+use ringway_api::shield;
 use ringway_api::text::counted;
 use ringway_kernel::DEFAULT_BPFFS;
 
@@ -48,6 +49,8 @@ impl Daemon {
                 || !self.state.reload().recalled)
                 && self.loader.running() == 0
                 && !self.writer.is_busy(),
+            shield_unkept: self.state_dir.trouble(shield::DOCUMENT)
+                && !self.shield_writer.is_busy(),
         }
     }
 

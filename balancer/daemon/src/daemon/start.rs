@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use ringway_api::error::Error;
 use ringway_api::overrides::{self, Overrides};
+use ringway_api::shield::{self, RuntimeShield};
 use ringway_api::state_dir::StateDir;
 use ringway_config::Config;
 use ringway_doctor::{Finding, Outcome, Report, Severity};
@@ -17,10 +18,10 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use super::Daemon;
+use super::document_writer::DocumentWriter;
 use super::log_limit::LogLimiter;
-use super::override_writer::OverrideWriter;
 use super::probe_routes::ProbeRoutes;
-use super::step::{Moment, Reload, State};
+use super::step::{Moment, Reload, Shield, State};
 use crate::backends::{BackendSet, Entry, Member};
 use crate::daemon::background::Background;
 use crate::daemon::config_loader::ConfigLoader;
@@ -31,7 +32,7 @@ use crate::health::{Checks, HealthFile};
 use crate::network::next_hop;
 use crate::notify::Notifier;
 use crate::preflight;
-use crate::server::control::{self, PendingRequests, Request};
+use crate::server::control::{self, Control, PendingRequests, Request, ShieldRequest};
 use crate::snapshot::StatusStore;
 use crate::{commit_confirm, metrics, server};
 
@@ -225,6 +226,7 @@ struct Parts {
     status_store: Arc<StatusStore>,
     probe_tunnel: Option<ProbeTunnel>,
     commands: mpsc::Receiver<Request>,
+    shield_changes: mpsc::Receiver<ShieldRequest>,
 }
 
 async fn assemble(
@@ -259,7 +261,9 @@ async fn assemble(
     {
         tracing::warn!(%error, "commands need -c FILE to find the API socket");
     }
-    let (control, commands) = mpsc::channel(control::WAITING);
+    let (changes, commands) = mpsc::channel(control::WAITING);
+    let (shield, shield_changes) = mpsc::channel(control::WAITING);
+    let control = Control { changes, shield };
     tokio::spawn(server::api::serve(socket, status_store.clone(), control));
     let found = netlink_watch::read_network(
         &slots,
@@ -269,7 +273,16 @@ async fn assemble(
     );
     let found = found.map_err(|error| Error::failed(error.to_string(), ""))?;
     watch.note(&found);
-    Ok(Parts { interfaces, backend_set, watch, found, status_store, probe_tunnel, commands })
+    Ok(Parts {
+        interfaces,
+        backend_set,
+        watch,
+        found,
+        status_store,
+        probe_tunnel,
+        commands,
+        shield_changes,
+    })
 }
 
 impl Parts {
@@ -296,13 +309,20 @@ impl Parts {
         let recalled = !state_dir.trouble(overrides::DOCUMENT);
         // From here on backends have their time for a first check, however slow the disk was.
         let at = Moment::now();
+        let shield = RuntimeShield::load(&state_dir, at.now, at.wall).inspect_err(|error| {
+            tracing::error!(%error, "what was blocked and allowed at run time is not read: it is not in force");
+        });
+        let shield = Shield::new(shield.ok());
         let reload = Reload::new(config, file, overrides, recalled, at.wall);
         let daemon = Daemon {
-            state: State::new(reload, interfaces, backend_set, patience, at),
+            state: State::new(reload, shield, interfaces, backend_set, patience, at),
             commands: self.commands,
             requests: PendingRequests::default(),
+            shield_changes: self.shield_changes,
+            shield_requests: PendingRequests::default(),
             loader: ConfigLoader::new(),
-            writer: OverrideWriter::new(state_dir.clone()),
+            writer: DocumentWriter::new(state_dir.clone(), overrides::DOCUMENT),
+            shield_writer: DocumentWriter::new(state_dir.clone(), shield::DOCUMENT),
             probe_routes: ProbeRoutes::new(self.probe_tunnel, datapath.probe.take()),
             state_dir,
             datapath,
@@ -357,7 +377,7 @@ pub fn undo(node: &str, fresh: bool) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::daemon::override_writer::tests::drained;
+    use crate::daemon::document_writer::tests::drained;
 
     #[test]
     fn overrides_of_another_version_are_neither_believed_nor_overwritten() {

@@ -16,6 +16,7 @@ use axum::{Json, Router};
 use ringway_api::client::http::ORDER_PATIENCE;
 use ringway_api::documents::status::Status;
 use ringway_api::error::Error;
+use serde::Serialize;
 use serde_json::json;
 use tokio::net::UnixListener;
 use tokio::time::timeout;
@@ -99,6 +100,8 @@ fn router(status_store: Arc<StatusStore>, control: Control) -> Router {
         .route("/v1/confirm", post(confirm))
         .route("/v1/ready", get(ready))
         .route("/v1/ready/{service}", get(ready_for))
+        .route("/v1/shield", get(shield))
+        .route("/v1/blocked", get(blocked))
         .merge(control::router(control))
         .fallback(unknown)
         .method_not_allowed_fallback(method)
@@ -193,6 +196,22 @@ async fn ready_for(
     service: UrlPath<String>,
 ) -> Response {
     Json(status_store.readiness(Some(&service))).into_response()
+}
+
+async fn shield(State(status_store): State<Arc<StatusStore>>) -> Response {
+    of_shield(status_store.shield())
+}
+
+async fn blocked(State(status_store): State<Arc<StatusStore>>) -> Response {
+    of_shield(status_store.blocked())
+}
+
+/// Nothing: the daemon starts.
+fn of_shield(document: Option<impl Serialize>) -> Response {
+    match document {
+        Some(document) => Json(document).into_response(),
+        None => refuse(StatusCode::CONFLICT, "the daemon is starting", "ask again"),
+    }
 }
 
 async fn answer(

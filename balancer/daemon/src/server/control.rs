@@ -1,5 +1,5 @@
-//! Requests for changes: `POST /v1/reload`, `/v1/backend` and `/v1/overrides/clear`. Handed to
-//! the daemon's loop, which does one at a time.
+//! Requests for changes: `POST /v1/reload`, `/v1/backend`, `/v1/overrides/clear` and `/v1/shield`.
+//! Handed to the daemon's loop, which does one at a time, and beside it one of the shield.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,8 +12,11 @@ use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json, Router, routing};
 use ringway_api::client::requests::{Clear, Reload};
 use ringway_api::documents::changes::Changes;
+use ringway_api::documents::shield::ShieldStatus;
 use ringway_api::error::{Error, Kind};
 use ringway_api::overrides::OverrideChange;
+use ringway_api::shield::ShieldChange;
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::{mpsc, oneshot};
 
@@ -43,22 +46,34 @@ pub type Request = (Command, Reply);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RequestId(pub u64);
 
+/// Where the outcome of a change of the shield goes.
+pub type ShieldReply = oneshot::Sender<Result<ShieldStatus, Error>>;
+
+/// A change of the shield, which waits for no reload.
+pub type ShieldRequest = (ShieldChange, Asker, ShieldReply);
+
 /// Requests that are not answered yet.
-#[derive(Debug, Default)]
-pub struct PendingRequests {
+#[derive(Debug)]
+pub struct PendingRequests<R> {
     last: u64,
-    replies: BTreeMap<RequestId, Reply>,
+    replies: BTreeMap<RequestId, R>,
 }
 
-impl PendingRequests {
-    pub fn add(&mut self, reply: Reply) -> RequestId {
+impl<R> Default for PendingRequests<R> {
+    fn default() -> Self {
+        PendingRequests { last: 0, replies: BTreeMap::new() }
+    }
+}
+
+impl<R> PendingRequests<R> {
+    pub fn add(&mut self, reply: R) -> RequestId {
         self.last += 1;
         self.replies.insert(RequestId(self.last), reply);
         RequestId(self.last)
     }
 
     /// Where its outcome goes; `None`: it is answered.
-    pub fn take(&mut self, request: RequestId) -> Option<Reply> {
+    pub fn take(&mut self, request: RequestId) -> Option<R> {
         self.replies.remove(&request)
     }
 }
@@ -79,7 +94,12 @@ impl fmt::Display for Asker {
     }
 }
 
-pub type Control = mpsc::Sender<Request>;
+/// Where requests go.
+#[derive(Clone, Debug)]
+pub struct Control {
+    pub changes: mpsc::Sender<Request>,
+    pub shield: mpsc::Sender<ShieldRequest>,
+}
 
 /// Commands that wait at most; who brings another waits with it.
 pub const WAITING: usize = 16;
@@ -89,6 +109,7 @@ pub fn router<S>(control: Control) -> Router<S> {
         .route("/v1/reload", routing::post(reload))
         .route("/v1/backend", routing::post(backend))
         .route("/v1/overrides/clear", routing::post(clear))
+        .route("/v1/shield", routing::post(shield))
         .with_state(control)
 }
 
@@ -124,6 +145,19 @@ async fn clear(
     }
 }
 
+async fn shield(
+    State(control): State<Control>,
+    Extension(by): Extension<Asker>,
+    body: Bytes,
+) -> Response {
+    let change = match read::<ShieldChange>(&body, None) {
+        Ok(change) => change,
+        Err(error) => return refuse(&error),
+    };
+    let (reply, answer) = oneshot::channel();
+    respond(control.shield.send((change, by, reply)).await.is_ok(), answer).await
+}
+
 fn read<T: DeserializeOwned>(body: &[u8], empty: Option<T>) -> Result<T, Error> {
     if let (true, Some(empty)) = (body.is_empty(), empty) {
         return Ok(empty);
@@ -138,10 +172,17 @@ fn read<T: DeserializeOwned>(body: &[u8], empty: Option<T>) -> Result<T, Error> 
 
 async fn ask(control: &Control, command: Command) -> Response {
     let (reply, answer) = oneshot::channel();
-    let sent = control.send((command, reply)).await.is_ok();
+    respond(control.changes.send((command, reply)).await.is_ok(), answer).await
+}
+
+/// `sent`: the daemon will answer.
+async fn respond<T: Serialize>(
+    sent: bool,
+    answer: oneshot::Receiver<Result<T, Error>>,
+) -> Response {
     let ending = || Error::failed("the daemon is ending", "ask again once it runs");
     match answer.await {
-        Ok(Ok(changes)) if sent => Json(changes).into_response(),
+        Ok(Ok(document)) if sent => Json(document).into_response(),
         Ok(Err(error)) if sent => refuse(&error),
         _ => refuse(&ending()),
     }

@@ -10,6 +10,9 @@
 //! | `POST /v1/reload` | [`ringway_api::documents::changes::Changes`]; body `{"dry_run": true}` or none |
 //! | `POST /v1/backend` | the same; body [`ringway_api::overrides::OverrideChange`] |
 //! | `POST /v1/overrides/clear` | the same; body `{"service", "backend"}`, `{"service"}` or none |
+//! | `GET /v1/shield` | [`ringway_api::documents::shield::ShieldStatus`] |
+//! | `POST /v1/shield` | the same; body [`ringway_api::shield::ShieldChange`] |
+//! | `GET /v1/blocked` | [`ringway_api::documents::shield::Blocked`] |
 //! | `GET /v1/health` | `healthy`, `problems` and each backend's health |
 //!
 //! Anything else is answered with a fitting status and `{"error", "remedy"}`.

@@ -47,11 +47,20 @@ async fn with_server<T: Send + 'static>(
             let _ = reply.send(Err(Error::configuration(format!("{command:?}"), "mend it")));
         }
     });
+    let (shield, mut shield_changes) = tokio::sync::mpsc::channel(1);
+    let shielding = tokio::spawn(async move {
+        while let Some((change, _, reply)) = shield_changes.recv().await {
+            let reply: super::control::ShieldReply = reply;
+            let _ = reply.send(Err(Error::configuration(format!("{change:?}"), "mend it")));
+        }
+    });
+    let control = super::control::Control { changes: control, shield };
     let serving = tokio::spawn(api::serve(listener, status_store, control));
     let path = socket.0.clone();
     let answer = tokio::task::spawn_blocking(move || ask(&path)).await.expect("asked");
     serving.abort();
     daemon.abort();
+    shielding.abort();
     answer
 }
 
@@ -144,6 +153,7 @@ async fn orders_reach_the_daemon_and_its_refusal_comes_back_as_it_was() {
     let socket = Socket::new("orders");
     with_server(&socket, |path| {
         let one = r#"{"action":"drain","service":"web","backend":"10.0.0.2"}"#;
+        let block = r#"{"change":"add","prefix":"192.0.2.0/24","action":"block"}"#;
         for (line, body, status, words) in [
             ("POST /v1/reload", "", "422", "Reload { dry_run: false"),
             ("POST /v1/reload", r#"{"dry_run":true}"#, "422", "Reload { dry_run: true"),
@@ -154,6 +164,11 @@ async fn orders_reach_the_daemon_and_its_refusal_comes_back_as_it_was() {
             ("POST /v1/backend", r#"{"action":"stop"}"#, "422", "unknown variant `stop`"),
             ("POST /v1/overrides/clear", "", "422", "Clear { service: None, backend: None }"),
             ("POST /v1/overrides/clear", r#"{"service":"a"}"#, "422", r#"Some(\"a\")"#),
+            ("POST /v1/shield", block, "422", "Add(ShieldEntry { prefix: Prefix"),
+            ("POST /v1/shield", "", "422", "cannot be understood"),
+            ("POST /v1/shield", r#"{"change":"mode","mode":null}"#, "422", "Mode { mode: None }"),
+            ("GET /v1/shield", "", "409", "is starting"),
+            ("GET /v1/blocked", "", "409", "is starting"),
         ] {
             let head = format!("Content-Length: {}\r\n", body.len());
             let answer = raw(path, &[request(line, &head), body.into()].concat());

@@ -6,9 +6,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use ringway_api::documents::changes::Changes;
+use ringway_api::documents::shield::ShieldStatus;
 use ringway_api::documents::status::Problem;
 use ringway_api::error::Error;
 use ringway_api::overrides::{OverrideChange, Overrides};
+use ringway_api::shield::{RuntimeShield, ShieldChange};
 use ringway_config::Config;
 use ringway_kernel::Interface;
 use tracing::Level;
@@ -35,6 +37,8 @@ pub enum Effect {
     Load(u64, Judge),
     /// Keeps these overrides. With the number of the change that wants it.
     Keep(u64, Overrides),
+    /// Keeps what was typed about the shield.
+    KeepShield(Arc<RuntimeShield>),
     /// Looks up the ways to these; with the interfaces that our program is on, index by slot.
     LookUpWays(Vec<IpAddr>, HashMap<u32, u32>),
     /// Has the next hop to a backend asked again.
@@ -62,6 +66,8 @@ pub enum Effect {
     Recount,
     Post,
     Answer(RequestId, Box<Result<Changes, Error>>),
+    /// With the change that was asked for.
+    AnswerShield(RequestId, ShieldChange, Box<Result<ShieldStatus, Error>>),
     AnswerConfirm(Answer),
     Log(LogLine),
     /// A short while is over: lines that were not told in full are counted.

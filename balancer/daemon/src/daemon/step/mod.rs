@@ -10,6 +10,7 @@ mod effect;
 mod monitor;
 mod problems;
 mod reload;
+mod shield;
 mod tables;
 #[cfg(test)]
 mod tests;
@@ -18,6 +19,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant, SystemTime};
 
 use ringway_api::error::Error;
+use ringway_api::shield::ShieldChange;
 use ringway_kernel::Interface;
 
 use crate::backends::BackendSet;
@@ -25,10 +27,10 @@ use crate::commit_confirm::Confirm;
 use crate::daemon::background::{BackgroundEvent, BackgroundWork};
 use crate::daemon::config_loader::LoadResult;
 use crate::daemon::datapath_thread::DatapathEvent;
+use crate::daemon::document_writer::Written;
 use crate::daemon::netlink_watch::Found;
-use crate::daemon::override_writer::Written;
 use crate::health;
-use crate::server::control::{Command, RequestId};
+use crate::server::control::{Asker, Command, RequestId};
 use crate::snapshot::Snapshot;
 
 use attachment::Stage;
@@ -41,6 +43,7 @@ pub(super) use attachment::Attachment;
 pub(super) use effect::{Effect, Judge, LogLine};
 pub(super) use monitor::{Survey, TICK};
 pub(super) use reload::Reload;
+pub(super) use shield::Shield;
 
 /// First results of checks are waited for so long: at a first start, and of backends that are new.
 const FIRST_RESULTS: Duration = Duration::from_secs(3);
@@ -73,6 +76,8 @@ pub(super) enum Event {
     Background(BackgroundEvent),
     /// Somebody asks for a change; only while [`State::takes_commands`].
     Command(Command, RequestId),
+    /// Somebody asks for a change of the shield; only while [`State::takes_shield_changes`].
+    Shield(ShieldChange, Asker, RequestId),
     /// SIGHUP.
     HungUp,
     Judged(Box<LoadResult>),
@@ -88,6 +93,7 @@ pub(super) struct State {
     attachment: Attachment,
     tables: Tables,
     monitor: Monitor,
+    shield: Shield,
     confirm: Confirm,
     patience: Duration,
     /// The service manager was told that traffic is served.
@@ -103,6 +109,7 @@ impl State {
     /// `patience`: how long a confirmation is waited for.
     pub(super) fn new(
         reload: Reload,
+        shield: Shield,
         interfaces: Vec<Interface>,
         backend_set: BackendSet,
         patience: Duration,
@@ -114,6 +121,7 @@ impl State {
             attachment: Attachment::new(interfaces, asked, at.now),
             tables: Tables::new(backend_set),
             monitor: Monitor::default(),
+            shield,
             confirm: Confirm::Open,
             patience,
             serving: false,
@@ -141,6 +149,7 @@ impl State {
             Event::Datapath(event) => self.datapath(event),
             Event::Background(event) => self.background(event),
             Event::Command(command, request) => self.begin(command, Some(request)),
+            Event::Shield(change, by, request) => self.change_shield(change, by, request),
             Event::HungUp => self.reload.hung_up = true,
             Event::Judged(judged) => self.judged(*judged),
             Event::Written(written) => self.written(written),
@@ -168,6 +177,7 @@ impl State {
             DatapathEvent::Swept(outcome) => {
                 return self.done(BackgroundWork::SweepCaptures, outcome);
             }
+            DatapathEvent::Shielded(number, outcome) => self.shielded(number, outcome),
             DatapathEvent::Attached(interfaces, outcome) => self.attached(&interfaces, outcome),
             DatapathEvent::Reattached(interfaces, outcome) => self.reattached(&interfaces, outcome),
         }
@@ -188,6 +198,7 @@ impl State {
             self.apply();
         }
         self.advance();
+        self.advance_shield();
         if self.takes_commands() && std::mem::take(&mut self.reload.hung_up) {
             self.begin(Command::Reload { dry_run: false, file: None }, None);
         }
@@ -240,6 +251,7 @@ impl State {
             reloads: reload.counts,
             checks_not_made: survey.not_made,
             configuration: Some(reload.configuration()),
+            shield: Some((reload.config.clone(), self.shield.in_force.clone())),
         }
     }
 

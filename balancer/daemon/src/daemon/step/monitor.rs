@@ -13,8 +13,8 @@ use super::State;
 use super::effect::{Effect, LogLine};
 use crate::daemon::background::{BackgroundEvent, BackgroundWork};
 use crate::daemon::datapath_thread::DatapathCommand;
+use crate::daemon::document_writer::NONE;
 use crate::daemon::log_transitions::{LogTransitions, beside, may_be_many};
-use crate::daemon::override_writer::NONE;
 use crate::health::Lack;
 use crate::monitor::counter_watch::{self, CounterWatch};
 use crate::monitor::no_reply_watch::{self, NoReplyWatch};
@@ -58,6 +58,8 @@ pub struct Survey {
     pub macs_unknown: bool,
     /// Overrides could not be read or written, and nobody tries.
     pub overrides_unknown: bool,
+    /// What was typed about the shield could not be written, and nobody tries.
+    pub shield_unkept: bool,
 }
 
 #[derive(Debug, Default)]
@@ -138,6 +140,7 @@ impl State {
     pub(super) fn surveyed(&mut self, survey: Survey) {
         self.apply_again();
         self.work_again();
+        self.tend_shield();
         let ticks = self.monitor.ticks;
         let unknown = survey.macs_unknown || self.failed.contains_key(&BackgroundWork::LookUpWays);
         if self.monitor.is_time_to_look_anyway() || unknown {
@@ -151,6 +154,9 @@ impl State {
                 Some(kept) => self.effects.push(Effect::Keep(NONE, kept.clone())),
                 None => self.begin(Command::Recall, None),
             }
+        }
+        if ticks.is_multiple_of(LOOK_AT_STATE) && survey.shield_unkept {
+            self.keep_shield();
         }
         if attached && ticks.is_multiple_of(every(no_reply_watch::PERIOD)) {
             self.effects.push(Effect::ReadTraffic);

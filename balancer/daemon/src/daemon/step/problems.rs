@@ -72,6 +72,8 @@ impl State {
         problems.extend(self.confirm.problem());
         problems.extend(self.attachment.problems(&self.confirm));
         problems.extend(self.monitor.problems(self.at.now, self.tables.error.as_ref()));
+        let unshielded = self.shield.error().cloned();
+        problems.extend(unshielded.map(|error| ProblemKind::TablesNotWritten.because(error)));
         problems
     }
 

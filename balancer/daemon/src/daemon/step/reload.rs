@@ -26,8 +26,8 @@ use crate::backends::BackendSet;
 use crate::daemon::announce;
 use crate::daemon::config_loader::LoadResult;
 use crate::daemon::datapath_thread::DatapathCommand;
+use crate::daemon::document_writer::{NONE, Written};
 use crate::daemon::load::{Loaded, Refusal, Refused};
-use crate::daemon::override_writer::{NONE, Written};
 use crate::server::control::{Asker, Command, RequestId};
 
 /// A configuration must be read and judged within this, what is kept beside it included.
@@ -307,6 +307,7 @@ impl State {
             Some(Kind::Reload) => self.reload.read_at = self.at.wall,
             _ => {}
         }
+        self.renew_shield();
         self.effects.push(Effect::Recount);
         let unserved = self.tables.backend_set.unserved();
         let unserved = unserved.filter(|service| changes.concern(service));

@@ -2,11 +2,15 @@
 
 mod world;
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use proptest::prelude::*;
+use ringway_api::clock::Timestamp;
 use ringway_api::error::Error;
 use ringway_api::overrides::OverrideChange;
+use ringway_api::shield::{ModeOverride, ShieldChange, ShieldEntry};
+use ringway_config::{ListAction, ShieldMode};
+use ringway_plan::prefix_list::Prefix;
 
 use super::Event;
 use crate::daemon::datapath_thread::DatapathEvent;
@@ -28,6 +32,10 @@ enum Happening {
     HangUp,
     Drain(u8),
     Clear,
+    /// A prefix is blocked, for so many seconds.
+    Block(u8, Option<u64>),
+    Unblock(u8),
+    ShieldOff(u64),
     Confirm,
     /// Somebody takes our program off.
     Detach(u32),
@@ -64,6 +72,9 @@ fn happening() -> impl Strategy<Value = Happening> {
         1 => Just(Happening::HangUp),
         2 => (1..4u8).prop_map(Happening::Drain),
         1 => Just(Happening::Clear),
+        2 => (1..4u8, prop::option::of(1..20u64)).prop_map(|(n, ends)| Happening::Block(n, ends)),
+        1 => (1..4u8).prop_map(Happening::Unblock),
+        1 => (1..20u64).prop_map(Happening::ShieldOff),
         1 => Just(Happening::Confirm),
         2 => slot().prop_map(Happening::Detach),
         2 => (slot(), any::<bool>()).prop_map(|(slot, there)| Happening::Exists(slot, there)),
@@ -93,6 +104,9 @@ fn happen(world: &mut World, happening: &Happening) {
         Happening::Clear => {
             world.ask(Some(OverrideChange::Clear { service: None, backend: None }), false);
         }
+        Happening::Block(n, seconds) => world.ask_shield(block(*n, *seconds)),
+        Happening::Unblock(n) => world.ask_shield(ShieldChange::Remove { prefix: prefix(*n) }),
+        Happening::ShieldOff(seconds) => world.ask_shield(shield_off(*seconds)),
         Happening::Confirm => world.confirm(),
         Happening::Detach(slot) => _ = world.on.remove(slot),
         Happening::Exists(slot, there) => {
@@ -119,6 +133,31 @@ fn happen(world: &mut World, happening: &Happening) {
 
 fn drain(n: u8) -> OverrideChange {
     OverrideChange::Drain { service: "web".into(), backend: format!("10.0.0.{n}") }
+}
+
+fn prefix(n: u8) -> Prefix {
+    format!("192.0.2.{n}").parse().expect("a prefix")
+}
+
+/// On the model's clock.
+fn after(seconds: u64) -> Timestamp {
+    Timestamp(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds))
+}
+
+fn block(n: u8, seconds: Option<u64>) -> ShieldChange {
+    ShieldChange::Add(ShieldEntry {
+        prefix: prefix(n),
+        action: ListAction::Block,
+        until: seconds.map(after),
+        reason: String::new(),
+        since: Timestamp::default(),
+        ends: None,
+    })
+}
+
+fn shield_off(seconds: u64) -> ShieldChange {
+    let mode = ModeOverride { mode: ShieldMode::Off, until: after(seconds), ends: None };
+    ShieldChange::Mode { mode: Some(mode) }
 }
 
 fn late(world: &mut World, which: usize) {
@@ -317,4 +356,53 @@ fn what_was_refused_before_the_disk_was_read_does_not_come_back() {
     world.settle();
     world.audit();
     assert_eq!(world.disk.overrides.len(), 1);
+}
+
+/// Blocked prefixes of the model, by their last bytes.
+fn blocked(world: &World) -> Vec<u8> {
+    let last = |entry: &ShieldEntry| match entry.prefix.addr() {
+        std::net::IpAddr::V4(address) => address.octets()[3],
+        std::net::IpAddr::V6(_) => 0,
+    };
+    world.shield.entries.iter().map(last).collect()
+}
+
+#[test]
+fn a_block_waits_for_no_reload_and_lasts_until_its_time_is_over() {
+    let mut world = World::new();
+    world.settle();
+    world.ask(None, false);
+    world.ask_shield(block(1, Some(5)));
+    world.work(true);
+    let (_, asked) = &mut world.asked_shield[0];
+    let status = asked.try_recv().expect("answered").expect("done");
+    assert_eq!((status.blocked, status.entry.map(|entry| entry.prefix)), (1, Some(prefix(1))));
+    assert_eq!(blocked(&world), [1]);
+    world.asked_shield.clear();
+    world.ask_shield(block(2, None));
+    world.settle();
+    assert_eq!(blocked(&world), [2], "the other's time is over");
+    world.restart();
+    world.shield = Default::default();
+    world.settle();
+    assert_eq!(blocked(&world), [2], "the packet path gets it again");
+    world.audit();
+}
+
+#[test]
+fn what_the_packet_path_refuses_is_not_in_force() {
+    let mut world = World::new();
+    world.settle();
+    world.ask_shield(block(1, None));
+    world.work(false);
+    let (_, asked) = &mut world.asked_shield[0];
+    asked.try_recv().expect("answered").expect_err("refused");
+    assert!(world.kept_shield.entries.is_empty());
+    world.asked_shield.clear();
+    world.ask_shield(shield_off(3));
+    world.work(true);
+    assert_eq!(world.shield.mode.map(|mode| mode.mode), Some(ShieldMode::Off));
+    world.settle();
+    assert_eq!((world.shield.mode, blocked(&world)), (None, Vec::new()));
+    assert!(world.log.iter().any(|line| line.contains("mode is the configuration's")));
 }

@@ -9,33 +9,36 @@ use std::time::{Duration, Instant, SystemTime};
 use ringway_abi::Faces;
 use ringway_api::clock::Timestamp;
 use ringway_api::documents::changes::Changes;
+use ringway_api::documents::shield::ShieldStatus;
 use ringway_api::error::Error;
 use ringway_api::overrides::{OverrideChange, Overrides};
 use ringway_api::problem_kind::ProblemKind;
+use ringway_api::shield::{RuntimeShield, ShieldChange};
 use ringway_config::Config;
 use ringway_host::Mac;
 use ringway_kernel::{AttachState, Attached, Interface, XdpMode};
 use tokio::sync::oneshot;
 
 use super::super::attachment::Stage;
-use super::super::{Effect, Event, FIRST_RESULTS, Judge, Moment, Reload, State, Survey};
+use super::super::{Effect, Event, FIRST_RESULTS, Judge, Moment, Reload, Shield, State, Survey};
 use crate::backends::BackendSet;
 use crate::commit_confirm::Confirm;
 use crate::daemon::announce;
 use crate::daemon::background::{BackgroundEvent, BackgroundWork};
 use crate::daemon::datapath_thread::{Attachments, DatapathCommand, DatapathEvent};
+use crate::daemon::document_writer::NONE;
 use crate::daemon::load::{Loaded, Refusal};
 use crate::daemon::netlink_watch::Found;
-use crate::daemon::override_writer::NONE;
 use crate::health::dsr_probe::Surroundings;
 use crate::health::{self, Health};
 use crate::network::next_hop::{Existing, Hop, NoWay, Ways};
-use crate::server::control::{Asker, Command, PendingRequests};
+use crate::server::control::{Asker, Command, PendingRequests, Reply, ShieldReply};
 
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 /// Slots of the interfaces; the first carries the default route.
 pub(super) const SLOTS: [u32; 2] = [0, 1];
 
+pub(super) type ShieldAnswer = oneshot::Receiver<Result<ShieldStatus, Error>>;
 type Answer = oneshot::Receiver<Result<Changes, Error>>;
 
 fn name(slot: u32) -> String {
@@ -65,7 +68,7 @@ fn file(backends: usize) -> Arc<Config> {
         (1..=backends).map(|n| format!("{{ address = \"10.0.0.{n}\" }}")).collect();
     let text = format!(
         "[node]\nname = \"gw\"\ninterfaces = [\"eth0\", \"eth1\"]\n[[service]]\nname = \"web\"\n\
-         address = \"203.0.113.9\"\nport = 80\nannounce = \"arp\"\ncheck = {{ type = \"tcp\" }}\nbackends = [{}]\n",
+         address = \"203.0.113.9\"\nport = 80\nannounce = \"arp\"\ncheck = {{ type = \"tcp\" }}\nbackends = [{}]\n[shield]\n",
         all.join(", ")
     );
     Arc::new(ringway_config::parse(&text, "gw.toml").expect("valid"))
@@ -124,7 +127,13 @@ pub(super) struct World {
     numbers: (u64, u64, u64),
     /// The process is killed after so many effects.
     pub(super) fuse: Option<usize>,
-    requests: PendingRequests,
+    requests: PendingRequests<Reply>,
+    shield_requests: PendingRequests<ShieldReply>,
+    /// What the shield has, and what of it is kept.
+    pub(super) shield: Arc<RuntimeShield>,
+    pub(super) kept_shield: Arc<RuntimeShield>,
+    /// Who asked for a change of it, and for which.
+    pub(super) asked_shield: Vec<(ShieldChange, ShieldAnswer)>,
     /// The start or the change that the thread was given the newest order of.
     newest: Option<u64>,
     /// Each effect is carried out twice.
@@ -137,7 +146,7 @@ impl World {
     pub(super) fn new() -> World {
         let (config, now) = (file(2), Instant::now());
         let mut world = World {
-            state: begin(&config, &Overrides::default(), true, now),
+            state: begin(&config, &Overrides::default(), true, RuntimeShield::default(), now),
             started: now,
             now,
             file: 2,
@@ -166,6 +175,10 @@ impl World {
             numbers: (0, 0, 0),
             fuse: None,
             requests: PendingRequests::default(),
+            shield_requests: PendingRequests::default(),
+            shield: Arc::default(),
+            kept_shield: Arc::default(),
+            asked_shield: Vec::new(),
             newest: None,
             twice: false,
             log: Vec::new(),
@@ -185,6 +198,7 @@ impl World {
         (self.background, self.announced, self.solicited) = Default::default();
         self.described.clear();
         self.asked.clear();
+        self.asked_shield.clear();
         self.start();
     }
 
@@ -193,7 +207,8 @@ impl World {
         self.inherited = of(&self.disk).collect();
         self.trouble = std::mem::take(&mut self.unreadable);
         let known = if self.trouble { &Overrides::default() } else { &self.disk };
-        self.state = begin(&file(self.file), known, !self.trouble, self.now);
+        let shield = self.kept_shield.as_ref().clone();
+        self.state = begin(&file(self.file), known, !self.trouble, shield, self.now);
         (self.started, self.numbers) = (self.now, (0, 0, 0));
         self.config = self.state.reload.config.clone();
         self.network();
@@ -207,8 +222,8 @@ impl World {
         let (modes, waiting) = (&attachment.modes, confirm.waiting());
         let ids = self.state.shown_backend_set().ids();
         format!(
-            "{problems:?} {ids:?} {modes:?} {waiting:?} {:?} {:?}",
-            reload.last, reload.overrides
+            "{problems:?} {ids:?} {modes:?} {waiting:?} {:?} {:?} {:?}",
+            reload.last, reload.overrides, self.state.shield.in_force
         )
     }
 
@@ -304,6 +319,11 @@ impl World {
                 Some(reply) => drop(reply.send(*outcome)),
                 None => assert!(self.twice, "answered once"),
             },
+            Effect::KeepShield(runtime) => self.kept_shield = runtime,
+            Effect::AnswerShield(request, _, outcome) => match self.shield_requests.take(request) {
+                Some(reply) => drop(reply.send(*outcome)),
+                None => assert!(self.twice, "answered once"),
+            },
             Effect::AnswerConfirm(_) => self.confirming = false,
             Effect::Log(line) => self.log.push(line.text),
             Effect::Fail(_) => {
@@ -360,6 +380,11 @@ impl World {
                 assert_eq!(count(|o| matches!(o, DatapathCommand::Confirm)), 0, "it is confirmed");
                 assert!(!reverted.is_empty());
             }
+            DatapathCommand::Shield(..) => {
+                let waiting = count(|o| matches!(o, DatapathCommand::Shield(..)));
+                assert_eq!(waiting, 0, "one after the other");
+                assert!(self.state.attachment.is_done());
+            }
             DatapathCommand::Describe(_) | DatapathCommand::Beat => {}
         }
     }
@@ -403,6 +428,12 @@ impl World {
                     self.described.insert(interface.slot, interface.mtu);
                 }
                 DatapathEvent::Described(interface, outcome)
+            }
+            DatapathCommand::Shield(number, runtime) => {
+                if good {
+                    self.shield = runtime;
+                }
+                DatapathEvent::Shielded(number, outcome)
             }
             DatapathCommand::Beat => {
                 self.event(Event::Datapath(DatapathEvent::Swept(outcome.clone())));
@@ -566,6 +597,17 @@ impl World {
         self.event(Event::Command(command, request));
     }
 
+    /// Somebody asks for a change of the shield; he waits while another is on its way.
+    pub(super) fn ask_shield(&mut self, change: ShieldChange) {
+        if !self.state.takes_shield_changes() {
+            return;
+        }
+        let (reply, answer) = oneshot::channel();
+        self.asked_shield.push((change.clone(), answer));
+        let request = self.shield_requests.add(reply);
+        self.event(Event::Shield(change, Asker { user: None }, request));
+    }
+
     pub(super) fn confirm(&mut self) {
         self.confirming = true;
         self.event(Event::Confirm);
@@ -618,6 +660,12 @@ impl World {
         assert_eq!(*written.as_ref(), reload.overrides.apply(&reload.file));
         assert_eq!(self.disk, reload.overrides, "what is in force is kept");
         assert!(!self.trouble);
+        let shield = &self.state.shield.in_force;
+        assert_eq!(self.shield, *shield, "packets meet what is in force");
+        assert_eq!(self.kept_shield.entries.len(), shield.entries.len(), "and it is kept");
+        for (change, asked) in &mut self.asked_shield {
+            asked.try_recv().unwrap_or_else(|_| panic!("{change} has no answer")).ok();
+        }
         assert_eq!(tables.written.ids(), tables.backend_set.ids());
         assert_eq!(tables.written.serving(), tables.backend_set.serving());
         assert!(self.solicited);
@@ -642,11 +690,18 @@ fn of(overrides: &Overrides) -> impl Iterator<Item = String> {
     overrides.overrides.iter().map(|one| one.address.to_string())
 }
 
-fn begin(file: &Arc<Config>, overrides: &Overrides, recalled: bool, now: Instant) -> State {
+fn begin(
+    file: &Arc<Config>,
+    overrides: &Overrides,
+    recalled: bool,
+    shield: RuntimeShield,
+    now: Instant,
+) -> State {
     let config = Arc::new(overrides.apply(file));
     let mut backend_set = BackendSet::new(&config, now);
     backend_set.mark(file, overrides);
     let at = Moment { now, wall: SystemTime::UNIX_EPOCH };
     let reload = Reload::new(config, file.clone(), overrides.clone(), recalled, at.wall);
-    State::new(reload, SLOTS.map(|slot| interface(slot, 1500)).into(), backend_set, PATIENCE, at)
+    let interfaces = SLOTS.map(|slot| interface(slot, 1500)).into();
+    State::new(reload, Shield::new(Some(shield)), interfaces, backend_set, PATIENCE, at)
 }

@@ -1,0 +1,269 @@
+//! What is typed about the shield at run time: prefixes that are blocked or allowed, and another
+//! mode for a time. Kept in the state directory, without what has run out.
+
+use std::fmt;
+use std::time::{Duration, Instant, SystemTime};
+
+use ringway_abi::raw::RW_SHIELD_RUNTIME;
+use ringway_config::{ListAction, ShieldMode};
+use ringway_plan::prefix_list::Prefix;
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::clock::Timestamp;
+use crate::documents::named;
+use crate::error::Error;
+use crate::state_dir::StateDir;
+
+/// Name of the document in the state directory.
+pub const DOCUMENT: &str = "shield";
+/// Name and version of its schema.
+pub const SCHEMA: &str = "ringway.shield-runtime/1";
+/// Prefixes of one action that there may be at once.
+pub const MAX_ENTRIES: usize = RW_SHIELD_RUNTIME as usize;
+/// Longest reason, in bytes.
+pub const MAX_REASON: usize = 128;
+
+/// A prefix that was blocked or allowed at run time.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ShieldEntry {
+    #[serde(with = "prefix_text")]
+    pub prefix: Prefix,
+    #[serde(with = "named")]
+    pub action: ListAction,
+    /// Until when; absent: until `ringway unblock`.
+    #[serde(default)]
+    pub until: Option<Timestamp>,
+    #[serde(default)]
+    pub reason: String,
+    /// When it was typed.
+    #[serde(default)]
+    pub since: Timestamp,
+    /// `until` on the clock that nobody sets, once a daemon has it.
+    #[serde(skip)]
+    pub ends: Option<Instant>,
+}
+
+/// Another mode than that of the configuration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ModeOverride {
+    #[serde(with = "named")]
+    pub mode: ShieldMode,
+    pub until: Timestamp,
+    /// As [`ShieldEntry::ends`].
+    #[serde(skip)]
+    pub ends: Option<Instant>,
+}
+
+/// A change at run time.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase", tag = "change")]
+pub enum ShieldChange {
+    /// Block or allow; in place of what was said of the same prefix.
+    Add(ShieldEntry),
+    /// Neither block nor allow this prefix any more.
+    Remove {
+        #[serde(with = "prefix_text")]
+        prefix: Prefix,
+    },
+    /// Another mode for every packet; none: the configuration's again.
+    Mode { mode: Option<ModeOverride> },
+}
+
+/// All that is in force of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RuntimeShield {
+    pub schema: String,
+    /// No two of one prefix; in their order.
+    pub entries: Vec<ShieldEntry>,
+    #[serde(default)]
+    pub mode: Option<ModeOverride>,
+}
+
+impl Default for RuntimeShield {
+    fn default() -> RuntimeShield {
+        RuntimeShield { schema: SCHEMA.into(), entries: Vec::new(), mode: None }
+    }
+}
+
+impl fmt::Display for ShieldChange {
+    /// For the log: on what, and what.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let until = |until: Option<Timestamp>| match until {
+            Some(until) => format!(" until {until}"),
+            None => String::new(),
+        };
+        match self {
+            ShieldChange::Add(entry) => {
+                write!(f, "{} is {}{}", entry.prefix, done(entry.action), until(entry.until))?;
+                match entry.reason.is_empty() {
+                    true => Ok(()),
+                    false => write!(f, ": {}", entry.reason),
+                }
+            }
+            ShieldChange::Remove { prefix } => write!(f, "{prefix} is neither blocked nor allowed"),
+            ShieldChange::Mode { mode: Some(mode) } => {
+                write!(f, "the shield's mode is {}{}", mode.mode.name(), until(Some(mode.until)))
+            }
+            ShieldChange::Mode { mode: None } => {
+                f.write_str("the shield's mode is the configuration's")
+            }
+        }
+    }
+}
+
+/// "blocked", "allowed"
+pub const fn done(action: ListAction) -> &'static str {
+    match action {
+        ListAction::Block => "blocked",
+        ListAction::Allow => "allowed",
+    }
+}
+
+impl RuntimeShield {
+    /// As it is kept, without what has run out; nothing when nothing is.
+    ///
+    /// # Errors
+    /// The state directory cannot be used, or what is there is of another version.
+    pub fn load(state: &StateDir, now: Instant, wall: SystemTime) -> Result<RuntimeShield, Error> {
+        let mut kept: RuntimeShield = state.read(DOCUMENT, SCHEMA)?.unwrap_or_default();
+        kept.entries.retain_mut(|entry| {
+            entry.ends = entry.until.map(|until| end(until, now, wall));
+            lasts(entry.ends, now)
+        });
+        kept.entries.sort_by_key(|entry| entry.prefix);
+        kept.entries.dedup_by_key(|entry| entry.prefix);
+        kept.mode =
+            kept.mode.map(|mode| ModeOverride { ends: Some(end(mode.until, now, wall)), ..mode });
+        kept.mode = kept.mode.filter(|mode| lasts(mode.ends, now));
+        Ok(kept)
+    }
+
+    /// What was said of exactly this prefix.
+    pub fn of(&self, prefix: &Prefix) -> Option<&ShieldEntry> {
+        self.place(prefix).ok().map(|place| &self.entries[place])
+    }
+
+    fn place(&self, prefix: &Prefix) -> Result<usize, usize> {
+        self.entries.binary_search_by_key(prefix, |entry| entry.prefix)
+    }
+
+    /// How many prefixes have this action.
+    pub fn count(&self, action: ListAction) -> usize {
+        self.entries.iter().filter(|entry| entry.action == action).count()
+    }
+
+    /// It with one change.
+    ///
+    /// # Errors
+    /// There is no room for one more prefix, none to remove, or a time is past.
+    pub fn with(
+        &self,
+        change: &ShieldChange,
+        now: Instant,
+        wall: SystemTime,
+    ) -> Result<RuntimeShield, Error> {
+        let mut new = self.clone();
+        let ends = |until: Timestamp| {
+            let ends = end(until, now, wall);
+            lasts(Some(ends), now).then_some(ends).ok_or_else(|| {
+                Error::configuration(
+                    format!("{until} is past: it is {} now", Timestamp(wall)),
+                    "name a length of time with --for",
+                )
+            })
+        };
+        match change {
+            ShieldChange::Add(entry) => {
+                let ends = entry.until.map(ends).transpose()?;
+                new.add(ShieldEntry { since: Timestamp(wall), ends, ..entry.clone() })?;
+            }
+            ShieldChange::Remove { prefix } => {
+                let place = self.place(prefix).map_err(|_| self.not_there(prefix))?;
+                new.entries.remove(place);
+            }
+            ShieldChange::Mode { mode } => {
+                let with_end = |mode: ModeOverride| {
+                    ends(mode.until).map(|ends| ModeOverride { ends: Some(ends), ..mode })
+                };
+                new.mode = mode.map(with_end).transpose()?;
+            }
+        }
+        Ok(new)
+    }
+
+    fn add(&mut self, entry: ShieldEntry) -> Result<(), Error> {
+        if entry.reason.len() > MAX_REASON || entry.reason.contains(char::is_control) {
+            return Err(Error::configuration(
+                format!("the reason is longer than {MAX_REASON} bytes, or has control characters"),
+                "write a shorter one, in one line",
+            ));
+        }
+        let place = self.place(&entry.prefix);
+        let has_action = place.is_ok_and(|place| self.entries[place].action == entry.action);
+        if !has_action && self.count(entry.action) >= MAX_ENTRIES {
+            return Err(Error::configuration(
+                format!(
+                    "{MAX_ENTRIES} prefixes are {} at run time, and there is no room for more",
+                    done(entry.action)
+                ),
+                "write a list file: [[shield.list]] in the configuration takes a million prefixes",
+            ));
+        }
+        match place {
+            Ok(place) => self.entries[place] = entry,
+            Err(place) => self.entries.insert(place, entry),
+        }
+        Ok(())
+    }
+
+    fn not_there(&self, prefix: &Prefix) -> Error {
+        let around = self.entries.iter().rev().find(|entry| entry.prefix.covers(prefix));
+        let remedy = match around {
+            Some(ShieldEntry { prefix, .. }) => {
+                format!("{prefix} covers it: `ringway unblock {prefix}`")
+            }
+            None => "`ringway blocked` lists what is".into(),
+        };
+        Error::configuration(
+            format!("{prefix} was neither blocked nor allowed at run time"),
+            remedy,
+        )
+    }
+
+    /// It without what has run out; `None`: nothing has.
+    pub fn without_ended(&self, now: Instant) -> Option<RuntimeShield> {
+        let mut new = self.clone();
+        new.entries.retain(|entry| lasts(entry.ends, now));
+        new.mode = new.mode.filter(|mode| lasts(mode.ends, now));
+        (new != *self).then_some(new)
+    }
+}
+
+/// When a moment of the wall clock comes, on the clock that nobody sets.
+fn end(until: Timestamp, now: Instant, wall: SystemTime) -> Instant {
+    /// An `Instant` further off may not be one.
+    const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+    now + until.0.duration_since(wall).unwrap_or_default().min(LONGEST)
+}
+
+fn lasts(ends: Option<Instant>, now: Instant) -> bool {
+    ends.is_none_or(|ends| ends > now)
+}
+
+/// Prefixes as text: `192.0.2.0/24`.
+mod prefix_text {
+    use super::*;
+
+    pub(super) fn serialize<S: Serializer>(prefix: &Prefix, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(prefix)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Prefix, D::Error> {
+        let text = String::deserialize(from)?;
+        text.parse().map_err(|error| D::Error::custom(format!("{text:?}: {error}")))
+    }
+}
+
+#[cfg(test)]
+mod tests;

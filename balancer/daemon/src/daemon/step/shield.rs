@@ -1,0 +1,184 @@
+//! What is typed about the shield at run time: prefixes to block or allow, another mode for a time.
+//!
+//! One change at a time is on its way to the packet path, while reloads go on. What the packet path
+//! has taken is in force, and is kept in the state directory; a disk that fails refuses nobody.
+
+use std::sync::Arc;
+
+use ringway_api::documents::shield::ShieldStatus;
+use ringway_api::error::Error;
+use ringway_api::shield::{RuntimeShield, ShieldChange, ShieldEntry};
+use ringway_api::text::counted;
+use ringway_config::Config;
+
+use super::State;
+use super::effect::Effect;
+use crate::daemon::datapath_thread::DatapathCommand;
+use crate::server::control::{Asker, RequestId};
+
+/// What was typed, and what is on its way.
+#[derive(Debug)]
+pub struct Shield {
+    pub in_force: Arc<RuntimeShield>,
+    /// Whether it may be kept: not over a document that could not be read.
+    keeps: bool,
+    /// The packet path is to be given it again: at the start, after a reload, after an error.
+    due: bool,
+    pending: Option<PendingWrite>,
+    writes: u64,
+    error: Option<Error>,
+}
+
+/// What the packet path is being given.
+#[derive(Debug)]
+struct PendingWrite {
+    number: u64,
+    next: Arc<RuntimeShield>,
+    /// The change, and who asked for it.
+    asked: Option<(ShieldChange, Asker, RequestId)>,
+}
+
+impl Shield {
+    /// None: what is kept cannot be read.
+    pub fn new(kept: Option<RuntimeShield>) -> Shield {
+        Shield {
+            keeps: kept.is_some(),
+            in_force: Arc::new(kept.unwrap_or_default()),
+            due: true,
+            pending: None,
+            writes: 0,
+            error: None,
+        }
+    }
+
+    /// The packet path does not have what is in force.
+    pub fn error(&self) -> Option<&Error> {
+        self.error.as_ref()
+    }
+}
+
+impl State {
+    /// Whether the next change of the shield may begin.
+    pub fn takes_shield_changes(&self) -> bool {
+        self.attachment.is_done() && self.shield.pending.is_none()
+    }
+
+    pub(super) fn change_shield(&mut self, change: ShieldChange, by: Asker, request: RequestId) {
+        let with = |_| self.shield.in_force.with(&change, self.at.now, self.at.wall);
+        match has_shield(&self.reload.config).and_then(with) {
+            Ok(next) => self.write_shield(Arc::new(next), Some((change, by, request))),
+            Err(error) => {
+                let answer = Effect::AnswerShield(request, change, Box::new(Err(error)));
+                self.effects.push(answer);
+            }
+        }
+    }
+
+    fn write_shield(
+        &mut self,
+        next: Arc<RuntimeShield>,
+        asked: Option<(ShieldChange, Asker, RequestId)>,
+    ) {
+        self.shield.writes += 1;
+        self.shield.due = false;
+        let number = self.shield.writes;
+        self.effects.order(DatapathCommand::Shield(number, next.clone()));
+        self.shield.pending = Some(PendingWrite { number, next, asked });
+    }
+
+    /// The packet path has it, or why not.
+    pub(super) fn shielded(&mut self, number: u64, outcome: Result<(), Error>) {
+        let pending = self.shield.pending.take_if(|pending| pending.number == number);
+        let Some(PendingWrite { next, asked, .. }) = pending else { return };
+        self.shield.error = outcome.as_ref().err().cloned();
+        let before = std::mem::replace(&mut self.shield.in_force, next);
+        match &outcome {
+            Ok(()) if before != self.shield.in_force => self.keep_shield(),
+            Ok(()) => {}
+            Err(_) => self.shield.in_force = before.clone(),
+        }
+        let Some((change, by, request)) = asked else { return self.tell_ended(&before) };
+        let outcome = outcome.map(|()| {
+            self.effects.info(format!("{change} (by {by})"));
+            let entry = about(&change, &before, &self.shield.in_force).cloned();
+            let status = ShieldStatus::new(&self.reload.config, &self.shield.in_force);
+            ShieldStatus { entry, ..status }
+        });
+        self.effects.push(Effect::AnswerShield(request, change, Box::new(outcome)));
+    }
+
+    /// Logs what has run out.
+    fn tell_ended(&mut self, before: &RuntimeShield) {
+        let now = &self.shield.in_force;
+        if before.mode.is_some() && now.mode.is_none() {
+            self.effects.info(ShieldChange::Mode { mode: None }.to_string());
+        }
+        let ended = before.entries.len() - now.entries.len();
+        if ended > 0 {
+            let prefixes = counted(ended, "prefix");
+            self.effects
+                .info(format!("{prefixes} blocked or allowed at run time: the time is over"));
+        }
+    }
+
+    /// Keeps what is in force, also where that failed before.
+    pub(super) fn keep_shield(&mut self) {
+        if self.shield.keeps {
+            self.effects.push(Effect::KeepShield(self.shield.in_force.clone()));
+        }
+    }
+
+    /// The packet path may have lost what was typed.
+    pub(super) fn renew_shield(&mut self) {
+        self.shield.due = true;
+    }
+
+    /// Gives the packet path what it lacks, where there is a shield.
+    pub(super) fn advance_shield(&mut self) {
+        if self.reload.config.shield.is_none() {
+            self.shield.error = None;
+        } else if self.shield.due && self.takes_shield_changes() {
+            self.write_shield(self.shield.in_force.clone(), None);
+        }
+    }
+
+    /// Once a second: what has run out goes, and what failed is done again.
+    pub(super) fn tend_shield(&mut self) {
+        if !self.takes_shield_changes() {
+            return;
+        }
+        self.shield.due |= self.shield.error.is_some();
+        let Some(next) = self.shield.in_force.without_ended(self.at.now) else { return };
+        match self.reload.config.shield {
+            Some(_) => self.write_shield(Arc::new(next), None),
+            None => {
+                self.shield.in_force = Arc::new(next);
+                self.keep_shield();
+                self.effects.post();
+            }
+        }
+    }
+}
+
+fn has_shield(config: &Config) -> Result<(), Error> {
+    match config.shield {
+        Some(_) => Ok(()),
+        None => Err(Error::configuration(
+            "the configuration has no [shield], so packets meet none",
+            "add [shield] to the configuration, then: ringway reload",
+        )),
+    }
+}
+
+/// The entry that a change is about.
+fn about<'r>(
+    change: &ShieldChange,
+    before: &'r RuntimeShield,
+    after: &'r RuntimeShield,
+) -> Option<&'r ShieldEntry> {
+    match change {
+        ShieldChange::Add(entry) => after.of(&entry.prefix),
+        ShieldChange::Remove { prefix } => before.of(prefix),
+        ShieldChange::Mode { .. } => None,
+    }
+}

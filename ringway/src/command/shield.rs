@@ -1,0 +1,252 @@
+//! `ringway block`, `allow`, `unblock`, `blocked` and `shield`.
+
+use std::time::{Duration, SystemTime};
+
+use ringway_api::client::shield as client;
+use ringway_api::clock::Timestamp;
+use ringway_api::documents::shield::{Blocked, RuleStatus, ShieldStatus};
+use ringway_api::shield::{ModeOverride, ShieldChange, ShieldEntry, done};
+use ringway_api::text::counted;
+use ringway_config::{ListAction, RateLimit, ShieldMode};
+
+use crate::cli::{
+    BlockedArgs, NodeArgs, Output, PrefixArgs, ShieldAction, ShieldArgs, UnblockArgs,
+};
+use crate::exit::Exit;
+use crate::table::{self, Cell, Table, Tone};
+
+/// `ringway block` and `ringway allow`
+pub fn add(args: &PrefixArgs, action: ListAction) -> anyhow::Result<Exit> {
+    let entry = ShieldEntry {
+        prefix: args.prefix,
+        action,
+        until: args.lasting.map(until),
+        reason: args.reason.clone(),
+        since: Timestamp::default(),
+        ends: None,
+    };
+    change(&args.node, &ShieldChange::Add(entry))
+}
+
+pub fn unblock(args: &UnblockArgs) -> anyhow::Result<Exit> {
+    change(&args.node, &ShieldChange::Remove { prefix: args.prefix })
+}
+
+pub fn blocked(args: &BlockedArgs) -> anyhow::Result<Exit> {
+    let blocked = client::blocked(&args.node.selector())?;
+    match args.output.output {
+        Output::Json => table::json(&blocked)?,
+        Output::Table => table::print(&entries(&blocked, table::colour()))?,
+    }
+    Ok(Exit::Done)
+}
+
+pub fn main(args: &ShieldArgs) -> anyhow::Result<Exit> {
+    let over = |mode, lasting| ShieldChange::Mode {
+        mode: Some(ModeOverride { mode, until: until(lasting), ends: None }),
+    };
+    match &args.action {
+        ShieldAction::Status(args) => {
+            let status = client::status(&args.node.selector())?;
+            match args.output.output {
+                Output::Json => table::json(&status)?,
+                Output::Table => table::print(&render(&status, table::colour()))?,
+            }
+            Ok(Exit::Done)
+        }
+        ShieldAction::Off(args) => change(&args.node, &over(ShieldMode::Off, args.lasting)),
+        ShieldAction::Observe(args) => change(&args.node, &over(ShieldMode::Observe, args.lasting)),
+        ShieldAction::Enforce(args) => change(&args.node, &ShieldChange::Mode { mode: None }),
+    }
+}
+
+fn until(lasting: Duration) -> Timestamp {
+    Timestamp(SystemTime::now() + lasting)
+}
+
+fn change(node: &NodeArgs, change: &ShieldChange) -> anyhow::Result<Exit> {
+    let status = client::change(&node.selector(), change)?;
+    table::print(&changed(change, &status))?;
+    Ok(Exit::Done)
+}
+
+/// What was done, and whether it has an effect now.
+fn changed(change: &ShieldChange, status: &ShieldStatus) -> String {
+    let words = match (change, &status.entry) {
+        (ShieldChange::Remove { prefix }, Some(was)) => {
+            format!("{prefix} is no longer {}", done(was.action))
+        }
+        (ShieldChange::Mode { .. }, _) => mode(status),
+        _ => change.to_string(),
+    };
+    let note = match (change, status.mode) {
+        (ShieldChange::Mode { .. }, _) | (_, ShieldMode::Enforce) => String::new(),
+        _ => format!("{}\n", mode(status)),
+    };
+    format!("node {}: {words}\n{note}", status.node)
+}
+
+/// The mode in force, and why.
+fn mode(status: &ShieldStatus) -> String {
+    let what = match status.mode {
+        ShieldMode::Enforce => "the shield drops what it should",
+        ShieldMode::Observe => "the shield counts what it would drop, and drops nothing",
+        ShieldMode::Off => "the shield is off",
+    };
+    match status.mode_override {
+        Some(over) => format!("{what} until {}: `ringway shield enforce` ends that", over.until),
+        None if status.configured => {
+            format!("{what}: mode = \"{}\" in [shield]", status.mode.name())
+        }
+        None => format!("{what}: the configuration has no [shield]"),
+    }
+}
+
+fn render(status: &ShieldStatus, colour: bool) -> String {
+    let mut text = format!("node {}: {}\n", status.node, mode(status));
+    if !status.configured {
+        return text;
+    }
+    let sanity = if status.sanity { "on" } else { "off" };
+    text += &format!("protects {}; sanity checks {sanity}\n", status.protect);
+    for service in &status.services {
+        text += &format!("service {}: {}\n", service.service, service.mode.name());
+    }
+    text += &format!(
+        "at run time {} blocked, {} allowed{}\n",
+        counted(status.blocked as usize, "prefix"),
+        status.allowed,
+        if status.blocked + status.allowed > 0 { ": `ringway blocked`" } else { "" }
+    );
+    if !status.lists.is_empty() {
+        let mut table = Table::new(&["list", "action", "file"]);
+        for list in &status.lists {
+            let file = list.file.display().to_string();
+            table.row(vec![
+                Cell::new(&list.name),
+                Cell::new(list.action.name()),
+                Cell::new(file).tone(Tone::Dim),
+            ]);
+        }
+        text += &table.render(colour);
+    }
+    if !status.rules.is_empty() {
+        let mut table = Table::new(&["rule", "action", "match"]);
+        for rule in &status.rules {
+            table.row(vec![
+                Cell::new(&rule.name),
+                Cell::new(action(rule)),
+                Cell::new(&rule.expression).tone(Tone::Dim),
+            ]);
+        }
+        text += &table.render(colour);
+    }
+    text
+}
+
+fn action(rule: &RuleStatus) -> String {
+    match (rule.rate_pps, rule.burst) {
+        (Some(packets_per_second), Some(burst)) => {
+            format!("{} {}", rule.action, RateLimit { packets_per_second, burst }.rate())
+        }
+        _ => rule.action.clone(),
+    }
+}
+
+fn entries(blocked: &Blocked, colour: bool) -> String {
+    let mut text = match (blocked.entries.is_empty(), blocked.in_force) {
+        (true, _) => {
+            return format!("node {}: nothing was blocked or allowed at run time\n", blocked.node);
+        }
+        (false, true) => format!("node {}: beside the lists of the configuration\n", blocked.node),
+        (false, false) => {
+            format!("node {}: no daemon runs: the next one will find them\n", blocked.node)
+        }
+    };
+    let mut table = Table::new(&["prefix", "action", "until", "since", "reason"]);
+    for entry in &blocked.entries {
+        let until = entry.until.map_or("unblocked".into(), |until| until.to_string());
+        table.row(vec![
+            Cell::new(entry.prefix.to_string()),
+            Cell::new(entry.action.name()),
+            Cell::new(until),
+            Cell::new(entry.since.to_string()).tone(Tone::Dim),
+            Cell::new(&entry.reason),
+        ]);
+    }
+    text += &table.render(colour);
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use ringway_api::shield::RuntimeShield;
+
+    use super::*;
+
+    fn status(shield: &str, mode: Option<ModeOverride>) -> ShieldStatus {
+        let text = format!(
+            "[node]\nname = \"gw\"\ninterfaces = [\"eth0\"]\n{shield}[[service]]\nname = \"web\"\n\
+             address = \"203.0.113.9\"\nport = 80\nbackends = [{{ address = \"10.0.0.2\" }}]\n"
+        );
+        let config = ringway_config::parse(&text, "gw.toml").unwrap();
+        ShieldStatus::new(&config, &RuntimeShield { mode, ..RuntimeShield::default() })
+    }
+
+    fn block(prefix: &str) -> ShieldEntry {
+        ShieldEntry {
+            prefix: prefix.parse().unwrap(),
+            action: ListAction::Block,
+            until: None,
+            reason: "scans".into(),
+            since: Timestamp::default(),
+            ends: None,
+        }
+    }
+
+    #[test]
+    fn whoever_blocks_hears_whether_that_drops_anything() {
+        let entry = block("192.0.2.0/24");
+        let change = ShieldChange::Add(entry.clone());
+        let done = "node gw: 192.0.2.0/24 is blocked: scans\n";
+        assert_eq!(changed(&change, &status("[shield]\n", None)), done);
+        let observed = changed(&change, &status("[shield]\nmode = \"observe\"\n", None));
+        assert!(
+            observed.starts_with(done) && observed.contains("drops nothing: mode = \"observe\"")
+        );
+        let until = Timestamp::default();
+        let off = ModeOverride { mode: ShieldMode::Off, until, ends: None };
+        let off = status("[shield]\n", Some(off));
+        let want =
+            "the shield is off until 1970-01-01T00:00:00Z: `ringway shield enforce` ends that\n";
+        assert_eq!(changed(&change, &off), format!("{done}{want}"));
+        let mode = ShieldChange::Mode { mode: off.mode_override };
+        assert_eq!(changed(&mode, &off), format!("node gw: {want}"));
+        let remove = ShieldChange::Remove { prefix: entry.prefix };
+        let was = ShieldStatus { entry: Some(entry), ..status("[shield]\n", None) };
+        assert_eq!(changed(&remove, &was), "node gw: 192.0.2.0/24 is no longer blocked\n");
+    }
+
+    #[test]
+    fn the_shield_is_shown_with_lists_and_rules() {
+        let none = render(&status("", None), false);
+        assert_eq!(none, "node gw: the shield is off: the configuration has no [shield]\n");
+        let shield = "[shield]\nlist = [{ name = \"drop\", file = \"/drop.txt\", action = \"block\" }]\n\
+                      rule = [{ match = \"udp\", action = \"limit\", rate = \"10kpps\" }]\n";
+        let shown = render(&status(shield, None), false);
+        for words in ["protects services; sanity checks on", "/drop.txt", "limit 10kpps", "rule 1"]
+        {
+            assert!(shown.contains(words), "{shown}");
+        }
+    }
+
+    #[test]
+    fn what_was_typed_is_listed() {
+        let nothing = entries(&Blocked::new("gw", true, Vec::new()), false);
+        assert_eq!(nothing, "node gw: nothing was blocked or allowed at run time\n");
+        let one = entries(&Blocked::new("gw", false, vec![block("2001:db8::/32")]), false);
+        for words in ["no daemon runs", "2001:db8::/32", "unblocked", "scans"] {
+            assert!(one.contains(words), "{one}");
+        }
+    }
+}
