@@ -2,6 +2,7 @@
 
 mod announce;
 mod bench;
+mod blocked;
 mod broken;
 mod bundle;
 mod capture;
