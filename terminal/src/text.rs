@@ -5,7 +5,7 @@ use std::fmt::Display;
 /// A number of things whose plural takes an s, or es after one: "1 flow", "2 flows", "2 processes".
 pub fn counted(count: impl Display, thing: &str) -> String {
     let count = count.to_string();
-    let ending = match (count.as_str(), thing.ends_with('s')) {
+    let ending = match (count.as_str(), thing.ends_with(['s', 'x'])) {
         ("1", _) => "",
         (_, true) => "es",
         (_, false) => "s",

@@ -268,17 +268,34 @@ impl StatusStore {
         self.posted().readiness(self.stall(), service)
     }
 
-    /// The shield, once the daemon has posted it.
-    pub fn shield(&self) -> Option<ShieldStatus> {
-        let posted = self.posted();
-        posted.shield.as_ref().map(|(config, runtime)| ShieldStatus::new(config, runtime))
+    /// The shield with its counts, read on a thread that may wait.
+    ///
+    /// # Errors
+    /// The daemon has not posted it yet, or the kernel's tables cannot be read.
+    pub async fn shield(status_store: &Arc<StatusStore>) -> Result<ShieldStatus, Error> {
+        let posted = status_store.posted();
+        let (config, runtime) = posted.shield.as_ref().ok_or_else(starting)?;
+        let mut status = ShieldStatus::new(config, runtime);
+        let status_store = status_store.clone();
+        let reading = tokio::task::spawn_blocking(move || {
+            if let Some(view) = &status_store.view {
+                status.count(view.shield_counts()?);
+            }
+            Ok(status)
+        });
+        let not_read = |error: String| Error::failed(error, "see the daemon's log");
+        let read = reading.await.map_err(|error| not_read(format!("shield not read: {error}")))?;
+        read.map_err(|error: ringway_kernel::Error| not_read(error.to_string()))
     }
 
     /// What was blocked and allowed at run time.
-    pub fn blocked(&self) -> Option<Blocked> {
+    ///
+    /// # Errors
+    /// The daemon has not posted it yet.
+    pub fn blocked(&self) -> Result<Blocked, Error> {
         let posted = self.posted();
-        let (_, runtime) = posted.shield.as_ref()?;
-        Some(Blocked::new(&posted.node, true, runtime.entries.clone()))
+        let (_, runtime) = posted.shield.as_ref().ok_or_else(starting)?;
+        Ok(Blocked::new(&posted.node, true, runtime.entries.clone()))
     }
 
     /// The problem that the loop is stuck, if it is.
@@ -370,6 +387,10 @@ impl StatusStore {
         flows.age_ms = begun.elapsed().as_millis() as u64;
         Ok((flows, tracked))
     }
+}
+
+fn starting() -> Error {
+    Error::failed("the daemon is starting", "ask again")
 }
 
 #[cfg(test)]

@@ -112,30 +112,39 @@ fn render(status: &ShieldStatus, colour: bool) -> String {
     for service in &status.services {
         text += &format!("service {}: {}\n", service.service, service.mode.name());
     }
-    text += &format!(
-        "at run time {} blocked, {} allowed{}\n",
-        counted(status.blocked as usize, "prefix"),
-        status.allowed,
-        if status.blocked + status.allowed > 0 { ": `ringway blocked`" } else { "" }
-    );
+    for (typed, action) in
+        [(status.blocked, ListAction::Block), (status.allowed, ListAction::Allow)]
+    {
+        if typed.prefixes > 0 {
+            let (prefixes, done) = (counted(typed.prefixes, "prefix"), done(action));
+            let packets = counted(typed.packets, "packet");
+            text += &format!("at run time {prefixes} {done}, {packets}: `ringway blocked`\n");
+        }
+    }
+    for (reason, packets) in &status.observed {
+        let packets = counted(packets, "packet");
+        text += &format!("would have been dropped: {packets}, {}\n", reason.name());
+    }
     if !status.lists.is_empty() {
-        let mut table = Table::new(&["list", "action", "file"]);
+        let mut table = Table::new(&["list", "action", "packets", "file"]);
         for list in &status.lists {
             let file = list.file.display().to_string();
             table.row(vec![
                 Cell::new(&list.name),
                 Cell::new(list.action.name()),
+                Cell::number(list.packets),
                 Cell::new(file).tone(Tone::Dim),
             ]);
         }
         text += &table.render(colour);
     }
     if !status.rules.is_empty() {
-        let mut table = Table::new(&["rule", "action", "match"]);
+        let mut table = Table::new(&["rule", "action", "packets", "match"]);
         for rule in &status.rules {
             table.row(vec![
                 Cell::new(&rule.name),
                 Cell::new(action(rule)),
+                Cell::number(rule.packets),
                 Cell::new(&rule.expression).tone(Tone::Dim),
             ]);
         }
@@ -180,6 +189,8 @@ fn entries(blocked: &Blocked, colour: bool) -> String {
 
 #[cfg(test)]
 mod tests {
+    use ringway_abi::Reason;
+    use ringway_api::documents::shield::RuntimeCount;
     use ringway_api::shield::RuntimeShield;
 
     use super::*;
@@ -233,10 +244,21 @@ mod tests {
         assert_eq!(none, "node gw: the shield is off: the configuration has no [shield]\n");
         let shield = "[shield]\nlist = [{ name = \"drop\", file = \"/drop.txt\", action = \"block\" }]\n\
                       rule = [{ match = \"udp\", action = \"limit\", rate = \"10kpps\" }]\n";
-        let shown = render(&status(shield, None), false);
-        for words in ["protects services; sanity checks on", "/drop.txt", "limit 10kpps", "rule 1"]
-        {
-            assert!(shown.contains(words), "{shown}");
+        let mut status = status(shield, None);
+        status.blocked = RuntimeCount { prefixes: 2, packets: 7, bytes: 700 };
+        status.rules[0].packets = 4711;
+        status.observed = [(Reason::Malformed, 3)].into();
+        let shown = render(&status, false);
+        for words in [
+            "protects services; sanity checks on",
+            "2 prefixes blocked, 7 packets",
+            "would have been dropped: 3 packets, malformed",
+            "/drop.txt",
+            "limit 10kpps",
+            "rule 1",
+            "4711",
+        ] {
+            assert!(shown.contains(words), "no {words} in {shown}");
         }
     }
 

@@ -1,10 +1,14 @@
 //! The shield of a node: its configuration, what was typed at run time, and what is in force.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use ringway_abi::Reason;
+use ringway_abi::raw::rw_shield_count;
 use ringway_config::{
     Config, ListAction, Protect, RateLimit, RuleAction, ShieldList, ShieldMode, ShieldRule,
 };
+use ringway_kernel::ShieldCounts;
 use serde::{Deserialize, Serialize};
 
 use crate::documents::named;
@@ -39,9 +43,12 @@ pub struct ShieldStatus {
     pub rules: Vec<RuleStatus>,
     /// Services that have a mode of their own.
     pub services: Vec<ServiceMode>,
-    /// Prefixes that were blocked at run time.
-    pub blocked: u64,
-    pub allowed: u64,
+    /// What was blocked at run time.
+    pub blocked: RuntimeCount,
+    pub allowed: RuntimeCount,
+    /// Packets that would have been dropped, by reason; only reasons that occurred.
+    #[serde(with = "named::counts")]
+    pub observed: BTreeMap<Reason, u64>,
     /// The entry that a change was about, as it is, or was before it was removed.
     #[serde(default)]
     pub entry: Option<ShieldEntry>,
@@ -53,6 +60,19 @@ pub struct ListStatus {
     pub file: PathBuf,
     #[serde(with = "named")]
     pub action: ListAction,
+    /// From its prefixes.
+    pub packets: u64,
+    /// Of layer 3.
+    pub bytes: u64,
+}
+
+/// Prefixes that were typed, and packets from them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RuntimeCount {
+    pub prefixes: u64,
+    pub packets: u64,
+    /// Of layer 3.
+    pub bytes: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -67,6 +87,10 @@ pub struct RuleStatus {
     pub rate_pps: Option<u32>,
     /// Packets of a limit that may come at once.
     pub burst: Option<u32>,
+    /// That matched.
+    pub packets: u64,
+    /// Of layer 3.
+    pub bytes: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -89,7 +113,12 @@ pub struct Blocked {
 }
 
 impl ShieldStatus {
+    /// Without counts.
     pub fn new(config: &Config, runtime: &RuntimeShield) -> ShieldStatus {
+        let typed = |action| RuntimeCount {
+            prefixes: runtime.count(action) as u64,
+            ..RuntimeCount::default()
+        };
         let shield = config.shield.as_ref();
         let configured_mode = shield.map_or(ShieldMode::Off, |shield| shield.mode);
         let over = runtime.mode.filter(|_| shield.is_some());
@@ -109,17 +138,35 @@ impl ShieldStatus {
             lists: shield.iter().flat_map(|shield| &shield.lists).map(ListStatus::new).collect(),
             rules: shield.iter().flat_map(|shield| &shield.rules).map(RuleStatus::new).collect(),
             services: config.services.iter().filter_map(own_mode).collect(),
-            blocked: runtime.count(ListAction::Block) as u64,
-            allowed: runtime.count(ListAction::Allow) as u64,
+            blocked: typed(ListAction::Block),
+            allowed: typed(ListAction::Allow),
+            observed: BTreeMap::new(),
             entry: None,
         }
+    }
+
+    /// Enters what the packet path has counted.
+    pub fn count(&mut self, counts: ShieldCounts) {
+        for list in &mut self.lists {
+            let found = counts.lists.get(&list.name).copied().unwrap_or_default();
+            (list.packets, list.bytes) = (found.packets, found.bytes);
+        }
+        for rule in &mut self.rules {
+            let found = counts.rules.get(&rule.name).copied().unwrap_or_default();
+            (rule.packets, rule.bytes) = (found.packets, found.bytes);
+        }
+        let rw_shield_count { packets, bytes } = counts.runtime_block;
+        (self.blocked.packets, self.blocked.bytes) = (packets, bytes);
+        let rw_shield_count { packets, bytes } = counts.runtime_allow;
+        (self.allowed.packets, self.allowed.bytes) = (packets, bytes);
+        self.observed = counts.observed;
     }
 }
 
 impl ListStatus {
     fn new(list: &ShieldList) -> ListStatus {
         let (name, file) = (list.name.to_string(), list.file.to_path_buf());
-        ListStatus { name, file, action: list.action }
+        ListStatus { name, file, action: list.action, packets: 0, bytes: 0 }
     }
 }
 
@@ -135,6 +182,8 @@ impl RuleStatus {
             action: rule.action.name().to_owned(),
             rate_pps: limit.map(|limit: RateLimit| limit.packets_per_second),
             burst: limit.map(|limit| limit.burst),
+            packets: 0,
+            bytes: 0,
         }
     }
 }
@@ -194,7 +243,15 @@ mod tests {
     fn the_documents_stay_what_they_are() {
         let config = ringway_config::parse(CONFIG, "gw.toml").expect("valid");
         let runtime = runtime();
-        let status = ShieldStatus::new(&config, &runtime);
+        let mut status = ShieldStatus::new(&config, &runtime);
+        let count = |packets| rw_shield_count { packets, bytes: 100 * packets };
+        status.count(ShieldCounts {
+            rules: [("rule 1".into(), count(1)), ("of another generation".into(), count(2))].into(),
+            lists: [("drop".into(), count(3))].into(),
+            runtime_allow: count(4),
+            runtime_block: count(5),
+            observed: [(Reason::Malformed, 6)].into(),
+        });
         let entry = runtime.entries.first().cloned();
         let status = ShieldStatus { entry, ..status };
         let blocked = Blocked::new("gw", true, runtime.entries.clone());
@@ -223,6 +280,7 @@ mod tests {
         let status = ShieldStatus::new(&config, &runtime());
         assert!(!status.configured && status.mode == ShieldMode::Off);
         assert_eq!(status.mode_override, None);
-        assert_eq!((status.blocked, status.allowed), (1, 1), "kept for one that comes");
+        let prefixes = (status.blocked.prefixes, status.allowed.prefixes);
+        assert_eq!(prefixes, (1, 1), "kept for one that comes");
     }
 }

@@ -199,18 +199,17 @@ async fn ready_for(
 }
 
 async fn shield(State(status_store): State<Arc<StatusStore>>) -> Response {
-    of_shield(status_store.shield())
+    of_shield(StatusStore::shield(&status_store).await)
 }
 
 async fn blocked(State(status_store): State<Arc<StatusStore>>) -> Response {
     of_shield(status_store.blocked())
 }
 
-/// Nothing: the daemon starts.
-fn of_shield(document: Option<impl Serialize>) -> Response {
+fn of_shield(document: Result<impl Serialize, Error>) -> Response {
     match document {
-        Some(document) => Json(document).into_response(),
-        None => refuse(StatusCode::CONFLICT, "the daemon is starting", "ask again"),
+        Ok(document) => Json(document).into_response(),
+        Err(failure) => refuse(StatusCode::CONFLICT, failure.what, *failure.remedy),
     }
 }
 

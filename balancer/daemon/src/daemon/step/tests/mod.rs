@@ -376,7 +376,10 @@ fn a_block_waits_for_no_reload_and_lasts_until_its_time_is_over() {
     world.work(true);
     let (_, asked) = &mut world.asked_shield[0];
     let status = asked.try_recv().expect("answered").expect("done");
-    assert_eq!((status.blocked, status.entry.map(|entry| entry.prefix)), (1, Some(prefix(1))));
+    assert_eq!(
+        (status.blocked.prefixes, status.entry.map(|entry| entry.prefix)),
+        (1, Some(prefix(1)))
+    );
     assert_eq!(blocked(&world), [1]);
     world.asked_shield.clear();
     world.ask_shield(block(2, None));
