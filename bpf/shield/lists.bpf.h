@@ -143,6 +143,8 @@ static __always_inline __u32 listed6(const volatile struct rw_list_section *sect
 		if (at < RW_LIST_V6_PREFIXES && not_above(leaf->start[at], a_high, a_low))
 			last = at;
 		verifier_forget(last, low);
+		/* 6.1 believes that the upper half is unknown. */
+		last &= 7;
 	}
 	if (last >= RW_LIST_V6_PREFIXES || !not_above(leaf->start[last], a_high, a_low))
 		return NOT_LISTED;

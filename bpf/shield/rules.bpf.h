@@ -11,9 +11,10 @@
 /*
  * Bits 0 to 15: 1 + the number of the first rule that matches and ends the search; 0: none. Bit
  * 16 + i: the ith rule that only counts has matched before it. A tail call from a function
- * returns to the function's caller.
+ * returns to the function's caller. Not static, because up to 6.17 the verifier would believe that
+ * the result is what is here.
  */
-static __noinline __u64 run_rules(struct xdp_md *ctx)
+__noinline __u64 run_rules(struct xdp_md *ctx)
 {
 	__u64 none = 0;
 

@@ -73,6 +73,10 @@ troubles! {
     TablesNotWritten => "tables-not-written",
     /// Checks of dsr backends have no way.
     ProbeTunnel => "check-road",
+    /// A list of the shield is not as its file is.
+    ShieldList => "shield-list",
+    /// Lines of a list of the shield were skipped.
+    ShieldListLines => "shield-list-lines",
     /// The state directory cannot be used.
     State => "state",
     /// Nobody answers for an address that packets are sent to.

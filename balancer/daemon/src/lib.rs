@@ -13,5 +13,6 @@ pub mod preflight;
 mod privileges;
 pub mod reload_diff;
 pub mod server;
+mod shield_plan;
 pub mod snapshot;
 pub mod upgrade;

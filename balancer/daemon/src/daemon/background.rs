@@ -21,6 +21,7 @@ use crate::monitor::no_reply_watch;
 use crate::network::next_hop;
 use crate::network::solicitations::Solicitations;
 use crate::preflight;
+use crate::shield_plan::{self, ShieldPlan, Stamp, Unreadable};
 use crate::snapshot::StatusStore;
 
 #[derive(Debug)]
@@ -31,6 +32,9 @@ pub enum BackgroundEvent {
     Counters(Sample),
     /// How full the tables are.
     Tables(FlowTable, Tracked),
+    /// Files of the shield's lists have changed, to these stamps; the shield with them, or why they
+    /// stay as they were. Of this configuration.
+    Lists(Arc<Config>, Vec<Stamp>, Result<Option<Arc<ShieldPlan>>, Error>),
     /// The machine, as `ringway check --host` sees it.
     Machine(Report),
 }
@@ -67,6 +71,7 @@ pub struct Background {
     counters: OneAtATime,
     tables: OneAtATime,
     machine: OneAtATime,
+    lists: OneAtATime,
     solicitations: Solicitations,
     doubts: Arc<Mutex<Doubts>>,
 }
@@ -91,6 +96,7 @@ impl Background {
         let solicitations = Solicitations::inherit(&view);
         let (traffic, counters) = (OneAtATime::default(), OneAtATime::default());
         let (tables, machine) = (OneAtATime::default(), OneAtATime::default());
+        let lists = OneAtATime::default();
         Background {
             status_store,
             view,
@@ -101,6 +107,7 @@ impl Background {
             counters,
             tables,
             machine,
+            lists,
             solicitations,
             doubts: Arc::default(),
         }
@@ -164,6 +171,18 @@ impl Background {
             // What could not be asked is as it was.
             if let Some(report) = preflight::run_sighted(&config) {
                 let _ = send.send(BackgroundEvent::Machine(report));
+            }
+        });
+    }
+
+    /// Reads the files of the shield's lists if any has changed.
+    pub fn read_lists(&mut self, config: Arc<Config>, known: Vec<Stamp>) {
+        let send = self.send.clone();
+        self.lists.run(move || {
+            let now = shield_plan::stamps(&config);
+            if now != known {
+                let plan = ShieldPlan::read(&config, Unreadable::Refused);
+                let _ = send.send(BackgroundEvent::Lists(config, now, plan));
             }
         });
     }

@@ -20,6 +20,7 @@ use tokio::sync::mpsc;
 
 use crate::descriptor_reserve::DescriptorReserve;
 use crate::network::next_hop;
+use crate::shield_plan::{PlannedShield, ShieldPlan};
 use crate::{preflight, privileges, upgrade};
 
 /// Records of tracked flows are looked through this often, in heartbeats, and only while a ring is
@@ -36,7 +37,7 @@ pub enum DatapathCommand {
     Apply(u64, Box<Observed>),
     /// Make the tables fit another configuration, that of the change of this number, or leave them
     /// as they are.
-    Adopt(u64, Arc<Config>, Box<Observed>),
+    Adopt(u64, Arc<Config>, Box<Observed>, PlannedShield),
     /// Write the tables, attach to every interface, then give up those of an earlier
     /// configuration.
     Attach(Vec<Interface>, Box<Observed>),
@@ -50,6 +51,8 @@ pub enum DatapathCommand {
     Describe(Interface),
     /// Give the shield all that was typed about it. With the number of this.
     Shield(u64, Arc<RuntimeShield>),
+    /// Put a shield with other lists in force.
+    Lists(Arc<ShieldPlan>),
     /// Say that the daemon is alive, and look whether everything is still attached.
     Beat,
 }
@@ -86,6 +89,8 @@ pub enum DatapathEvent {
     Described(Interface, Result<(), Error>),
     /// The shield has what was typed, or why not.
     Shielded(u64, Result<(), Error>),
+    /// The shield has these lists, or why not.
+    Listed(Arc<ShieldPlan>, Result<(), Error>),
     /// Attached to these interfaces; or the tables do not fit, or the first interface that refused.
     Attached(Vec<Interface>, Result<Attachments, Error>),
     /// Attached again to these interfaces, or why not.
@@ -124,6 +129,7 @@ impl DatapathThread {
     /// Another daemon runs this node, or the kernel refuses.
     pub fn open(
         config: &Arc<Config>,
+        shield: Option<Arc<ShieldPlan>>,
         reports: mpsc::UnboundedSender<DatapathEvent>,
     ) -> Result<DatapathThread, Error> {
         let (mut gateway, opened) = Gateway::open(&upgrade::options(config)).map_err(kernel)?;
@@ -131,7 +137,7 @@ impl DatapathThread {
         gateway.set_on_pass(on_pass).map_err(kernel)?;
         let probe = ProbeProgram::load();
         let probe = probe.inspect_err(|error| tracing::debug!(%error, "no tunnel for checks")).ok();
-        privileges::give_up()?;
+        privileges::give_up(config.shield.is_some())?;
         let existing = gateway.existing().map_err(kernel)?;
         let view = gateway.view();
         let planner = existing.planner();
@@ -143,6 +149,7 @@ impl DatapathThread {
             gateway,
             planner,
             observed,
+            shield,
             records: Records::default(),
             beats: 0,
             provisional: Vec::new(),
@@ -183,6 +190,7 @@ struct Worker {
     gateway: Gateway,
     planner: Planner,
     observed: Observed,
+    shield: Option<Arc<ShieldPlan>>,
     /// The last reading of the records of tracked flows.
     records: Records,
     beats: u64,
@@ -210,8 +218,8 @@ impl Worker {
                     let _ = self.reports.send(DatapathEvent::Applied(Some(number), outcome));
                     after
                 }
-                DatapathCommand::Adopt(number, config, observed) => {
-                    let outcome = self.adopt(config, *observed);
+                DatapathCommand::Adopt(number, config, observed, shield) => {
+                    let outcome = self.adopt(config, *observed, shield);
                     let _ = self.reports.send(DatapathEvent::Adopted(number, outcome));
                     None
                 }
@@ -246,6 +254,11 @@ impl Worker {
                     let _ = self.reports.send(DatapathEvent::Shielded(number, outcome));
                     None
                 }
+                DatapathCommand::Lists(plan) => {
+                    let outcome = self.raise(Some(plan.clone()));
+                    let _ = self.reports.send(DatapathEvent::Listed(plan, outcome));
+                    None
+                }
                 DatapathCommand::Beat => {
                     let beat = self.by_all_means(Worker::beat);
                     let beat = beat.map(|queries| self.attach_states.ask(queries));
@@ -278,9 +291,19 @@ impl Worker {
         Some(applied)
     }
 
-    fn adopt(&mut self, config: Arc<Config>, observed: Observed) -> Result<(), Error> {
+    fn adopt(
+        &mut self,
+        config: Arc<Config>,
+        observed: Observed,
+        shield: PlannedShield,
+    ) -> Result<(), Error> {
         let old = (std::mem::replace(&mut self.config, config), self.observed.clone());
-        self.apply(observed).inspect_err(|_| {
+        // Last, because a failure leaves the former one in force.
+        let written = self.apply(observed).and_then(|()| match shield {
+            PlannedShield::Same => Ok(()),
+            PlannedShield::Other(plan) => self.raise(plan),
+        });
+        written.inspect_err(|_| {
             self.config = old.0;
             // What was written of the new one is taken back.
             if let Err(error) = self.apply(old.1) {
@@ -322,6 +345,15 @@ impl Worker {
         Ok(())
     }
 
+    /// Puts a shield in force, or takes it away.
+    fn raise(&mut self, plan: Option<Arc<ShieldPlan>>) -> Result<(), Error> {
+        let generation = plan.as_ref().map(|plan| plan.generation());
+        self.by_all_means(|worker| worker.gateway.set_shield(generation.as_ref()).map_err(kernel))?;
+        drop(generation);
+        self.shield = plan;
+        Ok(())
+    }
+
     fn shield(&mut self, runtime: &RuntimeShield) -> Result<(), Error> {
         let (now, seconds) = (Instant::now(), ringway_kernel::now_seconds());
         // The next whole second: nothing ends before its time.
@@ -355,6 +387,7 @@ impl Worker {
             self.gateway.set_generic(*slot, true).map_err(kernel)?;
         }
         self.apply(observed)?;
+        self.raise(self.shield.clone())?;
         let mode = match *self.config.node.xdp_mode {
             // Faster than the kernel's forwarding, and needs none.
             None if next_hop::obstacle(interfaces, &stacked).is_some() => Some(XdpMode::Generic),

@@ -18,7 +18,9 @@ use ringway_kernel::View;
 use crate::backends::BackendSet;
 use crate::daemon::machine_problems;
 use crate::preflight;
+use crate::privileges;
 use crate::reload_diff::ConfigDiff;
+use crate::shield_plan::{PlannedShield, ShieldPlan, Unreadable};
 
 /// The state in force, as far as it is needed to judge a change.
 pub struct Now {
@@ -41,6 +43,7 @@ pub struct Loaded {
     /// Overrides that the state directory has.
     pub kept: Overrides,
     pub changes: Changes,
+    pub shield: PlannedShield,
 }
 
 /// Why a configuration cannot take effect.
@@ -95,9 +98,12 @@ pub fn file(now: &Now, meant: Option<&Path>, overrides: Overrides) -> Result<Loa
     let warnings = preflight(&now.config, &as_named(&config, &now.config))?;
     fixed(&now.config, &file)?;
     room(&config, &now.view)?;
+    shield_needs(&now.config, &config)?;
+    let shield = ShieldPlan::read(&config, Unreadable::Refused)?;
     let kept = overrides.clone();
     let mut loaded = judge(now, file, config, overrides, kept)?;
     loaded.changes.warnings = warnings;
+    loaded.shield = PlannedShield::Other(shield);
     Ok(loaded)
 }
 
@@ -173,7 +179,23 @@ fn judge(
     let orphans = overrides.orphans(&file);
     changes.orphaned_overrides =
         orphans.map(|o| format!("{} {} ({})", o.service, o.shown(), o.in_words())).collect();
-    Ok(Loaded { file: Arc::new(file), config: Arc::new(config), overrides, kept, changes })
+    let (file, config, shield) = (Arc::new(file), Arc::new(config), PlannedShield::Same);
+    Ok(Loaded { file, config, overrides, kept, changes, shield })
+}
+
+/// Refuses the first shield of a daemon that has given up the right to load programs.
+fn shield_needs(old: &Config, new: &Config) -> Result<(), Error> {
+    if new.shield.is_none() || old.shield.is_some() || privileges::may_load() {
+        return Ok(());
+    }
+    Err(Error::configuration(
+        format!(
+            "{}: [shield] is new, and the daemon was started without one: it has given up the \
+             right to load programs",
+            new.filename()
+        ),
+        "restart the daemon once (no packet is lost): systemctl restart ringway",
+    ))
 }
 
 /// Refuses to change what only a start decides.

@@ -70,7 +70,8 @@ pub fn run(config: Config, commit: Option<&'static str>) -> Result<(), Error> {
     let start_config = start::StartConfig::new(config, commit);
     let (reports, from_path) = mpsc::unbounded_channel();
     // Gives privileges up when the programs are loaded, so there must be no other thread yet.
-    let datapath = DatapathThread::open(&start_config.config, reports)?;
+    let datapath =
+        DatapathThread::open(&start_config.config, start_config.shield.clone(), reports)?;
     // Not before: a start that another daemon refuses has its reason as its only words.
     start::tell_of_machine(&machine);
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -266,6 +267,9 @@ impl Daemon {
             Effect::ReadTraffic => self.background.read_traffic(),
             Effect::ReadCounters(interfaces) => self.background.read_counters(interfaces),
             Effect::ReadTables => self.background.read_tables(),
+            Effect::ReadLists(known) => {
+                self.background.read_lists(reload.config.clone(), known);
+            }
             Effect::ReadMachine(config) => {
                 self.background.reconfigure(config);
                 self.background.read_machine();

@@ -33,6 +33,7 @@ use crate::network::next_hop;
 use crate::notify::Notifier;
 use crate::preflight;
 use crate::server::control::{self, Control, PendingRequests, Request, ShieldRequest};
+use crate::shield_plan::{ShieldPlan, Unreadable};
 use crate::snapshot::StatusStore;
 use crate::{commit_confirm, metrics, server};
 
@@ -181,6 +182,7 @@ pub struct StartConfig {
     /// As they were kept.
     pub overrides: Overrides,
     pub state: Arc<StateDir>,
+    pub shield: Option<Arc<ShieldPlan>>,
     /// The commit that the program was built from.
     pub commit: Option<&'static str>,
 }
@@ -198,7 +200,11 @@ impl StartConfig {
             let _ = state.probe(overrides::DOCUMENT);
         }
         let config = Arc::new(overrides.apply(&file));
-        StartConfig { config, file: Arc::new(file), overrides, state, commit }
+        let shield = ShieldPlan::read(&config, Unreadable::Empty).unwrap_or_else(|error| {
+            tracing::error!(%error, "no shield");
+            None
+        });
+        StartConfig { config, file: Arc::new(file), overrides, state, shield, commit }
     }
 }
 
@@ -292,7 +298,8 @@ impl Parts {
         mut datapath: DatapathThread,
         from_path: mpsc::UnboundedReceiver<DatapathEvent>,
     ) -> (Daemon, Found) {
-        let StartConfig { config, file, overrides, state: state_dir, .. } = start_config;
+        let StartConfig { config, file, overrides, state: state_dir, shield: plan, .. } =
+            start_config;
         let (at, health_file) = (Moment::now(), HealthFile::new(state_dir.clone()));
         let mut backend_set = self.backend_set;
         if datapath.opened.taken_over.is_some() {
@@ -312,7 +319,7 @@ impl Parts {
         let shield = RuntimeShield::load(&state_dir, at.now, at.wall).inspect_err(|error| {
             tracing::error!(%error, "what was blocked and allowed at run time is not read: it is not in force");
         });
-        let shield = Shield::new(shield.ok());
+        let shield = Shield::new(shield.ok(), plan);
         let reload = Reload::new(config, file, overrides, recalled, at.wall);
         let daemon = Daemon {
             state: State::new(reload, shield, interfaces, backend_set, patience, at),

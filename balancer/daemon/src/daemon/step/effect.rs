@@ -20,6 +20,7 @@ use crate::commit_confirm::Answer;
 use crate::daemon::datapath_thread::DatapathCommand;
 use crate::health::dsr_probe::Surroundings;
 use crate::server::control::RequestId;
+use crate::shield_plan::Stamp;
 
 /// What the loop does, in this order, after a step; it waits for none. What fails is an event. One
 /// that is carried out twice does what it does once; what it reads of the state is as it is after
@@ -37,6 +38,8 @@ pub enum Effect {
     Load(u64, Judge),
     /// Keeps these overrides. With the number of the change that wants it.
     Keep(u64, Overrides),
+    /// Reads the files of the shield's lists if any has changed since it had these stamps.
+    ReadLists(Vec<Stamp>),
     /// Keeps what was typed about the shield.
     KeepShield(Arc<RuntimeShield>),
     /// Looks up the ways to these; with the interfaces that our program is on, index by slot.

@@ -178,6 +178,7 @@ impl State {
                 return self.done(BackgroundWork::SweepCaptures, outcome);
             }
             DatapathEvent::Shielded(number, outcome) => self.shielded(number, outcome),
+            DatapathEvent::Listed(plan, outcome) => self.listed(plan, outcome),
             DatapathEvent::Attached(interfaces, outcome) => self.attached(&interfaces, outcome),
             DatapathEvent::Reattached(interfaces, outcome) => self.reattached(&interfaces, outcome),
         }

@@ -233,6 +233,7 @@ impl State {
                 }
                 self.effects.post();
             }
+            BackgroundEvent::Lists(config, stamps, plan) => self.lists_read(&config, stamps, plan),
             BackgroundEvent::Machine(report) => {
                 self.monitor.machine = report;
                 self.effects.post();

@@ -13,6 +13,7 @@ impl State {
     pub(super) fn problems(&self, survey: &Survey) -> Vec<Problem> {
         let mut problems = self.own_problems();
         problems.extend(self.service_problems());
+        problems.extend(self.shield.list_problems());
         problems.extend(survey.problems.iter().cloned());
         problems.extend(machine_problems::problems(&self.monitor.machine));
         problems
@@ -35,6 +36,7 @@ impl State {
         let State { reload, attachment, monitor, .. } = self;
         let mut findings = reload.findings();
         findings.extend(survey.findings.iter().cloned());
+        findings.extend(self.shield.skipped_lines());
         findings.extend(self.shown_backend_set().panicking());
         findings.extend(attachment.renamed());
         findings.extend(attachment.attached_again(self.at.now));

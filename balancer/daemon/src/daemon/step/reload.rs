@@ -274,7 +274,8 @@ impl State {
         }
         next.stage = Stage::Ordered;
         let observed = self.tables.observed_of(&next.backend_set, now);
-        self.effects.order(DatapathCommand::Adopt(number, next.loaded.config.clone(), observed));
+        let (config, shield) = (next.loaded.config.clone(), next.loaded.shield.clone());
+        self.effects.order(DatapathCommand::Adopt(number, config, observed, shield));
     }
 
     /// The tables were written, or not.
@@ -288,7 +289,7 @@ impl State {
         }
         let Some(next) = change.next.take() else { return };
         let Next { loaded, backend_set, .. } = next;
-        let Loaded { file, config, overrides, mut changes, .. } = loaded;
+        let Loaded { file, config, overrides, mut changes, shield, .. } = loaded;
         changes.note(backend_set.idle_beside(&self.tables.backend_set));
         for change in &changes.services {
             self.monitor.no_reply_watch.forget(&change.service);
@@ -307,7 +308,7 @@ impl State {
             Some(Kind::Reload) => self.reload.read_at = self.at.wall,
             _ => {}
         }
-        self.renew_shield();
+        self.renew_shield(shield);
         self.effects.push(Effect::Recount);
         let unserved = self.tables.backend_set.unserved();
         let unserved = unserved.filter(|service| changes.concern(service));

@@ -6,7 +6,9 @@
 use std::sync::Arc;
 
 use ringway_api::documents::shield::ShieldStatus;
+use ringway_api::documents::status::Problem;
 use ringway_api::error::Error;
+use ringway_api::problem_kind::ProblemKind;
 use ringway_api::shield::{RuntimeShield, ShieldChange, ShieldEntry};
 use ringway_api::text::counted;
 use ringway_config::Config;
@@ -15,6 +17,7 @@ use super::State;
 use super::effect::Effect;
 use crate::daemon::datapath_thread::DatapathCommand;
 use crate::server::control::{Asker, RequestId};
+use crate::shield_plan::{PlannedShield, ShieldPlan, Stamp};
 
 /// What was typed, and what is on its way.
 #[derive(Debug)]
@@ -27,6 +30,12 @@ pub struct Shield {
     pending: Option<PendingWrite>,
     writes: u64,
     error: Option<Error>,
+    /// The shield in force, with its lists as they were read.
+    plan: Option<Arc<ShieldPlan>>,
+    /// Its lists could not follow their files, which had these stamps.
+    lists_failed: Option<(Vec<Stamp>, Error)>,
+    /// Other lists are being put in force.
+    listing: bool,
 }
 
 /// What the packet path is being given.
@@ -40,7 +49,7 @@ struct PendingWrite {
 
 impl Shield {
     /// None: what is kept cannot be read.
-    pub fn new(kept: Option<RuntimeShield>) -> Shield {
+    pub fn new(kept: Option<RuntimeShield>, plan: Option<Arc<ShieldPlan>>) -> Shield {
         Shield {
             keeps: kept.is_some(),
             in_force: Arc::new(kept.unwrap_or_default()),
@@ -48,7 +57,43 @@ impl Shield {
             pending: None,
             writes: 0,
             error: None,
+            plan,
+            lists_failed: None,
+            listing: false,
         }
+    }
+
+    /// The files of its lists were last read with these stamps, for better or worse.
+    fn stamps(&self) -> Option<Vec<Stamp>> {
+        let failed = self.lists_failed.as_ref().map(|(stamps, _)| stamps.clone());
+        failed.or_else(|| self.plan.as_ref().map(|plan| plan.stamps()))
+    }
+
+    /// Lists that are not as their files are.
+    pub fn list_problems(&self) -> Vec<Problem> {
+        let at_start = self.plan.iter().flat_map(|plan| &plan.lists).filter_map(|list| {
+            let what = format!("{}: the list is empty meanwhile", list.error.as_ref()?);
+            let remedy = "mend the file: it is read again when it changes";
+            Some(ProblemKind::ShieldList.problem(what, remedy))
+        });
+        let failed = self.lists_failed.iter();
+        let failed = failed.map(|(_, error)| ProblemKind::ShieldList.because(error.clone()));
+        match self.lists_failed {
+            Some(_) => failed.collect(),
+            None => at_start.collect(),
+        }
+    }
+
+    /// Lists that are in force but for some lines.
+    pub fn skipped_lines(&self) -> Vec<Problem> {
+        let lists = self.plan.iter().flat_map(|plan| &plan.lists);
+        let skipped = lists.filter(|list| list.skipped > 0).map(|list| {
+            let lines = counted(list.skipped, "line");
+            let what = format!("list {}: {lines} of its file were skipped", list.name);
+            let remedy = "`ringway check` names the first of them";
+            ProblemKind::ShieldListLines.problem(what, remedy)
+        });
+        skipped.collect()
     }
 
     /// The packet path does not have what is in force.
@@ -128,9 +173,49 @@ impl State {
         }
     }
 
-    /// The packet path may have lost what was typed.
-    pub(super) fn renew_shield(&mut self) {
+    /// Another configuration is in force, and the packet path may have lost what was typed.
+    pub(super) fn renew_shield(&mut self, planned: PlannedShield) {
         self.shield.due = true;
+        if let PlannedShield::Other(plan) = planned {
+            self.shield.plan = plan;
+            self.shield.lists_failed = None;
+        }
+    }
+
+    /// The files of the lists have changed.
+    pub(super) fn lists_read(
+        &mut self,
+        config: &Arc<Config>,
+        stamps: Vec<Stamp>,
+        plan: Result<Option<Arc<ShieldPlan>>, Error>,
+    ) {
+        // Of a configuration that is no longer in force, or soon will not be.
+        let outdated = !Arc::ptr_eq(config, &self.reload.config) || self.reload.change.is_some();
+        if outdated || self.shield.listing {
+            return;
+        }
+        match plan {
+            Ok(Some(plan)) => {
+                self.shield.listing = true;
+                self.effects.order(DatapathCommand::Lists(plan));
+            }
+            Ok(None) => {}
+            Err(error) => self.shield.lists_failed = Some((stamps, error)),
+        }
+        self.effects.post();
+    }
+
+    /// The packet path has other lists, or why not.
+    pub(super) fn listed(&mut self, plan: Arc<ShieldPlan>, outcome: Result<(), Error>) {
+        self.shield.listing = false;
+        match outcome {
+            Ok(()) => {
+                self.effects.info(format!("lists read again: {plan}"));
+                self.shield.plan = Some(plan);
+                self.shield.lists_failed = None;
+            }
+            Err(error) => self.shield.lists_failed = Some((plan.stamps(), error)),
+        }
     }
 
     /// Gives the packet path what it lacks, where there is a shield.
@@ -144,6 +229,9 @@ impl State {
 
     /// Once a second: what has run out goes, and what failed is done again.
     pub(super) fn tend_shield(&mut self) {
+        if let Some(stamps) = self.shield.stamps().filter(|stamps| !stamps.is_empty()) {
+            self.effects.push(Effect::ReadLists(stamps));
+        }
         if !self.takes_shield_changes() {
             return;
         }

@@ -33,6 +33,7 @@ use crate::health::dsr_probe::Surroundings;
 use crate::health::{self, Health};
 use crate::network::next_hop::{Existing, Hop, NoWay, Ways};
 use crate::server::control::{Asker, Command, PendingRequests, Reply, ShieldReply};
+use crate::shield_plan::PlannedShield;
 
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 /// Slots of the interfaces; the first carries the default route.
@@ -385,6 +386,10 @@ impl World {
                 assert_eq!(waiting, 0, "one after the other");
                 assert!(self.state.attachment.is_done());
             }
+            DatapathCommand::Lists(_) => {
+                let waiting = count(|o| matches!(o, DatapathCommand::Lists(..)));
+                assert_eq!(waiting, 0, "one after the other");
+            }
             DatapathCommand::Describe(_) | DatapathCommand::Beat => {}
         }
     }
@@ -395,7 +400,7 @@ impl World {
         let outcome = if good { Ok(()) } else { Err(refused()) };
         let event = match order {
             DatapathCommand::Apply(number, _) => DatapathEvent::Applied(Some(number), outcome),
-            DatapathCommand::Adopt(number, config, _) => {
+            DatapathCommand::Adopt(number, config, ..) => {
                 if good {
                     (self.config, self.tables) = (config.clone(), Some(config));
                 }
@@ -435,6 +440,7 @@ impl World {
                 }
                 DatapathEvent::Shielded(number, outcome)
             }
+            DatapathCommand::Lists(plan) => DatapathEvent::Listed(plan, outcome),
             DatapathCommand::Beat => {
                 self.event(Event::Datapath(DatapathEvent::Swept(outcome.clone())));
                 self.event(Event::Datapath(DatapathEvent::Beat(outcome)));
@@ -520,6 +526,7 @@ impl World {
             file,
             overrides,
             kept,
+            shield: PlannedShield::Same,
         });
         self.event(Event::Judged(Box::new((number, loaded.map_err(Refusal::from)))));
     }
@@ -703,5 +710,5 @@ fn begin(
     let at = Moment { now, wall: SystemTime::UNIX_EPOCH };
     let reload = Reload::new(config, file.clone(), overrides.clone(), recalled, at.wall);
     let interfaces = SLOTS.map(|slot| interface(slot, 1500)).into();
-    State::new(reload, Shield::new(Some(shield)), interfaces, backend_set, PATIENCE, at)
+    State::new(reload, Shield::new(Some(shield), None), interfaces, backend_set, PATIENCE, at)
 }
