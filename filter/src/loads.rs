@@ -2,8 +2,9 @@
 //! ways through one filter, is kept in a word on the stack. Where each way to a load leads past
 //! another one of the same, the word is read instead of the packet.
 //!
-//! The two versions of a program differ: in place, a load never fails (the second one goes on where
-//! bytes are missing); in the second one, the way from a load that fails has not loaded anything.
+//! The two versions of a program differ: in place, a load that is kept never fails (the second one
+//! goes on where bytes are missing); in the second one, the way from a load that fails has not
+//! loaded anything.
 
 use std::collections::HashMap;
 
@@ -101,7 +102,7 @@ impl Loads {
                 next.chain(failed).collect()
             },
         );
-        let words = words(&values, most);
+        let words = words(program, &values, most);
         let mut loads = Self { values, words, in_place: Vec::new(), fetched: Vec::new() };
         let none = at_first(0, operations.len());
         loads.in_place = loads.written(program, none, Version::InPlace);
@@ -121,7 +122,8 @@ impl Loads {
             |number, before| {
                 let after = before | self.word(number).map_or(0, |word| 1 << word);
                 let next = program.successors(version, number);
-                let failed = program.failure(version, number, self.values[number].is_some());
+                let is_kept = self.word(number).is_some();
+                let failed = program.failure(version, number, is_kept);
                 let next = next.map(|next| (next, after));
                 next.chain(failed.map(|next| (next, before))).collect()
             },
@@ -155,15 +157,23 @@ impl Loads {
 }
 
 /// A word for each of the values that several instructions load, while there are words.
-fn words(values: &[Option<Value>], most: usize) -> HashMap<Value, usize> {
+fn words(program: &Program, values: &[Option<Value>], most: usize) -> HashMap<Value, usize> {
     let mut loaded: HashMap<Value, usize> = HashMap::new();
     let mut words = HashMap::new();
     for value in values.iter().flatten() {
         let times = loaded.entry(*value).or_default();
         *times += 1;
-        if *times == 2 && words.len() < most {
+        if *times == 2 && words.len() + 1 < most {
             words.insert(*value, words.len());
         }
+    }
+    // The length also says whether a load has failed because the packet is short.
+    let is_kept = |value: &Option<Value>| value.is_some_and(|value| words.contains_key(&value));
+    let asks = |(number, value)| program.goes_on_without(number) && !is_kept(value);
+    let lengths = loaded.get(&Value::Length).copied().unwrap_or(0);
+    if lengths + values.iter().enumerate().filter(|it| asks(*it)).count() > 1 {
+        let next = words.len();
+        words.entry(Value::Length).or_insert(next);
     }
     words
 }

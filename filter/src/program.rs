@@ -32,19 +32,35 @@ impl Program {
         self.operations[number].successors(number).filter(move |_| !leaves)
     }
 
-    /// Where it leads when it cannot be done. The first version goes on in the second one when bytes
-    /// are missing, unless the offset is beyond all packets; where it counts from behind an IPv4
-    /// header (`is_named`), it never is.
-    pub(crate) fn failure(&self, version: Version, number: usize, is_named: bool) -> Option<usize> {
+    /// Where it leads when it cannot be done. In place, a load that is kept for others (`is_kept`)
+    /// never fails: the second version goes on with it.
+    pub(crate) fn failure(&self, version: Version, number: usize, is_kept: bool) -> Option<usize> {
         let fails = match self.operations[number] {
-            Operation::Packet { behind_x, .. } => {
-                version == Version::Fetched || behind_x && !is_named
+            Operation::Packet { .. } | Operation::HeaderLength(_) => {
+                version == Version::Fetched || !is_kept
             }
-            Operation::HeaderLength(_) => version == Version::Fetched,
             Operation::Compute(Arithmetic::Div | Arithmetic::Mod, Operand::X) => true,
             _ => false,
         };
         fails.then_some(self.failures[number])
+    }
+
+    /// Where jumps to an instruction lead in the end.
+    pub(crate) fn behind_jumps(&self, mut number: usize) -> usize {
+        while let Operation::Jump(to) = self.operations[number] {
+            number = to;
+        }
+        number
+    }
+
+    /// Whether it is worth knowing that a packet is too short for a load: the program goes on.
+    pub(crate) fn goes_on_without(&self, number: usize) -> bool {
+        let failure = self.behind_jumps(self.failures[number]);
+        let is_load = matches!(
+            self.operations[number],
+            Operation::Packet { .. } | Operation::HeaderLength(_)
+        );
+        is_load && !matches!(self.operations[failure], Operation::Return(_))
     }
 
     pub(crate) fn reads_beyond_linear(&self, number: usize) -> bool {

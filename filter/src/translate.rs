@@ -100,13 +100,11 @@ impl Translator<'_> {
     }
 
     /// Where to go for an instruction.
-    fn label(&self, version: Version, mut number: usize) -> Label {
-        loop {
-            match self.program.operations[number] {
-                Operation::Jump(to) => number = to,
-                Operation::Return(result) => return Label::Return(result),
-                _ => return Label::At(version, number),
-            }
+    fn label(&self, version: Version, number: usize) -> Label {
+        let number = self.program.behind_jumps(number);
+        match self.program.operations[number] {
+            Operation::Return(result) => Label::Return(result),
+            _ => Label::At(version, number),
         }
     }
 
@@ -123,7 +121,7 @@ impl Translator<'_> {
             };
             let next = self.program.successors(Version::InPlace, number);
             let failed =
-                self.program.failure(Version::InPlace, number, self.loads.is_named(number));
+                self.program.failure(Version::InPlace, number, self.loads.word(number).is_some());
             next.map(|next| (next, after)).chain(failed.map(|next| (next, before))).collect()
         })
     }
@@ -178,7 +176,6 @@ impl Translator<'_> {
                 }
                 self.header_length();
             }
-            (Some(word), Operation::Length(into)) => return self.length_once(reg(into), word),
             _ => return self.common(version, number),
         }
         if let Some(word) = word {
@@ -191,16 +188,38 @@ impl Translator<'_> {
         self.label(version, self.program.failures[number])
     }
 
-    /// To the second version unless the packet's linear part has so many bytes.
+    /// On only if the packet's linear part has so many bytes.
     fn check(&mut self, number: usize, checked: Option<u32>, end: u32) {
         if checked >= Some(end) {
             return;
         }
         self.code.load(Width::Word, Reg::R2, CTX, CTX_DATA_END);
+        self.code.alu64(Alu::Mov, Reg::R3, Source::Reg(DATA));
+        self.code.alu64(Alu::Add, Reg::R3, Source::Imm(with_headers(end)));
+        self.go_on_within(number, end == with_headers(end));
+    }
+
+    /// On only if R3 is not behind the packet's linear part, whose end is R2. Else to the second
+    /// version; but where the packet has no fragments, a load that is its rule's own has failed, and
+    /// the next rule goes on in place. `is_all`: up to R3 is no more than the load needs.
+    fn go_on_within(&mut self, number: usize, is_all: bool) {
+        let (end, fetched) = (Source::Reg(Reg::R2), Label::At(Version::Fetched, number));
+        let is_kept = self.loads.word(number).is_some();
+        if !is_all || is_kept || !self.program.goes_on_without(number) {
+            return self.code.jump_if(Jump::Greater, Reg::R3, end, fetched);
+        }
+        let there = Label::Behind(self.code.len());
+        self.code.jump_if(Jump::LessOrEqual, Reg::R3, end, there);
+        self.length(Reg::R0);
+        let longest = Source::Imm(LONGEST_FRAME);
+        self.code.jump_if(Jump::Greater, Reg::R0, longest, fetched);
+        self.code.load(Width::Word, Reg::R2, CTX, CTX_DATA_END);
         self.code.alu64(Alu::Mov, Reg::R1, Source::Reg(DATA));
-        self.code.alu64(Alu::Add, Reg::R1, Source::Imm(with_headers(end)));
-        let (beyond, fetched) = (Source::Reg(Reg::R2), Label::At(Version::Fetched, number));
-        self.code.jump_if(Jump::Greater, Reg::R1, beyond, fetched);
+        self.code.alu64(Alu::Add, Reg::R1, Source::Reg(Reg::R0));
+        self.code.jump_if(Jump::Greater, Reg::R1, end, fetched);
+        let failure = self.failure(Version::InPlace, number);
+        self.code.jump(failure);
+        self.code.place(there);
     }
 
     fn read(&mut self, width: Width, into: Reg, base: Reg, at: u32) {
@@ -227,8 +246,7 @@ impl Translator<'_> {
         self.code.alu64(Alu::Add, Reg::R1, Source::Reg(DATA));
         self.code.alu64(Alu::Mov, Reg::R3, Source::Reg(Reg::R1));
         self.code.alu64(Alu::Add, Reg::R3, Source::Imm(end));
-        let (beyond, fetched) = (Source::Reg(Reg::R2), Label::At(Version::Fetched, number));
-        self.code.jump_if(Jump::Greater, Reg::R3, beyond, fetched);
+        self.go_on_within(number, true);
         self.read(Width::of(bytes), A, Reg::R1, at);
     }
 
@@ -252,20 +270,21 @@ impl Translator<'_> {
         self.code.swap_to_host(Width::of(bytes), into);
     }
 
-    /// Asks for the packet's length unless it has been asked for.
-    fn length_once(&mut self, into: Reg, word: i16) {
-        self.code.load(Width::Word, into, Reg::R10, word);
-        let behind = Label::Behind(self.code.len());
-        self.code.jump32_if(Jump::NotEqual, into, Source::Imm(UNKNOWN), behind);
-        self.length(into);
-        self.code.store(Reg::R10, word, Source::Reg(into));
-        self.code.place(behind);
-    }
-
+    /// The packet's length. It is asked for once.
     fn length(&mut self, into: Reg) {
+        let word = self.loads.length_word().map(kept);
+        let known = Label::Behind(self.code.len());
+        if let Some(word) = word {
+            self.code.load(Width::Word, into, Reg::R10, word);
+            self.code.jump32_if(Jump::NotEqual, into, Source::Imm(UNKNOWN), known);
+        }
         self.code.alu64(Alu::Mov, Reg::R1, Source::Reg(CTX));
         self.code.call(Helper::XdpLength);
         self.code.alu32(Alu::Mov, into, Source::Reg(Reg::R0));
+        if let Some(word) = word {
+            self.code.store(Reg::R10, word, Source::Reg(into));
+            self.code.place(known);
+        }
     }
 
     fn header_length(&mut self) {

@@ -127,6 +127,20 @@ fn ten_rules_load_each_byte_once() {
     assert!(ran.instructions < 4 * first, "{ran:?}, where one rule takes {first}");
 }
 
+/// A packet without what a rule reads of its payload is short, which its length tells, and costs the
+/// rules behind that one nothing.
+#[test]
+fn a_short_packet_is_not_fetched() {
+    let mut ack = udp(4000, 443, 66);
+    (ack[23], ack[46]) = (6, 0x80);
+    let payload =
+        ["tcp[((tcp[12:1] & 0xf0) >> 2):4] = 0x47455420", "tcp dst port 80 and tcp[40] = 1"];
+    let rules = [&payload[..1], &samples::RULES, &payload].concat();
+    let ran = run(&rules, &ack);
+    assert_eq!(Matched(ran.verdict).end(), None);
+    assert_eq!(ran.calls, [machine::XDP_GET_BUFF_LEN], "{ran:?}");
+}
+
 /// The length is asked for once, by whichever rule comes first.
 #[test]
 fn the_length_is_asked_for_once() {
