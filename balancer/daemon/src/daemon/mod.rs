@@ -290,7 +290,8 @@ impl Daemon {
             }
             Effect::AnswerShield(request, change, outcome) => {
                 if let Some(reply) = self.shield_requests.take(request) {
-                    answer_shield(reply, change, *outcome, reload.config.clone());
+                    let config = reload.config.clone();
+                    answer_shield(reply, change, *outcome, config, self.datapath.view.clone());
                 }
             }
             Effect::AnswerConfirm(answer) => self.status_store.commit_confirm.answer(&answer),
@@ -355,15 +356,21 @@ fn answer(reply: Reply, mut outcome: Result<Changes, Error>, view: View) {
     });
 }
 
-/// Tells who asked about the shield. A prefix that was not typed may be in a list's file: read on a
-/// thread that may wait.
+/// Tells who asked about the shield, with its counts. A prefix that was not typed may be in a list's
+/// file. On a thread that may wait.
 fn answer_shield(
     reply: ShieldReply,
     change: ShieldChange,
     outcome: Result<ShieldStatus, Error>,
     config: Arc<Config>,
+    view: View,
 ) {
     tokio::task::spawn_blocking(move || {
+        let outcome = outcome.map(|mut status| {
+            // What was asked for is done, counted or not.
+            status.count(view.shield_counts().unwrap_or_default());
+            status
+        });
         let outcome = outcome.map_err(|error| match &change {
             ShieldChange::Remove { prefix } => in_a_list(&config, prefix).unwrap_or(error),
             _ => error,
