@@ -40,6 +40,26 @@ fn every_field_has_its_row() {
     }
 }
 
+/// The same of the shield: the keys of `[shield]`, of a list and of a rule.
+#[test]
+fn every_key_of_the_shield_has_its_row() {
+    let document = include_str!("../../../docs/shield.md");
+    for (wrong, fewest) in [
+        ("xyzzyxyzzy = 1", 5),
+        ("list = [{ xyzzyxyzzy = 1 }]", 4),
+        ("rule = [{ xyzzyxyzzy = 1 }]", 6),
+    ] {
+        let wrong = format!("{}[shield]\n{wrong}\n", configuration(""));
+        let message = parse(&wrong, "docs").unwrap_err().to_string();
+        let (_, keys) = message.split_once("known here: ").unwrap();
+        let keys: Vec<&str> = keys.lines().next().unwrap().split(", ").collect();
+        assert!(keys.len() >= fewest, "{keys:?}");
+        for key in keys {
+            assert!(document.contains(&format!("\n| `{key}` | ")), "{key} is not in a table");
+        }
+    }
+}
+
 /// What a guide shows a part of, made whole.
 fn completed(block: &str) -> String {
     let service = "[[service]]\nname = \"other\"\naddress = \"203.0.113.99\"\nport = 443\n\
