@@ -9,7 +9,6 @@ use std::sync::Arc;
 use std::{fmt, io};
 
 use ringway_abi::ShieldMode;
-use ringway_abi::raw::RW_LABEL_LEN;
 use ringway_api::error::Error;
 use ringway_api::text::counted;
 use ringway_config::{BadLines, Config, ListAction, Protect, RuleAction, Shield, ShieldList};
@@ -122,7 +121,7 @@ impl ShieldPlan {
             protect_host: shield.protect == Protect::Host,
             service_modes: config.services.iter().any(|service| service.shield.is_some()),
             tables,
-            list_names: lists.iter().map(|list| label(&list.name)).collect(),
+            list_names: lists.iter().map(|list| list.name.to_string()).collect(),
             rules: shield.rules.iter().map(|rule| kernel_rule(&rule.name, rule.action)).collect(),
             program: program(shield)?,
             lists,
@@ -162,12 +161,6 @@ impl fmt::Display for ShieldPlan {
     }
 }
 
-/// What a name is counted under.
-fn label(name: &str) -> String {
-    let most = name.floor_char_boundary(RW_LABEL_LEN as usize - 1);
-    name[..most].to_owned()
-}
-
 fn kernel_rule(name: &str, action: RuleAction) -> Rule {
     let (action, limit) = match action {
         RuleAction::Drop => (ringway_abi::RuleAction::Drop, None),
@@ -179,7 +172,7 @@ fn kernel_rule(name: &str, action: RuleAction) -> Rule {
             (ringway_abi::RuleAction::Limit, Some(limit))
         }
     };
-    Rule { name: label(name), action, limit }
+    Rule { name: name.to_owned(), action, limit }
 }
 
 fn program(shield: &Shield) -> Result<Vec<Instruction>, Error> {

@@ -349,7 +349,6 @@ impl Worker {
     fn raise(&mut self, plan: Option<Arc<ShieldPlan>>) -> Result<(), Error> {
         let generation = plan.as_ref().map(|plan| plan.generation());
         self.by_all_means(|worker| worker.gateway.set_shield(generation.as_ref()).map_err(kernel))?;
-        drop(generation);
         self.shield = plan;
         Ok(())
     }
