@@ -389,6 +389,10 @@ fn a_block_waits_for_no_reload_and_lasts_until_its_time_is_over() {
     world.shield = Default::default();
     world.settle();
     assert_eq!(blocked(&world), [2], "the packet path gets it again");
+    world.shield = Default::default();
+    world.ask(None, false);
+    world.settle();
+    assert_eq!(blocked(&world), [2], "and after a reload");
     world.audit();
 }
 
