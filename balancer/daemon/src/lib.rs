@@ -13,6 +13,5 @@ pub mod preflight;
 mod privileges;
 pub mod reload_diff;
 pub mod server;
-mod shield_plan;
 pub mod snapshot;
 pub mod upgrade;

@@ -16,12 +16,12 @@ use tokio::task::JoinHandle;
 
 use super::announce;
 use crate::backends::{self, Replies};
+use crate::daemon::shield_plan::{self, ShieldPlan, Stamp, Unreadable};
 use crate::monitor::counter_watch::{Counts, Sample};
 use crate::monitor::no_reply_watch;
 use crate::network::next_hop;
 use crate::network::solicitations::Solicitations;
 use crate::preflight;
-use crate::shield_plan::{self, ShieldPlan, Stamp, Unreadable};
 use crate::snapshot::StatusStore;
 
 #[derive(Debug)]

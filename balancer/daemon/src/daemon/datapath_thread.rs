@@ -18,9 +18,9 @@ use ringway_kernel::{
 use ringway_plan::{Observed, Planner, Records};
 use tokio::sync::mpsc;
 
+use crate::daemon::shield_plan::{PlannedShield, ShieldPlan};
 use crate::descriptor_reserve::DescriptorReserve;
 use crate::network::next_hop;
-use crate::shield_plan::{PlannedShield, ShieldPlan};
 use crate::{preflight, privileges, upgrade};
 
 /// Records of tracked flows are looked through this often, in heartbeats, and only while a ring is

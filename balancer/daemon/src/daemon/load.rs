@@ -17,10 +17,10 @@ use ringway_kernel::View;
 
 use crate::backends::BackendSet;
 use crate::daemon::machine_problems;
+use crate::daemon::shield_plan::{PlannedShield, ShieldPlan, Unreadable};
 use crate::preflight;
 use crate::privileges;
 use crate::reload_diff::ConfigDiff;
-use crate::shield_plan::{PlannedShield, ShieldPlan, Unreadable};
 
 /// The state in force, as far as it is needed to judge a change.
 pub struct Now {

@@ -27,13 +27,13 @@ use crate::daemon::background::Background;
 use crate::daemon::config_loader::ConfigLoader;
 use crate::daemon::datapath_thread::{DatapathEvent, DatapathThread};
 use crate::daemon::netlink_watch::{self, Found, NetlinkWatch};
+use crate::daemon::shield_plan::{ShieldPlan, Unreadable};
 use crate::health::dsr_probe::ProbeTunnel;
 use crate::health::{Checks, HealthFile};
 use crate::network::next_hop;
 use crate::notify::Notifier;
 use crate::preflight;
 use crate::server::control::{self, Control, PendingRequests, Request, ShieldRequest};
-use crate::shield_plan::{ShieldPlan, Unreadable};
 use crate::snapshot::StatusStore;
 use crate::{commit_confirm, metrics, server};
 

@@ -18,9 +18,9 @@ use tracing::Level;
 use crate::backends::Line;
 use crate::commit_confirm::Answer;
 use crate::daemon::datapath_thread::DatapathCommand;
+use crate::daemon::shield_plan::Stamp;
 use crate::health::dsr_probe::Surroundings;
 use crate::server::control::RequestId;
-use crate::shield_plan::Stamp;
 
 /// What the loop does, in this order, after a step; it waits for none. What fails is an event. One
 /// that is carried out twice does what it does once; what it reads of the state is as it is after

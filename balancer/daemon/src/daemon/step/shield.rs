@@ -16,8 +16,8 @@ use ringway_config::Config;
 use super::State;
 use super::effect::Effect;
 use crate::daemon::datapath_thread::DatapathCommand;
+use crate::daemon::shield_plan::{PlannedShield, ShieldPlan, Stamp};
 use crate::server::control::{Asker, RequestId};
-use crate::shield_plan::{PlannedShield, ShieldPlan, Stamp};
 
 /// What was typed, and what is on its way.
 #[derive(Debug)]

@@ -29,11 +29,11 @@ use crate::daemon::datapath_thread::{Attachments, DatapathCommand, DatapathEvent
 use crate::daemon::document_writer::NONE;
 use crate::daemon::load::{Loaded, Refusal};
 use crate::daemon::netlink_watch::Found;
+use crate::daemon::shield_plan::PlannedShield;
 use crate::health::dsr_probe::Surroundings;
 use crate::health::{self, Health};
 use crate::network::next_hop::{Existing, Hop, NoWay, Ways};
 use crate::server::control::{Asker, Command, PendingRequests, Reply, ShieldReply};
-use crate::shield_plan::PlannedShield;
 
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 /// Slots of the interfaces; the first carries the default route.
