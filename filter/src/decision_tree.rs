@@ -5,6 +5,9 @@
 //! and each of its answers has the rules' remainders, in order, without those that it decides. A
 //! leaf is a list of remainders, each of which goes on to the next one where it does not match.
 
+use std::cmp::Reverse;
+use std::collections::HashMap;
+
 use crate::classic::{Condition, NO_MATCH, Operand, Operation, Register, at_first, forward};
 use crate::insn::MOST_JOINED;
 use crate::loads::{Registers, Value};
@@ -18,7 +21,7 @@ pub(crate) struct Rule {
 }
 
 /// A question: a load at a fixed place, and a condition on what it finds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Question {
     value: Value,
     condition: Condition,
@@ -235,7 +238,7 @@ impl Program {
         let left = rules.iter().map(|rule| rule.remainder(facts)).filter(Rule::can_match);
         let left: Vec<Rule> = left.collect();
         let may_ask = depth > 0 && self.operations.len() < MOST_JOINED;
-        match common_question(&left).filter(|_| may_ask) {
+        match if may_ask { common_question(&left) } else { None } {
             Some(question) => self.add_node(rules, facts, question, depth - 1),
             None => self.add_leaf(&left),
         }
@@ -283,14 +286,11 @@ impl Program {
 
 /// The question that most rules begin with, if there are two of them.
 fn common_question(rules: &[Rule]) -> Option<Question> {
-    let mut counted: Vec<(Question, usize)> = Vec::new();
-    for question in rules.iter().flat_map(Rule::first_questions) {
-        match counted.iter_mut().find(|(other, _)| *other == question) {
-            Some((_, times)) => *times += 1,
-            None => counted.push((question, 1)),
-        }
+    let mut counted: HashMap<Question, (usize, Reverse<usize>)> = HashMap::new();
+    for (place, question) in rules.iter().flat_map(Rule::first_questions).enumerate() {
+        counted.entry(question).or_insert((0, Reverse(place))).0 += 1;
     }
     // The first one of those that are asked as often.
-    let (question, times) = counted.into_iter().rev().max_by_key(|(_, times)| *times)?;
+    let (question, (times, _)) = counted.into_iter().max_by_key(|(_, counted)| *counted)?;
     (times > 1).then_some(question)
 }

@@ -5,9 +5,9 @@
 //! libpcap compiles an expression to classic BPF; [`Filter`] holds that, runs it by libpcap's own
 //! interpreter ([`Filter::matches`]), and translates it: to a program that gives a verdict
 //! ([`Filter::translate_to_verdict`]), or to one of a chain, which notes a match and goes on
-//! ([`Filter::translate`]). Both always say the same, for whole and truncated packets, whatever
-//! their fragments (`xdp.frags`), up to 65 535 bytes. The verifier of Linux 6.1 and later takes
-//! them.
+//! ([`Filter::translate`]). [`first_match`] joins many filters, as rules, to one program. All always
+//! say the same as the interpreter, for whole and truncated packets, whatever their fragments
+//! (`xdp.frags`), up to 65 535 bytes. The verifier of Linux 6.1 and later takes them.
 //!
 //! ```
 //! use ringway_filter::Filter;
