@@ -6,6 +6,7 @@
  * the configuration: a generation. The slot leads to one of them at any time.
  */
 #include "gateway/packet_context.bpf.h"
+#include "calm.bpf.h"
 #include "lists.bpf.h"
 #include "rules.bpf.h"
 #include "sanity.bpf.h"
@@ -179,10 +180,11 @@ static __always_inline enum listed listed(const struct rw_shield_control *contro
 	return LISTED_BLOCK;
 }
 
-/* NONE: the packet may go on. */
+/* NONE: the packet may go on. `matched`: what run_rules() found of a calm packet. */
 static __always_inline enum rw_reason judge(struct xdp_md *ctx,
 					    const struct rw_shield_control *control,
-					    const struct packet *p, enum rw_reason why)
+					    const struct packet *p, enum rw_reason why, bool calm,
+					    __u64 matched)
 {
 	enum rw_reason reason = RW_REASON_NONE;
 	enum listed where;
@@ -196,7 +198,9 @@ static __always_inline enum rw_reason judge(struct xdp_md *ctx,
 		return where == LISTED_BLOCK ? RW_REASON_BLOCKED : RW_REASON_NONE;
 	if (!shield.rules)
 		return RW_REASON_NONE;
-	switch (ruled_by(run_rules(ctx), p->l3_len)) {
+	if (!calm)
+		matched = run_rules(ctx);
+	switch (ruled_by(matched, p->l3_len)) {
 	case RULED_DROP:
 		return RW_REASON_RULE;
 	case RULED_LIMITED:
@@ -232,9 +236,17 @@ GATEWAY_PROGRAM(ringway_shield)
 	struct packet_context pctx;
 	enum rw_reason why;
 	__u32 flags, mode;
-	bool to_host;
+	__u64 matched = 0;
+	bool calm, to_host;
 
-	if (!open_packet_context(ctx, &pctx) || !control)
+	if (!control)
+		return XDP_PASS; /* array elements exist: for the verifier */
+	calm = is_calm(ctx, control);
+	if (calm && shield.rules)
+		matched = run_rules(ctx);
+	if (calm && !matched)
+		bpf_tail_call(ctx, &OWN_SLOTS, RW_SLOT_BALANCE);
+	if (!open_packet_context(ctx, &pctx))
 		return XDP_PASS; /* array elements exist: for the verifier */
 	p.t = &pctx.scratch->tuple;
 	p.at = &pctx.scratch->layers;
@@ -251,7 +263,7 @@ GATEWAY_PROGRAM(ringway_shield)
 	mode = mode_now(control, mode_of(&pctx, &p));
 	if (mode == RW_SHIELD_OFF || keeps_the_link(ctx, &p, to_host))
 		return go_on(ctx, &pctx);
-	why = judge(ctx, control, &p, why);
+	why = judge(ctx, control, &p, why, calm, matched);
 	if (dry)
 		trace.shield_reason = why;
 	return why ? refuse_packet(ctx, &pctx, &p, mode, to_host, why) : go_on(ctx, &pctx);

@@ -12,7 +12,7 @@ use ringway_abi::{Reason, RuleAction, ShieldMode};
 use ringway_bpf_tests::cast::*;
 use ringway_bpf_tests::frame::{Frame, TCP, UDP, flags, fragments};
 use ringway_bpf_tests::{World, ports};
-use ringway_filter::{Filter, Instruction};
+use ringway_filter::{Filter, Instruction, OnMatch};
 use ringway_kernel::shield::{Generation, Limit, Rule, RuntimePrefix};
 use ringway_plan::prefix_list::{ListTables, PrefixSet, parse};
 
@@ -268,6 +268,46 @@ fn rules_drop_pass_and_count() {
         assert_eq!(world.send(&meant).pair(), expected, "{action:?}");
         assert_eq!(world.send(&other).pair(), (Redirect, NatForward));
     }
+}
+
+/// The first rule that ends the search decides; those that count go on, and count no packet to
+/// others than services.
+#[test]
+fn the_first_rule_decides() {
+    needs_root!("the_first_rule_decides");
+    let mut world = World::watched();
+    let rules = [
+        ("ip", RuleAction::Count, OnMatch::Note),
+        ("ip[1] = 4", RuleAction::Pass, OnMatch::End),
+        ("ip[1] & 4 != 0", RuleAction::Drop, OnMatch::End),
+        ("tcp", RuleAction::Count, OnMatch::Note),
+        ("ip[1] = 8", RuleAction::Drop, OnMatch::End),
+    ];
+    let filters = rules.map(|(text, ..)| Filter::compile(text, 65_535).unwrap());
+    let program: Vec<_> =
+        filters.iter().zip(rules).map(|(filter, rule)| (filter, rule.2)).collect();
+    let rule = |(name, action, _): (&str, _, _)| Rule { name: name.into(), action, limit: None };
+    let shield = Shield {
+        program: ringway_filter::first_match(&program).unwrap(),
+        rules: rules.map(rule).into(),
+        ..Shield::default()
+    };
+    shield.raise(&mut world);
+    let to = vip(Family::V4);
+    for (tos, expected) in [
+        (0, (Redirect, NatForward)),
+        (4, (Redirect, NatForward)),
+        (5, (Drop, Reason::Rule)),
+        (8, (Drop, Reason::Rule)),
+    ] {
+        let sent = world.send(&from("192.0.2.7", to).with(|f| f.tos = tos));
+        assert_eq!(sent.pair(), expected, "{tos}");
+    }
+    let elsewhere = SocketAddr::new(Family::V4.elsewhere(), 22);
+    assert_eq!(world.send(&from("192.0.2.7", elsewhere).with(|f| f.tos = 8)).reason, NoService);
+    let counted = world.gateway.view().shield_counts().unwrap().rules;
+    let counted = rules.map(|(name, ..)| counted[name].packets);
+    assert_eq!(counted, [4, 1, 1, 2, 1]);
 }
 
 #[test]
