@@ -355,19 +355,20 @@ impl Worker {
 
     fn shield(&mut self, runtime: &RuntimeShield) -> Result<(), Error> {
         let (now, seconds) = (Instant::now(), ringway_kernel::now_seconds());
-        // The next whole second: nothing ends before its time.
+        // The next whole second: nothing ends before its time. What is over does not begin anew.
         let until_s = |ends: Instant| {
-            let left = ends.saturating_duration_since(now).as_secs() + 1;
-            seconds.saturating_add(u32::try_from(left).unwrap_or(u32::MAX))
+            let left = ends.checked_duration_since(now).filter(|left| !left.is_zero())?;
+            let left = u32::try_from(left.as_secs() + 1).unwrap_or(u32::MAX);
+            Some(seconds.saturating_add(left))
         };
-        let prefix = |entry: &ShieldEntry| RuntimePrefix {
-            prefix: entry.prefix,
-            allow: entry.action == ListAction::Allow,
-            until: entry.ends.map_or(u32::MAX, until_s),
+        let prefix = |entry: &ShieldEntry| {
+            let until = entry.ends.map_or(Some(u32::MAX), until_s)?;
+            let allow = entry.action == ListAction::Allow;
+            Some(RuntimePrefix { prefix: entry.prefix, allow, until })
         };
-        let prefixes: Vec<RuntimePrefix> = runtime.entries.iter().map(prefix).collect();
+        let prefixes: Vec<RuntimePrefix> = runtime.entries.iter().filter_map(prefix).collect();
         self.gateway.set_runtime_prefixes(&prefixes).map_err(kernel)?;
-        let mode = runtime.mode.and_then(|mode| Some((mode.mode, until_s(mode.ends?))));
+        let mode = runtime.mode.and_then(|mode| Some((mode.mode, until_s(mode.ends?)?)));
         self.gateway.set_shield_override(mode).map_err(kernel)
     }
 
