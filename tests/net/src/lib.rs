@@ -12,11 +12,13 @@ mod frozen;
 mod gateway;
 mod held_file;
 mod kernel_counts;
+mod kernel_objects;
 mod lan;
 mod load;
 mod rtnl;
 mod server;
 mod site;
+mod steady;
 mod tunnel;
 
 pub use binary::{Ran, lab_path as lab_binary, path as binary, previous, ringway, ringway_lab};
@@ -28,11 +30,13 @@ pub use frozen::Frozen;
 pub use gateway::{Gateway, remove_stale_pins};
 pub use held_file::HeldFile;
 pub use kernel_counts::{Device, RunCounts, detach_as_somebody_else, detach_link, swap_link};
+pub use kernel_objects::KernelObjects;
 pub use lan::Lan;
 pub use load::{Load, Outcome};
 pub use rtnl::RtnlHeld;
 pub use server::{Bulk, Dns, Echo, Named, Responder};
 pub use site::{SERVICE_V4, SERVICE_V6, Site, WEB, behind_small_link, configuration, service};
+pub use steady::{Numbered, Transfer};
 pub use tunnel::{Tunnel, Wrap};
 
 use std::time::Duration;

@@ -10,18 +10,18 @@ use ringway_net_tests::{Gateway, SOON, Site, WEB, get, needs_root};
 use ringway_testnet::wait_for;
 use serde_json::{Value, json};
 
-fn done(gateway: &Gateway, arguments: &[&str]) -> Result<String> {
+pub(super) fn done(gateway: &Gateway, arguments: &[&str]) -> Result<String> {
     let ran = gateway.ringway(arguments)?;
     ensure!(ran.code == 0, "{arguments:?}: {ran:?}");
     Ok(ran.out)
 }
 
-fn document(gateway: &Gateway, arguments: &[&str]) -> Result<Value> {
+pub(super) fn document(gateway: &Gateway, arguments: &[&str]) -> Result<Value> {
     Ok(serde_json::from_str(&done(gateway, &[arguments, &["-o", "json"]].concat())?)?)
 }
 
 /// Refused, with these words.
-fn refused(gateway: &Gateway, arguments: &[&str], words: &[&str]) -> Result<()> {
+pub(super) fn refused(gateway: &Gateway, arguments: &[&str], words: &[&str]) -> Result<()> {
     let ran = gateway.ringway(arguments)?;
     let told = words.iter().all(|words| ran.err.contains(words));
     ensure!(ran.code == 2 && told, "{arguments:?}: {ran:?}");

@@ -61,6 +61,7 @@ mod refuse;
 mod reload;
 mod restart;
 mod ring;
+mod shield;
 mod stumbles;
 mod table_room;
 mod tcp_lab;
