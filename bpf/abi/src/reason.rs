@@ -511,7 +511,7 @@ impl Reason {
                 verdicts: &[Verdict::Drop],
                 meaning: "The shield dropped a packet whose source is in a block list, or was blocked at run time.",
                 cause: "A list in [shield], or `ringway block`.",
-                next: "ringway explain -i IFACE SOURCE SERVICE:PORT, then: ringway allow SOURCE",
+                next: "ringway blocked; then: ringway allow SOURCE",
             },
             Self::Rule => Explanation {
                 name: "rule",
