@@ -636,6 +636,8 @@ struct rw_trace {
 	__u32 shield_list;   /* 1 + the number of the list that the source is in */
 	__u32 shield_runtime; /* 1: the source was allowed or blocked at run time */
 	__u32 shield_rule;    /* 1 + the number of the rule that matched */
+	__u32 shield_mode;    /* 1 + enum rw_shield_mode; 0: the packet is not for it to judge */
+	__u32 pad;
 };
 
 #define RW_CAPTURES 11	       /* at once: a packet may take so many tail calls */

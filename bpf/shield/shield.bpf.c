@@ -261,6 +261,8 @@ GATEWAY_PROGRAM(ringway_shield)
 	if (!(flags & RW_ADDR_SERVICE) && !to_host)
 		return go_on(ctx, &pctx);
 	mode = mode_now(control, mode_of(&pctx, &p));
+	if (dry)
+		trace.shield_mode = mode + 1;
 	if (mode == RW_SHIELD_OFF || keeps_the_link(ctx, &p, to_host))
 		return go_on(ctx, &pctx);
 	why = judge(ctx, control, &p, why, calm, matched);

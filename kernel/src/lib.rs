@@ -36,7 +36,9 @@ pub use pins::overmount::{bpffs_is_covered, give_nodes, hold_nodes, require_reac
 pub use pins::{DEFAULT_BPFFS, Pins};
 pub use programs::decap::{Decap, DecapPin, DecapState, Uses, decap_state};
 pub use programs::drop_reasons::{Counted, DropReasons};
-pub use programs::explain::{Entry, Explained, Explainer, FlowFound, RingAsked};
+pub use programs::explain::{
+    Entry, Explained, Explainer, FlowFound, ListedBy, RingAsked, ShieldFinding,
+};
 pub use programs::pass_program::check_on_pass;
 pub use programs::pinned_link::{DeadEngine, PinnedLink, dead_engines, pin_link};
 pub use programs::probe::{ProbeCounts, ProbeProgram, ProbeTarget};

@@ -7,12 +7,14 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use ringway_abi::raw::{RW_CONFIRMED, rw_iface, rw_ledger, rw_scratch, rw_trace};
-use ringway_abi::{BackendRef, FlowKey, FlowState, Reason, Slot, Verdict, addr_from_words};
+use ringway_abi::{
+    BackendRef, FlowKey, FlowState, Reason, RuleAction, ShieldMode, Slot, Verdict, addr_from_words,
+};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::load::{load_dry, load_dry_icmp, load_root, log};
 use crate::maps::{Map, Maps};
-use crate::shield::generation;
+use crate::shield::generation::{self, Made};
 use crate::testrun::{self, Frame, TestRun};
 use crate::{Error, Result, View, requirements};
 
@@ -27,7 +29,7 @@ pub struct Explainer {
     /// Loaded for the first packet that comes to it.
     icmp: Option<OwnedFd>,
     /// The shield in force, by the id of the live program.
-    shield: Option<(u32, OwnedFd)>,
+    shield: Option<(u32, OwnedFd, Made)>,
     live: View,
 }
 
@@ -43,6 +45,8 @@ pub struct Explained {
     pub iface: u32,
     /// Id of its service; `None` where it came to none.
     pub service: Option<u16>,
+    /// `None`: it is not for the shield to judge, or there is none.
+    pub shield: Option<ShieldFinding>,
     /// The flow it belongs to.
     pub flow: Option<FlowFound>,
     /// It would begin a flow, and this is the source that the backend would see.
@@ -66,6 +70,26 @@ pub struct Entry {
     pub mac: [u8; 6],
     /// Its frames have no Ethernet header.
     pub layer3: bool,
+}
+
+/// What the shield in force found about a frame.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ShieldFinding {
+    /// Of packets like this one, now.
+    pub mode: ShieldMode,
+    /// Why the shield refused it, or would.
+    pub reason: Option<Reason>,
+    pub listed: Option<ListedBy>,
+    /// The rule that decided, by its name, and what the rule does.
+    pub rule: Option<(String, Option<RuleAction>)>,
+}
+
+/// Where the source of a frame is allowed or blocked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ListedBy {
+    /// A list file, by the name of the list.
+    List(String),
+    RunTime,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -178,6 +202,7 @@ impl Explainer {
             frame: run.data,
             iface: scratch.iface,
             service: self.service(&scratch, &trace, backend)?,
+            shield: self.shield_finding(&trace)?,
             flow,
             begins,
             ring,
@@ -219,10 +244,10 @@ impl Explainer {
     /// Loads the generation of the shield that is in force.
     fn follow_shield(&mut self) -> Result<()> {
         let live = self.live.maps().slots.find(&(Slot::Shield as u32))?;
-        if live != self.shield.as_ref().map(|(id, _)| *id) {
+        if live != self.shield.as_ref().map(|(id, ..)| *id) {
             let load = |id| {
                 let dry = generation::load_dry(id, &self.maps, &self.trace)?;
-                Ok::<_, Error>(dry.map(|dry| (id, dry)))
+                Ok::<_, Error>(dry.map(|(program, made)| (id, program, made)))
             };
             self.shield = live.map(load).transpose()?.flatten();
         }
@@ -231,7 +256,7 @@ impl Explainer {
 
     /// Our programs, where the live ones are.
     fn fill_slots(&self) -> Result<()> {
-        let shield = self.shield.as_ref().map(|(_, program)| program);
+        let shield = self.shield.as_ref().map(|(_, program, _)| program);
         let programs = [
             (Slot::Icmp, self.icmp.as_ref()),
             (Slot::Balance, Some(&self.balance)),
@@ -249,6 +274,24 @@ impl Explainer {
     fn clear_last_frame(&self) -> Result<()> {
         self.trace.put(&0, &rw_trace::default())?;
         self.maps.scratch.put_percpu(&0, &rw_scratch::default())
+    }
+
+    fn shield_finding(&self, trace: &rw_trace) -> Result<Option<ShieldFinding>> {
+        let mode = trace.shield_mode.checked_sub(1).and_then(|mode| ShieldMode::try_from(mode).ok());
+        let (Some(mode), Some((.., made))) = (mode, &self.shield) else { return Ok(None) };
+        let live = self.live.maps();
+        let list = trace.shield_list.checked_sub(1);
+        let listed = match list.map(|number| made.list_name(live, number)).transpose()? {
+            Some(name) => Some(ListedBy::List(name)),
+            None => (trace.shield_runtime != 0).then_some(ListedBy::RunTime),
+        };
+        let rule = trace.shield_rule.checked_sub(1);
+        Ok(Some(ShieldFinding {
+            mode,
+            reason: Reason::try_from(trace.shield_reason).ok().filter(|it| *it != Reason::None),
+            listed,
+            rule: rule.map(|number| made.rule(live, number)).transpose()?,
+        }))
     }
 
     fn ledgers(&self, slot: u32) -> Result<Vec<rw_ledger>> {

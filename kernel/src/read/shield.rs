@@ -51,15 +51,23 @@ impl View {
         if !self.has_shield_maps() {
             return Ok(ShieldCounts::default());
         }
-        let observed = self.maps.shield_observed.sum(&0, rw_shield_observed::add)?;
-        let observed = Reason::all().map(|reason| (reason, observed.packets[reason as usize]));
         Ok(ShieldCounts {
             rules: self.named_counts(0..RW_SHIELD_COUNT_LISTS)?,
             lists: self.named_counts(RW_SHIELD_COUNT_LISTS..RW_SHIELD_COUNT_RUNTIME_ALLOW)?,
             runtime_allow: self.shield_count(RW_SHIELD_COUNT_RUNTIME_ALLOW)?,
             runtime_block: self.shield_count(RW_SHIELD_COUNT_RUNTIME_BLOCK)?,
-            observed: observed.filter(|(_, packets)| *packets > 0).collect(),
+            observed: self.shield_observed()?,
         })
+    }
+
+    /// Packets that would have been dropped, by reason; only what occurred.
+    pub fn shield_observed(&self) -> Result<BTreeMap<Reason, u64>> {
+        if !self.has_shield_maps() {
+            return Ok(BTreeMap::new());
+        }
+        let observed = self.maps.shield_observed.sum(&0, rw_shield_observed::add)?;
+        let observed = Reason::all().map(|reason| (reason, observed.packets[reason as usize]));
+        Ok(observed.filter(|(_, packets)| *packets > 0).collect())
     }
 
     fn has_shield_maps(&self) -> bool {

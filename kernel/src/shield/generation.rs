@@ -235,6 +235,18 @@ impl Made {
         let constants = constants.get(0)?;
         Ok(Some(Made { constants, list_index, list_v4, list_v6, list_counts, rule_table }))
     }
+
+    /// The name of a list file, by its number.
+    pub(crate) fn list_name(&self, live: &Maps, number: u32) -> Result<String> {
+        Ok(label_text(&live.shield_labels.get(self.list_counts.get(number)?)?))
+    }
+
+    /// The name of a rule, by its number, and what the rule does.
+    pub(crate) fn rule(&self, live: &Maps, number: u32) -> Result<(String, Option<RuleAction>)> {
+        let row = self.rule_table.get(number)?;
+        let name = label_text(&live.shield_labels.get(row.count)?);
+        Ok((name, RuleAction::try_from(row.action).ok()))
+    }
 }
 
 /// Puts the maps and constants of a generation into another instance of the program.
@@ -269,15 +281,20 @@ pub(crate) fn load_for_capture(
 
 /// The shield in force once more, upon the maps of a dry balancer, to decide as the live one does
 /// and to write nothing. `None`: the program in its slot is none of ours.
-pub(crate) fn load_dry(program: u32, dry: &Maps, trace: &MapHandle) -> Result<Option<OwnedFd>> {
-    let Some(made) = &Made::of(program)? else { return Ok(None) };
+pub(crate) fn load_dry(
+    program: u32,
+    dry: &Maps,
+    trace: &MapHandle,
+) -> Result<Option<(OwnedFd, Made)>> {
+    let Some(made) = Made::of(program)? else { return Ok(None) };
     let mut storage = MaybeUninit::uninit();
     let mut open = load::open::<ShieldSkelBuilder>(SHIELD, &mut storage)?;
-    share_generation!(open, made);
+    share_generation!(open, &made);
     load::constants(&mut open.maps.rodata_dry_data)?.dry = true;
     dry.share_with_shield(&mut open.maps)?;
     maps::reuse(&mut open.maps.data_trace, trace)?;
-    load::program(&load::load(SHIELD, open)?.progs.ringway_shield).map(Some)
+    let program = load::program(&load::load(SHIELD, open)?.progs.ringway_shield)?;
+    Ok(Some((program, made)))
 }
 
 #[cfg(test)]

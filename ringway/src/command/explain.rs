@@ -1,6 +1,6 @@
 //! `ringway explain`: what the loaded program would do with a packet, and why.
 
-use ringway_abi::Verdict;
+use ringway_abi::{Reason, ShieldMode, Verdict};
 use ringway_api::error::Error;
 use ringway_inspect::explain::{self, Explanation, Shape, What, tuple};
 
@@ -43,6 +43,9 @@ fn render(it: &Explanation, colour: bool) -> String {
     let mut step = |name: &str, found: Cell| steps.row(vec![Cell::new(name), found]);
     step("interface", Cell::new(format!("{}, slot {}", it.interface, it.slot)));
     step("service", service(it));
+    if let Some(found) = &it.shield {
+        step("shield", shield(found));
+    }
     if it.service.is_some() {
         step("flow", Cell::new(flow(it)));
     }
@@ -93,6 +96,50 @@ fn service(it: &Explanation) -> Cell {
             Cell::new(format!("none; that address has {there}")).tone(Tone::Warn)
         }
     }
+}
+
+fn shield(it: &explain::Shield) -> Cell {
+    let why = listed(it)
+        .or_else(|| ruled(it))
+        .or_else(|| it.reason.map(str::to_owned))
+        .unwrap_or_else(|| "passed".to_owned());
+    match (it.mode, it.reason) {
+        (ShieldMode::Off, _) => Cell::new("off").tone(Tone::Warn),
+        (_, None) => Cell::new(why).tone(Tone::Good),
+        _ if it.dropped => Cell::new(why).tone(Tone::Bad),
+        (ShieldMode::Observe, _) => {
+            Cell::new(format!("{why}; would be dropped: observe mode")).tone(Tone::Warn)
+        }
+        _ => Cell::new(format!("{why}; not dropped: its connection is established")),
+    }
+}
+
+/// By whom its source is allowed or blocked.
+fn listed(it: &explain::Shield) -> Option<String> {
+    let (done, command) = match it.reason {
+        Some(_) => ("blocked", "block"),
+        None => ("allowed", "allow"),
+    };
+    if let Some(list) = &it.list {
+        return Some(format!("{done} by list {list}"));
+    }
+    let about = it.entry.as_ref().map_or_else(String::new, |entry| {
+        let until = entry.until.map_or_else(String::new, |until| format!(" until {until}"));
+        let reason = if entry.reason.is_empty() { "" } else { ", " };
+        format!(" ({}{until}{reason}{})", entry.prefix, entry.reason)
+    });
+    it.at_run_time.then(|| format!("{done} by `ringway {command}`{about}"))
+}
+
+/// The rule that decided, and what it does.
+fn ruled(it: &explain::Shield) -> Option<String> {
+    let (rule, action) = (it.rule.as_ref()?, it.rule_action.unwrap_or("unknown"));
+    let rate = match it.reason {
+        Some(reason) if reason == Reason::RuleLimit.name() => ": over its rate",
+        None if action == "limit" => ": within its rate",
+        _ => "",
+    };
+    Some(format!("rule {rule}, {action}{rate}"))
 }
 
 fn flow(it: &Explanation) -> String {

@@ -8,16 +8,19 @@ pub mod tuple;
 use std::net::IpAddr;
 use std::path::Path;
 
-use ringway_abi::{Reason, Verdict};
+use ringway_abi::{Reason, RuleAction, ShieldMode, Verdict};
 use ringway_api::client::node_selector::{self, NodeSelector};
-use ringway_api::client::status_query;
+use ringway_api::client::{shield, status_query};
 use ringway_api::documents::named;
 use ringway_api::documents::status::{self, NextHop, Status};
 use ringway_api::error::Error;
+use ringway_api::shield::ShieldEntry;
+use ringway_config::ListAction;
 use ringway_host::Mac;
 use ringway_host::netlink::links;
 use ringway_kernel::{
-    BackendState, Entry, Explained, Explainer, FlowFound, RingAsked, ServiceState,
+    BackendState, Entry, Explained, Explainer, FlowFound, ListedBy, RingAsked, ServiceState,
+    ShieldFinding,
 };
 use serde::Serialize;
 
@@ -67,6 +70,8 @@ pub struct Explanation {
     pub service: Option<Service>,
     /// Where it is for none: services of the address it is sent to, on other ports or protocols.
     pub services_there: Vec<String>,
+    /// The shield's finding; absent where there is no shield, or the packet is not for it to judge.
+    pub shield: Option<Shield>,
     /// The flow it belongs to.
     pub flow: Option<Flow>,
     /// The source that its backend would see, where it would begin a nat flow. The port is the next
@@ -102,6 +107,29 @@ pub struct Service {
     /// How packets reach its backends.
     pub forward: String,
     pub backends: Vec<Backend>,
+}
+
+/// The shield in front of the service.
+#[derive(Clone, Debug, Serialize)]
+pub struct Shield {
+    /// Of packets like this one, now.
+    #[serde(serialize_with = "named::serialize")]
+    pub mode: ShieldMode,
+    /// It ends here; otherwise `reason` is why it would if the mode were `enforce`, and it were not
+    /// of an established connection of this node.
+    pub dropped: bool,
+    /// Why the shield refuses it, as `ringway reasons` has it; absent: it does not.
+    pub reason: Option<&'static str>,
+    /// The list whose file has its source.
+    pub list: Option<String>,
+    /// Its source was allowed or blocked at run time.
+    pub at_run_time: bool,
+    /// What was typed, where that is known.
+    pub entry: Option<ShieldEntry>,
+    /// The rule that decided.
+    pub rule: Option<String>,
+    /// `drop`, `pass` or `limit`.
+    pub rule_action: Option<&'static str>,
 }
 
 /// A flow that is there.
@@ -185,12 +213,29 @@ pub fn explain(
     let services = view.services().map_err(failed)?;
     let names = Names { status: &status, services: &services };
     let mut explanation = names.explanation(packet, slot, &explained);
-    if explained.reason == Reason::NoService
-        && let Some(headers) = Headers::of(&frame, entry.layer3, 0)
-    {
-        explanation.services_there = names.services_at(headers.to);
+    if let Some(headers) = Headers::of(&frame, entry.layer3, 0) {
+        if explained.reason == Reason::NoService {
+            explanation.services_there = names.services_at(headers.to);
+        }
+        if let Some(shield) = explanation.shield.as_mut().filter(|shield| shield.at_run_time) {
+            let action =
+                if shield.reason.is_some() { ListAction::Block } else { ListAction::Allow };
+            shield.entry = typed(selector, action, headers.from);
+        }
+        explanation.next = explanation.next.map(|it| it.replace("SOURCE", &headers.from.to_string()));
     }
     Ok(explanation)
+}
+
+/// What was typed about this source; nothing where neither a daemon nor its file can tell.
+fn typed(
+    selector: &NodeSelector<'_>,
+    action: ListAction,
+    source: IpAddr,
+) -> Option<ShieldEntry> {
+    let entries = shield::blocked(selector).ok()?.entries;
+    let of_source = |entry: &&ShieldEntry| entry.action == action && entry.prefix.contains(source);
+    entries.iter().filter(of_source).max_by_key(|entry| entry.prefix.length()).cloned()
 }
 
 fn slot_of(status: &Status, interface: &str) -> Result<u32, Error> {
@@ -253,6 +298,7 @@ impl Names<'_> {
             slot,
             service: it.service.and_then(|id| self.service(id)),
             services_there: Vec::new(),
+            shield: it.shield.as_ref().map(|found| shield_found(found, it)),
             flow: it.flow.map(|flow| self.flow(&flow)),
             begins_as: it.begins.map(|source| source.to_string()),
             ring: it.ring.map(|ring| self.ring(&ring)),
@@ -398,6 +444,24 @@ impl Names<'_> {
         };
         let mac = it.frame.first_chunk().map(|mac| Mac(*mac).to_string());
         Some(Way { interface: self.interface(slot?), mac })
+    }
+}
+
+fn shield_found(found: &ShieldFinding, it: &Explained) -> Shield {
+    let list = match &found.listed {
+        Some(ListedBy::List(name)) => Some(name.clone()),
+        _ => None,
+    };
+    let (rule, rule_action) = found.rule.clone().unzip();
+    Shield {
+        mode: found.mode,
+        dropped: it.verdict == Verdict::Drop && Some(it.reason) == found.reason,
+        reason: found.reason.map(Reason::name),
+        list,
+        at_run_time: found.listed == Some(ListedBy::RunTime),
+        entry: None,
+        rule,
+        rule_action: rule_action.flatten().map(RuleAction::name),
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
 use anyhow::{Result, ensure};
-use ringway_net_tests::{Gateway, Line, SERVICE_V4, SERVICE_V6, SOON, Site, needs_root};
+use ringway_net_tests::{Gateway, Line, SERVICE_V4, SERVICE_V6, SOON, Site, WEB, needs_root};
 use ringway_testnet::wait_for;
 use serde_json::Value;
 
@@ -217,4 +217,74 @@ fn takes_captures_and_no_nonsense() -> Result<()> {
     refused(&gateway, &["-i", "eth0", "-r", "/etc/hostname"], &["/etc/hostname", "no capture"])?;
     refused(&gateway, &["-i", "eth0"], &["required", "PACKET", "--read"])?;
     Ok(())
+}
+
+/// What the shield does with a packet, and by whose word: lists, rules, and what was typed.
+#[test]
+fn names_what_the_shield_goes_by() -> Result<()> {
+    needs_root!();
+    let site = Site::new(1)?;
+    let file = |name: &str, text: &str| {
+        let path = site.net.gateway.directory().join(name);
+        std::fs::write(&path, text).map(|()| path)
+    };
+    let (junk, friends) =
+        (file("junk.txt", "198.51.100.0/24\n")?, file("friends.txt", "198.51.100.7\n")?);
+    let shield = format!(
+        "[shield]\nlist = [\n{{ name = \"friends\", file = {friends:?}, action = \"allow\" }},\n\
+         {{ name = \"junk\", file = {junk:?}, action = \"block\" }},\n]\nrule = [\n\
+         {{ match = \"src host 192.0.2.1\", action = \"drop\", name = \"one\" }},\n\
+         {{ match = \"src host 192.0.2.2\", action = \"limit\", rate = \"1kpps\" }},\n]\n"
+    );
+    let text = site.configuration(&site.service("web", WEB, "")) + &shield;
+    let mut gateway = Gateway::start(&site.net.gateway, &text)?;
+    gateway.wait_healthy()?;
+    let done = |gateway: &Gateway, arguments: &[&str]| -> Result<String> {
+        let ran = gateway.ringway(arguments)?;
+        ensure!(ran.code == 0, "{arguments:?}: {ran:?}");
+        Ok(ran.out)
+    };
+    let told = |gateway: &Gateway, source: &str, all: &[&str]| -> Result<()> {
+        let words = format!("tcp {source}:999 > {WEB}");
+        let text = done(gateway, &["explain", "-i", "eth0", &words])?;
+        let missing = all.iter().find(|words| !text.contains(**words));
+        ensure!(missing.is_none(), "no {missing:?} in\n{text}");
+        Ok(())
+    };
+    done(&gateway, &["block", "192.0.2.64/26", "--for", "1h", "--reason", "scans"])?;
+    done(&gateway, &["allow", "192.0.2.128/25"])?;
+
+    let said = explain(&gateway, &[&format!("tcp 198.51.100.8:999 > {WEB}")])?;
+    verdict(&said, "drop", "blocked")?;
+    let found = &said["shield"];
+    ensure!(found["list"] == "junk" && found["mode"] == "enforce", "{said}");
+    ensure!(found["dropped"] == true && found["reason"] == "blocked", "{said}");
+    let said = explain(&gateway, &[&format!("tcp 192.0.2.65:999 > {WEB}")])?;
+    let found = &said["shield"];
+    ensure!(found["at_run_time"] == true && found["list"].is_null(), "{said}");
+    ensure!(found["entry"]["prefix"] == "192.0.2.64/26", "{said}");
+    let other = SocketAddr::new(SERVICE_V6, 8);
+    let said = explain(&gateway, &[&format!("tcp [2001:db8::1]:999 > {other}")])?;
+    ensure!(said["shield"].is_null(), "not to a service: {said}");
+
+    told(&gateway, "198.51.100.8", &["drop, blocked", "blocked by list junk"])?;
+    told(&gateway, "198.51.100.7", &["nat-forward", "allowed by list friends"])?;
+    let typed = "blocked by `ringway block` (192.0.2.64/26 until ";
+    told(&gateway, "192.0.2.65", &[typed, ", scans)", "ringway allow 192.0.2.65"])?;
+    told(&gateway, "192.0.2.129", &["allowed by `ringway allow` (192.0.2.128/25)"])?;
+    told(&gateway, "192.0.2.1", &["drop, rule", "rule one, drop"])?;
+    told(&gateway, "192.0.2.2", &["nat-forward", "rule rule 2, limit: within its rate"])?;
+    told(&gateway, "192.0.2.3", &["nat-forward", "shield     passed"])?;
+
+    done(&gateway, &["shield", "observe", "--for", "10m"])?;
+    let would = "blocked by list junk; would be dropped: observe mode";
+    told(&gateway, "198.51.100.8", &["nat-forward", would])?;
+    done(&gateway, &["shield", "off", "--for", "10m"])?;
+    told(&gateway, "198.51.100.8", &["nat-forward", "shield     off"])?;
+    done(&gateway, &["shield", "enforce"])?;
+
+    gateway.kill()?;
+    told(&gateway, "198.51.100.8", &["drop, blocked", "blocked by list junk"])?;
+    told(&gateway, "192.0.2.1", &["rule one, drop"])?;
+    told(&gateway, "192.0.2.65", &[typed])
 }
