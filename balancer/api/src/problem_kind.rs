@@ -222,6 +222,8 @@ pub enum Subject {
     Interface(String),
     /// A service, by its name.
     Service(String),
+    /// A list of the shield, by its name.
+    List(String),
     /// Checks that this machine cannot make.
     Checks(Lack),
     /// The flow table of nat.
@@ -238,6 +240,7 @@ impl fmt::Display for Subject {
             Subject::Node => f.write_str("node"),
             Subject::Interface(name) => f.write_str(name),
             Subject::Service(name) => write!(f, "service {name}"),
+            Subject::List(name) => write!(f, "list {name}"),
             Subject::Checks(lack) => f.write_str(lack.name()),
             Subject::FlowTable => f.write_str("flow table"),
             Subject::Check(_, about) => f.write_str(about),

@@ -10,14 +10,16 @@ use ringway_abi::raw::rw_ledger;
 use ringway_api::clock::Timestamp;
 use ringway_api::documents::health::Lack;
 use ringway_api::documents::readiness::{Readiness, line};
-use ringway_api::documents::shield::{Blocked, ShieldStatus};
+use ringway_api::documents::shield::{Blocked, ListReading, ShieldStatus};
 use ringway_api::documents::status::{
-    self, FlowTable, Interface, Override, Problem, Reload, Reloads, SCHEMA, Service, Status,
-    Tracked,
+    self, FlowTable, Interface, Observed, Override, Problem, Reload, Reloads, SCHEMA, Service,
+    Status, Tracked,
 };
 use ringway_api::error::Error;
 use ringway_api::node::liveness;
-use ringway_api::node::tables::{self, add_traffic, captures, flow_table, flows_now, tracked};
+use ringway_api::node::tables::{
+    self, add_traffic, captures, flow_table, flows_now, shield_observed, tracked,
+};
 use ringway_api::problem_kind::ProblemKind;
 use ringway_api::shield::RuntimeShield;
 use ringway_config::Config;
@@ -58,6 +60,8 @@ pub struct Snapshot {
     pub configuration: Option<PathBuf>,
     /// The configuration in force, and what was typed about its shield.
     pub shield: Option<(Arc<Config>, Arc<RuntimeShield>)>,
+    /// The shield's lists, as they were read last.
+    pub lists: Vec<ListReading>,
 }
 
 /// Facts about the daemon's process itself.
@@ -78,6 +82,7 @@ struct Counters {
     /// One for each interface of the snapshot.
     ledgers: Vec<rw_ledger>,
     services: Vec<ServiceState>,
+    shield_observed: Vec<Observed>,
 }
 
 impl Snapshot {
@@ -139,7 +144,8 @@ impl Counters {
     ) -> ringway_kernel::Result<Counters> {
         let ledgers = interfaces.iter().map(|interface| view.ledger(interface.slot));
         let ledgers = ledgers.collect::<ringway_kernel::Result<_>>()?;
-        Ok(Counters { flow_table, tracked, ledgers, services: view.services()? })
+        let (services, shield_observed) = (view.services()?, shield_observed(view)?);
+        Ok(Counters { flow_table, tracked, ledgers, services, shield_observed })
     }
 
     fn enter(self, status: &mut Status) {
@@ -160,6 +166,7 @@ impl Counters {
             service.current_flows = service.backends.iter().map(|each| each.current_flows).sum();
         }
         (status.flow_table, status.tracked) = (Some(self.flow_table), Some(self.tracked));
+        status.shield_observed = self.shield_observed;
     }
 }
 
@@ -276,6 +283,7 @@ impl StatusStore {
         let posted = status_store.posted();
         let (config, runtime) = posted.shield.as_ref().ok_or_else(starting)?;
         let mut status = ShieldStatus::new(config, runtime);
+        status.enter_lists(&posted.lists);
         let status_store = status_store.clone();
         let reading = tokio::task::spawn_blocking(move || {
             if let Some(view) = &status_store.view {
@@ -314,7 +322,8 @@ impl StatusStore {
         let slots = posted.interfaces.iter().map(|interface| interface.slot);
         let ledgers = slots.map(|slot| Ok((slot, view.ledger(slot)?)));
         let ledgers = ledgers.collect::<ringway_kernel::Result<Vec<_>>>()?;
-        let sample = Sample::of_tables(Instant::now(), services, &ledgers);
+        let observed = shield_observed(view)?;
+        let sample = Sample::of_tables(Instant::now(), services, &ledgers, &observed);
         self.meter.lock().unwrap_or_else(PoisonError::into_inner).note(sample);
         Ok(())
     }
@@ -457,6 +466,7 @@ mod tests {
             tracked: Tracked::default(),
             ledgers: vec![ledger],
             services,
+            shield_observed: Vec::new(),
         };
         let status = snapshot().status(Process::default(), Some(counters));
         assert!(!status.healthy && !status.degraded, "web is not served at all");

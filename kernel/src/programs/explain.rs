@@ -277,7 +277,8 @@ impl Explainer {
     }
 
     fn shield_finding(&self, trace: &rw_trace) -> Result<Option<ShieldFinding>> {
-        let mode = trace.shield_mode.checked_sub(1).and_then(|mode| ShieldMode::try_from(mode).ok());
+        let mode =
+            trace.shield_mode.checked_sub(1).and_then(|mode| ShieldMode::try_from(mode).ok());
         let (Some(mode), Some((.., made))) = (mode, &self.shield) else { return Ok(None) };
         let live = self.live.maps();
         let list = trace.shield_list.checked_sub(1);

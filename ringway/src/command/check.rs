@@ -6,10 +6,12 @@ use std::time::Duration;
 
 use ringway_api::text::counted;
 use ringway_config::{Config, DEFAULT_PATH, Errors};
+use ringway_daemon::daemon::shield_plan::{self, ReadList};
 use ringway_daemon::health;
 use ringway_daemon::preflight;
 use ringway_doctor::{Finding, Outcome, Program, Report, Rule, Severity, rules};
 use ringway_host::Fix;
+use ringway_plan::prefix_list::BadLine;
 use serde::Serialize;
 
 use super::doctor::{Looked, balancer, tone};
@@ -27,6 +29,8 @@ struct Document<'a> {
     file: Option<String>,
     valid: Option<bool>,
     errors: Vec<Place>,
+    /// Lists of the shield, as they were read; empty where one is refused.
+    lists: Vec<ListEntry<'a>>,
     /// Findings about the file's requirements on the machine; only with --host.
     findings: Option<Vec<FindingEntry<'a>>>,
     /// The doctor's report on the machine itself; only with --host.
@@ -54,6 +58,35 @@ struct FindingEntry<'a> {
     place: Option<&'a str>,
 }
 
+#[derive(Serialize)]
+struct ListEntry<'a> {
+    name: &'a str,
+    prefixes: usize,
+    skipped_lines: usize,
+    /// The first of these lines.
+    first: Vec<SkippedLine<'a>>,
+}
+
+#[derive(Serialize)]
+struct SkippedLine<'a> {
+    line: u32,
+    text: &'a str,
+    why: String,
+}
+
+impl<'a> From<&'a ReadList> for ListEntry<'a> {
+    fn from(list: &'a ReadList) -> Self {
+        let line = |bad: &'a BadLine| SkippedLine {
+            line: bad.line,
+            text: &bad.text,
+            why: bad.why.to_string(),
+        };
+        let first = list.bad.iter().map(line).collect();
+        let (prefixes, skipped_lines) = (list.entries, list.skipped);
+        ListEntry { name: &list.name, prefixes, skipped_lines, first }
+    }
+}
+
 impl<'a> From<&'a Finding> for FindingEntry<'a> {
     fn from(Finding { check, outcome, .. }: &'a Finding) -> Self {
         let Outcome { subject, severity, found, place, .. } = outcome;
@@ -71,6 +104,8 @@ struct Subject<'a> {
     path: &'a Path,
     /// `None`: there is no file, and none was named.
     config: Option<Result<Config, Errors>>,
+    /// The shield's lists.
+    lists: Vec<ReadList>,
     report: Option<Report>,
     host: Option<Looked>,
 }
@@ -79,14 +114,22 @@ struct Subject<'a> {
 pub fn main(args: &CheckArgs) -> anyhow::Result<Exit> {
     let path = args.config.as_deref().unwrap_or(Path::new(DEFAULT_PATH));
     let alone = args.host && args.config.is_none() && !path.exists();
-    let config = (!alone).then(|| load(path));
+    let mut config = (!alone).then(|| load(path));
+    let lists = match &config {
+        Some(Ok(valid)) => shield_plan::check(valid).unwrap_or_else(|errors| {
+            config = Some(Err(errors));
+            Vec::new()
+        }),
+        _ => Vec::new(),
+    };
     if let (Some(Ok(config)), true) = (&config, args.upgrade) {
         return super::upgrade::main(config, args.output.output);
     }
     let subject = match args.host {
         true => examine(path, config, rules::balancer(), INTERVAL),
-        false => Subject { path, config, report: None, host: None },
+        false => Subject { path, config, lists: Vec::new(), report: None, host: None },
     };
+    let subject = Subject { lists, ..subject };
     let exit = subject.verdict();
     match (args.output.output, &subject.config) {
         (Output::Json, _) => table::json(&subject.document())?,
@@ -109,12 +152,14 @@ fn examine<'a>(
     interval: Duration,
 ) -> Subject<'a> {
     let (report, program): (Option<Report>, Option<Program>) = match &config {
-        Some(Err(_)) => return Subject { path, config, report: None, host: None },
+        Some(Err(_)) => {
+            return Subject { path, config, lists: Vec::new(), report: None, host: None };
+        }
         Some(Ok(config)) => Some(preflight::run_all(config)).unzip(),
         None => (None, None),
     };
     let host = Some(balancer(program, checks, interval));
-    Subject { path, config, report, host }
+    Subject { path, config, lists: Vec::new(), report, host }
 }
 
 /// The answer of `ringway check --host -o json`, but for findings that name clients.
@@ -147,6 +192,7 @@ impl Subject<'_> {
             file: self.config.is_some().then(|| self.path.display().to_string()),
             valid: self.config.as_ref().map(Result::is_ok),
             errors: errors.flat_map(Errors::iter).map(place).collect(),
+            lists: self.lists.iter().map(ListEntry::from).collect(),
             findings: self
                 .report
                 .as_ref()
@@ -159,7 +205,7 @@ impl Subject<'_> {
     fn render(&self, colour: bool) -> String {
         let path = self.path.display();
         let mut text = match &self.config {
-            Some(Ok(config)) => valid(self.path, config),
+            Some(Ok(config)) => valid(self.path, config) + &skipped(&self.lists),
             _ => format!("{path}: not there, so this machine alone\n"),
         };
         if let Some(report) = &self.report {
@@ -181,6 +227,17 @@ fn valid(path: &Path, config: &Config) -> String {
         counted(config.services.len(), "service"),
         counted(backends, "backend"),
     )
+}
+
+/// The lists that are in force but for some lines.
+fn skipped(lists: &[ReadList]) -> String {
+    let mut text = String::new();
+    for list in lists.iter().filter(|list| list.skipped > 0) {
+        let lines = counted(list.skipped, "line");
+        text += &format!("list {}: {lines} of its file skipped, these first:\n", list.name);
+        list.bad.iter().for_each(|bad| text += &format!("  {bad}\n"));
+    }
+    text
 }
 
 fn lines(report: &Report, colour: bool) -> String {

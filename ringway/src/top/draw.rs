@@ -64,7 +64,7 @@ pub fn draw(model: &Model, frame: &mut Frame<'_>, colour: bool) {
 
 /// Figures two spaces apart, closer or fewer of them on a narrow screen: one that is cut off would
 /// be another.
-fn fitting(figures: &[String], width: usize) -> String {
+pub fn fitting(figures: &[String], width: usize) -> String {
     let all = figures.join("  ");
     if all.chars().count() <= width {
         return all;

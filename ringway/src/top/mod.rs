@@ -98,7 +98,8 @@ fn printed(model: &Model, width: u16, colour: bool) -> String {
         };
         sheet.row(shown.iter().map(cell).collect());
     }
-    let over = model.delay.as_secs_f64();
+    let over = format!("  over {} s", model.delay.as_secs_f64());
     let Heading { health, figures, .. } = model.heading();
-    format!("{health}\n{}  over {over} s\n{}", figures.join("  "), sheet.render(colour))
+    let figures = draw::fitting(&figures, usize::from(width).saturating_sub(over.len()));
+    format!("{health}\n{figures}{over}\n{}", sheet.render(colour))
 }

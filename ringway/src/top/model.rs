@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
-use ringway_api::documents::status::{Problem, Status};
+use ringway_api::documents::status::{Counter, Problem, Status};
 use ringway_api::error::Error;
 use ringway_api::problem_kind::ProblemKind;
 
@@ -142,12 +142,22 @@ impl Model {
         let paused = if self.paused { " [paused]" } else { "" };
         let health = format!("ringway {}: {health}{paused} {note}", status.node);
         let flows = status.flow_table.as_ref().map(|table| table.current_flows);
-        let figures = vec![
+        let mut figures = vec![
             format!("in {}/s", units::rate(sum(status.interfaces.iter().map(|i| i.rate_pps)))),
             format!("dropped {}/s", units::rate(sum(dropped(status)))),
             format!("lost {}/s", units::rate(sum(status.losses.iter().map(|loss| loss.rate_pps)))),
             format!("flows {}", units::count(flows)),
         ];
+        let of_shield = |counter: &&Counter| counter.is_shields();
+        let dropped = status.counters.iter().filter(of_shield).map(|counter| counter.rate_pps);
+        let observed = status.shield_observed.iter().map(|one| one.rate_pps);
+        for (rates, what) in
+            [(dropped.collect::<Vec<_>>(), "shield"), (observed.collect(), "shield would drop")]
+        {
+            if !rates.is_empty() {
+                figures.push(format!("{what} {}/s", units::rate(sum(rates.into_iter()))));
+            }
+        }
         Heading { health: health.trim_end().to_owned(), is_bad, figures }
     }
 

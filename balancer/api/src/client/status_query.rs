@@ -115,6 +115,7 @@ fn from_pins(node: &str, late: Option<&Error>) -> Result<Status, Error> {
         status.services = view.services()?.iter().map(shown).collect();
         status.flow_table = Some(table);
         status.tracked = Some(tables::tracked(&view)?);
+        status.shield_observed = tables::shield_observed(&view)?;
         status.captures = tables::captures(&view);
         if !view.counts_losses()? {
             let names: Vec<&str> = status.interfaces.iter().map(|i| i.name.as_str()).collect();

@@ -11,6 +11,7 @@ use ringway_config::{
 use ringway_kernel::ShieldCounts;
 use serde::{Deserialize, Serialize};
 
+use crate::clock::Timestamp;
 use crate::documents::named;
 use crate::shield::{ModeOverride, RuntimeShield, ShieldEntry};
 
@@ -60,10 +61,29 @@ pub struct ListStatus {
     pub file: PathBuf,
     #[serde(with = "named")]
     pub action: ListAction,
+    /// In force; absent where that is not known.
+    #[serde(default)]
+    pub prefixes: Option<u64>,
+    /// Of its file, as they are no prefixes.
+    #[serde(default)]
+    pub skipped_lines: Option<u64>,
+    /// When its file was written, as it was read last.
+    #[serde(default)]
+    pub written: Option<Timestamp>,
     /// From its prefixes.
     pub packets: u64,
     /// Of layer 3.
     pub bytes: u64,
+}
+
+/// A list as it was read last.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListReading {
+    pub name: String,
+    pub prefixes: u64,
+    pub skipped_lines: u64,
+    /// When its file was written; absent: there was none.
+    pub written: Option<Timestamp>,
 }
 
 /// Prefixes that were typed, and packets from them.
@@ -145,6 +165,15 @@ impl ShieldStatus {
         }
     }
 
+    /// Enters how its lists were read.
+    pub fn enter_lists(&mut self, readings: &[ListReading]) {
+        for list in &mut self.lists {
+            let Some(found) = readings.iter().find(|one| one.name == list.name) else { continue };
+            list.prefixes = Some(found.prefixes);
+            (list.skipped_lines, list.written) = (Some(found.skipped_lines), found.written);
+        }
+    }
+
     /// Enters what the packet path has counted.
     pub fn count(&mut self, counts: ShieldCounts) {
         for list in &mut self.lists {
@@ -166,7 +195,16 @@ impl ShieldStatus {
 impl ListStatus {
     fn new(list: &ShieldList) -> ListStatus {
         let (name, file) = (list.name.to_string(), list.file.to_path_buf());
-        ListStatus { name, file, action: list.action, packets: 0, bytes: 0 }
+        ListStatus {
+            name,
+            file,
+            action: list.action,
+            prefixes: None,
+            skipped_lines: None,
+            written: None,
+            packets: 0,
+            bytes: 0,
+        }
     }
 }
 
@@ -200,7 +238,7 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use super::*;
-    use crate::clock::{Timestamp, from_unix_s};
+    use crate::clock::from_unix_s;
     use crate::shield::ShieldChange;
 
     const CONFIG: &str = "[node]\nname = \"gw\"\ninterfaces = [\"eth0\"]\n\
@@ -244,6 +282,12 @@ mod tests {
         let config = ringway_config::parse(CONFIG, "gw.toml").expect("valid");
         let runtime = runtime();
         let mut status = ShieldStatus::new(&config, &runtime);
+        status.enter_lists(&[ListReading {
+            name: "drop".into(),
+            prefixes: 8,
+            skipped_lines: 1,
+            written: Some(Timestamp(from_unix_s(1_800_000_000))),
+        }]);
         let count = |packets| rw_shield_count { packets, bytes: 100 * packets };
         status.count(ShieldCounts {
             rules: [("rule 1".into(), count(1)), ("of another generation".into(), count(2))].into(),

@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, SocketAddr};
 
+use ringway_abi::raw::RW_REASON_SPACE;
 use ringway_abi::{Faces, FlowState, Forward, Reason, Verdict};
 use ringway_config::{Announce, Protocol, SourceMode, endpoint_text};
 use ringway_host::{Fix, Mac};
@@ -74,6 +75,9 @@ pub struct Status {
     /// Packets that were sent on but dropped by the kernel, by reason; only reasons that occurred.
     #[serde(default, deserialize_with = "named::known")]
     pub losses: Vec<Loss>,
+    /// Packets that the shield would have dropped, by reason; only reasons that occurred.
+    #[serde(default, deserialize_with = "named::known")]
+    pub shield_observed: Vec<Observed>,
     /// The flow table; absent where it could not be read.
     #[serde(default)]
     pub flow_table: Option<FlowTable>,
@@ -149,6 +153,24 @@ pub struct Loss {
     /// The same per second, lately; absent where that is not known.
     #[serde(default)]
     pub rate_pps: Option<f64>,
+}
+
+/// Packets that the shield would have dropped for a reason, as `mode = "observe"` lets them pass.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Observed {
+    #[serde(with = "named")]
+    pub reason: Reason,
+    pub packets: u64,
+    /// The same per second, lately; absent where that is not known.
+    #[serde(default)]
+    pub rate_pps: Option<f64>,
+}
+
+impl Counter {
+    /// Whether only the shield drops for this reason.
+    pub fn is_shields(&self) -> bool {
+        self.reason as u32 >= RW_REASON_SPACE
+    }
 }
 
 impl Tracked {

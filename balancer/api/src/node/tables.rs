@@ -8,7 +8,7 @@ use ringway_kernel::{BackendState, DEFAULT_BPFFS, ServiceState, View};
 
 use crate::clock::Timestamp;
 use crate::documents::status::{
-    Backend, Capture, Counter, FlowTable, Ledger, Loss, Problem, Status, Tracked,
+    Backend, Capture, Counter, FlowTable, Ledger, Loss, Observed, Problem, Status, Tracked,
 };
 use crate::problem_kind::ProblemKind;
 
@@ -66,6 +66,12 @@ pub fn tracked(view: &View) -> ringway_kernel::Result<Tracked> {
         refused_full_flows: events.refused_full,
         refused_quota_flows: events.refused_quota,
     })
+}
+
+/// What the shield would have dropped up to now.
+pub fn shield_observed(view: &View) -> ringway_kernel::Result<Vec<Observed>> {
+    let counts = view.shield_observed()?.into_iter();
+    Ok(counts.map(|(reason, packets)| Observed { reason, packets, rate_pps: None }).collect())
 }
 
 /// A backend's flows now; `None` under dsr, or where they were not counted.

@@ -7,7 +7,7 @@ use ringway_api::documents::status::Problem;
 use ringway_api::problem_kind::ProblemKind;
 
 /// Those that nobody else writes into the log.
-const SILENT: [ProblemKind; 7] = [
+const SILENT: [ProblemKind; 9] = [
     ProblemKind::ChecksNotMade,
     ProblemKind::MaxUnhealthy,
     ProblemKind::InterfaceDown,
@@ -15,6 +15,8 @@ const SILENT: [ProblemKind; 7] = [
     ProblemKind::InterfaceRenamed,
     ProblemKind::NoBackend,
     ProblemKind::UnfinishedChecksum,
+    ProblemKind::ShieldList,
+    ProblemKind::ShieldListLines,
 ];
 
 /// Problems that may occur once for each service.

@@ -15,7 +15,7 @@ mod machine_problems;
 mod netlink_watch;
 mod posted_status;
 mod probe_routes;
-mod shield_plan;
+pub mod shield_plan;
 mod start;
 mod step;
 

@@ -9,16 +9,23 @@ use std::sync::Arc;
 use std::{fmt, io};
 
 use ringway_abi::ShieldMode;
+use ringway_api::clock::{Timestamp, from_unix_s};
+use ringway_api::documents::shield::ListReading;
 use ringway_api::error::Error;
 use ringway_api::text::counted;
-use ringway_config::{BadLines, Config, ListAction, Protect, RuleAction, Shield, ShieldList};
+use ringway_config::{
+    BadLines, Config, Errors, ListAction, Protect, RuleAction, Shield, ShieldList,
+};
 use ringway_filter::{Filter, Instruction, OnMatch};
 use ringway_kernel::shield::{Generation, Limit, Rule};
-use ringway_plan::prefix_list::{self, Entry, ListFile, ListTables, PrefixSet};
+use ringway_plan::prefix_list::{self, BadLine, Entry, ListFile, ListTables, PrefixSet};
 use rustix::fs::{Mode, OFlags};
 
 /// The longest list file: a million prefixes of 43 characters and some comments.
 const LONGEST_FILE: u64 = 128 << 20;
+
+/// Of a list's lines that were skipped.
+const BAD_LINES_KEPT: usize = 3;
 
 /// What the packet path is to be given, and what the lists were when they were read.
 #[derive(Debug)]
@@ -44,9 +51,23 @@ pub struct ReadList {
     pub entries: usize,
     /// Lines that are no prefixes, and were skipped.
     pub skipped: usize,
+    /// The first of them.
+    pub bad: Vec<BadLine>,
     /// Why it is empty, where it could not be read when the daemon started.
     pub error: Option<String>,
     pub stamp: Stamp,
+}
+
+impl ReadList {
+    /// What others are told of it.
+    pub fn reading(&self) -> ListReading {
+        ListReading {
+            name: self.name.clone(),
+            prefixes: self.entries as u64,
+            skipped_lines: self.skipped as u64,
+            written: self.stamp.written(),
+        }
+    }
 }
 
 /// Tells whether a file has changed since it was read; `None`: it was not there.
@@ -56,6 +77,12 @@ pub struct Stamp(Option<(u64, u64, u64, i64, i64)>);
 impl Stamp {
     pub fn of(path: &Path) -> Stamp {
         Stamp(path.metadata().ok().map(|about| Self::from(&about)))
+    }
+
+    /// When the file was written that was read.
+    fn written(&self) -> Option<Timestamp> {
+        let (.., seconds, _) = self.0?;
+        Some(Timestamp(from_unix_s(u64::try_from(seconds).ok()?)))
     }
 
     fn from(about: &Metadata) -> (u64, u64, u64, i64, i64) {
@@ -76,6 +103,25 @@ pub enum PlannedShield {
     Same,
     /// None, or another.
     Other(Option<Arc<ShieldPlan>>),
+}
+
+/// Reads the lists of a configuration as a reload does.
+///
+/// # Errors
+/// A list that a reload would refuse, at the place that names its file.
+pub fn check(config: &Config) -> Result<Vec<ReadList>, Errors> {
+    let plan = ShieldPlan::read(config, Unreadable::Refused);
+    let error = match plan {
+        Ok(plan) => return Ok(plan.map_or_else(Vec::new, |plan| plan.lists.clone())),
+        Err(error) => error.what,
+    };
+    let lists = config.shield.iter().flat_map(|shield| &shield.lists);
+    let unread = lists.clone().find(|list| read_list(list).is_err());
+    let at = match unread.or(lists.last()) {
+        Some(list) => config.error_at(&list.file, error),
+        None => config.error_at_key("shield", "rule", error),
+    };
+    Errors::new(vec![at]).map_or(Ok(Vec::new()), Err)
 }
 
 /// How lists are treated that cannot be read.
@@ -108,6 +154,7 @@ impl ShieldPlan {
                 action: list.action,
                 entries: file.entries.len(),
                 skipped: file.bad_lines,
+                bad: file.bad.into_iter().take(BAD_LINES_KEPT).collect(),
                 error,
                 stamp,
             });
@@ -241,4 +288,34 @@ fn read_text(path: &Path) -> io::Result<Vec<u8>> {
         return Err(io::Error::other("longer than 128 MiB"));
     }
     Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(list: &Path, bad_lines: &str) -> Config {
+        let text = format!(
+            "[node]\nname = \"gw\"\ninterfaces = [\"eth0\"]\n[shield]\nlist = [\n\
+             {{ name = \"junk\", file = {list:?}, action = \"block\", bad_lines = {bad_lines:?} }},\n]\n\
+             [[service]]\nname = \"web\"\naddress = \"203.0.113.9\"\nport = 80\n\
+             backends = [{{ address = \"10.0.0.2\" }}]\n"
+        );
+        ringway_config::parse(&text, "gw.toml").expect("valid")
+    }
+
+    #[test]
+    fn a_check_reads_lists_as_a_reload_does() {
+        let place = tempfile::tempdir().expect("a directory");
+        let file = place.path().join("junk.txt");
+        let refused = check(&config(&file, "skip")).expect_err("there is no file").brief();
+        assert!(refused.starts_with("gw.toml:6:") && refused.contains("\"junk\""), "{refused}");
+        std::fs::write(&file, "192.0.2.0/24\nx\n198.51.100.0/33\na\nb\n").expect("written");
+        let refused = check(&config(&file, "refuse")).expect_err("bad lines").brief();
+        assert!(refused.contains("line 2: \"x\"") && refused.contains("3 bad lines"), "{refused}");
+        let read = check(&config(&file, "skip")).expect("the other line");
+        assert_eq!((read[0].entries, read[0].skipped), (1, 4));
+        let lines: Vec<u32> = read[0].bad.iter().map(|bad| bad.line).collect();
+        assert_eq!(lines, [2, 3, 4]);
+    }
 }

@@ -3,13 +3,15 @@
 //!
 //! How many series there are is bounded by the configuration: per interface one for each verdict
 //! and reason, per service two dozen, and per backend eleven up to `[metrics] backends` of them,
-//! none with more.
+//! none with more; per list of the shield five, and per rule two.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use ringway_abi::{Loss, Reason};
+use ringway_abi::raw::RW_REASON_SPACE;
+use ringway_abi::{Loss, Reason, ShieldMode};
 use ringway_api::clock::{self, Timestamp};
 use ringway_api::documents::durations;
+use ringway_api::documents::shield::{ListStatus, RuleStatus, RuntimeCount, ShieldStatus};
 use ringway_api::documents::status::{Backend, Counter, Service, Status};
 use ringway_api::problem_kind::ProblemKind;
 use ringway_kernel::XdpMode;
@@ -72,6 +74,18 @@ families! {
     TRACKED_CAPACITY = Gauge "ringway_tracked_flows_capacity" [] "Records of dsr flows there is room for.";
     TRACKED = Gauge "ringway_tracked_flows" ["part"] "Records of dsr flows, promoted or on probation, counted every 10 s at most.";
     TRACKED_EVENTS = Counter "ringway_tracked_flow_events_total" ["event"] "Changes to records of dsr flows.";
+    SHIELD_MODE = Gauge "ringway_shield_mode" ["mode"] "1 for the mode of the shield in force; services may have others.";
+    SHIELD_OBSERVED = Counter "ringway_shield_observed_packets_total" ["reason"] "Packets that the shield would have dropped if its mode had been enforce.";
+    SHIELD_RUNTIME = Gauge "ringway_shield_runtime_prefixes" ["action"] "Prefixes that ringway block and ringway allow have added.";
+    SHIELD_RUNTIME_PACKETS = Counter "ringway_shield_runtime_packets_total" ["action"] "Packets from these prefixes.";
+    SHIELD_RUNTIME_BYTES = Counter "ringway_shield_runtime_bytes_total" ["action"] "Bytes of these packets, from the IP header on.";
+    SHIELD_LIST = Gauge "ringway_shield_list_prefixes" ["list", "action"] "Prefixes of the list that are in force.";
+    SHIELD_LIST_SKIPPED = Gauge "ringway_shield_list_skipped_lines" ["list", "action"] "Lines of the list's file that are no prefixes and were skipped.";
+    SHIELD_LIST_WRITTEN = Gauge "ringway_shield_list_timestamp_seconds" ["list", "action"] "When the list's file was written, as it was read last, seconds since 1970; 0 where there was none.";
+    SHIELD_LIST_PACKETS = Counter "ringway_shield_list_packets_total" ["list", "action"] "Packets from the list's prefixes.";
+    SHIELD_LIST_BYTES = Counter "ringway_shield_list_bytes_total" ["list", "action"] "Bytes of these packets, from the IP header on.";
+    SHIELD_RULE_PACKETS = Counter "ringway_shield_rule_packets_total" ["rule", "action"] "Packets that the rule matched.";
+    SHIELD_RULE_BYTES = Counter "ringway_shield_rule_bytes_total" ["rule", "action"] "Bytes of these packets, from the IP header on.";
     CPU = Counter "process_cpu_seconds_total" [] "CPU time of the daemon.";
     MEMORY = Gauge "process_resident_memory_bytes" [] "Memory of the daemon; maps of the packet path are the kernel's.";
     OPEN_FDS = Gauge "process_open_fds" [] "Open descriptors of the daemon.";
@@ -79,7 +93,7 @@ families! {
 }
 
 /// The whole text. `most_backends`: with more of them, no backend has series of its own.
-pub fn render(status: &Status, most_backends: usize) -> String {
+pub fn render(status: &Status, shield: Option<&ShieldStatus>, most_backends: usize) -> String {
     let mut sheet = Sheet::default();
     node(&mut sheet, status);
     daemon(&mut sheet, status);
@@ -94,6 +108,9 @@ pub fn render(status: &Status, most_backends: usize) -> String {
         backends(&mut sheet, status);
     }
     tables(&mut sheet, status);
+    if let Some(shield) = shield.filter(|shield| shield.configured) {
+        shield_counts(&mut sheet, shield);
+    }
     own(&mut sheet);
     sheet.finish()
 }
@@ -302,6 +319,44 @@ fn tables(sheet: &mut Sheet, status: &Status) {
             series.add(&[event], count);
         }
     }
+}
+
+/// Reasons for which the shield drops, beside those that it alone has.
+const SHARED_REASONS: [Reason; 2] = [Reason::Malformed, Reason::MartianSource];
+
+fn shield_counts(sheet: &mut Sheet, shield: &ShieldStatus) {
+    let mut series = sheet.family(&SHIELD_MODE);
+    for mode in ShieldMode::all() {
+        series.add(&[mode.name()], u8::from(mode == shield.mode));
+    }
+    let mut series = sheet.family(&SHIELD_OBSERVED);
+    let own = Reason::all().filter(|reason| *reason as u32 >= RW_REASON_SPACE);
+    for reason in SHARED_REASONS.into_iter().chain(own) {
+        series.add(&[reason.name()], shield.observed.get(&reason).copied().unwrap_or_default());
+    }
+    let typed = [("block", shield.blocked), ("allow", shield.allowed)];
+    let mut each = |family, value: fn(&RuntimeCount) -> u64| {
+        let mut series = sheet.family(family);
+        typed.iter().for_each(|(action, count)| series.add(&[action], value(count)));
+    };
+    each(&SHIELD_RUNTIME, |count| count.prefixes);
+    each(&SHIELD_RUNTIME_PACKETS, |count| count.packets);
+    each(&SHIELD_RUNTIME_BYTES, |count| count.bytes);
+    let mut each = |family, value: fn(&ListStatus) -> u64| {
+        let mut series = sheet.family(family);
+        shield.lists.iter().for_each(|l| series.add(&[&l.name, l.action.name()], value(l)));
+    };
+    each(&SHIELD_LIST, |list| list.prefixes.unwrap_or_default());
+    each(&SHIELD_LIST_SKIPPED, |list| list.skipped_lines.unwrap_or_default());
+    each(&SHIELD_LIST_WRITTEN, |list| moment(list.written));
+    each(&SHIELD_LIST_PACKETS, |list| list.packets);
+    each(&SHIELD_LIST_BYTES, |list| list.bytes);
+    let mut each = |family, value: fn(&RuleStatus) -> u64| {
+        let mut series = sheet.family(family);
+        shield.rules.iter().for_each(|rule| series.add(&[&rule.name, &rule.action], value(rule)));
+    };
+    each(&SHIELD_RULE_PACKETS, |rule| rule.packets);
+    each(&SHIELD_RULE_BYTES, |rule| rule.bytes);
 }
 
 fn own(sheet: &mut Sheet) {

@@ -84,9 +84,13 @@ impl Source {
             return Ok(text.clone());
         }
         let status = StatusStore::read(&self.status_store).await?;
+        // Not known while the daemon starts.
+        let shield = StatusStore::shield(&self.status_store).await.ok();
         let most_backends = self.most_backends;
-        let made =
-            tokio::task::spawn_blocking(move || families::render(&status, most_backends)).await;
+        let made = tokio::task::spawn_blocking(move || {
+            families::render(&status, shield.as_ref(), most_backends)
+        })
+        .await;
         let made = made.map_err(|error| Error::failed(format!("metrics not made: {error}"), ""))?;
         let text = Bytes::from(made);
         let fresh = FRESH.max(now.elapsed() * REST);

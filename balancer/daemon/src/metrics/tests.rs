@@ -2,12 +2,17 @@
 
 use std::time::Instant;
 
+use ringway_abi::raw::rw_shield_count;
 use ringway_abi::{FlowState, Forward, Reason, Verdict};
+use ringway_api::clock::{Timestamp, from_unix_s};
+use ringway_api::documents::shield::ShieldStatus;
 use ringway_api::documents::status::{
     Backend, Counter, Daemon, FlowTable, Interface, Ledger, Loss, Service, Status, Tracked,
 };
 
 use ringway_api::problem_kind::ProblemKind;
+use ringway_api::shield::RuntimeShield;
+use ringway_kernel::ShieldCounts;
 use ringway_plan::tables::{Protocol, ServiceKey};
 
 use super::families::{ALL, render};
@@ -65,9 +70,32 @@ fn status() -> Status {
     }
 }
 
+/// With two lists and a rule.
+fn shield() -> ShieldStatus {
+    let config = "[node]\nname = \"gw1\"\ninterfaces = [\"eth0\"]\n[shield]\nlist = [\
+        { name = \"junk\", file = \"/junk\", action = \"block\" }, \
+        { name = \"friends\", file = \"/friends\", action = \"allow\" }]\n\
+        rule = [{ match = \"udp\", action = \"drop\" }]\n\
+        [[service]]\nname = \"web\"\naddress = \"203.0.113.9\"\nport = 80\n\
+        backends = [{ address = \"10.0.0.2\" }]\n";
+    let config = ringway_config::parse(config, "gw.toml").expect("valid");
+    let mut shield = ShieldStatus::new(&config, &RuntimeShield::default());
+    let count = |packets| rw_shield_count { packets, bytes: 100 * packets };
+    shield.count(ShieldCounts {
+        rules: [("rule 1".into(), count(1))].into(),
+        lists: [("junk".into(), count(3))].into(),
+        runtime_allow: count(4),
+        runtime_block: count(5),
+        observed: [(Reason::Malformed, 6)].into(),
+    });
+    (shield.lists[0].prefixes, shield.lists[0].skipped_lines) = (Some(8), Some(9));
+    shield.lists[0].written = Some(Timestamp(from_unix_s(1_800_000_000)));
+    shield
+}
+
 #[test]
 fn every_line_has_its_labels() {
-    let text = render(&status(), PLENTY);
+    let text = render(&status(), Some(&shield()), PLENTY);
     for line in [
         "ringway_build_info{node=\"gw1\",version=\"\",commit=\"0123456789ab\"} 1",
         "ringway_healthy 1",
@@ -86,6 +114,18 @@ fn every_line_has_its_labels() {
         "ringway_backend_up{service=\"web\",protocol=\"tcp\",backend=\"[fd00::2]:80\"} 1",
         "ringway_backend_bytes_total{service=\"web\",protocol=\"udp\",backend=\"[fd00::2]:80\",\
          direction=\"request\"} 700",
+        "ringway_shield_mode{mode=\"enforce\"} 1",
+        "ringway_shield_mode{mode=\"off\"} 0",
+        "ringway_shield_observed_packets_total{reason=\"malformed\"} 6",
+        "ringway_shield_observed_packets_total{reason=\"blocked\"} 0",
+        "ringway_shield_runtime_packets_total{action=\"block\"} 5",
+        "ringway_shield_runtime_bytes_total{action=\"allow\"} 400",
+        "ringway_shield_list_prefixes{list=\"junk\",action=\"block\"} 8",
+        "ringway_shield_list_skipped_lines{list=\"junk\",action=\"block\"} 9",
+        "ringway_shield_list_timestamp_seconds{list=\"junk\",action=\"block\"} 1800000000",
+        "ringway_shield_list_timestamp_seconds{list=\"friends\",action=\"allow\"} 0",
+        "ringway_shield_list_bytes_total{list=\"junk\",action=\"block\"} 300",
+        "ringway_shield_rule_packets_total{rule=\"rule 1\",action=\"drop\"} 1",
         "ringway_check_duration_seconds_bucket{service=\"web\",le=\"+Inf\"} 0",
     ] {
         assert!(text.lines().any(|found| found == line), "{line} not in\n{text}");
@@ -94,7 +134,7 @@ fn every_line_has_its_labels() {
 
 #[test]
 fn every_family_is_shown_once() {
-    let text = render(&status(), PLENTY);
+    let text = render(&status(), Some(&shield()), PLENTY);
     for family in ALL {
         let help = format!("# HELP {} {}", family.name, family.help);
         assert_eq!(text.lines().filter(|line| *line == help).count(), 1, "{help}");
@@ -112,7 +152,7 @@ fn names_are_as_prometheus_wants_them() {
 
 #[test]
 fn with_too_many_backends_their_services_remain() {
-    let text = render(&status(), 3);
+    let text = render(&status(), None, 3);
     assert!(!text.contains("ringway_backend_up"), "{text}");
     assert!(text.contains("\nringway_backend_series_left_out 4\n"));
     assert!(text.contains("\nringway_service_backends{service=\"web\",protocol=\"udp\"} 2\n"));
@@ -138,7 +178,7 @@ fn row(family: &Family) -> String {
 #[test]
 fn series_are_bounded_as_the_document_says() {
     let series = |status: &Status| {
-        render(status, PLENTY).lines().filter(|line| !line.starts_with('#')).count()
+        render(status, None, PLENTY).lines().filter(|line| !line.starts_with('#')).count()
     };
     let bare = Status {
         flow_table: Some(FlowTable::default()),
@@ -159,11 +199,24 @@ fn series_are_bounded_as_the_document_says() {
     more.services[0].backends.push(second);
     let backend = series(&more) - first;
     assert_eq!(first, node + interface + service + checks + backend);
+    let with = |shield: &ShieldStatus| {
+        let text = render(&bare, Some(shield), PLENTY);
+        text.lines().filter(|line| line.starts_with("ringway_shield")).count()
+    };
+    let mut parts = shield();
+    let all = with(&parts);
+    parts.rules.clear();
+    let rule = all - with(&parts);
+    parts.lists.pop();
+    let list = all - rule - with(&parts);
+    parts.lists.clear();
+    let alone = with(&parts);
     for row in [
         format!("| node | {node}, of these"),
         format!("| interface | {interface}, of these"),
         format!("| service | {service} for each protocol; {checks} for its checks |"),
         format!("| backend of a service and protocol | {backend}, up to"),
+        format!("| shield | {alone}; {list} for each list, {rule} for each rule |"),
     ] {
         assert!(DOCUMENT.contains(&row), "docs/metrics.md should say {row:?}");
     }
@@ -192,7 +245,7 @@ fn as_large_as_it_gets() {
     status.services = services.collect();
     for most in [2000, PLENTY] {
         let began = Instant::now();
-        let text = render(&status, most);
+        let text = render(&status, None, most);
         let (lines, mib) = (text.lines().count(), text.len() as f64 / 1048576.0);
         println!("backends = {most}: {lines} lines, {mib:.1} MiB, {:?}", began.elapsed());
     }

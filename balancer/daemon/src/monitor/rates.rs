@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use ringway_abi::raw::rw_ledger;
 use ringway_abi::{Loss, Reason, Verdict};
-use ringway_api::documents::status::{Rates, Status};
+use ringway_api::documents::status::{Observed, Rates, Status};
 use ringway_kernel::ServiceState;
 use ringway_plan::tables::ServiceKey;
 
@@ -24,6 +24,8 @@ pub struct Sample {
     seen: HashMap<u32, u64>,
     /// Keyed by interface slot.
     packets: HashMap<(u32, Fate), u64>,
+    /// What the shield would have dropped.
+    observed: HashMap<Reason, u64>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -43,8 +45,8 @@ struct Traffic {
 
 impl Sample {
     fn new(at: Instant) -> Sample {
-        let (backends, seen, packets) = Default::default();
-        Sample { at, backends, seen, packets }
+        let (backends, seen, packets, observed) = Default::default();
+        Sample { at, backends, seen, packets, observed }
     }
 
     /// From the packet path's own tables; `ledgers` by interface slot.
@@ -52,6 +54,7 @@ impl Sample {
         at: Instant,
         services: &[ServiceState],
         ledgers: &[(u32, rw_ledger)],
+        observed: &[Observed],
     ) -> Sample {
         let mut sample = Sample::new(at);
         for (service, backend) in
@@ -69,6 +72,7 @@ impl Sample {
                 },
             );
         }
+        sample.observe(observed);
         for (slot, ledger) in ledgers {
             sample.seen.insert(*slot, ledger.seen);
             for (verdict, reason, packets) in ledger.entries() {
@@ -111,7 +115,12 @@ impl Sample {
             let Some(slot) = slots.get(&loss.interface) else { continue };
             sample.packets.insert((*slot, Fate::Lost(loss.reason)), loss.packets);
         }
+        sample.observe(&status.shield_observed);
         sample
+    }
+
+    fn observe(&mut self, observed: &[Observed]) {
+        self.observed.extend(observed.iter().map(|one| (one.reason, one.packets)));
     }
 }
 
@@ -172,6 +181,10 @@ impl Span<'_> {
         for loss in &mut status.losses {
             let Some(slot) = slots.get(&loss.interface) else { continue };
             loss.rate_pps = self.packets(*slot, Fate::Lost(loss.reason));
+        }
+        for one in &mut status.shield_observed {
+            let of = |sample: &Sample| sample.observed.get(&one.reason).copied();
+            one.rate_pps = self.rate(Some(of(self.before).unwrap_or(0)), of(self.last));
         }
     }
 
@@ -240,6 +253,11 @@ mod tests {
                 packets,
                 rate_pps: None,
             });
+            status.shield_observed.push(Observed {
+                reason: Reason::Blocked,
+                packets: 6 * packets,
+                rate_pps: None,
+            });
             status.losses.push(status::Loss {
                 interface: "eth0".into(),
                 reason: Loss::TooBig,
@@ -278,6 +296,7 @@ mod tests {
         // What had never occurred before counts from nothing.
         assert_eq!(found.counters[0].rate_pps, Some(10.0));
         assert_eq!(found.losses[0].rate_pps, Some(40.0));
+        assert_eq!(found.shield_observed[0].rate_pps, Some(60.0));
     }
 
     #[test]

@@ -222,17 +222,14 @@ pub fn explain(
                 if shield.reason.is_some() { ListAction::Block } else { ListAction::Allow };
             shield.entry = typed(selector, action, headers.from);
         }
-        explanation.next = explanation.next.map(|it| it.replace("SOURCE", &headers.from.to_string()));
+        explanation.next =
+            explanation.next.map(|it| it.replace("SOURCE", &headers.from.to_string()));
     }
     Ok(explanation)
 }
 
 /// What was typed about this source; nothing where neither a daemon nor its file can tell.
-fn typed(
-    selector: &NodeSelector<'_>,
-    action: ListAction,
-    source: IpAddr,
-) -> Option<ShieldEntry> {
+fn typed(selector: &NodeSelector<'_>, action: ListAction, source: IpAddr) -> Option<ShieldEntry> {
     let entries = shield::blocked(selector).ok()?.entries;
     let of_source = |entry: &&ShieldEntry| entry.action == action && entry.prefix.contains(source);
     entries.iter().filter(of_source).max_by_key(|entry| entry.prefix.length()).cloned()

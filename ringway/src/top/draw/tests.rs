@@ -13,7 +13,8 @@ use ringway_abi::{Forward, Reason, Verdict};
 use ringway_api::clock::Timestamp;
 use ringway_api::documents::health::Health;
 use ringway_api::documents::status::{
-    Backend, Counter, Daemon, FlowTable, Interface, Ledger, Loss, NextHop, Rates, Service, Status,
+    Backend, Counter, Daemon, FlowTable, Interface, Ledger, Loss, NextHop, Observed, Rates,
+    Service, Status,
 };
 use ringway_api::error::Error;
 use ringway_kernel::XdpMode;
@@ -91,7 +92,9 @@ fn sample() -> Reading {
         counters: vec![
             counter(Verdict::Redirect, Reason::NatForward, 1_000_000, 6000.0),
             counter(Verdict::Drop, Reason::Malformed, 7, 0.5),
+            counter(Verdict::Drop, Reason::Blocked, 70_000, 20_000.0),
         ],
+        shield_observed: vec![Observed { reason: Reason::Rule, packets: 9, rate_pps: Some(1.5) }],
         losses: vec![Loss {
             interface: "eth0".into(),
             reason: ringway_abi::Loss::TooBig,

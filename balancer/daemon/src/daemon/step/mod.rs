@@ -253,6 +253,7 @@ impl State {
             checks_not_made: survey.not_made,
             configuration: Some(reload.configuration()),
             shield: Some((reload.config.clone(), self.shield.in_force.clone())),
+            lists: self.shield.lists(),
         }
     }
 

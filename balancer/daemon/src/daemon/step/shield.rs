@@ -5,10 +5,10 @@
 
 use std::sync::Arc;
 
-use ringway_api::documents::shield::ShieldStatus;
+use ringway_api::documents::shield::{ListReading, ShieldStatus};
 use ringway_api::documents::status::Problem;
 use ringway_api::error::Error;
-use ringway_api::problem_kind::ProblemKind;
+use ringway_api::problem_kind::{ProblemKind, Subject};
 use ringway_api::shield::{RuntimeShield, ShieldChange, ShieldEntry};
 use ringway_api::text::counted;
 use ringway_config::Config;
@@ -16,7 +16,7 @@ use ringway_config::Config;
 use super::State;
 use super::effect::Effect;
 use crate::daemon::datapath_thread::DatapathCommand;
-use crate::daemon::shield_plan::{PlannedShield, ShieldPlan, Stamp};
+use crate::daemon::shield_plan::{PlannedShield, ReadList, ShieldPlan, Stamp};
 use crate::server::control::{Asker, RequestId};
 
 /// What was typed, and what is on its way.
@@ -69,12 +69,19 @@ impl Shield {
         failed.or_else(|| self.plan.as_ref().map(|plan| plan.stamps()))
     }
 
+    /// Its lists, as they were read last.
+    pub fn lists(&self) -> Vec<ListReading> {
+        let lists = self.plan.iter().flat_map(|plan| &plan.lists);
+        lists.map(ReadList::reading).collect()
+    }
+
     /// Lists that are not as their files are.
     pub fn list_problems(&self) -> Vec<Problem> {
         let at_start = self.plan.iter().flat_map(|plan| &plan.lists).filter_map(|list| {
             let what = format!("{}: the list is empty meanwhile", list.error.as_ref()?);
             let remedy = "mend the file: it is read again when it changes";
-            Some(ProblemKind::ShieldList.problem(what, remedy))
+            let subject = Subject::List(list.name.clone());
+            Some(ProblemKind::ShieldList.about(subject, what, remedy))
         });
         let failed = self.lists_failed.iter();
         let failed = failed.map(|(_, error)| ProblemKind::ShieldList.because(error.clone()));
@@ -89,9 +96,10 @@ impl Shield {
         let lists = self.plan.iter().flat_map(|plan| &plan.lists);
         let skipped = lists.filter(|list| list.skipped > 0).map(|list| {
             let lines = counted(list.skipped, "line");
-            let what = format!("list {}: {lines} of its file were skipped", list.name);
+            let what = format!("list {}: skipped {lines} of its file", list.name);
             let remedy = "`ringway check` names the first of them";
-            ProblemKind::ShieldListLines.problem(what, remedy)
+            let subject = Subject::List(list.name.clone());
+            ProblemKind::ShieldListLines.about(subject, what, remedy)
         });
         skipped.collect()
     }
