@@ -187,3 +187,51 @@ fn health(backend: &explain::Backend) -> Cell {
     };
     Cell::new(format!("{}, {word}{reason}{way}", backend.address)).tone(tone)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_shield_is_told_with_what_it_goes_by() {
+        let none = explain::Shield {
+            mode: ShieldMode::Enforce,
+            dropped: false,
+            reason: None,
+            list: None,
+            at_run_time: false,
+            entry: None,
+            rule: None,
+            rule_action: None,
+        };
+        let told = |it: &explain::Shield| {
+            let mut table = Table::new(&["found"]);
+            table.row(vec![shield(it)]);
+            table.render(false).lines().nth(1).unwrap_or_default().trim().to_owned()
+        };
+        let limit = explain::Shield {
+            rule: Some("dns".into()),
+            rule_action: Some("limit"),
+            ..none.clone()
+        };
+        let over = Some(Reason::RuleLimit.name());
+        let dropped = explain::Shield { reason: over, dropped: true, ..limit.clone() };
+        let observed =
+            explain::Shield { mode: ShieldMode::Observe, dropped: false, ..dropped.clone() };
+        let land = explain::Shield { reason: Some("land"), ..none.clone() };
+        let off = explain::Shield { mode: ShieldMode::Off, ..none.clone() };
+        // What was typed is not known without its file.
+        let typed = explain::Shield { at_run_time: true, ..none.clone() };
+        for (it, want) in [
+            (none, "passed"),
+            (off, "off"),
+            (typed, "allowed by `ringway allow`"),
+            (limit, "rule dns, limit: within its rate"),
+            (dropped, "rule dns, limit: over its rate"),
+            (observed, "rule dns, limit: over its rate; would be dropped: observe mode"),
+            (land, "land; not dropped: its connection is established"),
+        ] {
+            assert_eq!(told(&it), want);
+        }
+    }
+}

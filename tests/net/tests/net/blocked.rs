@@ -153,3 +153,52 @@ fn what_is_typed_about_the_shield_lasts_for_its_time() -> Result<()> {
     })?;
     Ok(())
 }
+
+/// Lines of the log with these words.
+fn logged(gateway: &Gateway, words: &str) -> usize {
+    gateway.log().lines().filter(|line| line.contains(words)).count()
+}
+
+/// A list that cannot follow its file is told once, and so is the end of that; so are lines that
+/// are skipped.
+#[test]
+fn what_is_wrong_with_a_list_is_in_the_log() -> Result<()> {
+    needs_root!();
+    let site = Site::new(1)?;
+    let [drop, more] = ["drop.txt", "more.txt"].map(|name| site.net.gateway.directory().join(name));
+    fs::write(&drop, "198.51.100.0/24\n")?;
+    fs::write(&more, "192.0.2.0/24\nno prefix\n")?;
+    let shield = format!(
+        "[shield]\nlist = [{{ name = \"drop\", file = {drop:?}, action = \"block\" }},\n\
+         {{ name = \"more\", file = {more:?}, action = \"block\", bad_lines = \"skip\" }}]\n"
+    );
+    let text = site.configuration(&site.service("web", WEB, "")) + &shield;
+    let mut gateway = Gateway::start(&site.net.gateway, &text)?;
+    gateway.wait_healthy()?;
+    let told = |words: &str| {
+        wait_for(words, SOON, || match logged(&gateway, words) {
+            1 => Ok(()),
+            times => Err(format!("told {times} times: {}", gateway.log())),
+        })
+    };
+    told("list more: skipped 1 line of its file")?;
+    let checked = done(&gateway, &["check"])?;
+    ensure!(checked.contains("line 2: \"no prefix\""), "{checked}");
+
+    fs::write(&drop, "198.51.100.0/24\nx\n")?;
+    told("line 2: \"x\"")?;
+    refused(&gateway, &["check"], &["line 2: \"x\"", "drop.txt"])?;
+    // As bad as before.
+    fs::write(&drop, "#\n198.51.100.0/24\nx\n")?;
+    wait_for("it is read again", SOON, || {
+        let ran = gateway.ringway(&["status"]).map_err(|error| error.to_string())?;
+        if ran.out.contains("line 3: \"x\"") { Ok(()) } else { Err(ran.out) }
+    })?;
+    fs::write(&more, "192.0.2.0/24\n")?;
+    fs::write(&drop, "198.51.100.0/25\n")?;
+    told("over: list \"drop\"")?;
+    told("over: list more: skipped")?;
+    ensure!(logged(&gateway, "WARN list \"drop\"") == 1, "{}", gateway.log());
+    ensure!(gateway.log().contains("lists read again"), "{}", gateway.log());
+    Ok(())
+}
