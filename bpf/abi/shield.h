@@ -99,6 +99,7 @@ struct rw_shield_prefix {
 
 struct rw_shield_runtime {
 	__u32 until; /* seconds, CLOCK_MONOTONIC: not valid from then on */
+	__u32 v6;    /* 1: of IPv6, even if it covers the addresses that stand for IPv4 */
 };
 
 enum rw_rule_action {

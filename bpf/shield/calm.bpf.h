@@ -30,22 +30,39 @@ static __always_inline bool flags_are_calm(const void *l4, const void *end, __u8
 	return l4 + 14 <= end && tcp_flags_fit(((const __u8 *)l4)[13]);
 }
 
-static __always_inline bool source4_is_calm(__u32 source, __u32 destination)
+/* Whether no prefix of run time has this source. */
+static __always_inline bool runtime_is_calm(const struct rw_shield_control *control,
+					    const __u32 *source, bool v6)
 {
+	return !(control->allows && at_runtime(&runtime_allow, source, v6)) &&
+	       !(control->blocks && at_runtime(&runtime_block, source, v6));
+}
+
+static __always_inline bool source4_is_calm(const struct rw_shield_control *control, __u32 source,
+					    __u32 destination)
+{
+	__u32 mapped[4];
 	__u32 first = source >> 24;
 
 	if (shield.sanity && (source == destination || !first || first == 127 || first >= 224))
 		return false;
+	if (control->allows || control->blocks) {
+		map_addr4(mapped, bpf_htonl(source));
+		if (!runtime_is_calm(control, mapped, false))
+			return false;
+	}
 	if (shield.allow4.leaves && listed4(&shield.allow4, source) != NOT_LISTED)
 		return false;
 	return !shield.block4.leaves || listed4(&shield.block4, source) == NOT_LISTED;
 }
 
-static __always_inline bool source6_is_calm(const __u32 *source, const __u32 *destination)
+static __always_inline bool source6_is_calm(const struct rw_shield_control *control,
+					    const __u32 *source, const __u32 *destination)
 {
 	if (shield.sanity && (same_addr(source, destination) || !is_host(source, true)))
 		return false;
-	return allowed(source, true) == NOT_LISTED && blocked(source, true) == NOT_LISTED;
+	return runtime_is_calm(control, source, true) && allowed(source, true) == NOT_LISTED &&
+	       blocked(source, true) == NOT_LISTED;
 }
 
 static __always_inline bool is_calm(const struct xdp_md *ctx,
@@ -56,16 +73,16 @@ static __always_inline bool is_calm(const struct xdp_md *ctx,
 	struct iphdr *ip = (void *)(eth + 1);
 	struct ipv6hdr *ip6 = (void *)(eth + 1);
 
-	/* Or one before it was judged, and is to be explained. */
-	if (dry || control->allows || control->blocks || (void *)(ip + 1) > end)
+	/* What is to be explained is judged in full. */
+	if (dry || (void *)(ip + 1) > end)
 		return false;
 	if (eth->h_proto == bpf_htons(ETH_P_IP))
 		return is_common4(ip) && flags_are_calm(ip + 1, end, ip->protocol) &&
-		       source4_is_calm(bpf_ntohl(ip->saddr), bpf_ntohl(ip->daddr));
+		       source4_is_calm(control, bpf_ntohl(ip->saddr), bpf_ntohl(ip->daddr));
 	if (eth->h_proto != bpf_htons(ETH_P_IPV6) || (void *)(ip6 + 1) > end)
 		return false;
 	return is_common6(ip6) && flags_are_calm(ip6 + 1, end, ip6->nexthdr) &&
-	       source6_is_calm(ip6->saddr.in6_u.u6_addr32, ip6->daddr.in6_u.u6_addr32);
+	       source6_is_calm(control, ip6->saddr.in6_u.u6_addr32, ip6->daddr.in6_u.u6_addr32);
 }
 
 #endif

@@ -186,14 +186,14 @@ static __always_inline __u32 allowed(const __u32 *addr, bool v6)
 
 /* Whether the longest prefix with this address is still valid. Control gives a prefix within
  * another the later end of both. */
-static __always_inline bool at_runtime(void *trie, const __u32 *addr)
+static __always_inline bool at_runtime(void *trie, const __u32 *addr, bool v6)
 {
 	struct rw_shield_prefix key = { .len = 128 };
 	struct rw_shield_runtime *found;
 
 	copy_addr(key.addr, addr);
 	found = bpf_map_lookup_elem(trie, &key);
-	return found && now_seconds() < found->until;
+	return found && found->v6 == v6 && now_seconds() < found->until;
 }
 
 #endif

@@ -74,6 +74,8 @@ static __always_inline enum rw_reason insane(const struct xdp_md *ctx, const str
 		return RW_REASON_LAND;
 	if (!is_host(p->t->saddr, p->v6))
 		return RW_REASON_MARTIAN_SOURCE;
+	if (why == RW_REASON_IP_OPTIONS)
+		return why;
 	if (p->at->fragment != RW_FRAGMENT_NONE)
 		return why == RW_REASON_MALFORMED ? RW_REASON_FRAGMENT_TINY :
 						    insane_fragment(ctx, p);

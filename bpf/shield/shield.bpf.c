@@ -34,13 +34,14 @@ static __always_inline __u32 mode_now(const struct rw_shield_control *control, _
 }
 
 /* A service's own mode; else the node's. Needs ports, which a later fragment lacks. */
-static __always_inline __u32 mode_of(struct packet_context *pctx, const struct packet *p)
+static __always_inline __u32 mode_of(struct packet_context *pctx, const struct packet *p,
+				     enum rw_reason why)
 {
 	struct rw_service_key *key = &pctx->scratch->key;
 	struct rw_service *service;
 	__u32 own;
 
-	if (!shield.modes || !p->l4)
+	if (!shield.modes || why)
 		return shield.mode;
 	copy_addr(key->addr, p->t->daddr);
 	key_set_port(key, p->t->dport_be, p->t->proto);
@@ -56,7 +57,8 @@ static __always_inline bool is_connected(struct xdp_md *ctx, const struct packet
 	struct bpf_sock *sock;
 	__u32 len, state;
 
-	if (p->t->proto != IPPROTO_TCP || !p->l4 || (p->t->tcp_flags & TCP_SYN))
+	if (p->t->proto != IPPROTO_TCP || !p->l4 ||
+	    (p->t->tcp_flags & (TCP_SYN | TCP_ACK)) == TCP_SYN)
 		return false;
 	if (p->v6) {
 		copy_addr(tuple.ipv6.saddr, p->t->saddr);
@@ -81,7 +83,7 @@ static __always_inline bool is_connected(struct xdp_md *ctx, const struct packet
 
 /* Neighbour discovery and DHCP, without which nobody reaches this host. */
 static __always_inline bool keeps_the_link(const struct xdp_md *ctx, const struct packet *p,
-					   bool to_host)
+					   bool to_node)
 {
 	if (p->v6 && p->t->proto == IPPROTO_ICMP6 && p->at->fragment == RW_FRAGMENT_NONE) {
 		__u32 at = READ_ONCE(p->at->l4);
@@ -95,7 +97,7 @@ static __always_inline bool keeps_the_link(const struct xdp_md *ctx, const struc
 		       (void *)(ip + 1) <= (void *)(long)ctx->data_end && ip->hop_limit == 255 &&
 		       *type >= ND_FIRST && *type <= ND_LAST;
 	}
-	if (!to_host || p->t->proto != IPPROTO_UDP || !p->l4)
+	if (!to_node || p->t->proto != IPPROTO_UDP || !p->l4)
 		return false;
 	switch (p->t->dport_be) {
 	case bpf_htons(67):
@@ -107,12 +109,18 @@ static __always_inline bool keeps_the_link(const struct xdp_md *ctx, const struc
 	return false;
 }
 
+/* A backend's answer to a nat address, which is one of the node's: to a port that flows have. */
+static __always_inline bool may_be_answer(const struct packet_context *pctx, const struct packet *p)
+{
+	return bpf_ntohs(p->t->dport_be) - pctx->set->reply_first < pctx->set->reply_count;
+}
+
 /* Ends the packet, or counts what would have become of it. */
 static __always_inline int refuse_packet(struct xdp_md *ctx, struct packet_context *pctx,
-					 const struct packet *p, __u32 mode, bool to_host,
+					 const struct packet *p, __u32 mode, bool to_node,
 					 enum rw_reason reason)
 {
-	if (to_host && is_connected(ctx, p))
+	if (to_node && is_connected(ctx, p))
 		return go_on(ctx, pctx);
 	if (mode == RW_SHIELD_ENFORCE) {
 		pctx->counters->counts[RW_ABORTED][reason % RW_REASON_SPACE] +=
@@ -158,7 +166,7 @@ static __always_inline enum listed listed(const struct rw_shield_control *contro
 {
 	__u32 list;
 
-	if (control->allows && at_runtime(&runtime_allow, p->t->saddr)) {
+	if (control->allows && at_runtime(&runtime_allow, p->t->saddr, p->v6)) {
 		trace_list(0, true);
 		count_shield(RW_SHIELD_COUNT_RUNTIME_ALLOW, p->l3_len);
 		return LISTED_ALLOW;
@@ -168,7 +176,7 @@ static __always_inline enum listed listed(const struct rw_shield_control *contro
 		count_list(list, p->l3_len);
 		return LISTED_ALLOW;
 	}
-	if (control->blocks && at_runtime(&runtime_block, p->t->saddr)) {
+	if (control->blocks && at_runtime(&runtime_block, p->t->saddr, p->v6)) {
 		trace_list(0, true);
 		count_shield(RW_SHIELD_COUNT_RUNTIME_BLOCK, p->l3_len);
 		return LISTED_BLOCK;
@@ -218,6 +226,7 @@ static __always_inline bool has_addresses(const struct packet *p, enum rw_reason
 	case RW_REASON_ICMP:
 	case RW_REASON_OTHER_PROTOCOL:
 	case RW_REASON_FRAGMENT:
+	case RW_REASON_IP_OPTIONS:
 	case RW_REASON_SOURCE_ROUTE:
 	case RW_REASON_IPV6_EXTENSION:
 		return true;
@@ -237,7 +246,7 @@ GATEWAY_PROGRAM(ringway_shield)
 	enum rw_reason why;
 	__u32 flags, mode;
 	__u64 matched = 0;
-	bool calm, to_host;
+	bool calm, to_node;
 
 	if (!control)
 		return XDP_PASS; /* array elements exist: for the verifier */
@@ -257,18 +266,20 @@ GATEWAY_PROGRAM(ringway_shield)
 	if (!p.eth || !has_addresses(&p, why) || !frame_is_ours(&pctx, p.eth))
 		return go_on(ctx, &pctx);
 	flags = address_flags(p.t->daddr);
-	to_host = shield.protect_host && (flags & RW_ADDR_NODE) && !(flags & RW_ADDR_SERVICE);
-	if (!(flags & RW_ADDR_SERVICE) && !to_host)
+	to_node = flags & RW_ADDR_NODE;
+	if (!(flags & RW_ADDR_SERVICE) && !(shield.protect_host && to_node))
 		return go_on(ctx, &pctx);
-	mode = mode_now(control, mode_of(&pctx, &p));
+	if (to_node && !why && may_be_answer(&pctx, &p))
+		return go_on(ctx, &pctx);
+	mode = mode_now(control, mode_of(&pctx, &p, why));
 	if (dry)
 		trace.shield_mode = mode + 1;
-	if (mode == RW_SHIELD_OFF || keeps_the_link(ctx, &p, to_host))
+	if (mode == RW_SHIELD_OFF || keeps_the_link(ctx, &p, to_node))
 		return go_on(ctx, &pctx);
 	why = judge(ctx, control, &p, why, calm, matched);
 	if (dry)
 		trace.shield_reason = why;
-	return why ? refuse_packet(ctx, &pctx, &p, mode, to_host, why) : go_on(ctx, &pctx);
+	return why ? refuse_packet(ctx, &pctx, &p, mode, to_node, why) : go_on(ctx, &pctx);
 }
 
 char LICENSE[] SEC("license") = "GPL";

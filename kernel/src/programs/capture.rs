@@ -324,8 +324,11 @@ pub(crate) fn renew_shield(pins: &Pins, live: &Maps, made: Option<&Made>) -> Res
         return Ok(true);
     }
     let Some(place) = Place::find_idle(pins)? else { return Ok(false) };
-    if let Some(shared) = Shared::open(pins, &place)? {
-        shared.put_shield(live, made)?;
+    match Shared::open(pins, &place) {
+        Ok(Some(shared)) => shared.put_shield(live, made)?,
+        // Those of another version have a gateway of their own.
+        Ok(None) | Err(Error::CaptureVersion { .. }) => {}
+        Err(error) => return Err(error),
     }
     Ok(true)
 }
@@ -364,7 +367,12 @@ fn end(pins: &Pins, place: &Place, numbers: &[u32]) -> Result<()> {
 fn unlink(pins: &Pins, place: &Place, numbers: &[u32]) -> Result<()> {
     let mut others = place.numbers();
     others.retain(|number| !numbers.contains(number));
-    if let Some(shared) = Shared::open(pins, place)? {
+    let shared = match Shared::open(pins, place) {
+        // Packets no longer meet it: its slot is the shield's now.
+        Err(Error::CaptureVersion { .. }) => None,
+        shared => shared?,
+    };
+    if let Some(shared) = shared {
         shared.link(place, &others)?;
         match others.is_empty() {
             true => shared.uninstall()?,

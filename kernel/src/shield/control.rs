@@ -38,15 +38,19 @@ impl Gateway {
         // No packet is left in the former one when its place for rules is used again.
         grace();
         self.shield.captures_stale = true;
-        self.renew_capture_shield()
+        self.renew_capture_shield();
+        Ok(())
     }
 
-    /// Gives captures that are under way the shield in force; later, where one just begins.
-    pub(crate) fn renew_capture_shield(&mut self) -> Result<()> {
-        let (true, Some(pins)) = (self.shield.captures_stale, self.pins()) else { return Ok(()) };
-        let made = self.shield.made.as_ref();
-        self.shield.captures_stale = !capture::renew_shield(pins, self.maps(), made)?;
-        Ok(())
+    /// Gives captures that are under way the shield in force. Where one just begins, or that cannot
+    /// be, the next heartbeat tries again: a capture is no reason to have no shield.
+    pub(crate) fn renew_capture_shield(&mut self) {
+        let (true, Some(pins)) = (self.shield.captures_stale, self.pins()) else { return };
+        let renewed = capture::renew_shield(pins, self.maps(), self.shield.made.as_ref());
+        match renewed {
+            Ok(renewed) => self.shield.captures_stale = !renewed,
+            Err(error) => tracing::debug!("captures have a former shield: {error}"),
+        }
     }
 
     /// Makes these the prefixes that are allowed and blocked at run time.
@@ -92,7 +96,8 @@ fn runtime_rows(prefixes: &[&RuntimePrefix]) -> BTreeMap<rw_shield_prefix, rw_sh
         while around.pop_if(|(outer, _)| !outer.covers(&entry.prefix)).is_some() {}
         let until = around.last().map_or(entry.until, |(_, until)| entry.until.max(*until));
         around.push((entry.prefix, until));
-        rows.insert(runtime_key(entry.prefix), rw_shield_runtime { until });
+        let v6 = entry.prefix.addr().is_ipv6().into();
+        rows.insert(runtime_key(entry.prefix), rw_shield_runtime { until, v6 });
     }
     rows
 }

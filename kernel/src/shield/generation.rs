@@ -111,6 +111,9 @@ pub(super) fn make(live: &Maps, generation: &Generation<'_>) -> Result<(OwnedFd,
     fill(&made.list_index, &lists.index)?;
     fill(&made.list_v4, &lists.v4)?;
     fill(&made.list_v6, &lists.v6)?;
+    // The last that can fail for what is in it: names and counters are still the former one's.
+    let program = (!generation.rules.is_empty()).then(|| load_rules(generation.program));
+    let program = program.transpose()?;
     let names: Vec<&str> = generation.rules.iter().map(|rule| &*rule.name).collect();
     let rules = count_places(live, 0, &names)?;
     let names: Vec<&str> = generation.list_names.iter().map(|name| &**name).collect();
@@ -121,8 +124,8 @@ pub(super) fn make(live: &Maps, generation: &Generation<'_>) -> Result<(OwnedFd,
     made.list_counts.put_all(&numbers, &lists)?;
     // Handed out before it is used: a daemon that ends here leaves a place unused.
     live.shield_control.put(&0, &rw_shield_control { place, ..control })?;
-    if !generation.rules.is_empty() {
-        live.rule_programs.put_fd(place, load_rules(generation.program)?.as_fd())?;
+    if let Some(program) = program {
+        live.rule_programs.put_fd(place, program.as_fd())?;
     }
     Ok((load::program(&loaded.progs.ringway_shield)?, made))
 }

@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use ringway_api::documents::status::{FlowTable, Tracked};
 use ringway_api::error::Error;
@@ -23,6 +24,9 @@ use crate::network::next_hop;
 use crate::network::solicitations::Solicitations;
 use crate::preflight;
 use crate::snapshot::StatusStore;
+
+/// A list file that has not changed for so long is taken to be complete.
+const SETTLED: Duration = Duration::from_millis(500);
 
 #[derive(Debug)]
 pub enum BackgroundEvent {
@@ -180,8 +184,16 @@ impl Background {
         let send = self.send.clone();
         self.lists.run(move || {
             let now = shield_plan::stamps(&config);
-            if now != known {
-                let plan = ShieldPlan::read(&config, Unreadable::Refused);
+            if now == known {
+                return;
+            }
+            // Who writes one anew may not have come to its end: then it is read the next time.
+            std::thread::sleep(SETTLED);
+            if shield_plan::stamps(&config) != now {
+                return;
+            }
+            let plan = ShieldPlan::read(&config, Unreadable::Refused);
+            if shield_plan::stamps(&config) == now {
                 let _ = send.send(BackgroundEvent::Lists(config, now, plan));
             }
         });

@@ -387,7 +387,10 @@ impl Worker {
             self.gateway.set_generic(*slot, true).map_err(kernel)?;
         }
         self.apply(observed)?;
-        self.raise(self.shield.clone())?;
+        // What could not be planned leaves the shield in force that a former daemon has left.
+        if self.shield.is_some() || self.config.shield.is_none() {
+            self.raise(self.shield.clone())?;
+        }
         let mode = match *self.config.node.xdp_mode {
             // Faster than the kernel's forwarding, and needs none.
             None if next_hop::obstacle(interfaces, &stacked).is_some() => Some(XdpMode::Generic),

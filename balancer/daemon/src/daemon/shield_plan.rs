@@ -72,7 +72,17 @@ impl ReadList {
 
 /// Tells whether a file has changed since it was read; `None`: it was not there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub struct Stamp(Option<(u64, u64, u64, i64, i64)>);
+pub struct Stamp(Option<FileState>);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct FileState {
+    file: (u64, u64),
+    size: u64,
+    /// Seconds and nanoseconds since 1970.
+    written: (i64, i64),
+    /// The same of its rights, too: whoever was not allowed to read it may be now.
+    changed: (i64, i64),
+}
 
 impl Stamp {
     pub fn of(path: &Path) -> Stamp {
@@ -81,12 +91,17 @@ impl Stamp {
 
     /// When the file was written that was read.
     fn written(&self) -> Option<Timestamp> {
-        let (.., seconds, _) = self.0?;
-        Some(Timestamp(from_unix_s(u64::try_from(seconds).ok()?)))
+        let (written, _) = self.0?.written;
+        Some(Timestamp(from_unix_s(u64::try_from(written).ok()?)))
     }
 
-    fn from(about: &Metadata) -> (u64, u64, u64, i64, i64) {
-        (about.dev(), about.ino(), about.size(), about.mtime(), about.mtime_nsec())
+    fn from(about: &Metadata) -> FileState {
+        FileState {
+            file: (about.dev(), about.ino()),
+            size: about.size(),
+            written: (about.mtime(), about.mtime_nsec()),
+            changed: (about.ctime(), about.ctime_nsec()),
+        }
     }
 }
 
@@ -160,8 +175,17 @@ impl ShieldPlan {
             });
             contents.push(file.entries);
         }
-        let set = |action| join(&shield.lists, &contents, action);
-        let tables = ListTables::new(&set(ListAction::Allow)?, &set(ListAction::Block)?);
+        let mut set = |action| match join(&shield.lists, &contents, action) {
+            Err(error) if unreadable == Unreadable::Empty => {
+                for list in lists.iter_mut().filter(|list| list.action == action) {
+                    (list.entries, list.error) = (0, Some(error.what.clone()));
+                }
+                Ok(PrefixSet::default())
+            }
+            joined => joined,
+        };
+        let (allow, block) = (set(ListAction::Allow)?, set(ListAction::Block)?);
+        let tables = ListTables::new(&allow, &block);
         let plan = ShieldPlan {
             mode: shield.mode,
             sanity: shield.sanity,

@@ -4,8 +4,8 @@
 use std::net::{IpAddr, SocketAddr};
 
 use ringway_abi::Reason::{
-    Blocked, FragmentOverlap, FragmentTiny, Land, Malformed, MartianSource, NatForward, NoService,
-    OtherHost, RuleLimit, TcpFlags,
+    Blocked, FragmentOverlap, FragmentTiny, IpOptions, Land, Malformed, MartianSource, NatForward,
+    NoService, OtherHost, RuleLimit, TcpFlags,
 };
 use ringway_abi::Verdict::{self, Drop, Redirect};
 use ringway_abi::{Reason, RuleAction, ShieldMode};
@@ -247,6 +247,13 @@ fn prefixes_at_run_time() {
         assert_eq!(world.send(&from(source, v4)).verdict, Redirect, "{source}");
     }
     dropped(&world, &from("2001:db8:5::5", v6), Blocked);
+    // All of IPv6, among which are the addresses that stand for IPv4 in here.
+    for prefix in ["::/0", "::/80"] {
+        world.gateway.set_runtime_prefixes(&[entry(prefix, false, u32::MAX)]).unwrap();
+        assert_eq!(world.send(&from("203.0.113.1", v4)).verdict, Redirect, "{prefix}");
+    }
+    world.gateway.set_runtime_prefixes(&[entry("::/0", false, u32::MAX)]).unwrap();
+    dropped(&world, &from("2001:db8:5::6", v6), Blocked);
     world.gateway.set_runtime_prefixes(&[]).unwrap();
     assert_eq!(world.send(&from("203.0.113.1", v4)).verdict, Redirect);
     dropped(&world, &from("198.51.100.64", v4), Blocked);
@@ -440,6 +447,13 @@ fn the_host_is_protected_where_that_is_asked_for() {
             world.send(&from(source, to).with(|f| f.proto = UDP)).reason
         };
         assert_eq!((dhcp(68), dhcp(546), dhcp(69)), (NoService, NoService, Blocked));
+        // Options that make no sense are no way round.
+        if family == Family::V4 {
+            let options = from(source, to).with(|f| f.options = vec![7, 1, 0, 0]);
+            dropped(&world, &options, IpOptions);
+            Shield { protect_host: true, sanity: false, ..lists() }.raise(&mut world);
+            dropped(&world, &options, Blocked);
+        }
         // Neighbour discovery, which comes from the same link; else it is ICMP like any.
         if family == Family::V6 {
             let advertised = |ttl| {
