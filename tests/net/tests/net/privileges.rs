@@ -30,6 +30,7 @@ const UNIT: &str = include_str!("../../../../packaging/ringway.service");
 const ID: u32 = 62_114;
 /// CAP_NET_ADMIN 12, CAP_NET_RAW 13, CAP_BPF 39 (linux/capability.h).
 const THREE: u64 = 1 << 12 | 1 << 13 | 1 << 39;
+const PERFMON: u64 = 1 << 38;
 
 /// Where the daemon runs: the gateway's network namespace, and a mount namespace with a bpffs of
 /// its own and a user ringway. A process that sleeps keeps it.
@@ -598,6 +599,102 @@ fn a_program_is_attached_again_without_more() -> Result<()> {
     daemon.signal(Signal::TERM)?;
     let end = daemon.wait(SOON)?;
     ensure!(end.status.success() && !end.log.contains("ermission"), "{}", end.log);
+    let detached = machine.ringway(&["detach", "--verify", "-c", &file.to_string_lossy()])?;
+    ensure!(detached.code == 0, "{}", detached.said());
+    Ok(())
+}
+
+/// The right to load programs is kept where there is a shield, and nowhere else.
+#[test]
+fn a_shield_changes_without_root() -> Result<()> {
+    needs_root!();
+    let site = Site::new(2)?;
+    site.client().ip("addr add 10.1.0.3/24 dev eth0\naddr add 10.1.0.4/24 dev eth0\n")?;
+    let machine = Machine::new(&site.net.gateway)?;
+    let web = site.service("web", WEB, "check = { type = \"tcp\", interval = \"200ms\" }");
+    let list = machine.directory.join("drop.txt");
+    let with = |list: &Path, rules: &str| {
+        let lists = format!("list = [{{ name = \"drop\", file = {list:?}, action = \"block\" }}]");
+        site.configuration(&format!("{web}[shield]\n{lists}\nrule = [{rules}]\n"))
+    };
+    let curl = |from: &str| -> Result<Option<i32>> {
+        let mut curl = site.client().command("curl");
+        curl.args(["-s", "-o", "/dev/null", "--interface", from, "--max-time", "1"]);
+        Ok(curl.arg(format!("http://{WEB}/")).output()?.status.code())
+    };
+    let passes = |what: &str, fates: [(&str, bool); 2]| -> Result<()> {
+        for (from, passes) in fates {
+            let code = curl(from)?;
+            ensure!(code == Some(if passes { 0 } else { 28 }), "{what}: {from}: {code:?}");
+        }
+        Ok(())
+    };
+    let file = machine.write(&site.configuration(&web))?;
+    machine.prepare()?;
+    let mut daemon = machine.start(&file)?;
+    wait_up(&machine, &file, 0)?;
+    fs::write(&list, "10.1.0.3\n")?;
+    machine.write(&with(&list, ""))?;
+    let reload = || machine.ringway(&["reload", "-c", &file.to_string_lossy()]);
+    let refused = reload()?;
+    let said = ["started without one", "systemctl restart ringway"];
+    ensure!(refused.code == 2 && said.iter().all(|w| refused.err.contains(w)), "{refused:?}");
+    passes("refused", [("10.1.0.2", true), ("10.1.0.3", true)])?;
+    // What it says helps.
+    daemon.signal(Signal::TERM)?;
+    daemon.wait(SOON)?;
+    machine.prepare()?;
+    let mut daemon = machine.start(&file)?;
+    wait_up(&machine, &file, 0)?;
+    let keeps = |when: &str| -> Result<()> {
+        for set in ["CapPrm", "CapEff"] {
+            let has = capabilities(daemon.pid(), set)?;
+            ensure!(has == THREE | PERFMON, "{when}: {set} is {has:#x}");
+        }
+        ensure!(capabilities(daemon.pid(), "CapAmb")? == 0, "{when}: CapAmb");
+        Ok(())
+    };
+    keeps("started with [shield]")?;
+    passes("a list", [("10.1.0.2", true), ("10.1.0.3", false)])?;
+
+    fs::write(&list, "10.1.0.4/32\n")?;
+    let follows =
+        || passes("followed", [("10.1.0.3", true), ("10.1.0.4", false)]).map_err(|e| e.to_string());
+    wait_for("another list", SOON, follows)?;
+    let other = machine.directory.join("other.txt");
+    fs::write(&other, "10.1.0.3\n")?;
+    machine.write(&with(&other, "{ match = \"src host 10.1.0.2\", action = \"drop\" }"))?;
+    let reloaded = reload()?;
+    ensure!(reloaded.code == 0, "{}\n{}", reloaded.said(), daemon.log());
+    passes("others", [("10.1.0.2", false), ("10.1.0.4", true)])?;
+    keeps("after a reload")?;
+
+    // Files that are root's alone.
+    let secret =
+        |path: &Path, mode: u32| fs::set_permissions(path, PermissionsExt::from_mode(mode));
+    secret(&list, 0o600)?;
+    machine.write(&with(&list, ""))?;
+    let refused = reload()?;
+    let said = ["drop.txt", "Permission denied", "what was in force stays"];
+    ensure!(refused.code == 2 && said.iter().all(|w| refused.err.contains(w)), "{refused:?}");
+    secret(&other, 0o600)?;
+    let problem = |wanted: bool| {
+        wait_for("what status says of the list", SOON, || {
+            let status = status(&machine, &file).map_err(|error| format!("{error:#}"))?;
+            let problems = status["problems"].to_string();
+            let told = problems.contains("shield-list") && problems.contains("Permission denied");
+            if told == wanted { Ok(()) } else { Err(problems) }
+        })
+    };
+    problem(true)?;
+    passes("unreadable", [("10.1.0.2", false), ("10.1.0.3", false)])?;
+    // Its bytes are the same.
+    secret(&other, 0o644)?;
+    problem(false)?;
+    passes("readable again", [("10.1.0.3", false), ("10.1.0.4", true)])?;
+    daemon.signal(Signal::TERM)?;
+    let end = daemon.wait(SOON)?;
+    ensure!(end.status.success(), "{}", end.log);
     let detached = machine.ringway(&["detach", "--verify", "-c", &file.to_string_lossy()])?;
     ensure!(detached.code == 0, "{}", detached.said());
     Ok(())

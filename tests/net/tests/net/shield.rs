@@ -456,11 +456,11 @@ fn a_blocked_source_keeps_its_connection_to_the_host() -> Result<()> {
         let source = line.local()?.ip().to_string();
         done(&world.gateway, &["block", &source])?;
         line.ask("blocked")?;
-        // Who has no neighbour asks for one, and is told.
-        for (namespace, device) in [(client, "eth0"), (host, "eth0")] {
-            namespace.ip(&format!("neigh flush dev {device}\n"))?;
+        // Who has no neighbour asks for one, and is told. One after the other: who asks tells, too.
+        for (asks, namespace) in [("the host", host), ("the client", client)] {
+            namespace.ip("neigh flush dev eth0\n")?;
+            line.ask("still there?").with_context(|| format!("{own}: {asks} asks"))?;
         }
-        line.ask("after neighbours were forgotten")?;
         let before = dropped(&world.gateway)?["blocked"];
         let open = world.curl(&source, own)?;
         ensure!(open == Some(28), "{own}: a new connection from {source}: {open:?}");
