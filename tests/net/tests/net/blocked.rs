@@ -6,7 +6,7 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use ringway_net_tests::{Gateway, SOON, Site, WEB, get, needs_root};
+use ringway_net_tests::{Gateway, SOON, Site, WEB, get, http, needs_root};
 use ringway_testnet::wait_for;
 use serde_json::{Value, json};
 
@@ -154,6 +154,8 @@ fn what_is_typed_about_the_shield_lasts_for_its_time() -> Result<()> {
     Ok(())
 }
 
+const METRICS: &str = "127.0.0.1:9810";
+
 /// Lines of the log with these words.
 fn logged(gateway: &Gateway, words: &str) -> usize {
     gateway.log().lines().filter(|line| line.contains(words)).count()
@@ -184,6 +186,15 @@ fn what_is_wrong_with_a_list_is_in_the_log() -> Result<()> {
     told("list more: skipped 1 line of its file")?;
     let checked = done(&gateway, &["check"])?;
     ensure!(checked.contains("line 2: \"no prefix\""), "{checked}");
+    let metrics = http(gateway.namespace(), METRICS.parse()?, "/metrics")?;
+    for line in [
+        "ringway_shield_mode{mode=\"enforce\"} 1",
+        "ringway_shield_list_prefixes{list=\"more\",action=\"block\"} 1",
+        "ringway_shield_list_skipped_lines{list=\"more\",action=\"block\"} 1",
+        "ringway_shield_list_packets_total{list=\"drop\",action=\"block\"} 0",
+    ] {
+        ensure!(metrics.lines().any(|found| found == line), "no {line} in {metrics}");
+    }
 
     fs::write(&drop, "198.51.100.0/24\nx\n")?;
     told("line 2: \"x\"")?;
