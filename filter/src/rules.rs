@@ -1,8 +1,11 @@
 //! Rules: several filters as one program that tells which of them matches first.
 
+use std::collections::BTreeSet;
+
 use crate::classic::Operation;
 use crate::decision_tree::{Rule, join};
 use crate::insn::{Alu, Assembler, Instruction, MOST_JOINED, Reg, Source, Width};
+use crate::program::Program;
 use crate::translate::{Label, NO_NOTES, note_word, translate};
 use crate::{Error, Filter, Result};
 
@@ -77,8 +80,9 @@ pub fn first_match(rules: &[(&Filter, OnMatch)]) -> Result<Vec<Instruction>> {
     // That would take long to translate, too.
     let depths = if instructions > MOST_JOINED { &[][..] } else { &DEPTHS };
     for &depth in depths {
-        let mut code = translate(&join(&rules, depth));
-        return_matched(&mut code, rules.len(), notes);
+        let program = join(&rules, depth);
+        let mut code = translate(&program);
+        return_matched(&mut code, rules.len(), &noted_words(&program));
         instructions = code.len();
         if instructions <= MOST_JOINED {
             return Ok(code.finish());
@@ -87,8 +91,17 @@ pub fn first_match(rules: &[(&Filter, OnMatch)]) -> Result<Vec<Instruction>> {
     Err(Error::RulesTooLong { instructions, limit: MOST_JOINED })
 }
 
+/// The first bits of the words in which a match may be noted: only these have a value.
+fn noted_words(program: &Program) -> BTreeSet<u32> {
+    let first_bit = |operation: &Operation| match operation {
+        Operation::Note(bit) => Some(bit / u32::BITS * u32::BITS),
+        _ => None,
+    };
+    program.operations.iter().filter_map(first_bit).collect()
+}
+
 /// The ends: the rule's number, and the notes above it.
-fn return_matched(code: &mut Assembler<Label>, rules: usize, notes: usize) {
+fn return_matched(code: &mut Assembler<Label>, rules: usize, notes: &BTreeSet<u32>) {
     let all = Label::Behind(code.len());
     for result in 0..=rules as u16 {
         // The verifier takes no instruction that nothing leads to.
@@ -99,8 +112,7 @@ fn return_matched(code: &mut Assembler<Label>, rules: usize, notes: usize) {
         }
     }
     code.place(all);
-    let bits = if notes == 0 { 0 } else { NOTES + notes as u32 };
-    for first_bit in (0..bits).step_by(32) {
+    for &first_bit in notes {
         code.load(Width::Word, Reg::R1, Reg::R10, note_word(first_bit));
         code.alu32(Alu::Xor, Reg::R1, Source::Imm(NO_NOTES));
         code.alu64(Alu::ShiftLeft, Reg::R1, Source::Imm(first_bit));

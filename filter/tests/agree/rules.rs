@@ -4,7 +4,9 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
 use ringway_filter::OnMatch::{End, Note};
-use ringway_filter::{Error, Filter, MOST_NOTES, MOST_RULES, Matched, OnMatch, first_match};
+use ringway_filter::{
+    Classic, Error, Filter, MOST_NOTES, MOST_RULES, Matched, OnMatch, first_match,
+};
 
 use crate::machine::{self, Ran};
 use crate::samples;
@@ -170,6 +172,24 @@ fn the_first_match_ends_the_search_and_notes_go_before_it() {
     assert_eq!(matched(&udp(1, 54, 60)), (Some(4), [true, false, true, false]));
     assert_eq!(matched(&[0; 60]), (None, [false, false, false, true]));
     assert_eq!(machine::run(&first_match(&[]).unwrap(), &[0; 60], 60).verdict, 0);
+}
+
+/// Notes that nothing can set are in no word, which nobody may read then.
+#[test]
+fn a_note_that_never_matches() {
+    let ends = |k| Classic { code: 6, jt: 0, jf: 0, k };
+    let [never, always] = [0, 1].map(|k| Filter::from_classic(&[ends(k)]).unwrap());
+    let run = |rules: &[(&Filter, OnMatch)]| {
+        Matched(machine::run(&first_match(rules).unwrap(), &[0; 60], 60).verdict)
+    };
+    assert_eq!(run(&[(&never, Note)]), Matched(0));
+    let beside = run(&[(&never, Note), (&always, End)]);
+    assert_eq!((beside.end(), beside.noted(0)), (Some(1), false));
+    // One of the second word, with none of the first.
+    let mut many = vec![(&never, Note); 20];
+    many.extend([(&always, Note), (&always, End)]);
+    let noted = run(&many);
+    assert_eq!((noted.end(), noted.noted(19), noted.noted(20)), (Some(21), false, true));
 }
 
 #[test]
