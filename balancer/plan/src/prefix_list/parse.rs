@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-use serde::Deserialize;
+use serde::de::{SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer as _};
 use serde_json::value::RawValue;
 
 use super::{Family, Prefix, PrefixError};
@@ -198,21 +199,14 @@ impl Reader {
     }
 
     fn array(&mut self, text: &[u8]) -> Result<(), ListFileError> {
-        let elements: Vec<&RawValue> =
-            serde_json::from_slice(text).map_err(|error| ListFileError::Array {
-                line: error.line(),
-                column: error.column(),
-                cause: error.to_string(),
-            })?;
-        let (mut line, mut counted) = (1, 0);
-        for element in elements {
-            let element = element.get().as_bytes();
-            let place = element.as_ptr().addr() - text.as_ptr().addr();
-            line += line_at(&text[counted..], place - counted) - 1;
-            counted = place;
-            self.add(line, element, record(element));
-        }
-        Ok(())
+        let mut json = serde_json::Deserializer::from_slice(text);
+        let elements = Elements { reader: self, text };
+        let read = json.deserialize_seq(elements).and_then(|()| json.end());
+        read.map_err(|error| ListFileError::Array {
+            line: error.line(),
+            column: error.column(),
+            cause: error.to_string(),
+        })
     }
 
     fn add(&mut self, line: u32, text: &[u8], read: Option<Result<Prefix, Why>>) {
@@ -243,5 +237,31 @@ impl Reader {
         TooMany::check(Family::V4, self.v4)?;
         TooMany::check(Family::V6, self.v6)?;
         Ok(self.file)
+    }
+}
+
+/// The elements of an array, one after the other: a file of them may have as many as it has bytes.
+struct Elements<'r, 't> {
+    reader: &'r mut Reader,
+    text: &'t [u8],
+}
+
+impl<'t> Visitor<'t> for Elements<'_, 't> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an array of objects")
+    }
+
+    fn visit_seq<A: SeqAccess<'t>>(self, mut elements: A) -> Result<(), A::Error> {
+        let (mut line, mut counted) = (1, 0);
+        while let Some(element) = elements.next_element::<&'t RawValue>()? {
+            let element = element.get().as_bytes();
+            let place = element.as_ptr().addr() - self.text.as_ptr().addr();
+            line += line_at(&self.text[counted..], place - counted) - 1;
+            counted = place;
+            self.reader.add(line, element, record(element));
+        }
+        Ok(())
     }
 }
