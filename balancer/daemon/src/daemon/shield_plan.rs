@@ -213,6 +213,11 @@ impl ShieldPlan {
         }
     }
 
+    /// Whether packets would meet the same lists: a file may be written anew with what it had.
+    pub fn has_lists_of(&self, other: &ShieldPlan) -> bool {
+        self.tables == other.tables
+    }
+
     pub fn stamps(&self) -> Vec<Stamp> {
         self.lists.iter().map(|list| list.stamp).collect()
     }

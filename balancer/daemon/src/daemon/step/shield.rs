@@ -203,6 +203,10 @@ impl State {
             return;
         }
         match plan {
+            Ok(Some(plan)) if self.shield.plan.as_ref().is_some_and(|it| plan.has_lists_of(it)) => {
+                self.shield.plan = Some(plan);
+                self.shield.lists_failed = None;
+            }
             Ok(Some(plan)) => {
                 self.shield.listing = true;
                 self.effects.order(DatapathCommand::Lists(plan));
