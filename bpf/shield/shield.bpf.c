@@ -33,19 +33,27 @@ static __always_inline __u32 mode_now(const struct rw_shield_control *control, _
 	return mode;
 }
 
+/* The service of a packet with ports, or NULL. */
+static __always_inline struct rw_service *service_at(struct packet_context *pctx,
+						     const struct packet *p)
+{
+	struct rw_service_key *key = &pctx->scratch->key;
+
+	copy_addr(key->addr, p->t->daddr);
+	key_set_port(key, p->t->dport_be, p->t->proto);
+	return service_of(key);
+}
+
 /* A service's own mode; else the node's. Needs ports, which a later fragment lacks. */
 static __always_inline __u32 mode_of(struct packet_context *pctx, const struct packet *p,
 				     enum rw_reason why)
 {
-	struct rw_service_key *key = &pctx->scratch->key;
 	struct rw_service *service;
 	__u32 own;
 
 	if (!shield.modes || why)
 		return shield.mode;
-	copy_addr(key->addr, p->t->daddr);
-	key_set_port(key, p->t->dport_be, p->t->proto);
-	service = service_of(key);
+	service = service_at(pctx, p);
 	own = service ? service->flags >> RW_SVC_SHIELD_SHIFT & RW_SVC_SHIELD_MASK : 0;
 	return own ? own - 1 : shield.mode;
 }
@@ -109,10 +117,12 @@ static __always_inline bool keeps_the_link(const struct xdp_md *ctx, const struc
 	return false;
 }
 
-/* A backend's answer to a nat address, which is one of the node's: to a port that flows have. */
-static __always_inline bool may_be_answer(const struct packet_context *pctx, const struct packet *p)
+/* A backend's answer to a nat address, which is one of the node's: to a port that flows have, and
+ * no service. */
+static __always_inline bool may_be_answer(struct packet_context *pctx, const struct packet *p)
 {
-	return bpf_ntohs(p->t->dport_be) - pctx->set->reply_first < pctx->set->reply_count;
+	return bpf_ntohs(p->t->dport_be) - pctx->set->reply_first < pctx->set->reply_count &&
+	       !service_at(pctx, p);
 }
 
 /* Ends the packet, or counts what would have become of it. */

@@ -347,4 +347,19 @@ mod tests {
         let lines: Vec<u32> = read[0].bad.iter().map(|bad| bad.line).collect();
         assert_eq!(lines, [2, 3, 4]);
     }
+
+    /// A provider's job may write every minute what the list has already.
+    #[test]
+    fn a_file_with_the_same_prefixes_is_no_other_list() {
+        let place = tempfile::tempdir().expect("a directory");
+        let file = place.path().join("list.txt");
+        let read = |text: &str| {
+            std::fs::write(&file, text).expect("written");
+            let plan = ShieldPlan::read(&config(&file, "refuse"), Unreadable::Refused);
+            plan.expect("read").expect("a shield")
+        };
+        let first = read("192.0.2.0/24\n");
+        assert!(read("# anew\n192.0.2.0/24\n192.0.2.7\n").has_lists_of(&first));
+        assert!(!read("192.0.2.0/24\n198.51.100.7\n").has_lists_of(&first));
+    }
 }

@@ -2,6 +2,8 @@
 //!
 //! One change at a time is on its way to the packet path, while reloads go on. What the packet path
 //! has taken is in force, and is kept in the state directory; a disk that fails refuses nobody.
+//!
+//! And the lists, which follow their files: what cannot be read leaves the former ones in force.
 
 use std::sync::Arc;
 
