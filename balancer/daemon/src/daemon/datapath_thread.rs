@@ -355,10 +355,12 @@ impl Worker {
 
     fn shield(&mut self, runtime: &RuntimeShield) -> Result<(), Error> {
         let (now, seconds) = (Instant::now(), ringway_kernel::now_seconds());
-        // The next whole second: nothing ends before its time. What is over does not begin anew.
+        // Now and what is left are both cut to whole seconds, and nothing ends before its time: the
+        // loop ends it, and where none runs the packet path, within two seconds. What is over does
+        // not begin anew.
         let until_s = |ends: Instant| {
             let left = ends.checked_duration_since(now).filter(|left| !left.is_zero())?;
-            let left = u32::try_from(left.as_secs() + 1).unwrap_or(u32::MAX);
+            let left = u32::try_from(left.as_secs() + 2).unwrap_or(u32::MAX);
             Some(seconds.saturating_add(left))
         };
         let prefix = |entry: &ShieldEntry| {

@@ -311,16 +311,16 @@ fn what_is_typed_meets_packets_for_its_time() -> Result<()> {
     ensure!(status["observed"]["blocked"] == 1, "{status}");
     run(&world, "shield enforce")?;
     world.is("enforced", &typed)?;
-    run(&world, "shield off --for 2s")?;
+    run(&world, "shield off --for 4s")?;
     world.is("off for a time", &[("10.1.0.3", "answered")])?;
     world.becomes("its time is over", &typed)?;
     run(&world, "block 10.1.0.4 --for 1h")?;
     run(&world, "unblock 10.1.0.0/29")?;
-    run(&world, "block 10.1.0.3 --for 2s")?;
+    run(&world, "block 10.1.0.3 --for 4s")?;
     world.is("for a time", &[("10.1.0.3", "blocked"), ("10.1.0.4", "blocked")])?;
     world.becomes("its time is over", &[("10.1.0.3", "answered"), ("10.1.0.4", "blocked")])?;
     // Nobody has to end it.
-    run(&world, "block 10.1.0.3 --for 2s")?;
+    run(&world, "block 10.1.0.3 --for 4s")?;
     world.gateway.kill()?;
     let lasts = [("10.1.0.4", "blocked"), ("fd01::3", "blocked"), ("10.1.0.2", "answered")];
     world.is("killed", &lasts)?;
