@@ -8,7 +8,7 @@ use ringway_config::parse;
 const PACKAGED: &str = include_str!("../../../packaging/ringway.toml");
 
 /// Pieces that mean something to the parser.
-const PIECES: [&str; 51] = [
+const PIECES: [&str; 54] = [
     "[node]\n",
     "[nat]\n",
     "[[service]]\n",
@@ -19,6 +19,9 @@ const PIECES: [&str; 51] = [
     "[shield]\n",
     "[[shield.list]]\n",
     "[[shield.rule]]\n",
+    "[shield.limits]\n",
+    "packets",
+    "\"10kpps\"",
     "match",
     "action",
     "rate",

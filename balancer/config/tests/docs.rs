@@ -40,7 +40,7 @@ fn every_field_has_its_row() {
     }
 }
 
-/// The same of the shield: the keys of `[shield]`, of a list and of a rule.
+/// The same of the shield: the keys of `[shield]`, of a list, of a rule and of limits.
 #[test]
 fn every_key_of_the_shield_has_its_row() {
     let document = include_str!("../../../docs/shield.md");
@@ -48,6 +48,7 @@ fn every_key_of_the_shield_has_its_row() {
         ("xyzzyxyzzy = 1", 5),
         ("list = [{ xyzzyxyzzy = 1 }]", 4),
         ("rule = [{ xyzzyxyzzy = 1 }]", 6),
+        ("limits = { xyzzyxyzzy = 1 }", 8),
     ] {
         let wrong = format!("{}[shield]\n{wrong}\n", configuration(""));
         let message = parse(&wrong, "docs").unwrap_err().to_string();

@@ -433,9 +433,39 @@ fn the_shield() {
             "rule = [{ preset = \"ntp-amplification\", action = \"count\" }, { preset = \"ntp-amplification\", action = \"drop\" }]",
             "5:72: \"ntp-amplification\" is the name of an earlier rule of [shield]: write another, name = \"ntp-amplification-2\"",
         ),
+        ("limits = {}", ""),
+        (
+            "limits = \"10kpps\"",
+            "5:10: limits = \"10kpps\" in [shield] is a string: write a table, limits = { ... }",
+        ),
+        ("[[shield.limits]]", "5:1: [[limits]] is a list: write [limits], once"),
+        (
+            "[shield.limits]\npacket = \"1kpps\"\nnew_flows = 20",
+            "6:1: unknown key \"packet\" in [shield.limits]: did you mean \"packets\"?\n\
+             7:13: new_flows = 20 in [shield.limits] is a bare number where a unit belongs: write \"20pps\" if packets per second are meant",
+        ),
+        (
+            "limits = { packets = \"101Mpps\", destination = \"10 kpps\", new_flows = \"none\" }",
+            "5:22: packets = \"101Mpps\" in [shield.limits] is out of range: RATE\n\
+             5:47: destination = \"10 kpps\" in [shield.limits] is not a rate: RATE\n\
+             5:70: new_flows = \"none\" in [shield.limits] is not a rate: RATE",
+        ),
+        (
+            "limits = { source = \"1001kpps\", flow_rate = \"2Mpps\", allow_rate = \"0pps\" }",
+            "5:21: source = \"1001kpps\" in [shield.limits] is out of range: SINGLE\n\
+             5:45: flow_rate = \"2Mpps\" in [shield.limits] is out of range: SINGLE\n\
+             5:67: allow_rate = \"0pps\" in [shield.limits] is out of range: SINGLE",
+        ),
+        (
+            "limits = { source_prefix_v4 = 7, source_prefix_v6 = 129 }",
+            "5:31: source_prefix_v4 = 7 in [shield.limits] is out of range: write a whole number from 8 to 32\n\
+             5:53: source_prefix_v6 = 129 in [shield.limits] is out of range: write a whole number from 16 to 128",
+        ),
     ] {
-        let (found, message) =
-            (shield(text).join("\n"), message.replace("NAME", NAME).replace("RATE", RATE));
+        let single = RATE.replace("100Mpps", "1Mpps");
+        let message =
+            message.replace("NAME", NAME).replace("RATE", RATE).replace("SINGLE", &single);
+        let found = shield(text).join("\n");
         if found != message {
             wrong += &format!("\n{text:?}\n  found {found:?}\n  not   {message:?}");
         }
@@ -473,6 +503,42 @@ fn a_service_without_a_shield_has_no_mode() {
     let message = "11:10: shield = \"no\" in service \"web\" is not known: write \"enforce\", \
                    \"observe\" or \"off\"";
     assert_eq!(messages(&shielded.replace("\"off\"", "\"no\"")), [message]);
+}
+
+#[test]
+fn the_shield_of_a_service() {
+    let rate =
+        "write packets per second from \"1pps\" to \"1Mpps\", such as \"10kpps\", or \"none\"";
+    for (own, message) in [
+        ("{}", ""),
+        ("{ mode = \"off\", packets = \"none\", new_flows = \"1pps\", source = \"none\" }", ""),
+        (
+            "{ mode = \"drop\" }",
+            "11:19: mode = \"drop\" in shield of service \"web\" is not known: write \"enforce\", \
+             \"observe\" or \"off\"",
+        ),
+        (
+            "{ sources = \"1kpps\" }",
+            "11:12: unknown key \"sources\" in shield of service \"web\": did you mean \"source\"?",
+        ),
+        (
+            "{ source = \"2Mpps\" }",
+            "11:21: source = \"2Mpps\" in shield of service \"web\" is out of range: RATE",
+        ),
+        (
+            "{ source = \"off\" }",
+            "11:21: source = \"off\" in shield of service \"web\" is not a rate: RATE",
+        ),
+        (
+            "{ destination = \"2Mpps\" }",
+            "11:26: destination is of an address, which may have several services: write it in \
+             [shield.limits]",
+        ),
+    ] {
+        let service = broken("port = 80", &format!("port = 80\nshield = {own}"));
+        let found = messages(&service.replace("[nat]", "[shield]\n[nat]")).join("\n");
+        assert_eq!(found, message.replace("RATE", rate), "{own}");
+    }
 }
 
 #[test]

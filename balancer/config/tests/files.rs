@@ -73,7 +73,14 @@ fn the_shield_and_its_defaults() {
         (ShieldMode::Enforce, Protect::Services, true)
     );
     assert!(shield.lists.is_empty() && shield.rules.is_empty());
-    assert_eq!(empty.services[0].shield, Some(ShieldMode::Off));
+    assert_eq!(shield.mode_of(&empty.services[0]), ShieldMode::Off);
+    let limits = shield.limits_of(&empty.services[0]);
+    assert!(limits.is_empty() && limits.to_string() == "none");
+    let ShieldLimits { source_prefix, flow_rate, allow_rate, .. } = shield.limits;
+    assert_eq!(
+        (source_prefix, flow_rate.rate(), allow_rate.rate()),
+        ((32, 64), "10kpps".into(), "500pps".into())
+    );
 
     let config = read(
         "[shield]\nmode = \"observe\"\nprotect = \"host\"\nsanity = false\n\
@@ -111,6 +118,43 @@ fn the_shield_and_its_defaults() {
     assert_eq!(rules, wanted);
     let shown: Vec<String> = shield.rules.iter().map(|rule| rule.action.to_string()).collect();
     assert_eq!(shown, ["pass", "drop", "limit 15kpps", "limit 3pps", "limit 2Mpps", "count"]);
+}
+
+#[test]
+fn limits_of_the_shield_and_those_of_a_service() {
+    let read = |own: &str| {
+        let limits = "[shield]\nmode = \"observe\"\n[shield.limits]\npackets = \"5Mpps\"\n\
+                      destination = \"8Mpps\"\nsource = \"3pps\"\nsource_prefix_v4 = 24\n\
+                      source_prefix_v6 = 56\nflow_rate = \"1Mpps\"\nallow_rate = \"50pps\"\n";
+        let service = MINIMAL.replace("port = 80", &format!("port = 80\n{own}"));
+        let text = format!("{service}{limits}");
+        parse(&text, "limits").unwrap_or_else(|errors| panic!("{errors}"))
+    };
+    for (own, mode, limits) in [
+        ("", ShieldMode::Observe, "packets 5Mpps, destination 8Mpps, source 3pps"),
+        ("shield = \"off\"", ShieldMode::Off, "packets 5Mpps, destination 8Mpps, source 3pps"),
+        (
+            "shield = { mode = \"enforce\", packets = \"none\", new_flows = \"1kpps\" }",
+            ShieldMode::Enforce,
+            "destination 8Mpps, new_flows 1kpps, source 3pps",
+        ),
+        (
+            "shield = { source = \"40pps\" }",
+            ShieldMode::Observe,
+            "packets 5Mpps, destination 8Mpps, source 40pps",
+        ),
+    ] {
+        let config = read(own);
+        let (shield, service) = (config.shield.as_ref().unwrap(), &config.services[0]);
+        assert_eq!(shield.mode_of(service), mode, "{own}");
+        assert_eq!(shield.limits_of(service).to_string(), limits, "{own}");
+    }
+    let limits = read("").shield.unwrap().limits;
+    assert_eq!(limits.every_service.source, Some(RateLimit { packets_per_second: 3, burst: 1 }));
+    let packets = RateLimit { packets_per_second: 5_000_000, burst: 500_000 };
+    assert_eq!(limits.every_service.packets, Some(packets));
+    let ShieldLimits { source_prefix, flow_rate, allow_rate, .. } = limits;
+    assert_eq!((source_prefix, flow_rate.burst, allow_rate.burst), ((24, 56), 100_000, 5));
 }
 
 /// Every preset is a filter, takes a packet of its attack, and lets others be.

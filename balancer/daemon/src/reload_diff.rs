@@ -9,7 +9,9 @@ use ringway_api::documents::changes::{
     BackendChange, Changes, FlowChange, RingChange, SCHEMA, ServiceChange, What,
 };
 use ringway_api::error::Error;
-use ringway_config::{Backend, CheckAt, Config, Service, ShieldList, ShieldMode, ShieldRule};
+use ringway_config::{
+    Backend, CheckAt, Config, RateLimit, Service, ShieldList, ShieldMode, ShieldRule,
+};
 use ringway_kernel::View;
 use ringway_plan::tables::{NextHop, Protocol, ServiceKey};
 use ringway_plan::{Health, Observed, Planner};
@@ -154,6 +156,10 @@ impl ConfigDiff<'_> {
         push("mode", &was.mode.name(), &is.mode.name());
         push("protect", &was.protect, &is.protect);
         push("sanity", &was.sanity, &is.sanity);
+        let before = was.limits.named();
+        for ((key, was), (_, is)) in before.into_iter().zip(is.limits.named()) {
+            push(key, &was, &is);
+        }
         let name = |list: &ShieldList| list.name.to_string();
         changes.extend(named("list", &was.lists, &is.lists, name));
         let name = |rule: &ShieldRule| rule.name.to_string();
@@ -336,8 +342,7 @@ fn keys(was: &Service, is: &Service) -> Vec<(&'static str, String)> {
     push("affinity", &was.affinity, &is.affinity);
     push("announce", &was.announce, &is.announce);
     push("when_none_healthy", &was.when_none_healthy, &is.when_none_healthy);
-    let shield = |service: &Service| service.shield.map_or("as [shield]", ShieldMode::name);
-    push("shield", &shield(was), &shield(is));
+    push("shield", &shield_of(was), &shield_of(is));
     for (key, differs) in [
         ("mss_clamp", was.mss_clamp != is.mss_clamp),
         ("on_down", was.keep_for.is_some() != is.keep_for.is_some()),
@@ -351,6 +356,17 @@ fn keys(was: &Service, is: &Service) -> Vec<(&'static str, String)> {
         }
     }
     keys
+}
+
+/// What a service says in place of `[shield]`: its mode and limits.
+fn shield_of(service: &Service) -> String {
+    let own = service.shield.unwrap_or_default();
+    let mode = own.mode.map_or("as [shield]", ShieldMode::name);
+    let limit = |(key, limit): (&str, Option<Option<RateLimit>>)| {
+        Some(format!("{key} {}", limit?.map_or("none".into(), RateLimit::rate)))
+    };
+    let limits = own.limits.named().into_iter().filter_map(limit);
+    [mode.into()].into_iter().chain(limits).collect::<Vec<_>>().join(", ")
 }
 
 /// Whether a backend that stays is checked at another address or port of its own.

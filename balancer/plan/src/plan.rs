@@ -236,7 +236,7 @@ impl Plan<'_> {
             source_client: service.forward == Forward::Nat && service.source == SourceMode::Client,
             announce: service.announce == Announce::Arp,
             reset_when_none: service.when_none_healthy == WhenNoneHealthy::Reset,
-            shield: service.shield,
+            shield: service.shield.and_then(|own| own.mode),
         });
         let mut rows = Vec::with_capacity(service.backends.len());
         let up = up(service, self.observed);

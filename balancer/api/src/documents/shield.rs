@@ -144,7 +144,7 @@ impl ShieldStatus {
         let over = runtime.mode.filter(|_| shield.is_some());
         let own_mode = |service: &ringway_config::Service| {
             let service_name = service.name.to_string();
-            service.shield.map(|mode| ServiceMode { service: service_name, mode })
+            service.shield?.mode.map(|mode| ServiceMode { service: service_name, mode })
         };
         ShieldStatus {
             schema: SCHEMA.into(),

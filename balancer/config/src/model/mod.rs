@@ -11,7 +11,8 @@ use std::time::Duration;
 
 pub use ringway_abi::{Faces, Forward, ShieldMode};
 pub use shield::{
-    BadLines, ListAction, Protect, RateLimit, RuleAction, Shield, ShieldList, ShieldRule,
+    BadLines, Limits, ListAction, OwnLimits, Protect, RateLimit, RuleAction, ServiceShield, Shield,
+    ShieldLimits, ShieldList, ShieldRule,
 };
 
 use ringway_abi::raw::RW_BLOCK_ALL;
@@ -311,8 +312,8 @@ pub struct Service {
     /// A backend that comes up gets its whole weight only after this long, a tenth of it at once;
     /// none: at once.
     pub slow_start: Option<Duration>,
-    /// In place of the shield's mode, for packets to this service; only with a shield.
-    pub shield: Option<ShieldMode>,
+    /// In place of the shield's mode and limits, for packets to this service; only with a shield.
+    pub shield: Option<ServiceShield>,
     /// How health is checked; none: every backend is always up.
     pub check: Option<Check>,
     /// At least one, no two with the same address and port.

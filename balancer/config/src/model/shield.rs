@@ -6,10 +6,11 @@ use std::path::PathBuf;
 use ringway_abi::ShieldMode;
 use ringway_filter::Filter;
 
+use super::Service;
 use crate::reader::located::Located;
 
 /// What the shield checks of a packet, in this order: sanity, lists that allow, lists that block,
-/// rules.
+/// rules, limits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shield {
     /// Of packets to services that have no mode of their own; never off.
@@ -21,6 +22,120 @@ pub struct Shield {
     pub lists: Vec<ShieldList>,
     /// The first that matches decides; those that count let the search go on. No two have one name.
     pub rules: Vec<ShieldRule>,
+    pub limits: ShieldLimits,
+}
+
+impl Shield {
+    /// The mode of packets to this service, while nobody has set another.
+    pub fn mode_of(&self, service: &Service) -> ShieldMode {
+        service.shield.and_then(|own| own.mode).unwrap_or(self.mode)
+    }
+
+    pub fn limits_of(&self, service: &Service) -> Limits {
+        let own = service.shield.unwrap_or_default().limits;
+        own.instead_of(self.limits.every_service)
+    }
+}
+
+/// What a service says in place of `[shield]`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ServiceShield {
+    pub mode: Option<ShieldMode>,
+    pub limits: OwnLimits,
+}
+
+/// `[shield.limits]`
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShieldLimits {
+    /// Of each service that says nothing else.
+    pub every_service: Limits,
+    /// Lengths of the prefixes that count as one source, IPv4 and IPv6: 8 to 32, 16 to 128.
+    pub source_prefix: (u8, u8),
+    /// Up to it an established nat flow passes whatever the limits say; at most 1 Mpps.
+    pub flow_rate: RateLimit,
+    /// The same of a source that was learnt.
+    pub allow_rate: RateLimit,
+}
+
+impl ShieldLimits {
+    /// With the keys of the configuration, in words.
+    pub fn named(self) -> Vec<(&'static str, String)> {
+        let limits = self.every_service.named();
+        let limits = limits.map(|(key, limit)| (key, limit.map_or("none".into(), RateLimit::rate)));
+        let (v4, v6) = self.source_prefix;
+        let others = [
+            ("flow_rate", self.flow_rate.rate()),
+            ("allow_rate", self.allow_rate.rate()),
+            ("source_prefix_v4", v4.to_string()),
+            ("source_prefix_v6", v6.to_string()),
+        ];
+        limits.into_iter().chain(others).collect()
+    }
+}
+
+/// Rates beyond which packets to a service are dropped.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Limits {
+    /// Of all its packets.
+    pub packets: Option<RateLimit>,
+    /// Of packets to its address, those to other services of the address among them.
+    pub destination: Option<RateLimit>,
+    /// Of packets that open a flow.
+    pub new_flows: Option<RateLimit>,
+    /// Of the packets of one source prefix; at most 1 Mpps.
+    pub source: Option<RateLimit>,
+}
+
+impl Limits {
+    /// With the keys of the configuration.
+    pub fn named(self) -> [(&'static str, Option<RateLimit>); 4] {
+        [
+            ("packets", self.packets),
+            ("destination", self.destination),
+            ("new_flows", self.new_flows),
+            ("source", self.source),
+        ]
+    }
+
+    /// Whether nothing is limited.
+    pub fn is_empty(self) -> bool {
+        self == Limits::default()
+    }
+}
+
+/// As it is written: `packets 50kpps, source 2kpps`.
+impl fmt::Display for Limits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let limits = self.named().into_iter().filter_map(|(key, limit)| Some((key, limit?)));
+        let limits: Vec<String> =
+            limits.map(|(key, limit)| format!("{key} {}", limit.rate())).collect();
+        f.write_str(if limits.is_empty() { "none" } else { "" })?;
+        f.write_str(&limits.join(", "))
+    }
+}
+
+/// Limits in place of others. `Some(None)`: there is none; `None`: the others' is in force.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OwnLimits {
+    pub packets: Option<Option<RateLimit>>,
+    pub new_flows: Option<Option<RateLimit>>,
+    pub source: Option<Option<RateLimit>>,
+}
+
+impl OwnLimits {
+    /// With the keys of the configuration.
+    pub fn named(self) -> [(&'static str, Option<Option<RateLimit>>); 3] {
+        [("packets", self.packets), ("new_flows", self.new_flows), ("source", self.source)]
+    }
+
+    pub fn instead_of(self, others: Limits) -> Limits {
+        Limits {
+            packets: self.packets.unwrap_or(others.packets),
+            destination: others.destination,
+            new_flows: self.new_flows.unwrap_or(others.new_flows),
+            source: self.source.unwrap_or(others.source),
+        }
+    }
 }
 
 /// The destinations that the shield acts on.
@@ -156,6 +271,12 @@ pub struct RateLimit {
 }
 
 impl RateLimit {
+    /// With a burst of a tenth of a second.
+    pub const fn new(packets_per_second: u32) -> RateLimit {
+        let burst = packets_per_second / 10;
+        RateLimit { packets_per_second, burst: if burst > 0 { burst } else { 1 } }
+    }
+
     /// The rate as a configuration writes it: `10kpps`.
     pub fn rate(self) -> String {
         let pps = self.packets_per_second;

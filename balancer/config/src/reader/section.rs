@@ -208,6 +208,12 @@ impl<'a> Section<'a> {
         }
     }
 
+    /// The same where the value is a table; the key may have another kind of value, too.
+    pub(crate) fn table_if(&mut self, key: &'static str, place: String) -> Option<Section<'a>> {
+        self.table?.get(key)?.get_ref().as_table()?;
+        self.table(key, place)
+    }
+
     /// A table that may be left out: then every key has its default.
     pub(crate) fn table_or_empty(&mut self, key: &'static str, place: String) -> Section<'a> {
         let absent = Section {

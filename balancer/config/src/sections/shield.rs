@@ -1,4 +1,4 @@
-//! `[shield]`: lists and rules that packets meet before the gateway.
+//! `[shield]`: lists, rules and limits that packets meet before the gateway.
 
 use std::collections::HashSet;
 use std::ops::RangeInclusive;
@@ -7,8 +7,8 @@ use ringway_filter::{Error, Filter};
 use toml::de::{DeTable, DeValue};
 
 use crate::model::{
-    BadLines, ListAction, Protect, RateLimit, RuleAction, Shield, ShieldList, ShieldMode,
-    ShieldRule,
+    BadLines, Limits, ListAction, OwnLimits, Protect, RateLimit, RuleAction, ServiceShield, Shield,
+    ShieldLimits, ShieldList, ShieldMode, ShieldRule,
 };
 use crate::reader::located::Located;
 use crate::reader::section::Section;
@@ -19,7 +19,14 @@ const MAX_RULES: usize = 256;
 /// A packet's result has a bit for each.
 const MAX_COUNTING: usize = 48;
 /// Packets a second.
-const RATE: RangeInclusive<u32> = 1..=100_000_000;
+const MAX_RATE: RateLimit = RateLimit::new(100_000_000);
+/// Of one source or flow, whose clock has microseconds.
+const MAX_SINGLE_RATE: RateLimit = RateLimit::new(1_000_000);
+const FLOW_RATE: RateLimit = RateLimit::new(10_000);
+const ALLOW_RATE: RateLimit = RateLimit::new(500);
+/// Lengths of source prefixes.
+const PREFIX_V4: RangeInclusive<u32> = 8..=32;
+const PREFIX_V6: RangeInclusive<u32> = 16..=128;
 /// Factors of units.
 const UNITS: [(&str, u32); 3] = [("pps", 1), ("kpps", 1000), ("Mpps", 1_000_000)];
 const BURST: RangeInclusive<u32> = 1..=100_000_000;
@@ -94,14 +101,65 @@ pub(crate) fn read(file: &mut Section) -> Option<Shield> {
         sanity: *section.or("sanity", true, boolean),
         lists: lists(&mut section),
         rules: rules(&mut section),
+        limits: limits(&mut section),
     };
     section.finish();
     Some(shield)
 }
 
-/// `shield` of a service.
-pub(crate) fn of_service(service: &mut Section) -> Option<ShieldMode> {
-    service.optional("shield", |v| choice(v, &SERVICE_MODES)).map(Located::into_inner)
+/// `shield` of a service: its mode, or a table.
+pub(crate) fn of_service(service: &mut Section) -> Option<ServiceShield> {
+    let place = format!("shield of {}", service.place);
+    let Some(mut section) = service.table_if("shield", place) else {
+        let mode = service.optional("shield", |v| choice(v, &SERVICE_MODES))?.into_inner();
+        return Some(ServiceShield { mode: Some(mode), ..ServiceShield::default() });
+    };
+    let mode = section.optional("mode", |v| choice(v, &SERVICE_MODES)).map(Located::into_inner);
+    let limits = own_limits(&mut section);
+    section.refuse(
+        "destination",
+        "destination is of an address, which may have several services: write it in [shield.limits]",
+    );
+    section.finish();
+    Some(ServiceShield { mode, limits })
+}
+
+fn limits(shield: &mut Section) -> ShieldLimits {
+    let mut section = shield.table_or_empty("limits", "[shield.limits]".into());
+    let mut limit = |key, most| section.optional(key, |v| rate(v, most)).map(Located::into_inner);
+    let every_service = Limits {
+        packets: limit("packets", MAX_RATE),
+        destination: limit("destination", MAX_RATE),
+        new_flows: limit("new_flows", MAX_RATE),
+        source: limit("source", MAX_SINGLE_RATE),
+    };
+    let (flow_rate, allow_rate) =
+        (limit("flow_rate", MAX_SINGLE_RATE), limit("allow_rate", MAX_SINGLE_RATE));
+    let v4 = *section.or("source_prefix_v4", 32, |v| integer(v, PREFIX_V4));
+    let v6 = *section.or("source_prefix_v6", 64, |v| integer(v, PREFIX_V6));
+    section.finish();
+    ShieldLimits {
+        every_service,
+        source_prefix: (v4 as u8, v6 as u8),
+        flow_rate: flow_rate.unwrap_or(FLOW_RATE),
+        allow_rate: allow_rate.unwrap_or(ALLOW_RATE),
+    }
+}
+
+/// Limits in place of those of `[shield.limits]`.
+fn own_limits(section: &mut Section) -> OwnLimits {
+    let mut limit = |key, most| {
+        let read = |v: &DeValue| match v.as_str() {
+            Some("none") => Ok(None),
+            _ => rate(v, most).map(Some).map_err(|wrong| wrong + ", or \"none\""),
+        };
+        section.optional(key, read).map(Located::into_inner)
+    };
+    OwnLimits {
+        packets: limit("packets", MAX_RATE),
+        new_flows: limit("new_flows", MAX_RATE),
+        source: limit("source", MAX_SINGLE_RATE),
+    }
 }
 
 fn lists(shield: &mut Section) -> Vec<ShieldList> {
@@ -206,22 +264,23 @@ fn compile(section: &Section, written: &Located<String>) -> Option<Located<Filte
 
 fn action(section: &mut Section, preset: Option<&Preset>) -> Option<RuleAction> {
     let action = section.required("action", "action = \"drop\"", |v| choice(v, &ACTIONS));
-    let rate = section.optional("rate", rate);
+    let rate = section.optional("rate", |v| rate(v, MAX_RATE));
     let burst = section.optional("burst", |v| integer(v, BURST));
     let action = action?;
     if *action == Action::Limit {
         section.require("rate", "rate = \"10kpps\"");
-        let packets_per_second = *rate?;
-        let burst = burst.map_or((packets_per_second / 10).max(1), Located::into_inner);
-        return Some(RuleAction::Limit(RateLimit { packets_per_second, burst }));
+        let limit = *rate?;
+        let burst = burst.map_or(limit.burst, Located::into_inner);
+        return Some(RuleAction::Limit(RateLimit { burst, ..limit }));
     }
-    for (key, written) in [("rate", &rate), ("burst", &burst)] {
+    let written = [("rate", rate.map(|rate| rate.span())), ("burst", burst.map(|b| b.span()))];
+    for (key, written) in written {
         let Some(written) = written else { continue };
         let message = format!(
             "{key} of {} has no effect without action = \"limit\": remove it, or write that",
             section.place
         );
-        section.report.error(written.span(), message);
+        section.report.error(written, message);
     }
     if let Some(flood) = preset.filter(|preset| preset.by_rate && *action != Action::Count) {
         let message = format!(
@@ -238,28 +297,31 @@ fn action(section: &mut Section, preset: Option<&Preset>) -> Option<RuleAction> 
     })
 }
 
-/// "10kpps"
-fn rate(value: &DeValue) -> Read<u32> {
-    const REMEDY: &str =
-        "write packets per second from \"1pps\" to \"100Mpps\", such as \"10kpps\"";
+/// "10kpps", with a burst of a tenth of a second.
+fn rate(value: &DeValue, most: RateLimit) -> Read<RateLimit> {
+    let remedy = format!(
+        "write packets per second from \"1pps\" to \"{}\", such as \"10kpps\"",
+        most.rate()
+    );
     if let Some(number) = value.as_integer() {
         return Err(format!(
             "is a bare number where a unit belongs: write \"{}pps\" if packets per second are meant",
             number.as_str()
         ));
     }
-    let text = text(value, REMEDY)?;
+    let text = text(value, &remedy)?;
     let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let unit = UNITS.iter().find(|(unit, _)| *unit == &text[split..]);
     let Some((_, scale)) = unit.filter(|_| split > 0) else {
-        return Err(format!("is not a rate: {REMEDY}"));
+        return Err(format!("is not a rate: {remedy}"));
     };
     text[..split]
         .parse()
         .ok()
         .and_then(|number: u32| number.checked_mul(*scale))
-        .filter(|rate| RATE.contains(rate))
-        .ok_or_else(|| format!("is out of range: {REMEDY}"))
+        .filter(|rate| (1..=most.packets_per_second).contains(rate))
+        .map(RateLimit::new)
+        .ok_or_else(|| format!("is out of range: {remedy}"))
 }
 
 /// Reports names that come again.

@@ -163,4 +163,20 @@ fn changes_of_the_shield_are_in_words() {
     ]);
     let keys = changes(&new, &mode).services.remove(0).keys;
     assert_eq!(keys, ["shield as [shield] becomes off"]);
+    let limits = |own: &str, text: &str| {
+        config(&[service("a", 1, A, own), format!("[shield]\nlimits = {{ {text} }}\n")])
+    };
+    let many = limits("", "packets = \"5kpps\", source = \"2kpps\"");
+    let few = limits(
+        "shield = { source = \"none\", new_flows = \"9pps\" }",
+        "packets = \"1kpps\", source = \"2kpps\", allow_rate = \"7pps\", source_prefix_v6 = 48",
+    );
+    assert_eq!(
+        told(&many, &few),
+        "packets 5kpps becomes 1kpps, allow_rate 500pps becomes 7pps, source_prefix_v6 64 becomes 48"
+    );
+    assert_eq!(
+        changes(&many, &few).services.remove(0).keys,
+        ["shield as [shield] becomes as [shield], new_flows 9pps, source none"]
+    );
 }
