@@ -128,6 +128,9 @@ enum rw_reason {
 	RW_REASON_BLOCKED,	    /* the source is in a block list, or was blocked */
 	RW_REASON_RULE,		    /* a rule with action "drop" */
 	RW_REASON_RULE_LIMIT,	    /* a rule with action "limit", over its rate */
+	RW_REASON_SERVICE_LIMIT,    /* a service, or its address, gets more than its rate */
+	RW_REASON_NEW_FLOW_LIMIT,   /* a service gets more new flows than its rate */
+	RW_REASON_SOURCE_LIMIT,	    /* a source prefix sends more to a service than its rate */
 	RW_REASONS,
 };
 #define RW_REASON_SPACE 64 /* reasons in a row of the ledger */
@@ -245,7 +248,7 @@ struct rw_scratch {
 	struct rw_opening opening;
 	struct rw_layers layers;
 	struct rw_service_key key;
-	__u32 pad;
+	__u32 allowed; /* 1: the shield's lists allow the source */
 	struct rw_icmp icmp;
 };
 
@@ -305,6 +308,7 @@ enum rw_service_flags {
 	RW_SVC_NONE_RESET = 2,	    /* none healthy: RST, else drop */
 	RW_SVC_AFFINITY_SOURCE = 4, /* the client's address alone chooses the slot */
 	/* Two bits from RW_SVC_SHIELD_SHIFT on: 1 + enum rw_shield_mode; 0: as the node's. */
+	RW_SVC_LIMITED = 8, /* it has a row in shield_policies */
 	/* of an address entry */
 	RW_ADDR_SERVICE = 16,  /* some service has this address */
 	RW_ADDR_ANNOUNCE = 32, /* answer ARP and ND for it */

@@ -122,6 +122,108 @@ struct rw_shield_rule {
 /* The fine clock: seconds << RW_FINE_SHIFT, to a tick of the kernel. It wraps. */
 #define RW_FINE_SHIFT RW_TICK_SHIFT
 
+/*
+ * Limits of services, by id. A rate is a generic cell rate algorithm's; gap 0: there is none. All
+ * CPUs share a service's budget, and each takes packets from it in batches.
+ */
+struct rw_shared_rate {
+	__u64 gap;    /* between two packets, on the fine clock */
+	__u64 window; /* so far ahead of time may packets be: the burst */
+	__u32 batch;  /* packets that a CPU takes at once */
+	__u32 budget; /* place in service_budgets */
+};
+
+/* A rate of one source prefix or flow. Its budget is a word of rw_rated. */
+struct rw_single_rate {
+	__u32 gap;    /* on the coarse clock */
+	__u32 window; /* the same */
+};
+
+struct rw_limits {
+	struct rw_shared_rate packets;
+	struct rw_shared_rate destination; /* all services of the address together */
+	struct rw_shared_rate new_flows;
+	struct rw_single_rate source;
+	__u32 unasked; /* a source's packets in a second on one CPU for which nobody asks its budget */
+	__u32 pad;
+};
+
+struct rw_shield_policy {
+	struct rw_limits always;
+	struct rw_limits armed;	      /* in their place while shield_armed says so */
+	struct rw_single_rate flow;   /* of an established nat flow, when a limit is exceeded */
+	struct rw_single_rate learnt; /* the same of a source that was learnt */
+	__u32 mode;		      /* enum rw_shield_mode */
+	__u32 learns;		      /* 1: sources that prove themselves are learnt */
+	__u32 prefix[4];	      /* mask of a source prefix of IPv6 */
+	__u32 prefix4;		      /* of IPv4 */
+	__u32 pad;
+};
+
+/* Places in service_budgets, each RW_MAX_SERVICES: by service; a destination's is that of the
+ * address' first service. */
+enum rw_service_budget {
+	RW_BUDGET_PACKETS,
+	RW_BUDGET_NEW_FLOWS,
+	RW_BUDGET_DESTINATION,
+	RW_SERVICE_BUDGETS,
+};
+
+/* What a CPU has taken from a budget and not used. */
+struct rw_lease {
+	__u32 left;
+	__u32 empty; /* tick of the kernel's clock at which the budget had nothing left */
+};
+
+/* Of a service with a policy. Per CPU. */
+struct rw_arrivals {
+	__u64 packets;	 /* that met limits */
+	__u64 new_flows; /* of these */
+	__u64 over;	 /* of these packets, those over a limit: dropped, or exempt */
+	struct rw_lease leases[RW_SERVICE_BUDGETS];
+};
+
+/*
+ * How many packets the source prefixes have sent to a service in this second, as a CPU has seen it:
+ * a count-min sketch (Cormode and Muthukrishnan, 2005) whose rows share a cache line. A prefix has a
+ * count in each row; the lesser one is at least the true number. Of N packets in the second it is
+ * more by over 4 N / (RW_SKETCH_LINES * RW_SKETCH_WIDTH) with a probability of a quarter at most.
+ */
+#define RW_SKETCH_LINES 2048
+#define RW_SKETCH_WIDTH 8 /* counts of a row in a line */
+#define RW_SKETCH_ROWS 2
+#define RW_SKETCH_MOST 0xffffff /* packets that a count can tell */
+struct rw_sketch_line {
+	__u32 counts[RW_SKETCH_ROWS][RW_SKETCH_WIDTH]; /* second, 8 bits << 24 | packets */
+};
+
+/*
+ * A budget with its owner, in one word: the owner's tag << 32 | when its next packet conforms, on
+ * the coarse clock. 0: free. Eight make a bucket, which the owner's hash chooses. One that finds
+ * none of its own there takes the place of the one that has been silent longest.
+ */
+#define RW_BUCKET_RATED 8
+struct rw_rated {
+	__u64 words[RW_BUCKET_RATED];
+};
+#define RW_LEARNT_BUCKETS 32768	    /* of sources that were learnt: 262 144 */
+#define RW_FLOW_BUDGET_BUCKETS 8192 /* of established flows, while a limit is exceeded: 65 536 */
+
+/* The same of the sources that the sketch suspects, with their addresses for people. */
+struct rw_heavy_source {
+	__u32 prefix[4];
+	__u32 service;
+	__u32 over; /* packets over its rate, since it got this place */
+};
+struct rw_heavy_bucket {
+	struct rw_rated budgets;
+	struct rw_heavy_source sources[RW_BUCKET_RATED];
+};
+#define RW_HEAVY_BUCKETS 4096
+
+/* The coarse clock: seconds << RW_COARSE_SHIFT, which wraps after 1024 s. */
+#define RW_COARSE_SHIFT 22
+
 /* When the next packet of a limit conforms (GCRA), on the fine clock. A cache line. */
 struct rw_shield_budget {
 	__u64 due;
@@ -147,6 +249,8 @@ struct rw_shield_observed {
 
 _Static_assert(sizeof(struct rw_list_v4) == 64, "one cache line");
 _Static_assert(sizeof(struct rw_list_v6) == 128, "two cache lines");
+_Static_assert(sizeof(struct rw_sketch_line) == 64, "one cache line");
+_Static_assert(sizeof(struct rw_rated) == 64, "one cache line");
 _Static_assert(sizeof(struct rw_list_slot) == 8, "an element of an array");
 _Static_assert(sizeof(struct rw_list_section) == 32, "layout");
 _Static_assert(sizeof(struct rw_shield_prefix) == 20, "a key of the kernel's trie");

@@ -14,6 +14,7 @@
 #include "partial.bpf.h"
 #include "refuse.bpf.h"
 #include "reset.bpf.h"
+#include "shield/limits.bpf.h"
 #include "track.bpf.h"
 
 struct chosen {
@@ -325,6 +326,15 @@ static __always_inline bool is_mixable(const struct packet *p, const struct rw_s
 	       !(service->flags & RW_SVC_SOURCE_CLIENT);
 }
 
+/* NONE, or why the packet is over the limits of its service. */
+static __always_inline enum rw_reason limited(const struct rw_service *service, __u32 place,
+					      __u64 key)
+{
+	if (!(service->flags & RW_SVC_LIMITED))
+		return RW_REASON_NONE;
+	return over_limits(service->id, service->forward == RW_FORWARD_NAT, place, key);
+}
+
 /* Without a live flow, UDP and a SYN start one; anything else is reset. */
 static __always_inline int request(struct xdp_md *ctx, struct packet_context *pctx,
 				   struct packet *p, const struct rw_service *service)
@@ -341,8 +351,11 @@ static __always_inline int request(struct xdp_md *ctx, struct packet_context *pc
 		return leave(pctx->counters, RW_DROP, RW_REASON_WRONG_INTERFACE);
 	if (is_mixable(p, service))
 		return leave(pctx->counters, RW_DROP, RW_REASON_FRAGMENT);
-	if (service->forward != RW_FORWARD_NAT)
-		return dsr_request(ctx, pctx, p, service);
+	if (service->forward != RW_FORWARD_NAT) {
+		refused = limited(service, 0, 0);
+		return refused ? leave_shielded(pctx->counters, refused) :
+				 dsr_request(ctx, pctx, p, service);
+	}
 	now = now_seconds();
 	place = flow_of_client(pctx->set, p->t, service->id, now, &key);
 	flow = flow_at(place);
@@ -350,6 +363,9 @@ static __always_inline int request(struct xdp_md *ctx, struct packet_context *pc
 		backend = backend_of(key_backend(key));
 		capture_backend(pctx->scratch, key_backend(key));
 	}
+	refused = limited(service, place, key);
+	if (refused)
+		return leave_shielded(pctx->counters, refused);
 	if (flow_stays(p, flow, key_state(key), backend, now)) {
 		if (key_state(key) == RW_FLOW_SYN && !handshakes(p))
 			return leave(pctx->counters, RW_DROP, RW_REASON_OUT_OF_STATE);

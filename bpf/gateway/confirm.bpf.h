@@ -11,6 +11,7 @@
 #define RINGWAY_CONFIRM_H
 
 #include "flow.bpf.h"
+#include "shield/rated.bpf.h"
 
 /* The number of confirmed flows towards a backend: of this client's prefix (/24, /64), or of all
  * without a client. */
@@ -100,6 +101,7 @@ static __always_inline void flow_confirm(const struct rw_settings *set, struct r
 	__sync_fetch_and_add(count, 1);
 	if (all)
 		__sync_fetch_and_add(all, 1);
+	learn_source((const struct rw_address *)flow->client, flow->service);
 }
 
 /* Flows of a former release were not counted. */

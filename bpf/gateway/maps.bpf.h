@@ -101,6 +101,27 @@ RW_MAP(runtime_block, BPF_MAP_TYPE_LPM_TRIE, RW_SHIELD_RUNTIME, struct rw_shield
 /* writer, reader: shield. By place in shield_counts. */
 RW_MAP(rule_budgets, BPF_MAP_TYPE_ARRAY, RW_SHIELD_RULES, __u32, struct rw_shield_budget, 0);
 
+/* writer: control; reader: balancer. Limits of services, by id; in force with RW_SVC_LIMITED. */
+RW_MAP(shield_policies, BPF_MAP_TYPE_ARRAY, RW_MAX_SERVICES, __u32, struct rw_shield_policy, 0);
+/* writer: control; reader: balancer. By service: its armed limits are in force before this second. */
+RW_MAP(shield_armed, BPF_MAP_TYPE_ARRAY, RW_MAX_SERVICES, __u32, __u32, 0);
+
+/* writer: balancer; reader: balancer, control, status. By service. */
+RW_MAP(arrivals, BPF_MAP_TYPE_PERCPU_ARRAY, RW_MAX_SERVICES, __u32, struct rw_arrivals, 0);
+/* By service: the last second in which a limit was exceeded. */
+RW_MAP(shield_exceeded, BPF_MAP_TYPE_ARRAY, RW_MAX_SERVICES, __u32, __u32, 0);
+
+/* writer, reader: balancer. */
+RW_MAP(service_budgets, BPF_MAP_TYPE_ARRAY, RW_SERVICE_BUDGETS *RW_MAX_SERVICES, __u32,
+       struct rw_shield_budget, 0);
+RW_MAP(source_sketch, BPF_MAP_TYPE_PERCPU_ARRAY, RW_SKETCH_LINES, __u32, struct rw_sketch_line, 0);
+/* Full: the one that has been silent longest gives way. */
+RW_MAP(learnt_sources, BPF_MAP_TYPE_ARRAY, RW_LEARNT_BUCKETS, __u32, struct rw_rated, 0);
+RW_MAP(flow_budgets, BPF_MAP_TYPE_ARRAY, RW_FLOW_BUDGET_BUCKETS, __u32, struct rw_rated, 0);
+
+/* writer: balancer; reader: balancer, status. Full: the same. */
+RW_MAP(heavy_sources, BPF_MAP_TYPE_ARRAY, RW_HEAVY_BUCKETS, __u32, struct rw_heavy_bucket, 0);
+
 /* writer: shield; reader: status. */
 RW_MAP(shield_counts, BPF_MAP_TYPE_PERCPU_ARRAY, RW_SHIELD_COUNTS, __u32, struct rw_shield_count,
        0);

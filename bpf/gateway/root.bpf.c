@@ -24,6 +24,7 @@ int ringway_root(struct xdp_md *ctx)
 	scratched->iface = slot;
 	scratched->device = slot;
 	scratched->tags[0] = 0;
+	scratched->allowed = 0;
 	if (iface.layer3) {
 		why = layer3_enter(ctx, scratched);
 		if (why == RW_REASON_NOT_IP)

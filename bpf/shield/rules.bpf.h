@@ -4,9 +4,8 @@
 #define RINGWAY_RULES_H
 
 #include "gateway/dry.bpf.h"
+#include "budget.bpf.h"
 #include "maps.bpf.h"
-
-#define BUDGET_TRIES 4
 
 /*
  * Bits 0 to 15: 1 + the number of the first rule that matches and ends the search; 0: none. Bit
@@ -32,33 +31,6 @@ static __always_inline void count_shield(__u32 place, __u32 bytes)
 		count->packets++;
 		count->bytes += bytes;
 	}
-}
-
-/* Seconds << RW_FINE_SHIFT. */
-static __always_inline __u64 now_fine(void)
-{
-	return bpf_jiffies64() * ticks.per_tick + ticks.base;
-}
-
-/* Whether one more packet conforms; if so, it counts (GCRA). Who loses the race for the budget
- * again and again is over it: the rate is never exceeded. */
-static __always_inline bool within_budget(struct rw_shield_budget *budget, __u64 gap, __u64 window)
-{
-	__u64 now = now_fine();
-
-	for (int i = 0; i < BUDGET_TRIES; i++) {
-		__u64 due = READ_ONCE(budget->due), next = due;
-
-		/* A clock that went back would leave `due` far ahead: it begins anew. */
-		if ((__s64)(due - now) < 0 || due - now > 2 * window + gap)
-			next = now;
-		next += gap;
-		if (next - now > window)
-			return false;
-		if (dry || __sync_val_compare_and_swap(&budget->due, due, next) == due)
-			return true;
-	}
-	return false;
 }
 
 static __always_inline bool within_rule(const struct rw_shield_rule *rule)

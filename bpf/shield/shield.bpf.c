@@ -2,7 +2,7 @@
 /*
  * The shield: in front of the balancer, for packets to service addresses and, if it is told
  * to, to the node's own. In this order: sanity; prefixes that are allowed; prefixes that are
- * blocked; rules. Loaded anew, with constants, lists and rules of its own, for each change of
+ * blocked; rules. Limits are the balancer's, which knows the flow. Loaded anew, with constants, lists and rules of its own, for each change of
  * the configuration: a generation. The slot leads to one of them at any time.
  */
 #include "gateway/packet_context.bpf.h"
@@ -23,14 +23,6 @@ static __always_inline int go_on(struct xdp_md *ctx, struct packet_context *pctx
 		return leave(pctx->counters, RW_DROP, RW_REASON_NO_HEADROOM);
 	return next_stage(ctx, pctx->counters, pctx->set->stages, RW_SLOT_BALANCE,
 			  RW_REASON_NO_STAGE);
-}
-
-/* The mode that was set at run time, or this one. */
-static __always_inline __u32 mode_now(const struct rw_shield_control *control, __u32 mode)
-{
-	if (control->until && now_seconds() < control->until)
-		return control->mode;
-	return mode;
 }
 
 /* The service of a packet with ports, or NULL. */
@@ -132,19 +124,9 @@ static __always_inline int refuse_packet(struct xdp_md *ctx, struct packet_conte
 {
 	if (to_node && is_connected(ctx, p))
 		return go_on(ctx, pctx);
-	if (mode == RW_SHIELD_ENFORCE) {
-		pctx->counters->counts[RW_ABORTED][reason % RW_REASON_SPACE] +=
-			reason >= RW_REASON_SPACE;
-		pctx->counters->counts[RW_DROP][reason % RW_REASON_SPACE] +=
-			reason < RW_REASON_SPACE;
-		return capturing ? (int)(RW_DROP | reason << 8) : XDP_DROP;
-	}
-	if (!dry) {
-		struct rw_shield_observed *observed = RW_ONLY(shield_observed);
-
-		if (observed)
-			observed->packets[reason % (2 * RW_REASON_SPACE)]++;
-	}
+	if (mode == RW_SHIELD_ENFORCE)
+		return leave_shielded(pctx->counters, reason);
+	count_observed(reason);
 	return go_on(ctx, pctx);
 }
 
@@ -199,7 +181,7 @@ static __always_inline enum listed listed(const struct rw_shield_control *contro
 }
 
 /* NONE: the packet may go on. `matched`: what run_rules() found of a calm packet. */
-static __always_inline enum rw_reason judge(struct xdp_md *ctx,
+static __always_inline enum rw_reason judge(struct xdp_md *ctx, struct packet_context *pctx,
 					    const struct rw_shield_control *control,
 					    const struct packet *p, enum rw_reason why, bool calm,
 					    __u64 matched)
@@ -212,8 +194,12 @@ static __always_inline enum rw_reason judge(struct xdp_md *ctx,
 	if (reason)
 		return reason;
 	where = listed(control, p);
-	if (where != LISTED_NOWHERE)
-		return where == LISTED_BLOCK ? RW_REASON_BLOCKED : RW_REASON_NONE;
+	if (where == LISTED_BLOCK)
+		return RW_REASON_BLOCKED;
+	if (where == LISTED_ALLOW) {
+		pctx->scratch->allowed = 1;
+		return RW_REASON_NONE;
+	}
 	if (!shield.rules)
 		return RW_REASON_NONE;
 	if (!calm)
@@ -286,7 +272,7 @@ GATEWAY_PROGRAM(ringway_shield)
 		trace.shield_mode = mode + 1;
 	if (mode == RW_SHIELD_OFF || keeps_the_link(ctx, &p, to_node))
 		return go_on(ctx, &pctx);
-	why = judge(ctx, control, &p, why, calm, matched);
+	why = judge(ctx, &pctx, control, &p, why, calm, matched);
 	if (dry)
 		trace.shield_reason = why;
 	return why ? refuse_packet(ctx, &pctx, &p, mode, to_node, why) : go_on(ctx, &pctx);

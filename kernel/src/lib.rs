@@ -46,7 +46,7 @@ pub use programs::steer::Steer;
 pub use programs::steer_rule::{SteerRule, SteerRuleError};
 pub use read::flows::{BackendFlows, FlowCounts, NatFlow, NatFlows, Place, is_udp};
 pub use read::memory::{MapMemory, ProgramInfo};
-pub use read::shield::ShieldCounts;
+pub use read::shield::{Arrivals, HeavySource, ShieldCounts};
 pub use read::tracked::{TrackedCounts, now_seconds, tracked_state};
 pub use read::{BackendState, Daemon, InterfaceState, ServiceState, View};
 pub use requirements::{

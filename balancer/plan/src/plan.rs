@@ -237,6 +237,7 @@ impl Plan<'_> {
             announce: service.announce == Announce::Arp,
             reset_when_none: service.when_none_healthy == WhenNoneHealthy::Reset,
             shield: service.shield.and_then(|own| own.mode),
+            policy: None,
         });
         let mut rows = Vec::with_capacity(service.backends.len());
         let up = up(service, self.observed);

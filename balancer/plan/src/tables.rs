@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use ringway_abi::{BackendRef, ShieldMode};
 
-pub use ringway_config::{Forward, PortRange, Protocol};
+pub use ringway_config::{Forward, Limits, PortRange, Protocol, RateLimit};
 
 pub use crate::slots::Slots;
 
@@ -71,6 +71,27 @@ pub struct ServiceRow {
     pub reset_when_none: bool,
     /// The shield's mode for its packets; `None`: that of all.
     pub shield: Option<ShieldMode>,
+    /// `None`: it has no limits.
+    pub policy: Option<ServicePolicy>,
+}
+
+/// What the shield makes of packets to a service that has limits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ServicePolicy {
+    /// The service's own, or the node's.
+    pub mode: ShieldMode,
+    /// In force unless the service is armed.
+    pub limits: Limits,
+    /// In force while automatic mitigation has armed the service.
+    pub armed: Limits,
+    /// Up to which packets of an established nat flow pass whatever the limits say.
+    pub flow: RateLimit,
+    /// The same of a source that was learnt.
+    pub learnt: RateLimit,
+    /// Sources that prove themselves are learnt: under nat.
+    pub learns: bool,
+    /// Lengths of the prefixes that are a source: IPv4, at most 32, and IPv6, at most 128.
+    pub source_prefix: (u8, u8),
 }
 
 /// Where packets to a backend leave: resolved from the kernel's routes and neighbours.

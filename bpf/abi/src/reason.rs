@@ -527,6 +527,27 @@ impl Reason {
                 cause: "A rule in [shield] with action = \"limit\".",
                 next: "ringway shield status",
             },
+            Self::ServiceLimit => Explanation {
+                name: "service-limit",
+                verdicts: &[Verdict::Drop],
+                meaning: "The shield dropped a packet because its service, or the service's address, gets more than its rate, and neither an established flow nor a source that was learnt speaks for the packet.",
+                cause: "An attack, or `packets` or `destination` of the limits in [shield] below what clients need.",
+                next: "ringway shield status",
+            },
+            Self::NewFlowLimit => Explanation {
+                name: "new-flow-limit",
+                verdicts: &[Verdict::Drop],
+                meaning: "The shield dropped a packet that opens a flow because its service gets more new flows than their rate.",
+                cause: "A flood of SYNs or of UDP from many sources, or `new_flows` of the limits in [shield] below what clients need.",
+                next: "ringway shield status",
+            },
+            Self::SourceLimit => Explanation {
+                name: "source-limit",
+                verdicts: &[Verdict::Drop],
+                meaning: "The shield dropped a packet because its source prefix sends more to the service than the rate of one source.",
+                cause: "A flood from few sources, or many clients behind one address (carrier-grade NAT, a proxy).",
+                next: "ringway shield status names the sources; then: ringway allow SOURCE, or ringway block SOURCE",
+            },
         }
     }
 }

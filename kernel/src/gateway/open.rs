@@ -12,7 +12,7 @@ use ringway_host::netlink::links;
 
 use crate::gateway::layout::check_layout;
 use crate::link::{OnInterface, info_of, open_link};
-use crate::load::{FlowSizes, Programs, load_gateway};
+use crate::load::{FlowSizes, Programs, load_gateway, possible_cpus};
 use crate::maps::{self, Map, MapName, Maps};
 use crate::pins::{DEFAULT_BPFFS, Pins};
 use crate::tables::service_index;
@@ -235,16 +235,13 @@ fn new_settings(maps: &Maps) -> Result<rw_settings> {
 }
 
 fn with_sizes(settings: rw_settings, maps: &Maps) -> Result<rw_settings> {
-    let cpus = libbpf_rs::num_possible_cpus().map_err(|error| Error::System {
-        action: "count CPUs",
-        source: std::io::Error::other(error),
-    })?;
+    let cpus = possible_cpus()?;
     Ok(rw_settings {
         layout: RW_LAYOUT,
         flow_mask: maps.flows.max_entries() - 1,
         index_mask: maps.flow_index.max_entries() - 1,
         track_buckets: maps.tracked.max_entries(),
-        cpus: u32::try_from(cpus).unwrap_or(1),
+        cpus,
         stages: settings.stages | 1 << Slot::Balance as u32,
         icmp_gap_us: ICMP_GAP_US,
         icmp_prefix_gap_us: ICMP_PREFIX_GAP_US,

@@ -190,3 +190,12 @@ pub(crate) fn shapes(sizes: FlowSizes) -> Result<BTreeMap<String, Shape>> {
     let mut storage = MaybeUninit::uninit();
     Ok(Maps::wanted(&open_gateway(sizes, &mut storage)?.maps))
 }
+
+/// CPUs that there may ever be.
+pub(crate) fn possible_cpus() -> Result<u32> {
+    let cpus = libbpf_rs::num_possible_cpus().map_err(|error| Error::System {
+        action: "count CPUs",
+        source: std::io::Error::other(error),
+    })?;
+    Ok(cpus as u32)
+}

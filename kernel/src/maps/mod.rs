@@ -14,11 +14,12 @@ use std::{fs, io};
 use libbpf_rs::libbpf_sys::{BPF_F_RDONLY, bpf_map_create_opts};
 use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle, MapMut, MapType, OpenMapMut};
 use ringway_abi::raw::{
-    rw_address, rw_backend, rw_daemon, rw_flow_bucket, rw_fragment_bucket, rw_iface,
-    rw_index_bucket, rw_label, rw_ledger, rw_scratch, rw_service, rw_service_index,
-    rw_service_info, rw_service_key, rw_service_place, rw_settings, rw_shield_budget,
-    rw_shield_control, rw_shield_count, rw_shield_observed, rw_shield_prefix, rw_shield_runtime,
-    rw_track_bucket, rw_tracking, rw_traffic, rw_vlan_key,
+    rw_address, rw_arrivals, rw_backend, rw_daemon, rw_flow_bucket, rw_fragment_bucket,
+    rw_heavy_bucket, rw_iface, rw_index_bucket, rw_label, rw_ledger, rw_rated, rw_scratch,
+    rw_service, rw_service_index, rw_service_info, rw_service_key, rw_service_place, rw_settings,
+    rw_shield_budget, rw_shield_control, rw_shield_count, rw_shield_observed, rw_shield_policy,
+    rw_shield_prefix, rw_shield_runtime, rw_sketch_line, rw_track_bucket, rw_tracking, rw_traffic,
+    rw_vlan_key,
 };
 use ringway_abi::{FromBytes, IntoBytes};
 use zerocopy::Immutable;
@@ -103,12 +104,21 @@ macro_rules! maps {
             /// Whether a release before did not have it.
             fn is_added(self) -> bool {
                 use MapName::{
-                    rule_budgets, rule_programs, runtime_allow, runtime_block, service_index,
-                    service_places, shield_control, shield_counts, shield_labels, shield_observed,
+                    arrivals, flow_budgets, heavy_sources, learnt_sources, rule_budgets, rule_programs, runtime_allow, runtime_block,
+                    service_budgets, service_index, service_places, shield_armed, shield_control, shield_exceeded, shield_policies, source_sketch, shield_counts, shield_labels, shield_observed,
                 };
                 matches!(
                     self,
-                    service_index
+                    arrivals
+                        | flow_budgets
+                        | heavy_sources
+                        | learnt_sources
+                        | service_budgets
+                        | shield_armed
+                        | shield_exceeded
+                        | shield_policies
+                        | source_sketch
+                        | service_index
                         | service_places
                         | rule_budgets
                         | rule_programs
@@ -347,6 +357,34 @@ maps! {
     shield_observed: u32 => rw_shield_observed,
         "packets that the shield would have dropped, by reason",
         Never("cannot be: counters");
+    shield_policies: u32 => rw_shield_policy,
+        "limits of services",
+        Never("cannot be: a place for each service"),
+        rebuilt "from the configuration";
+    shield_armed: u32 => u32,
+        "until when automatic mitigation has armed a service",
+        Never("cannot be: a place for each service");
+    arrivals: u32 => rw_arrivals,
+        "packets to each service with limits",
+        Never("cannot be: counters");
+    shield_exceeded: u32 => u32,
+        "when a limit of a service was exceeded last",
+        Never("cannot be: a place for each service");
+    service_budgets: u32 => rw_shield_budget,
+        "when the next packet of a service with limits conforms",
+        Never("cannot be: a place for each service");
+    source_sketch: u32 => rw_sketch_line,
+        "about how much each source has sent in this second",
+        Never("cannot be: counts that sources share");
+    learnt_sources: u32 => rw_rated,
+        "sources that clients of nat services were seen at",
+        Then("the one that has been silent longest gives way");
+    flow_budgets: u32 => rw_rated,
+        "when the next packet of an established flow conforms, while a limit is exceeded",
+        Then("the one that has been silent longest gives way");
+    heavy_sources: u32 => rw_heavy_bucket,
+        "sources that send much to a service, and when their next packets conform",
+        Then("the one that has been silent longest gives way");
     shield_labels: u32 => rw_label,
         "names of the shield's rules and lists",
         Never("cannot be: a place for each"),

@@ -1,18 +1,21 @@
 //! What the shield has counted.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::ops::Range;
 
 use libbpf_rs::MapCore;
 use ringway_abi::raw::{
     RW_SHIELD_COUNT_LISTS, RW_SHIELD_COUNT_RUNTIME_ALLOW, RW_SHIELD_COUNT_RUNTIME_BLOCK,
-    rw_shield_count, rw_shield_observed,
+    rw_arrivals, rw_heavy_bucket, rw_shield_count, rw_shield_observed, rw_shield_policy,
 };
-use ringway_abi::{Reason, ShieldMode, Slot};
+use ringway_abi::{Reason, ShieldMode, Slot, addr_from_words};
 
 use super::View;
 use super::tracked::now_seconds;
 use crate::Result;
+use crate::maps::Maps;
 use crate::tables::rows::label_text;
 
 /// Counts of the shield.
@@ -27,6 +30,41 @@ pub struct ShieldCounts {
     pub runtime_block: rw_shield_count,
     /// Packets that would have been dropped; only what occurred.
     pub observed: BTreeMap<Reason, u64>,
+}
+
+/// What a service with limits has met since the packet path was loaded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Arrivals {
+    /// Packets that were held against limits.
+    pub packets: u64,
+    /// Of these, those that open a flow.
+    pub new_flows: u64,
+    /// Of these packets, those over a limit: dropped, or of a flow or source that passes all the
+    /// same.
+    pub over: u64,
+}
+
+impl Arrivals {
+    /// Of a service that has a policy; its id is below `RW_MAX_SERVICES`.
+    pub(crate) fn read(maps: &Maps, id: u32) -> Result<Arrivals> {
+        let sum = maps.arrivals.sum(&id, |sum: &mut rw_arrivals, cpu| {
+            sum.packets += cpu.packets;
+            sum.new_flows += cpu.new_flows;
+            sum.over += cpu.over;
+        })?;
+        Ok(Arrivals { packets: sum.packets, new_flows: sum.new_flows, over: sum.over })
+    }
+}
+
+/// A source prefix that sends much to a service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeavySource {
+    /// The prefix' first address; its length is the service's.
+    pub prefix: IpAddr,
+    /// Id of the service.
+    pub service: u16,
+    /// Packets over the rate of a source, since it was suspected.
+    pub over: u32,
 }
 
 impl View {
@@ -68,6 +106,58 @@ impl View {
         let observed = self.maps.shield_observed.sum(&0, rw_shield_observed::add)?;
         let observed = Reason::all().map(|reason| (reason, observed.packets[reason as usize]));
         Ok(observed.filter(|(_, packets)| *packets > 0).collect())
+    }
+
+    /// What services with limits have met since the packet path was loaded, by their ids.
+    pub fn arrivals(&self) -> Result<BTreeMap<u16, Arrivals>> {
+        let mut arrivals = BTreeMap::new();
+        for id in self.limited_services()? {
+            arrivals.insert(id, Arrivals::read(&self.maps, id.into())?);
+        }
+        Ok(arrivals)
+    }
+
+    /// Ids of services whose armed limits are in force, and for how many seconds more.
+    pub fn armed(&self) -> Result<BTreeMap<u16, u32>> {
+        let mut armed = BTreeMap::new();
+        for id in self.limited_services()? {
+            let left = self.maps.shield_armed.get(id.into())?.saturating_sub(now_seconds());
+            if left > 0 {
+                armed.insert(id, left);
+            }
+        }
+        Ok(armed)
+    }
+
+    fn limited_services(&self) -> Result<Vec<u16>> {
+        let mut ids = Vec::new();
+        if self.maps.shield_policies.value_size() as usize == size_of::<rw_shield_policy>() {
+            self.maps.shield_policies.for_each(|id, policy| {
+                if policy != rw_shield_policy::default() {
+                    ids.push(id as u16);
+                }
+            })?;
+        }
+        Ok(ids)
+    }
+
+    /// Sources that have sent more than their rate, those with the most packets first. A source is
+    /// forgotten when another takes its place in the table.
+    pub fn heavy_sources(&self) -> Result<Vec<HeavySource>> {
+        let mut heavy = Vec::new();
+        if self.maps.heavy_sources.value_size() as usize != size_of::<rw_heavy_bucket>() {
+            return Ok(heavy);
+        }
+        self.maps.heavy_sources.for_each(|_, bucket| {
+            let sources = bucket.sources.iter().filter(|source| source.over > 0);
+            heavy.extend(sources.map(|source| HeavySource {
+                prefix: addr_from_words(source.prefix),
+                service: source.service as u16,
+                over: source.over,
+            }));
+        })?;
+        heavy.sort_by_key(|source| (Reverse(source.over), source.prefix));
+        Ok(heavy)
     }
 
     fn has_shield_maps(&self) -> bool {

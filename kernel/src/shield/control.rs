@@ -12,6 +12,7 @@ use crate::Result;
 use crate::gateway::Gateway;
 use crate::maps::Map;
 use crate::programs::capture;
+use crate::read::shield::Arrivals;
 use crate::tables::rings::grace;
 
 impl Gateway {
@@ -72,6 +73,17 @@ impl Gateway {
         let (mode, until) = mode.map_or((0, 0), |(mode, until)| (mode as u32, until));
         let control = self.maps().shield_control.get(0)?;
         self.maps().shield_control.put(&0, &rw_shield_control { mode, until, ..control })
+    }
+
+    /// What services with limits have met, by their ids.
+    pub fn arrivals(&self) -> Result<Vec<(u16, Arrivals)>> {
+        let ids = self.rows.iter().flat_map(|rows| rows.policies.keys());
+        ids.map(|id| Ok((*id as u16, Arrivals::read(self.maps(), *id)?))).collect()
+    }
+
+    /// Puts the armed limits of a service in force, until a second of CLOCK_MONOTONIC; 0: no more.
+    pub fn arm(&mut self, service: u16, until: u32) -> Result<()> {
+        self.maps().shield_armed.put(&service.into(), &until)
     }
 }
 

@@ -5,20 +5,22 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use libbpf_rs::MapHandle;
 use ringway_abi::raw::{
-    RW_FINE_SHIFT, RW_SHIELD_COUNT_LISTS, RW_SHIELD_COUNT_RUNTIME_ALLOW, RW_SHIELD_GENERATIONS,
-    RW_SHIELD_RULES, rw_clock, rw_label, rw_list_slot, rw_list_v4, rw_list_v6, rw_shield,
-    rw_shield_control, rw_shield_count, rw_shield_rule,
+    RW_SHIELD_COUNT_LISTS, RW_SHIELD_COUNT_RUNTIME_ALLOW, RW_SHIELD_GENERATIONS, RW_SHIELD_RULES,
+    rw_clock, rw_label, rw_list_slot, rw_list_v4, rw_list_v6, rw_shield, rw_shield_control,
+    rw_shield_count, rw_shield_rule,
 };
 use ringway_abi::{IntoBytes, RuleAction, ShieldMode};
 use ringway_bpf_sys::{LoadError, Program};
 use ringway_filter::Instruction;
 use ringway_plan::prefix_list::ListTables;
+use ringway_plan::tables::RateLimit;
 
 use crate::load::{self, as_kernel, clock};
 use crate::maps::table_view::TableView;
 use crate::maps::{self, Map, Maps, map};
 use crate::objects::capture_shield::CaptureShieldSkelBuilder;
 use crate::objects::shield::{self, ShieldSkelBuilder};
+use crate::tables::policies::fine;
 use crate::tables::rows::{label, label_text};
 use crate::{Error, Result};
 
@@ -51,15 +53,7 @@ pub struct Rule {
     pub name: String,
     pub action: RuleAction,
     /// For [`RuleAction::Limit`].
-    pub limit: Option<Limit>,
-}
-
-/// A rate.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limit {
-    pub packets_per_second: u32,
-    /// Packets at once; at least what a tick of the kernel's clock lets through.
-    pub burst: u32,
+    pub limit: Option<RateLimit>,
 }
 
 /// The shield as the process knows it that looks after the node.
@@ -146,7 +140,7 @@ fn load_rules(program: &[Instruction]) -> Result<OwnedFd> {
 /// The table of rules: rows and what they hold.
 fn rows(rules: &[Rule], counts: &[u32], ticks: rw_clock) -> (Vec<u32>, Vec<rw_shield_rule>) {
     let row = |(rule, count): (&Rule, &u32)| {
-        let (gap, window) = rule.limit.map_or((0, 0), |limit| budget(limit, ticks));
+        let (gap, window) = rule.limit.map_or((0, 0), |limit| fine(limit, ticks));
         rw_shield_rule { action: rule.action as u32, count: *count, gap, window }
     };
     let table: Vec<rw_shield_rule> = rules.iter().zip(counts).map(row).collect();
@@ -154,14 +148,6 @@ fn rows(rules: &[Rule], counts: &[u32], ticks: rw_clock) -> (Vec<u32>, Vec<rw_sh
     let numbers = (0..).take(table.len());
     let behind = (RW_SHIELD_RULES..).take(notes.clone().count());
     (numbers.chain(behind).collect(), table.iter().chain(notes).copied().collect())
-}
-
-/// Between two packets, and ahead of time, on the fine clock.
-fn budget(limit: Limit, ticks: rw_clock) -> (u64, u64) {
-    let gap = (1u64 << RW_FINE_SHIFT) / u64::from(limit.packets_per_second.max(1));
-    let most = 1 << 62;
-    let window = gap.saturating_mul(limit.burst.into()).min(most);
-    (gap, window.max(gap + ticks.per_tick))
 }
 
 /// The places where these are counted: those that they have by their names, else free ones, which
@@ -311,17 +297,5 @@ mod tests {
         // The place of one that is gone is given away.
         assert_eq!(assign(&labels, &["c", "d", "b"]), (vec![0, 1, 2], vec![(0, 0), (1, 1)]));
         assert_eq!(assign(&labels, &[]), (vec![], vec![]));
-    }
-
-    #[test]
-    fn a_budget_lets_a_tick_through() {
-        let ticks = rw_clock { per_tick: (1 << RW_FINE_SHIFT) / 250, base: 0 };
-        let limit = |packets_per_second, burst| Limit { packets_per_second, burst };
-        let (gap, window) = budget(limit(1_000, 100), ticks);
-        assert_eq!((gap, window / gap), ((1 << RW_FINE_SHIFT) / 1_000, 100));
-        let (gap, window) = budget(limit(1_000_000, 1), ticks);
-        assert!(window / gap >= 4_000, "{gap} {window}");
-        let (gap, window) = budget(limit(1, u32::MAX), ticks);
-        assert!(window <= 1 << 62 && gap == 1 << RW_FINE_SHIFT);
     }
 }

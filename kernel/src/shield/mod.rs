@@ -8,4 +8,4 @@ mod control;
 pub(crate) mod generation;
 
 pub use control::RuntimePrefix;
-pub use generation::{Generation, Limit, Rule};
+pub use generation::{Generation, Rule};

@@ -3,6 +3,7 @@
 
 pub(crate) mod delta;
 pub(crate) mod members;
+pub(crate) mod policies;
 pub(crate) mod rings;
 pub(crate) mod rows;
 pub(crate) mod service_index;
@@ -16,7 +17,7 @@ use ringway_abi::FlowState;
 use ringway_abi::raw::{
     RW_FLOW_TIMEOUTS, RW_LABEL_LEN, RW_MAX_IFACES, RW_MAX_MEMBERS, RW_MAX_NAT_ADDRS, RW_MAX_RINGS,
     RW_MAX_SERVICES, RW_NO_MEMBER, RW_RING_SLOTS, rw_address, rw_backend, rw_label,
-    rw_service_info, rw_settings, rw_traffic,
+    rw_service_info, rw_settings, rw_shield_policy, rw_traffic,
 };
 use ringway_plan::tables::{Tables, Timeouts};
 use zerocopy::{Immutable, IntoBytes};
@@ -87,6 +88,7 @@ fn write(maps: &Arc<Maps>, tables: &Tables, have: &Rows, want: &Rows) -> Result<
     done.backends = write_backends(maps, have, want)?;
     write_changed(&maps.service_info, &have.info, &want.info)?;
     write_changed(&maps.labels, &have.labels, &want.labels)?;
+    write_changed(&maps.shield_policies, &have.policies, &want.policies)?;
     let runs = want.members.iter().filter(|(id, run)| have.members.get(id) != Some(run));
     Members::write(maps, runs.map(|(_, run)| run))?;
     Ok(done)
@@ -112,6 +114,10 @@ fn remove_stale(maps: &Maps, have: &Rows, want: &Rows) -> Result<usize> {
     for id in gone(&have.info, &want.info) {
         maps.service_info.put(id, &rw_service_info::default())?;
         maps.labels.put(id, &rw_label::default())?;
+    }
+    for id in gone(&have.policies, &want.policies) {
+        maps.shield_policies.put(id, &rw_shield_policy::default())?;
+        maps.shield_armed.put(id, &0)?;
     }
     for index in want.nat.len()..have.nat.len() {
         maps.nat_addrs.put(&(index as u32), &rw_address::default())?;

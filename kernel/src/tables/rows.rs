@@ -8,8 +8,9 @@ use libbpf_rs::MapCore;
 use ringway_abi::raw::{
     RW_ADDR_ANNOUNCE, RW_ADDR_BACKEND, RW_ADDR_NODE, RW_ADDR_SERVICE, RW_BACKEND_KEPT,
     RW_BACKEND_RESOLVED, RW_BACKEND_TAKES_NEW, RW_BACKEND_UP, RW_LABEL_LEN, RW_SVC_AFFINITY_SOURCE,
-    RW_SVC_NONE_RESET, RW_SVC_SHIELD_MASK, RW_SVC_SHIELD_SHIFT, RW_SVC_SOURCE_CLIENT, rw_address,
-    rw_backend, rw_label, rw_service, rw_service_info, rw_service_key,
+    RW_SVC_LIMITED, RW_SVC_NONE_RESET, RW_SVC_SHIELD_MASK, RW_SVC_SHIELD_SHIFT,
+    RW_SVC_SOURCE_CLIENT, rw_address, rw_backend, rw_label, rw_service, rw_service_info,
+    rw_service_key, rw_shield_policy,
 };
 use ringway_abi::{IntoBytes, ShieldMode, addr_from_words, addr_to_words};
 use ringway_plan::tables::{
@@ -20,6 +21,7 @@ use ringway_plan::{Ids, Planner};
 use crate::Result;
 use crate::maps::Maps;
 use crate::tables::members::{self, Members};
+use crate::tables::policies::policies;
 use crate::tables::rings;
 
 /// IP protocol numbers, as in the packet's header.
@@ -73,6 +75,8 @@ pub(crate) struct Rows {
     /// the slots of a ring that did not change.
     pub(crate) rings: BTreeMap<u32, Option<RingRow>>,
     pub(crate) services: BTreeMap<rw_service_key, rw_service>,
+    /// Keyed by service id: of those with limits.
+    pub(crate) policies: BTreeMap<u32, rw_shield_policy>,
 }
 
 impl Rows {
@@ -88,6 +92,7 @@ impl Rows {
             nat: tables.nat_addresses.iter().map(|a| rw_address::from(*a)).collect(),
             rings: tables.rings.iter().map(|ring| (ring.id, Some(ring.clone()))).collect(),
             services: service_entries(tables, &members),
+            policies: policies(&tables.services)?,
             members,
         })
     }
@@ -103,6 +108,11 @@ impl Rows {
         for id in rows.info.keys() {
             rows.labels.insert(*id, maps.labels.get(*id)?);
         }
+        maps.shield_policies.for_each(|id, policy| {
+            if policy != rw_shield_policy::default() {
+                rows.policies.insert(id, policy);
+            }
+        })?;
         maps.backends.for_each(|index, row| {
             if row != rw_backend::default() {
                 rows.backends.push((index, row));
@@ -175,6 +185,8 @@ impl Rows {
             shield: (entry.flags >> RW_SVC_SHIELD_SHIFT & RW_SVC_SHIELD_MASK)
                 .checked_sub(1)
                 .and_then(|mode| ShieldMode::try_from(mode).ok()),
+            // A new plan has it from the configuration.
+            policy: None,
         })
     }
 }
@@ -220,6 +232,7 @@ fn service_flags(service: &ServiceRow) -> u32 {
     flag(service.source_client, RW_SVC_SOURCE_CLIENT)
         | flag(service.reset_when_none, RW_SVC_NONE_RESET)
         | flag(service.affinity_source, RW_SVC_AFFINITY_SOURCE)
+        | flag(service.policy.is_some(), RW_SVC_LIMITED)
         | service.shield.map_or(0, |mode| (mode as u32 + 1) << RW_SVC_SHIELD_SHIFT)
 }
 
@@ -378,6 +391,7 @@ mod tests {
             announce,
             reset_when_none: true,
             shield: None,
+            policy: None,
         }
     }
 

@@ -61,6 +61,7 @@ pub fn add_service(tables: &mut Tables, key: ServiceKey, backends: &[SocketAddr]
         announce: false,
         reset_when_none: true,
         shield: None,
+        policy: None,
     });
 }
 

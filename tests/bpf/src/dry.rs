@@ -94,8 +94,15 @@ impl Foretold {
         }
         let same = (*verdict, *reason) == live.pair();
         // Time decides these cases, and it advanced between the two runs.
-        let limited =
-            matches!(reason, Reason::IcmpLimited | Reason::ResetLimited | Reason::RuleLimit);
+        let limited = matches!(
+            reason,
+            Reason::IcmpLimited
+                | Reason::ResetLimited
+                | Reason::RuleLimit
+                | Reason::ServiceLimit
+                | Reason::NewFlowLimit
+                | Reason::SourceLimit
+        );
         let rested = limited && live.verdict != Verdict::Drop;
         if !same && (rested || now() != self.second) {
             return;

@@ -121,6 +121,7 @@ fn add_service(
         announce,
         reset_when_none: port != ports::NONE_DROP,
         shield: None,
+        policy: None,
     });
 }
 

@@ -8,7 +8,7 @@ use ringway_abi::raw::{rw_iface, rw_ledger, rw_settings, rw_traffic};
 use ringway_abi::{Faces, FlowState, FromBytes, IntoBytes, Reason, Slot, Verdict};
 use ringway_kernel::programs::capture::Session;
 use ringway_kernel::{Detached, Gateway, GatewayOptions, Interface};
-use ringway_plan::tables::{BackendRow, Protocol, ServiceKey, ServiceRow, Tables};
+use ringway_plan::tables::{BackendRow, Protocol, ServiceKey, ServicePolicy, ServiceRow, Tables};
 
 use crate::audit::{self, Record};
 use crate::cast::{BACK, BACK_MAC, FRONT, FRONT_ALT_MAC, FRONT_MAC, Family, Mac};
@@ -247,6 +247,17 @@ impl World {
     pub fn change(&mut self, change: impl FnOnce(&mut Tables)) {
         change(&mut self.tables);
         self.gateway.apply(&self.tables).unwrap();
+    }
+
+    /// Gives the services of these ports limits. The gateway is not used again.
+    pub fn limit(&mut self, ports: &[u16], policy: ServicePolicy) {
+        self.gateway.spoil();
+        self.change(|tables| {
+            let services = tables.services.iter_mut();
+            services
+                .filter(|service| ports.contains(&service.key.port))
+                .for_each(|service| service.policy = Some(policy));
+        });
     }
 
     /// The root program of an interface slot.

@@ -17,7 +17,7 @@ use ringway_config::{
     BadLines, Config, Errors, ListAction, Protect, RuleAction, Shield, ShieldList,
 };
 use ringway_filter::{Filter, Instruction, OnMatch};
-use ringway_kernel::shield::{Generation, Limit, Rule};
+use ringway_kernel::shield::{Generation, Rule};
 use ringway_plan::prefix_list::{self, BadLine, Entry, ListFile, ListTables, PrefixSet};
 use rustix::fs::{Mode, OFlags};
 
@@ -242,11 +242,7 @@ fn kernel_rule(name: &str, action: RuleAction) -> Rule {
         RuleAction::Drop => (ringway_abi::RuleAction::Drop, None),
         RuleAction::Pass => (ringway_abi::RuleAction::Pass, None),
         RuleAction::Count => (ringway_abi::RuleAction::Count, None),
-        RuleAction::Limit(limit) => {
-            let packets_per_second = limit.packets_per_second;
-            let limit = Limit { packets_per_second, burst: limit.burst };
-            (ringway_abi::RuleAction::Limit, Some(limit))
-        }
+        RuleAction::Limit(limit) => (ringway_abi::RuleAction::Limit, Some(limit)),
     };
     Rule { name: name.to_owned(), action, limit }
 }

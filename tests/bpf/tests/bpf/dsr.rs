@@ -120,6 +120,7 @@ fn add(tables: &mut Tables, way: Way, proto: u8, kind: u16) {
         announce: false,
         reset_when_none: true,
         shield: None,
+        policy: None,
     });
 }
 

@@ -15,6 +15,7 @@ mod icmp;
 mod layer3;
 mod layers;
 mod ledger;
+mod limits;
 mod lines;
 mod malformed;
 mod nat_model;

@@ -13,8 +13,9 @@ use ringway_bpf_tests::cast::*;
 use ringway_bpf_tests::frame::{Frame, TCP, UDP, flags, fragments};
 use ringway_bpf_tests::{World, ports};
 use ringway_filter::{Filter, Instruction, OnMatch};
-use ringway_kernel::shield::{Generation, Limit, Rule, RuntimePrefix};
+use ringway_kernel::shield::{Generation, Rule, RuntimePrefix};
 use ringway_plan::prefix_list::{ListTables, PrefixSet, parse};
+use ringway_plan::tables::RateLimit;
 
 use crate::needs_root;
 
@@ -51,7 +52,7 @@ impl Shield {
         Self { lists: ListTables::new(&set(allow), &set(block)), ..Self::default() }
     }
 
-    fn rule(filter: &str, action: RuleAction, limit: Option<Limit>) -> Self {
+    fn rule(filter: &str, action: RuleAction, limit: Option<RateLimit>) -> Self {
         let program = Filter::compile(filter, 65_535).unwrap().translate_to_verdict(1, 0);
         let rules = vec![Rule { name: filter.to_owned(), action, limit }];
         Self { rules, program, ..Self::default() }
@@ -321,7 +322,7 @@ fn the_first_rule_decides() {
 fn a_rule_has_a_rate() {
     needs_root!("a_rule_has_a_rate");
     let mut world = World::watched();
-    let limit = Limit { packets_per_second: 1, burst: 5 };
+    let limit = RateLimit { packets_per_second: 1, burst: 5 };
     Shield::rule("tcp", RuleAction::Limit, Some(limit)).raise(&mut world);
     let to = vip(Family::V4);
     let sent = |world: &World| {

@@ -66,6 +66,7 @@ fn add(tables: &mut Tables, family: Family, proto: u8) {
         announce: false,
         reset_when_none: true,
         shield: None,
+        policy: None,
     });
     tables.backends.extend(rows);
 }

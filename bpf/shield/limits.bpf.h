@@ -1,0 +1,219 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Rates of services, their addresses, new flows and sources. In calm a CPU writes no cache line that
+ * others write: it takes packets from a service's budget in batches, and counts sources in a sketch
+ * of its own. Only a source that the sketch suspects has a budget, which all CPUs share.
+ *
+ * What is over a limit passes all the same if it is of an established nat flow or of a source that
+ * was learnt in peace, each within a rate of its own.
+ */
+#ifndef RINGWAY_LIMITS_H
+#define RINGWAY_LIMITS_H
+
+#include "gateway/flow.bpf.h"
+#include "rated.bpf.h"
+
+/* Whether the packet in scratch opens a flow. Under dsr only a SYN shows that. */
+static __always_inline bool is_new_flow(const struct rw_scratch *s, bool nat, bool has_flow)
+{
+	if (s->layers.fragment == RW_FRAGMENT_LATER)
+		return false;
+	if (s->tuple.proto == IPPROTO_UDP)
+		return nat && !has_flow;
+	return (s->tuple.tcp_flags & (TCP_SYN | TCP_ACK | TCP_RST | TCP_FIN)) == TCP_SYN;
+}
+
+/* Both sides have shown that they are there. */
+static __always_inline bool is_established(__u32 place, __u64 key)
+{
+	struct rw_flow *flow = flow_at(place);
+	__u8 state = key_state(key);
+
+	if (!flow)
+		return false;
+	if (state == RW_FLOW_UDP_NEW || state == RW_FLOW_UDP)
+		return flow->confirmed & RW_CONFIRMED;
+	return state >= RW_FLOW_ESTABLISHED && state != RW_FLOW_RESTING;
+}
+
+/* One packet from the lease, or a batch from the budget. A flood finds the budget empty once a
+ * tick. */
+static __always_inline bool take_leased(struct rw_lease *lease, const struct rw_shared_rate *rate)
+{
+	__u32 tick = (__u32)bpf_jiffies64(), place = rate->budget;
+	struct rw_shield_budget *budget;
+
+	if (!rate->gap)
+		return true;
+	if (lease->left) {
+		lease->left -= !dry;
+		return true;
+	}
+	if (lease->empty == tick)
+		return false;
+	budget = bpf_map_lookup_elem(&service_budgets, &place);
+	if (budget && within_budget(budget, rate->gap * rate->batch, rate->window)) {
+		if (!dry)
+			lease->left = rate->batch - 1;
+		return true;
+	}
+	if (!dry)
+		lease->empty = tick;
+	return false;
+}
+
+/* Counts a packet of this hash, and returns how many there are at most in this second. */
+static __always_inline __u32 sketch_add(__u64 hash)
+{
+	__u32 place = (__u32)hash % RW_SKETCH_LINES, second = now_seconds() << 24;
+	struct rw_sketch_line *line = bpf_map_lookup_elem(&source_sketch, &place);
+	__u64 least = RW_SKETCH_MOST;
+
+	if (!line)
+		return 0;
+	for (int row = 0; row < RW_SKETCH_ROWS; row++) {
+		__u32 *count = &line->counts[row][hash >> (32 + 3 * row) & (RW_SKETCH_WIDTH - 1)];
+		__u64 seen = *count;
+
+		/* Of another second it is nothing; 256 later it looks like this one. */
+		seen = seen & RW_SKETCH_MOST & if_less((seen ^ second) >> 24, 1);
+		seen -= if_less(seen, RW_SKETCH_MOST);
+		if (!dry)
+			*count = second | (__u32)seen;
+		least ^= (least ^ seen) & if_less(seen, least);
+	}
+	return (__u32)least;
+}
+
+/* Whether one more packet of a suspect conforms. One that finds no place is not limited: the
+ * service is. */
+static __always_inline bool within_heavy(__u64 hash, const struct rw_address *prefix, __u32 service,
+					 const struct rw_single_rate *rate)
+{
+	__u32 place = (__u32)hash % RW_HEAVY_BUCKETS, now = now_coarse(), tag = rated_tag(hash);
+	struct rw_heavy_bucket *bucket = bpf_map_lookup_elem(&heavy_sources, &place);
+	struct rw_heavy_source *source;
+	__u64 found, *own;
+	__u32 number;
+
+	if (!bucket)
+		return true;
+	found = rated_find(&bucket->budgets, tag, rate->window, now);
+	own = rated_own(&bucket->budgets, found);
+	if (own) {
+		if (within_rated(own, tag, rate, now))
+			return true;
+		if (!dry)
+			bucket->sources[((__u32)found - 1) % RW_BUCKET_RATED].over++;
+		return false;
+	}
+	number = rated_take(&bucket->budgets, found, tag, now + rate->gap);
+	if (number) {
+		source = &bucket->sources[(number - 1) % RW_BUCKET_RATED];
+		copy_addr(source->prefix, prefix->addr);
+		source->service = service;
+		source->over = 0;
+	}
+	return true;
+}
+
+static __always_inline bool within_learnt(const struct rw_settings *set,
+					  const struct rw_shield_policy *policy,
+					  const __u32 *source)
+{
+	struct rw_address prefix;
+	__u64 hash = source_hash(set, policy, source, &prefix, LEARNT_WORD), *own;
+	__u32 now = now_coarse(), tag = rated_tag(hash);
+	struct rw_rated *bucket = learnt_bucket(hash);
+
+	if (!bucket)
+		return false;
+	own = rated_own(bucket, rated_find(bucket, tag, policy->learnt.window, now));
+	return own && within_rated(own, tag, &policy->learnt, now);
+}
+
+/* `flow`: its place, which nobody else has at the same time. */
+static __always_inline bool within_flow(const struct rw_shield_policy *policy, __u32 flow)
+{
+	__u32 place = (__u32)(hash_end(flow) >> 32) % RW_FLOW_BUDGET_BUCKETS, now = now_coarse();
+	struct rw_rated *bucket = bpf_map_lookup_elem(&flow_budgets, &place);
+	__u64 found, *own;
+
+	if (!bucket)
+		return true;
+	found = rated_find(bucket, flow, policy->flow.window, now);
+	own = rated_own(bucket, found);
+	if (own)
+		return within_rated(own, flow, &policy->flow, now);
+	rated_take(bucket, found, flow, now + policy->flow.gap);
+	return true;
+}
+
+static __always_inline enum rw_reason exceeded(const struct rw_settings *set,
+					       const struct rw_shield_policy *policy,
+					       const struct rw_limits *limits,
+					       struct rw_arrivals *arrived, const __u32 *source,
+					       __u32 service, bool new_flow)
+{
+	struct rw_address prefix;
+	__u64 hash;
+
+	if (limits->source.gap) {
+		hash = source_hash(set, policy, source, &prefix, service);
+		if (sketch_add(hash) > limits->unasked &&
+		    !within_heavy(hash, &prefix, service, &limits->source))
+			return RW_REASON_SOURCE_LIMIT;
+	}
+	if (new_flow && !take_leased(&arrived->leases[RW_BUDGET_NEW_FLOWS], &limits->new_flows))
+		return RW_REASON_NEW_FLOW_LIMIT;
+	if (!take_leased(&arrived->leases[RW_BUDGET_DESTINATION], &limits->destination) ||
+	    !take_leased(&arrived->leases[RW_BUDGET_PACKETS], &limits->packets))
+		return RW_REASON_SERVICE_LIMIT;
+	return RW_REASON_NONE;
+}
+
+/* NONE, or why the packet in scratch is to be dropped. `place`, `key`: of its nat flow, if any. */
+__noinline __u32 over_limits(__u32 service, __u32 nat, __u32 place, __u64 key)
+{
+	struct rw_shield_policy *policy = bpf_map_lookup_elem(&shield_policies, &service);
+	struct rw_arrivals *arrived = bpf_map_lookup_elem(&arrivals, &service);
+	__u32 *armed = bpf_map_lookup_elem(&shield_armed, &service);
+	__u32 *last = bpf_map_lookup_elem(&shield_exceeded, &service);
+	struct rw_shield_control *control = RW_ONLY(shield_control);
+	struct rw_settings *set = RW_ONLY(settings);
+	struct rw_scratch *s = RW_ONLY(scratch);
+	__u32 now = now_seconds(), mode;
+	enum rw_reason reason;
+	bool new_flow;
+
+	if (!policy || !arrived || !armed || !last || !control || !set || !s)
+		return RW_REASON_NONE;
+	mode = mode_now(control, policy->mode);
+	if (mode == RW_SHIELD_OFF || s->allowed)
+		return RW_REASON_NONE;
+	new_flow = is_new_flow(s, nat, place);
+	if (!dry) {
+		arrived->packets++;
+		arrived->new_flows += new_flow;
+	}
+	reason = exceeded(set, policy, now < *armed ? &policy->armed : &policy->always, arrived,
+			  s->tuple.saddr, service, new_flow);
+	if (!reason)
+		return RW_REASON_NONE;
+	if (!dry) {
+		arrived->over++;
+		if (READ_ONCE(*last) != now)
+			WRITE_ONCE(*last, now);
+	}
+	if ((!new_flow && is_established(place, key) && within_flow(policy, place)) ||
+	    within_learnt(set, policy, s->tuple.saddr))
+		return RW_REASON_NONE;
+	if (dry)
+		trace.shield_reason = reason;
+	if (mode == RW_SHIELD_ENFORCE)
+		return reason;
+	count_observed(reason);
+	return RW_REASON_NONE;
+}
+
+#endif

@@ -1,0 +1,420 @@
+//! Limits of services, sources and new flows: what is over them is dropped, unless an established
+//! flow or a source that was learnt speaks for it.
+
+use std::iter::repeat_n;
+use std::net::{IpAddr, SocketAddr};
+
+use libbpf_rs::{MapCore, MapFlags};
+use ringway_abi::Reason::{NewFlowLimit, ServiceLimit, SourceLimit};
+use ringway_abi::Verdict::{Drop, Redirect};
+use ringway_abi::raw::{RW_SKETCH_LINES, RW_SKETCH_WIDTH, rw_settings, rw_sketch_line};
+use ringway_abi::{FromBytes, Reason, ShieldMode, addr_to_words};
+use ringway_bpf_tests::cast::*;
+use ringway_bpf_tests::frame::{Frame, TCP, UDP, flags};
+use ringway_bpf_tests::{Flow, World, audit, ports, run};
+use ringway_kernel::now_seconds;
+use ringway_kernel::shield::{Generation, RuntimePrefix};
+use ringway_plan::prefix_list::{ListTables, Prefix};
+use ringway_plan::tables::{Limits, RateLimit, ServicePolicy};
+use rustix::thread::sched_getcpu;
+
+use crate::needs_root;
+
+/// So slow that a test sees its burst alone, and one packet for each second that it takes.
+const FEW: RateLimit = RateLimit { packets_per_second: 1, burst: 6 };
+/// None of a burst that was used up.
+const NONE: u32 = 0;
+const SENT: usize = 40;
+
+fn policy(limits: Limits) -> ServicePolicy {
+    ServicePolicy {
+        mode: ShieldMode::Enforce,
+        limits,
+        armed: limits,
+        flow: RateLimit { packets_per_second: 1, burst: 8 },
+        learnt: RateLimit { packets_per_second: 1, burst: 4 },
+        learns: true,
+        source_prefix: (32, 64),
+    }
+}
+
+fn few_packets() -> ServicePolicy {
+    policy(Limits { packets: Some(FEW), ..Limits::default() })
+}
+
+fn vip(family: Family, port: u16) -> SocketAddr {
+    SocketAddr::new(family.vip(), port)
+}
+
+/// The nth of many clients, each of another prefix.
+fn client(family: Family, n: usize) -> SocketAddr {
+    let address = match family {
+        Family::V4 => format!("198.18.{}.{}", n >> 8, n & 255),
+        Family::V6 => format!("2001:db8:77:{n:x}::1"),
+    };
+    SocketAddr::new(address.parse().unwrap(), 40_000)
+}
+
+/// What became of some frames.
+#[derive(Debug)]
+struct Sent {
+    passed: usize,
+    /// What two rates may have let pass meanwhile.
+    late: usize,
+}
+
+/// Quickly, so that no rate lets much pass meanwhile. What does not pass is dropped for this reason;
+/// one more frame is held against what explain tells.
+#[track_caller]
+fn send(world: &World, reason: Reason, frames: impl Iterator<Item = Frame>) -> Sent {
+    let frames: Vec<_> = frames.map(|frame| frame.bytes()).collect();
+    let (began, before) = (now_seconds(), world.ledger(FRONT));
+    let mut out = Vec::new();
+    let mut run = |frame: &Vec<u8>| world.root(FRONT).run(frame, &mut out).unwrap();
+    let passed = frames.iter().filter(|frame| run(frame) == Redirect).count();
+    let late = 2 * (now_seconds() - began + 1) as usize;
+    let dropped = world.ledger(FRONT).count(Drop, reason) - before.count(Drop, reason);
+    assert_eq!(passed + dropped as usize, frames.len());
+    let one = world.feed(FRONT, &frames[0]).pair();
+    assert!(one.0 == Redirect || one == (Drop, reason), "{one:?}");
+    Sent { passed, late }
+}
+
+impl Sent {
+    /// A burst of so many passed.
+    #[track_caller]
+    fn is(&self, burst: u32) {
+        let burst = burst as usize;
+        assert!((burst..=burst + self.late).contains(&self.passed), "{self:?} {burst}");
+    }
+
+    fn all(&self) -> bool {
+        self.passed == SENT
+    }
+}
+
+fn syns(family: Family, port: u16) -> impl Iterator<Item = Frame> {
+    let many = (0..SENT).map(move |n| client(family, n));
+    many.map(move |client| Frame::tcp(client, vip(family, port), flags::SYN))
+}
+
+fn datagrams(family: Family, port: u16) -> impl Iterator<Item = Frame> {
+    (0..SENT).map(move |n| Frame::udp(client(family, n), vip(family, port)))
+}
+
+#[test]
+fn a_service_gets_its_rate() {
+    needs_root!("a_service_gets_its_rate");
+    for family in FAMILIES {
+        let mut world = World::unwatched();
+        world.limit(&[ports::ACROSS], few_packets());
+        send(&world, ServiceLimit, datagrams(family, ports::ACROSS)).is(FEW.burst);
+        // TCP at the same port is another service, and so is another port.
+        send(&world, ServiceLimit, syns(family, ports::ACROSS)).is(FEW.burst);
+        assert!(send(&world, ServiceLimit, datagrams(family, ports::SMALL)).all());
+        let id = world.service(family, UDP, ports::ACROSS).row.id;
+        let arrivals = world.gateway.view().arrivals().unwrap()[&id];
+        // The one that was held against a capture is of the first client, and opens no flow.
+        assert_eq!((arrivals.packets, arrivals.new_flows), (SENT as u64 + 1, SENT as u64));
+        assert!(arrivals.over < SENT as u64 && arrivals.over > 0);
+        assert_eq!(
+            world.gateway.arrivals().unwrap().iter().find(|it| it.0 == id).unwrap().1,
+            arrivals
+        );
+    }
+}
+
+#[test]
+fn services_of_an_address_share_its_rate() {
+    needs_root!("services_of_an_address_share_its_rate");
+    let mut world = World::unwatched();
+    let shared = policy(Limits { destination: Some(FEW), ..Limits::default() });
+    world.limit(&[ports::ACROSS, ports::SMALL], shared);
+    send(&world, ServiceLimit, datagrams(Family::V4, ports::ACROSS)).is(FEW.burst);
+    send(&world, ServiceLimit, syns(Family::V4, ports::SMALL)).is(NONE);
+    send(&world, ServiceLimit, datagrams(Family::V6, ports::ACROSS)).is(FEW.burst);
+}
+
+#[test]
+fn new_flows_have_a_rate() {
+    needs_root!("new_flows_have_a_rate");
+    for family in FAMILIES {
+        let mut world = World::unwatched();
+        let limits = Limits { new_flows: Some(FEW), ..Limits::default() };
+        let flow = world.connect(family, ports::ACROSS);
+        world.limit(&[ports::ACROSS], policy(limits));
+        send(&world, NewFlowLimit, syns(family, ports::ACROSS)).is(FEW.burst);
+        send(&world, NewFlowLimit, datagrams(family, ports::ACROSS)).is(FEW.burst);
+        // What opens none is not held against it.
+        for _ in 0..SENT {
+            world.request(&flow, flags::ACK);
+        }
+    }
+}
+
+#[test]
+fn a_source_has_a_rate() {
+    needs_root!("a_source_has_a_rate");
+    for family in FAMILIES {
+        let mut world = World::unwatched();
+        // Any CPU asks from the first packet on.
+        let source = RateLimit { packets_per_second: 1, burst: 6 };
+        world.limit(&[ports::ACROSS], policy(Limits { source: Some(source), ..Limits::default() }));
+        let to = vip(family, ports::ACROSS);
+        let one = |n: usize| {
+            let from = client(family, 7);
+            // Of one prefix: IPv6 /64.
+            let address = match from.ip() {
+                IpAddr::V6(_) => format!("2001:db8:77:7::{n:x}").parse().unwrap(),
+                v4 => v4,
+            };
+            Frame::udp(SocketAddr::new(address, 40_000 + n as u16), to)
+        };
+        send(&world, SourceLimit, (0..SENT).map(one)).is(source.burst);
+        let others = (100..100 + SENT).map(|n| Frame::udp(client(family, n), to));
+        assert!(send(&world, SourceLimit, others).all());
+        // To another service it may send as much again.
+        assert_eq!(
+            world.send(&Frame::udp(client(family, 7), vip(family, ports::SMALL))).verdict,
+            Redirect
+        );
+        let heavy = world.gateway.view().heavy_sources().unwrap();
+        assert_eq!(heavy.len(), 1, "{heavy:?}");
+        let network: IpAddr = match family {
+            Family::V4 => "198.18.0.7".parse().unwrap(),
+            Family::V6 => "2001:db8:77:7::".parse().unwrap(),
+        };
+        assert_eq!(heavy[0].prefix, network);
+        assert_eq!(heavy[0].service, world.service(family, UDP, ports::ACROSS).row.id);
+        assert!((heavy[0].over as usize) < SENT, "{heavy:?}");
+    }
+}
+
+#[test]
+fn an_established_flow_passes_at_its_own_rate() {
+    needs_root!("an_established_flow_passes_at_its_own_rate");
+    for family in FAMILIES {
+        let mut world = World::unwatched();
+        let flows = [0; 2].map(|_| world.connect(family, ports::ACROSS));
+        let half_open = world.open(family, TCP, ports::ACROSS);
+        world.limit(&[ports::ACROSS], ServicePolicy { learns: false, ..few_packets() });
+        send(&world, ServiceLimit, syns(family, ports::ACROSS));
+        // Neither is of an established connection.
+        for syn in [&half_open.request, &flows[0].request] {
+            send(&world, ServiceLimit, repeat_n(syn.clone(), SENT)).is(NONE);
+        }
+        for flow in &flows {
+            let segments = repeat_n(flow.next(flags::ACK), SENT);
+            send(&world, ServiceLimit, segments).is(few_packets().flow.burst);
+        }
+    }
+}
+
+/// A datagram flow whose client has asked again after its first seconds, and was answered.
+fn exchange(world: &mut World, family: Family) -> Flow {
+    let flow = world.open(family, UDP, ports::ACROSS);
+    audit::age(world, world.record(&flow).place, 3);
+    world.request(&flow, 0);
+    world.answer(&flow, 0);
+    flow
+}
+
+/// How many SYNs pass from here, while the limit is exceeded.
+fn as_learnt(world: &mut World, source: IpAddr) -> Sent {
+    world.limit(&[ports::ACROSS], few_packets());
+    let family = if source.is_ipv4() { Family::V4 } else { Family::V6 };
+    send(world, ServiceLimit, syns(family, ports::ACROSS));
+    let to = vip(family, ports::ACROSS);
+    let from = |n| Frame::tcp(SocketAddr::new(source, 50_000 + n), to, flags::SYN);
+    send(world, ServiceLimit, (0..SENT as u16).map(from))
+}
+
+#[test]
+fn a_source_that_was_learnt_passes_at_its_own_rate() {
+    needs_root!("a_source_that_was_learnt_passes_at_its_own_rate");
+    // A CPU takes one packet at a time, which leaves none for the limits after it.
+    let generous = RateLimit { packets_per_second: 1_000_000, burst: 4 };
+    let calm = policy(Limits { packets: Some(generous), ..Limits::default() });
+    for family in FAMILIES {
+        for proto in [TCP, UDP] {
+            let connect = |world: &mut World| match proto {
+                TCP => world.connect(family, ports::ACROSS),
+                _ => exchange(world, family),
+            };
+            let mut world = World::unwatched();
+            world.limit(&[ports::ACROSS], calm);
+            let source = connect(&mut world).request.src.ip();
+            as_learnt(&mut world, source).is(calm.learnt.burst);
+            // From a handshake without its end nobody is learnt, ...
+            let mut world = World::unwatched();
+            world.limit(&[ports::ACROSS], calm);
+            let source = world.open(family, proto, ports::ACROSS).request.src.ip();
+            as_learnt(&mut world, source).is(NONE);
+            // ... nor during an attack, ...
+            let mut world = World::unwatched();
+            world.limit(&[ports::ACROSS], calm);
+            let id = world.service(family, proto, ports::ACROSS).row.id;
+            audit::write(world.map("shield_exceeded"), id.into(), &now_seconds().to_ne_bytes());
+            let source = connect(&mut world).request.src.ip();
+            as_learnt(&mut world, source).is(NONE);
+            // ... nor by a service that learns nobody.
+            let mut world = World::unwatched();
+            world.limit(&[ports::ACROSS], ServicePolicy { learns: false, ..calm });
+            let source = connect(&mut world).request.src.ip();
+            as_learnt(&mut world, source).is(NONE);
+        }
+    }
+}
+
+#[test]
+fn armed_limits_are_in_force_for_a_time() {
+    needs_root!("armed_limits_are_in_force_for_a_time");
+    let mut world = World::unwatched();
+    let armed = Limits { packets: Some(FEW), ..Limits::default() };
+    world.limit(&[ports::ACROSS], ServicePolicy { armed, ..policy(Limits::default()) });
+    let id = world.service(Family::V4, UDP, ports::ACROSS).row.id;
+    let flood = |world: &World| send(world, ServiceLimit, datagrams(Family::V4, ports::ACROSS));
+    assert!(flood(&world).all());
+    world.gateway.arm(id, now_seconds() + 1000).unwrap();
+    flood(&world).is(FEW.burst);
+    assert!(world.gateway.view().armed().unwrap()[&id] > 900);
+    world.gateway.arm(id, now_seconds()).unwrap();
+    assert!(flood(&world).all());
+    assert!(world.gateway.view().armed().unwrap().is_empty());
+}
+
+#[test]
+fn modes_hold_for_limits() {
+    needs_root!("modes_hold_for_limits");
+    let mut world = World::unwatched();
+    let flood = |world: &World| send(world, ServiceLimit, datagrams(Family::V4, ports::ACROSS));
+    let mode = |world: &mut World, mode| {
+        world.limit(&[ports::ACROSS], ServicePolicy { mode, ..few_packets() });
+    };
+    mode(&mut world, ShieldMode::Observe);
+    assert!(flood(&world).all());
+    let observed = world.gateway.view().shield_observed().unwrap()[&ServiceLimit];
+    assert!(observed > 0 && (observed as usize) < SENT, "{observed}");
+    mode(&mut world, ShieldMode::Off);
+    assert!(flood(&world).all());
+    mode(&mut world, ShieldMode::Enforce);
+    flood(&world).is(NONE);
+    let until = Some((ShieldMode::Observe, now_seconds() + 1000));
+    world.gateway.set_shield_override(until).unwrap();
+    assert!(flood(&world).all());
+    world.gateway.set_shield_override(None).unwrap();
+    flood(&world).is(NONE);
+}
+
+#[test]
+fn what_is_allowed_has_no_limit() {
+    needs_root!("what_is_allowed_has_no_limit");
+    let mut world = World::unwatched();
+    world.limit(&[ports::ACROSS], few_packets());
+    let generation = Generation {
+        mode: ShieldMode::Enforce,
+        sanity: true,
+        protect_host: false,
+        service_modes: false,
+        lists: &ListTables::default(),
+        list_names: &[],
+        rules: &[],
+        program: &[],
+    };
+    world.gateway.set_shield(Some(&generation)).unwrap();
+    let prefix: Prefix = "198.18.0.0/28".parse().unwrap();
+    let allow = RuntimePrefix { prefix, allow: true, until: u32::MAX };
+    world.gateway.set_runtime_prefixes(&[allow]).unwrap();
+    let allowed = |frame: &Frame| prefix.contains(frame.src.ip());
+    let (allowed, others): (Vec<_>, Vec<_>) =
+        datagrams(Family::V4, ports::ACROSS).partition(allowed);
+    send(&world, ServiceLimit, others.clone().into_iter()).is(FEW.burst);
+    assert_eq!(send(&world, ServiceLimit, allowed.into_iter()).passed, 16);
+    // Nor does what was allowed exempt the packet after it.
+    send(&world, ServiceLimit, others.into_iter()).is(NONE);
+}
+
+/// Explain and a capture tell it of each frame.
+#[test]
+fn a_capture_sees_what_is_over_a_limit() {
+    needs_root!("a_capture_sees_what_is_over_a_limit");
+    let mut world = World::watched();
+    let one = RateLimit { packets_per_second: 1, burst: 1 };
+    let limit = |world: &mut World, limits| world.limit(&[ports::ACROSS], policy(limits));
+    let syn = Frame::tcp(client(Family::V4, 1), vip(Family::V4, ports::ACROSS), flags::SYN);
+    let refused = |world: &World, reason| {
+        while world.send(&syn).verdict == Redirect {}
+        assert_eq!(world.gateway.view().shield_observed().unwrap().get(&reason), None);
+    };
+    limit(&mut world, Limits { packets: Some(one), ..Limits::default() });
+    refused(&world, ServiceLimit);
+    limit(&mut world, Limits { new_flows: Some(one), ..Limits::default() });
+    refused(&world, NewFlowLimit);
+    limit(&mut world, Limits { source: Some(one), ..Limits::default() });
+    refused(&world, SourceLimit);
+}
+
+/// As abi/shield.h says of the sketch: of N packets no count is too small, and those of a quarter of
+/// the sources at most are too large by more than 4 N / (lines * width).
+#[test]
+fn the_sketch_errs_as_it_says() {
+    needs_root!("the_sketch_errs_as_it_says");
+    let cpu = sched_getcpu();
+    run::pin(cpu);
+    let mut world = World::unwatched();
+    let source = RateLimit { packets_per_second: 1_000_000, burst: 100_000 };
+    world.limit(&[ports::ACROSS], policy(Limits { source: Some(source), ..Limits::default() }));
+    let to = vip(Family::V4, ports::ACROSS);
+    let service = world.service(Family::V4, UDP, ports::ACROSS).row.id;
+    // Few send much, and many little.
+    let sends = |n: usize| if n < 8 { 400 } else { 1 };
+    let sources: Vec<_> = (0..4_000).map(|n| (client(Family::V4, n), sends(n))).collect();
+    let frames: Vec<_> =
+        sources.iter().map(|(from, times)| (Frame::udp(*from, to).bytes(), *times)).collect();
+    let mut out = Vec::new();
+    let second = loop {
+        let second = now_seconds();
+        for (frame, times) in &frames {
+            for _ in 0..*times {
+                world.root(FRONT).run(frame, &mut out).unwrap();
+            }
+        }
+        if now_seconds() == second {
+            break second;
+        }
+    };
+    let settings = audit::read(world.map("settings"), 0);
+    let keys = rw_settings::read_from_bytes(&settings).unwrap().keys;
+    let sketch = audit::handle(world.map("source_sketch"));
+    let mut wrong = 0;
+    let total: u32 = sources.iter().map(|(_, times)| times).sum();
+    for (source, times) in &sources {
+        let hash = sketch_hash(&keys, source.ip(), service);
+        let line = (hash as u32 % RW_SKETCH_LINES).to_ne_bytes();
+        let lines = sketch.lookup_percpu(&line, MapFlags::ANY).unwrap().unwrap();
+        let line = rw_sketch_line::read_from_bytes(&lines[cpu]).unwrap();
+        let count = |(row, counts): (usize, [u32; RW_SKETCH_WIDTH as usize])| {
+            let count = counts[(hash >> (32 + 3 * row)) as usize % RW_SKETCH_WIDTH as usize];
+            assert_eq!(count >> 24, second & 0xff);
+            count & 0xff_ffff
+        };
+        let least = line.counts.into_iter().enumerate().map(count).min().unwrap();
+        assert!(least >= *times, "{source} has sent {times}, the sketch says {least}");
+        let bound = 4 * total / (RW_SKETCH_LINES * RW_SKETCH_WIDTH);
+        wrong += usize::from(least - times > bound);
+    }
+    assert!(wrong <= sources.len() / 4, "{wrong} of {}", sources.len());
+}
+
+/// source_hash() in bpf/shield/rated.bpf.h, of an IPv4 address.
+fn sketch_hash(keys: &[u64], source: IpAddr, service: u16) -> u64 {
+    let words = addr_to_words(source);
+    let pair = |key: u64, a: u32, b: u32| {
+        u64::from(a.wrapping_add(key as u32)) * u64::from(b.wrapping_add((key >> 32) as u32))
+    };
+    let sum = pair(keys[0], words[0], words[1])
+        .wrapping_add(pair(keys[1], words[2], words[3]))
+        .wrapping_add(pair(keys[2], service.into(), 0));
+    let mixed = (sum ^ sum >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93);
+    mixed ^ mixed >> 32
+}
