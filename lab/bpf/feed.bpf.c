@@ -124,6 +124,29 @@ int feed_v6(struct xdp_md *ctx)
 	return XDP_ABORTED;
 }
 
+/* The same, from networks of their own: a flow's number is in the first 48 bits of its address. */
+SEC("xdp.frags")
+int feed_networks_v6(struct xdp_md *ctx)
+{
+	struct ethhdr *eth = fresh(ctx, WORDS_V6);
+	struct ipv6hdr *ip = (void *)(eth + 1);
+	struct tcphdr *tcp = (void *)(ip + 1);
+	__be32 network[2];
+	__u32 flow;
+
+	if (!eth)
+		return XDP_ABORTED;
+	flow = next_flow();
+	network[0] = bpf_htonl(flow >> 24);
+	network[1] = bpf_htonl(flow >> 8 << 16);
+	ip->saddr.in6_u.u6_addr32[0] |= network[0];
+	ip->saddr.in6_u.u6_addr32[1] = network[1];
+	tcp->source = port_of(flow);
+	tcp->check = csum_with(csum_with(tcp->check, network[0], 0), network[1], tcp->source);
+	bpf_tail_call(ctx, &fed, 0);
+	return XDP_ABORTED;
+}
+
 /* The next flow's. */
 static __always_inline __u32 next_reply(void)
 {

@@ -30,6 +30,7 @@ pub fn main(args: BenchArgs) -> anyhow::Result<Exit> {
         Bench::Million(args) => plotted(&args),
         Bench::TcpConnect(args) => plotted(&args),
         Bench::KernelPath(args) => plotted(&args),
+        Bench::Shield(args) => printed(&args),
         Bench::Inner { job } => {
             tcp::inner(&job)?;
             Ok(Exit::Done)

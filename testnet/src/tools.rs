@@ -24,6 +24,11 @@ impl Tool {
         {
             command.env("LD_LIBRARY_PATH", paths);
         }
+        // Where iptables has what it loads.
+        let mut extensions = self.libraries.iter().map(|directory| directory.join("xtables"));
+        if let Some(directory) = extensions.find(|directory| directory.is_dir()) {
+            command.env("XTABLES_LIBDIR", directory);
+        }
     }
 }
 

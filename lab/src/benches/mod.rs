@@ -6,6 +6,7 @@ pub(crate) mod engine;
 mod kernel_path;
 mod lb;
 pub(crate) mod packet;
+mod shield;
 pub mod tcp;
 
 pub use capture::Capture;
@@ -13,6 +14,7 @@ pub use engine::Engine;
 pub use kernel_path::KernelPath;
 pub use lb::Lb;
 pub use packet::Packet;
+pub use shield::Shield;
 pub use tcp::connect::TcpConnect;
 pub use tcp::memory::TcpMemory;
 pub use tcp::million::Million;

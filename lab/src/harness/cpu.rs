@@ -34,6 +34,17 @@ pub(crate) fn pin(cpu: usize) -> Result<()> {
     sched_setaffinity(None, &set).map_err(|e| Error::Settle(e.into()))
 }
 
+/// The calling thread goes before all processes' threads, as softirqs do; it must not keep its
+/// processor for long at a time.
+pub(crate) fn outrank() -> Result<()> {
+    let priority = libc::sched_param { sched_priority: 1 };
+    // SAFETY: the call reads the priority, which outlives it.
+    match unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const priority) } {
+        0 => Ok(()),
+        _ => Err(Error::Settle(std::io::Error::last_os_error())),
+    }
+}
+
 /// /proc counts in hundredths of a second wherever Linux runs today (USER_HZ).
 pub(crate) const TICK: Duration = Duration::from_millis(10);
 

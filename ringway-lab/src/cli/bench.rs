@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use ringway_measure::benches::{
-    Capture, Engine, KernelPath, Lb, Million, Packet, TcpConnect, TcpMemory,
+    Capture, Engine, KernelPath, Lb, Million, Packet, Shield, TcpConnect, TcpMemory,
 };
 
 use super::{OutputArgs, RingwayArgs};
@@ -36,6 +36,8 @@ pub enum Bench {
     TcpConnect(Plotted<TcpConnect>),
     /// What a packet, a request and a copy cost in the kernel, and where the time goes.
     KernelPath(Plotted<KernelPath>),
+    /// What the shield costs a packet, and what it saves.
+    Shield(Printed<Shield>),
     /// A job for a bench's own helper processes.
     #[command(hide = true)]
     Inner {
@@ -91,6 +93,7 @@ mod tests {
             ("capture", 5, Some(5)),
             ("tcp-memory", 3, None),
             ("kernel-path", 3, Some(2)),
+            ("shield", 3, None),
         ] {
             let matches = Cli::command().get_matches_from(["ringway-lab", "bench", bench]);
             let bench = matches.subcommand_matches("bench").and_then(|bench| bench.subcommand());

@@ -7,7 +7,7 @@ use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{MapCore, MapFlags, OpenObject, ProgramInput};
 use ringway_abi::IntoBytes;
 
-use super::path::Ip;
+use super::path::{Clients, Ip};
 use crate::{Error, Result};
 
 /// Generated from bpf/feed.bpf.c.
@@ -17,31 +17,32 @@ mod skeleton {
 }
 
 /// Where [`Feeder::load`] keeps the programs' object.
-pub(super) type Storage = MaybeUninit<OpenObject>;
+pub(in crate::benches) type Storage = MaybeUninit<OpenObject>;
 
-pub(super) struct Feeder<'s> {
+pub(in crate::benches) struct Feeder<'s> {
     skel: skeleton::FeedSkel<'s>,
 }
 
 #[derive(Clone, Copy)]
-pub(super) struct Meal<'f> {
-    pub(super) ip: Ip,
+pub(in crate::benches) struct Meal<'f> {
+    pub(in crate::benches) ip: Ip,
     /// As [`crate::benches::packet::path::frame`] makes it.
-    pub(super) frame: &'f [u8],
+    pub(in crate::benches) frame: &'f [u8],
+    pub(in crate::benches) clients: Clients,
     /// Of a reply: where those of each flow come from and go to.
-    pub(super) replies: Option<&'f [Reply]>,
+    pub(in crate::benches) replies: Option<&'f [Reply]>,
     /// Flows that take turns.
-    pub(super) flows: u32,
-    pub(super) packets: u32,
+    pub(in crate::benches) flows: u32,
+    pub(in crate::benches) packets: u32,
 }
 
 /// The ends of a flow as its backend sees them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Reply {
+pub(in crate::benches) struct Reply {
     /// Last bytes of the backend's address and of ours.
-    pub(super) ends: (u8, u8),
+    pub(in crate::benches) ends: (u8, u8),
     /// Ours.
-    pub(super) port: u16,
+    pub(in crate::benches) port: u16,
 }
 
 impl Reply {
@@ -52,23 +53,27 @@ impl Reply {
 }
 
 /// So many flows can have replies.
-pub(super) const MOST_REPLIES: u32 = 1 << 20;
+pub(in crate::benches) const MOST_REPLIES: u32 = 1 << 20;
 
 impl<'s> Feeder<'s> {
-    pub(super) fn load(storage: &'s mut Storage) -> Result<Self> {
+    pub(in crate::benches) fn load(storage: &'s mut Storage) -> Result<Self> {
         let mut open = skeleton::FeedSkelBuilder::default().open(storage).map_err(Error::Feeder)?;
         open.maps.replies.set_max_entries(MOST_REPLIES).map_err(Error::Feeder)?;
         Ok(Self { skel: open.load().map_err(Error::Feeder)? })
     }
 
     /// Nanoseconds per packet with a program that does nothing.
-    pub(super) fn nothing(&mut self, meal: &Meal<'_>) -> Result<u64> {
+    pub(in crate::benches) fn nothing(&mut self, meal: &Meal<'_>) -> Result<u64> {
         let nothing = self.skel.progs.nothing.as_fd().as_raw_fd();
         self.feed(nothing, meal)
     }
 
     /// Nanoseconds per packet with this program, which must be xdp.frags as the feeder is.
-    pub(super) fn program(&mut self, program: BorrowedFd<'_>, meal: &Meal<'_>) -> Result<u64> {
+    pub(in crate::benches) fn program(
+        &mut self,
+        program: BorrowedFd<'_>,
+        meal: &Meal<'_>,
+    ) -> Result<u64> {
         self.feed(program.as_raw_fd(), meal)
     }
 
@@ -92,6 +97,7 @@ impl<'s> Feeder<'s> {
         let progs = &self.skel.progs;
         let feed = match (meal.ip, meal.replies) {
             (Ip::V4, None) => &progs.feed_v4,
+            (Ip::V6, None) if meal.clients == Clients::Networks => &progs.feed_networks_v6,
             (Ip::V6, None) => &progs.feed_v6,
             (Ip::V4, Some(_)) => &progs.feed_reply_v4,
             (Ip::V6, Some(_)) => &progs.feed_reply_v6,

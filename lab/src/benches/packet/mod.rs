@@ -9,11 +9,11 @@
 //! The calls of a packet are counted on other gateways ([`calls`]): counters cost time.
 
 mod calls;
-mod feeder;
-mod path;
+pub(in crate::benches) mod feeder;
+pub(in crate::benches) mod path;
 pub(crate) mod report;
 pub(crate) mod residue;
-mod site;
+pub(in crate::benches) mod site;
 
 use std::collections::btree_map::{BTreeMap, Entry};
 use std::fmt;
@@ -44,7 +44,7 @@ pub const FLOWS: [u32; 4] = [1, 10_000, 500_000, 10_000_000];
 const OPENED_UNASKED: u32 = 500_000;
 
 /// Packets of one measurement, at least; and each flow has one.
-const PACKETS: u32 = 2_000_000;
+pub(in crate::benches) const PACKETS: u32 = 2_000_000;
 
 /// Room for flows where the path keeps any: the default of `[nat] flows`. At most two thirds of it
 /// are used.
@@ -122,7 +122,7 @@ impl fmt::Display for Key {
 }
 
 /// Into a network namespace and onto a processor: the last, for interrupts prefer the first.
-fn settle() -> Result<()> {
+pub(in crate::benches) fn settle() -> Result<()> {
     // SAFETY: of the flags that are unsafe (FILES), none is given.
     unsafe { unshare_unsafe(UnshareFlags::NEWNET) }.map_err(|e| Error::Settle(e.into()))?;
     pin(Cpus::here()?.measured)

@@ -4,16 +4,18 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write;
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::rc::Rc;
 
 use ringway_abi::raw::rw_ledger;
 use ringway_abi::{Reason, Verdict};
+use ringway_kernel::shield::Generation;
 use ringway_kernel::{Gateway, GatewayOptions, Interface, Place, View};
 use ringway_plan::tables::{BackendRow, NextHop, Tables};
 use ringway_plan::{Ids, Observed, Planner};
 
 use super::feeder::{Feeder, Meal, Reply};
-use super::path::{Course, Ip, POOL, PacketPath};
+use super::path::{Clients, Course, Ip, POOL, PacketPath};
 use crate::benches::packet::path::frame::{self, NEXT_MAC, OUR_MAC, PORT};
 use crate::{Error, Result};
 
@@ -28,19 +30,22 @@ const MTU: u16 = 9000;
 const STRAYS_PER_MILLE: u64 = 1;
 
 /// A gateway with one service.
-pub(super) struct Site {
+pub(in crate::benches) struct Site {
     path: PacketPath,
     ip: Ip,
     gateway: Gateway,
     view: View,
     backends: Vec<BackendRow>,
+    clients: Clients,
+    /// The end of packets that the shield does not let pass.
+    refused: Option<(Verdict, Reason)>,
     /// Where replies come from and go to, of every flow that is open.
     replies: Rc<[Reply]>,
 }
 
 impl Site {
     /// Loads the programs and fills the tables as the daemon would, with room for so many flows.
-    pub(super) fn new(path: PacketPath, ip: Ip, room: u32) -> Result<Self> {
+    pub(in crate::benches) fn new(path: PacketPath, ip: Ip, room: u32) -> Result<Self> {
         let unpinned = GatewayOptions { pin: false, ..GatewayOptions::default() };
         let options = match path {
             PacketPath::DsrChanging => GatewayOptions { tracked: room, ..unpinned },
@@ -50,7 +55,11 @@ impl Site {
     }
 
     /// The same with a say in how the gateway is opened.
-    pub(super) fn with(path: PacketPath, ip: Ip, options: &GatewayOptions) -> Result<Self> {
+    pub(in crate::benches) fn with(
+        path: PacketPath,
+        ip: Ip,
+        options: &GatewayOptions,
+    ) -> Result<Self> {
         let (mut gateway, _) = Gateway::open(options)?;
         gateway.set_iface(&Interface {
             slot: SLOT,
@@ -72,15 +81,56 @@ impl Site {
         let tables = tables(path, ip)?;
         gateway.apply(&tables)?;
         let (view, replies) = (gateway.view(), [].into());
-        Ok(Self { path, ip, view, gateway, backends: tables.backends, replies })
+        Ok(Self {
+            path,
+            ip,
+            gateway,
+            view,
+            backends: tables.backends,
+            clients: Clients::default(),
+            refused: None,
+            replies,
+        })
+    }
+
+    /// The same with clients that come from elsewhere.
+    pub(in crate::benches) fn clients(self, clients: Clients) -> Self {
+        Self { clients, ..self }
+    }
+
+    /// Puts this shield in force, or takes it out; the packets that are measured end so, if they do
+    /// not pass.
+    pub(in crate::benches) fn set_shield(
+        &mut self,
+        shield: Option<&Generation<'_>>,
+        refused: Option<(Verdict, Reason)>,
+    ) -> Result<()> {
+        self.refused = refused;
+        Ok(self.gateway.set_shield(shield)?)
+    }
+
+    /// The program that a packet meets first.
+    pub(in crate::benches) fn root_program(&mut self) -> Result<OwnedFd> {
+        let program = self.gateway.root_program(SLOT)?.try_clone_to_owned();
+        program.map_err(Error::Settle)
+    }
+
+    pub(in crate::benches) fn ledger(&self) -> Result<rw_ledger> {
+        Ok(self.view.ledger(SLOT)?)
     }
 
     /// Opens so many flows, where the path wants them open.
-    pub(super) fn open_flows(&mut self, feeder: &mut Feeder<'_>, flows: u32) -> Result<()> {
+    pub(in crate::benches) fn open_flows(
+        &mut self,
+        feeder: &mut Feeder<'_>,
+        flows: u32,
+    ) -> Result<()> {
         match self.path {
             PacketPath::Nat | PacketPath::NatReply => {
                 let (ip, frame) = (self.ip, self.segment(frame::SYN));
-                let meal = Meal { ip, frame: &frame, replies: None, flows, packets: flows };
+                let clients = self.clients;
+                let meal =
+                    Meal { ip, frame: &frame, clients, replies: None, flows, packets: flows };
                 self.feed(feeder, &meal, PacketPath::Nat)?;
                 self.gateway.finish_handshakes()?;
                 self.replies = self.read_replies()?;
@@ -99,7 +149,7 @@ impl Site {
     }
 
     /// Nanoseconds per packet, with the feeder's own.
-    pub(super) fn measure(
+    pub(in crate::benches) fn measure(
         &mut self,
         feeder: &mut Feeder<'_>,
         flows: u32,
@@ -115,30 +165,52 @@ impl Site {
     }
 
     fn feed_own(&mut self, feeder: &mut Feeder<'_>, flows: u32, packets: u32) -> Result<u64> {
-        let frame = self.frame();
-        let replies = self.fed_replies();
-        let meal = Meal { ip: self.ip, frame: &frame, replies: replies.as_deref(), flows, packets };
+        let (frame, replies) = (self.frame(), self.fed_replies());
+        let meal = self.meal(&frame, replies.as_deref(), flows, packets);
         self.feed(feeder, &meal, self.path)
     }
 
     /// The feeder's own nanoseconds, on the same packets.
-    pub(super) fn measure_nothing(
+    pub(in crate::benches) fn measure_nothing(
         &self,
         feeder: &mut Feeder<'_>,
         flows: u32,
         packets: u32,
     ) -> Result<u64> {
-        let frame = self.frame();
-        let replies = self.fed_replies();
-        let meal = Meal { ip: self.ip, frame: &frame, replies: replies.as_deref(), flows, packets };
+        let (frame, replies) = (self.frame(), self.fed_replies());
+        let meal = self.meal(&frame, replies.as_deref(), flows, packets);
         feeder.nothing(&meal)
     }
 
-    pub(super) fn view(&self) -> &View {
+    /// The nanoseconds of another program, which is fed the same packets.
+    pub(in crate::benches) fn measure_peer(
+        &self,
+        feeder: &mut Feeder<'_>,
+        peer: BorrowedFd<'_>,
+        flows: u32,
+        packets: u32,
+    ) -> Result<u64> {
+        let (frame, replies) = (self.frame(), self.fed_replies());
+        feeder.program(peer, &self.meal(&frame, replies.as_deref(), flows, packets))
+    }
+
+    /// Packets of so many flows, each made from this frame.
+    pub(in crate::benches) fn meal<'f>(
+        &self,
+        frame: &'f [u8],
+        replies: Option<&'f [Reply]>,
+        flows: u32,
+        packets: u32,
+    ) -> Meal<'f> {
+        Meal { ip: self.ip, frame, clients: self.clients, replies, flows, packets }
+    }
+
+    pub(in crate::benches) fn view(&self) -> &View {
         &self.view
     }
 
-    fn frame(&self) -> Vec<u8> {
+    /// Every packet, but for what the feeder puts in.
+    pub(in crate::benches) fn frame(&self) -> Vec<u8> {
         let tcp_flags = self.path.course().tcp_flags;
         match self.path {
             PacketPath::NatReply => frame::reply(self.ip, tcp_flags),
@@ -173,7 +245,7 @@ impl Site {
         } else {
             frame::service(self.ip)
         };
-        frame::segment(to, tcp_flags)
+        frame::segment(self.clients, to, tcp_flags)
     }
 
     /// Feeds packets, and compares the gateway's own ledger: a packet that took another way would
@@ -183,7 +255,8 @@ impl Site {
         let ns = feeder.program(self.gateway.root_program(SLOT)?, meal)?;
         let after = (self.view.ledger(SLOT)?, self.flows_begun()?);
         let packets = u64::from(meal.packets);
-        let wrong = ended_otherwise(&before.0, &after.0, packets, path.course().ends);
+        let ends = self.refused.unwrap_or(path.course().ends);
+        let wrong = ended_otherwise(&before.0, &after.0, packets, ends);
         let begun = after.1 - before.1;
         match wrong {
             Some(what) => Err(self.other_way(what)),

@@ -1,4 +1,4 @@
-//! `ringway-lab bench packet`, `engine` and `capture`, as short as they can be: what they say, not
+//! `ringway-lab bench packet`, `engine`, `capture` and `shield`, as short as they can be: what they say, not
 //! how fast anything is.
 
 use std::process::Command;
@@ -91,5 +91,33 @@ fn captures_are_measured() -> Result<()> {
         ensure!(report[figure].is_u64(), "{figure}: {report}");
     }
     ensure!(ran.err.contains("round 1/1  off "), "no progress: {ran:?}");
+    Ok(())
+}
+
+#[test]
+fn the_shield_is_measured() -> Result<()> {
+    needs_root!();
+    let shield = |arguments: &[&str]| -> Result<Ran> {
+        let measure = ["bench", "shield", "--rounds", "1", "-o", "json"];
+        Ok(Command::new(lab_binary()?).args(measure).args(arguments).output()?.into())
+    };
+    let ran = shield(&["--only", "costs,swap", "--prefixes", "1000"])?;
+    ensure!(ran.code == 0, "{ran:?}");
+    let report = ran.json()?;
+    ensure!(report["schema"] == "ringway.bench.shield/1", "{report}");
+    let costs = report["costs"].as_array().context("no costs")?;
+    let of = |fate: &str, defence: &str| {
+        costs.iter().filter(|cost| cost["fate"] == fate && cost["defence"] == defence).count()
+    };
+    ensure!((of("drop", "ringway"), of("drop", "kernel-trie")) == (5, 3), "{report}");
+    ensure!(of("calm", "ringway") == 8, "{report}");
+    ensure!(costs.iter().all(|cost| cost["ns"].as_f64().is_some_and(|ns| ns < 1e5)), "{report}");
+    let swap = &report["swap"];
+    ensure!(swap["packets"].as_u64().is_some_and(|n| n > 100), "{report}");
+    ensure!(swap["lost"] == 0 && swap["longest_gap_ns"] != 0, "{report}");
+    ensure!(report["goals"].as_array().is_some_and(|goals| goals.len() > 10), "{report}");
+    ensure!(ran.err.contains("round 1/1  drop IPv4"), "no progress: {ran:?}");
+    let wrong = shield(&["--prefixes", "1000001"])?;
+    ensure!(wrong.code == 2 && wrong.err.contains("1..=1000000"), "{wrong:?}");
     Ok(())
 }

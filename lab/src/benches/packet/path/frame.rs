@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use crate::benches::packet::path::Ip;
+use crate::benches::packet::path::{Clients, Ip};
 
 /// TCP flags, RFC 9293 section 3.1.
 pub(crate) const SYN: u8 = 0x02;
@@ -58,12 +58,18 @@ fn v6(net: u16, host: u8) -> IpAddr {
 
 /// A TCP segment to `to`, port [`PORT`]. The feeder puts the client's address and port in, which
 /// are 0 here, and adds them to the checksums.
-pub(crate) fn segment(to: IpAddr, tcp_flags: u8) -> Vec<u8> {
-    let client = match to {
-        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
-        IpAddr::V6(_) => v6(5, 0),
-    };
-    between((client, 0), (to, PORT), tcp_flags)
+pub(crate) fn segment(clients: Clients, to: IpAddr, tcp_flags: u8) -> Vec<u8> {
+    let ip = if to.is_ipv4() { Ip::V4 } else { Ip::V6 };
+    between((client(ip, clients), 0), (to, PORT), tcp_flags)
+}
+
+/// A client's address but for what the feeder puts in.
+pub(in crate::benches) fn client(ip: Ip, clients: Clients) -> IpAddr {
+    match (ip, clients) {
+        (Ip::V4, _) => Ipv4Addr::UNSPECIFIED.into(),
+        (Ip::V6, Clients::OneNetwork) => v6(5, 0),
+        (Ip::V6, Clients::Networks) => Ipv6Addr::new(0x2a00, 0, 0, 0, 0, 0, 0, 1).into(),
+    }
 }
 
 /// A TCP segment of a backend's. The feeder puts in the last bytes of both addresses, and the port
@@ -129,10 +135,10 @@ mod tests {
 
     #[test]
     fn lengths_agree() {
-        let v4 = segment(service(Ip::V4), ACK);
+        let v4 = segment(Clients::OneNetwork, service(Ip::V4), ACK);
         assert_eq!((v4.len(), v4[16..18] == 50u16.to_be_bytes()), (64, true));
         assert_eq!((v4[47], &v4[30..34]), (ACK, &[192, 0, 2, 1][..]));
-        let v6 = segment(service(Ip::V6), SYN);
+        let v6 = segment(Clients::OneNetwork, service(Ip::V6), SYN);
         assert_eq!((v6.len(), v6[18..20] == 34u16.to_be_bytes()), (88, true));
         assert_eq!((v6[67], v6[53], &v6[56..58]), (SYN, 1, &[0, 80][..]));
         assert!(v4.len().is_multiple_of(8) && v6.len().is_multiple_of(8), "whole words");

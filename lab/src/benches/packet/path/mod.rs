@@ -2,6 +2,8 @@
 
 pub(crate) mod frame;
 
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
 use ringway_abi::{Reason, Verdict};
 use serde::{Serialize, Serializer};
 
@@ -106,5 +108,32 @@ impl Ip {
 impl Serialize for Ip {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_u8(self.number())
+    }
+}
+
+/// Where the flows of IPv6 come from; those of IPv4 all come from 10/8.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(in crate::benches) enum Clients {
+    /// Hosts of one /64.
+    #[default]
+    OneNetwork,
+    /// Each from a /48 of its own.
+    Networks,
+}
+
+impl Clients {
+    /// The source address of a flow, as feed.bpf.c makes it. Some flows have one address, and
+    /// another port.
+    pub(in crate::benches) fn address(self, ip: Ip, flow: u32) -> IpAddr {
+        let scattered = flow.wrapping_mul(0x85eb_ca6b);
+        let host = (scattered ^ (scattered >> 15)) >> 8;
+        match (ip, frame::client(ip, self)) {
+            (Ip::V4, _) | (_, IpAddr::V4(_)) => Ipv4Addr::from_bits(10 << 24 | host).into(),
+            (Ip::V6, IpAddr::V6(client)) => {
+                let shift = if self == Self::Networks { 80 } else { 0 };
+                Ipv6Addr::from_bits(client.to_bits() | u128::from(host) << shift).into()
+            }
+        }
     }
 }

@@ -1,0 +1,223 @@
+//! Figures: medians, and whether the shield is as cheap as it shall be.
+
+use serde::Serialize;
+
+use super::Defence;
+use super::costs::{Fate, Found, Key};
+use super::swap::Swap;
+use crate::harness::Figures;
+use crate::harness::median::middle;
+use crate::harness::report::Goal;
+use crate::harness::table::{Column, table};
+
+/// Of what the kernel's trie takes for the same drop, at most.
+const OF_TRIE: f64 = 0.5;
+/// Of what nftables' hook prerouting takes, at most.
+const OF_PREROUTING: f64 = 0.125;
+const RULES_NS: f64 = 60.0;
+const CALM_ONE_NS: f64 = 10.0;
+const CALM_MANY_NS: f64 = 25.0;
+const GAP_NS: f64 = 1e6;
+
+#[derive(Debug, Serialize)]
+pub struct ShieldFigures {
+    pub costs: Vec<Cost>,
+    /// None where it was not measured.
+    pub swap: Option<Swap>,
+    pub goals: Vec<ShieldGoal>,
+    pub rounds: u32,
+}
+
+/// What a packet costs more than a bare XDP drop, or than without the shield.
+#[derive(Debug, Serialize)]
+pub struct Cost {
+    #[serde(flatten)]
+    pub key: Key,
+    /// What it is more than: `bare-drop`, or `no-shield`.
+    pub over: &'static str,
+    /// Median.
+    pub ns: f64,
+    pub ns_by_round: Vec<i64>,
+}
+
+#[derive(Debug, Serialize)]
+pub struct ShieldGoal {
+    pub case: String,
+    #[serde(flatten)]
+    pub goal: Goal,
+}
+
+impl Cost {
+    fn new(key: Key, rounds: &[i64]) -> Self {
+        let ns = middle(rounds.iter().map(|ns| *ns as f64)).unwrap_or(0.0);
+        let over = if key.fate == Fate::Drop { "bare-drop" } else { "no-shield" };
+        Self { key, over, ns, ns_by_round: rounds.to_vec() }
+    }
+
+    fn span(&self) -> String {
+        let rounds = &self.ns_by_round;
+        let (least, most) = (rounds.iter().min().unwrap_or(&0), rounds.iter().max().unwrap_or(&0));
+        format!("{least} - {most}")
+    }
+}
+
+impl ShieldFigures {
+    pub(super) fn new(rounds: u32, found: &Found, swap: Option<Swap>) -> Self {
+        let costs: Vec<Cost> = found.iter().map(|(key, ns)| Cost::new(*key, ns)).collect();
+        let mut goals: Vec<ShieldGoal> =
+            costs.iter().flat_map(|cost| goals(cost, &costs)).collect();
+        goals.extend(swap.iter().flat_map(swap_goals));
+        Self { costs, swap, goals, rounds }
+    }
+}
+
+fn goals(cost: &Cost, all: &[Cost]) -> Vec<ShieldGoal> {
+    let Key { fate, sources, rules, defence, .. } = cost.key;
+    if defence != Defence::Ringway {
+        return Vec::new();
+    }
+    let at_most = |what, figure, most| ShieldGoal {
+        case: cost.key.to_string(),
+        goal: Goal::at_most(what, figure, most),
+    };
+    let ns = |most| vec![at_most("ns at most", cost.ns, most)];
+    match fate {
+        Fate::Calm if rules > 0 => ns(RULES_NS),
+        Fate::Calm => ns(if sources == 1 { CALM_ONE_NS } else { CALM_MANY_NS }),
+        Fate::Drop => {
+            let of = |defence, same: fn(&Key, &Key) -> bool| {
+                let like = all.iter().find(|one| {
+                    one.key.defence == defence && one.key.fate == fate && same(&one.key, &cost.key)
+                });
+                like.map(|other| cost.ns / other.ns.max(1.0))
+            };
+            let list = |a: &Key, b: &Key| (a.ip, a.clients, a.rules) == (b.ip, b.clients, b.rules);
+            let trie = of(Defence::KernelTrie, list);
+            let prerouting = of(Defence::NftPrerouting, |_, _| true);
+            let mut goals = if rules > 0 { ns(RULES_NS) } else { Vec::new() };
+            goals.extend(trie.map(|ratio| at_most("of the kernel's trie at most", ratio, OF_TRIE)));
+            let of = "of nft's prerouting at most";
+            goals.extend(prerouting.map(|ratio| at_most(of, ratio, OF_PREROUTING)));
+            goals
+        }
+    }
+}
+
+fn swap_goals(swap: &Swap) -> [ShieldGoal; 2] {
+    let goal = |what, figure, most| ShieldGoal {
+        case: format!("swap of {} prefixes", swap.prefixes),
+        goal: Goal::at_most(what, figure, most),
+    };
+    [
+        goal("longest gap in ns at most", swap.longest_gap_ns as f64, GAP_NS),
+        goal("packets lost at most", swap.lost as f64, 0.0),
+    ]
+}
+
+const COLUMNS: [Column<Cost>; 9] = [
+    Column::text("packet", |cost| cost.key.fate.to_string()),
+    Column::number("IPv", |cost| cost.key.ip.number().to_string()),
+    Column::number("sources", |cost| cost.key.sources.to_string()),
+    Column::text("in", |cost| cost.key.place().unwrap_or("-").to_owned()),
+    Column::number("prefixes", |cost| cost.key.prefixes.to_string()),
+    Column::number("rules", |cost| cost.key.rules.to_string()),
+    Column::text("by", |cost| cost.key.defence.to_string()),
+    Column::number("more ns", |cost| format!("{:.0}", cost.ns)),
+    Column::number("least - most", Cost::span),
+];
+
+impl Figures for ShieldFigures {
+    fn tables(&self) -> String {
+        let mut text = String::new();
+        if !self.costs.is_empty() {
+            text += &table(&COLUMNS, &self.costs);
+        }
+        if let Some(swap) = &self.swap {
+            let Swap { prefixes, longest_gap_ns, longest_gap_quiet_ns, swap_ms, .. } = swap;
+            text += &format!(
+                "a list of {prefixes} prefixes swapped in {swap_ms} ms: longest gap between packets {} us, {} us when \
+                 nothing is swapped; {} of {} packets lost\n",
+                longest_gap_ns / 1000,
+                longest_gap_quiet_ns / 1000,
+                swap.lost,
+                swap.packets,
+            );
+        }
+        text
+    }
+
+    fn goals(&self) -> Vec<String> {
+        self.goals.iter().map(|goal| format!("{}, {}", goal.case, goal.goal)).collect()
+    }
+
+    fn notes(&self) -> Vec<String> {
+        let mut notes = vec![format!("medians of {} rounds", self.rounds)];
+        if !self.costs.is_empty() {
+            notes.extend([
+                "drop: nanoseconds over a bare XDP drop; calm: over the same gateway without [shield].".to_owned(),
+                "ringway and kernel-trie by BPF_PROG_TEST_RUN; nft and iptables by the rate of packets through a veth pair, on one processor.".to_owned(),
+            ]);
+        }
+        notes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::benches::packet::path::{Clients, Ip};
+    use crate::harness::report::testing;
+
+    fn figures() -> ShieldFigures {
+        let key = |fate, defence, prefixes, rules| Key {
+            fate,
+            ip: Ip::V4,
+            clients: Clients::OneNetwork,
+            sources: 1 + prefixes,
+            prefixes,
+            rules,
+            defence,
+        };
+        let found = Found::from([
+            (key(Fate::Drop, Defence::Ringway, 1000, 0), vec![90, 110, 100]),
+            (key(Fate::Drop, Defence::KernelTrie, 1000, 0), vec![250]),
+            (key(Fate::Drop, Defence::Ringway, 0, 10), vec![61]),
+            (key(Fate::Drop, Defence::NftPrerouting, 0, 1), vec![400]),
+            (key(Fate::Calm, Defence::Ringway, 1000, 0), vec![-3, 26]),
+        ]);
+        let swap = Swap { lost: 1, ..Swap::default() };
+        ShieldFigures::new(3, &found, Some(swap))
+    }
+
+    #[test]
+    fn json_has_the_promised_keys() {
+        assert_eq!(
+            testing::names(&testing::report("shield", figures(), Vec::new())),
+            "costs costs.clients costs.defence costs.fate costs.ip costs.ns costs.ns_by_round costs.over costs.prefixes \
+             costs.rules costs.sources failed goals goals.case goals.figure goals.goal goals.met goals.what machine rounds \
+             schema skipped swap swap.longest_gap_ns swap.longest_gap_ns_by_round swap.longest_gap_quiet_ns \
+             swap.longest_gap_quiet_ns_by_round swap.lost swap.packets swap.prefixes swap.swap_ms swap.swap_ms_by_round"
+        );
+    }
+
+    #[test]
+    fn a_goal_for_each_cost_of_ours() {
+        let met = |case: &str| -> Vec<bool> {
+            let figures = figures();
+            let goals = figures.goals.iter().filter(|goal| goal.case.contains(case));
+            goals.map(|goal| goal.goal.met).collect()
+        };
+        assert_eq!(met("drop IPv4, 1001 sources"), [true, false], "trie, then prerouting");
+        assert_eq!(met("10 rules"), [false, false]);
+        assert_eq!(met("calm"), [true]);
+        assert_eq!(met("swap"), [true, false]);
+        assert_eq!(met("nft"), [false; 0]);
+    }
+
+    #[test]
+    fn table_lines_up() {
+        let table = figures().tables();
+        testing::lines_up(&table, 6);
+        assert!(table.contains("90 - 110"), "{table}");
+    }
+}
