@@ -252,14 +252,14 @@ fn lasts(ends: Option<Instant>, now: Instant) -> bool {
 }
 
 /// Prefixes as text: `192.0.2.0/24`.
-mod prefix_text {
+pub(crate) mod prefix_text {
     use super::*;
 
-    pub(super) fn serialize<S: Serializer>(prefix: &Prefix, to: S) -> Result<S::Ok, S::Error> {
+    pub(crate) fn serialize<S: Serializer>(prefix: &Prefix, to: S) -> Result<S::Ok, S::Error> {
         to.collect_str(prefix)
     }
 
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Prefix, D::Error> {
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Prefix, D::Error> {
         let text = String::deserialize(from)?;
         text.parse().map_err(|error| D::Error::custom(format!("{text:?}: {error}")))
     }

@@ -288,6 +288,10 @@ impl StatusStore {
         let reading = tokio::task::spawn_blocking(move || {
             if let Some(view) = &status_store.view {
                 status.count(view.shield_counts()?);
+                if !status.limits.is_empty() {
+                    let (services, arrivals) = (view.services()?, view.arrivals()?);
+                    status.count_limits(&services, &arrivals, &view.heavy_sources()?);
+                }
             }
             Ok(status)
         });

@@ -6,7 +6,8 @@ use std::ops::Range;
 
 use ringway_abi::raw::{RW_MAX_BACKENDS, RW_MAX_NAT_ADDRS, RW_MAX_SERVICES};
 use ringway_config::{
-    Affinity, Announce, Backend, Config, Forward, MssClamp, Service, SourceMode, WhenNoneHealthy,
+    Affinity, Announce, Backend, Config, Forward, MssClamp, Service, Shield, ShieldLimits,
+    SourceMode, WhenNoneHealthy,
 };
 
 use crate::ids::{BackendKey, Ids};
@@ -15,7 +16,7 @@ use crate::observed::{Health, Observed};
 use crate::rings::{RecordWalk, Rings, Wish};
 use crate::sources::Places;
 use crate::tables::{
-    BackendRow, Protocol, RingRow, ServiceKey, ServiceRow, Tables, Timeouts, Tunnel,
+    BackendRow, Protocol, RingRow, ServiceKey, ServicePolicy, ServiceRow, Tables, Timeouts, Tunnel,
 };
 
 /// Why there is no plan. The one in force stays.
@@ -237,7 +238,7 @@ impl Plan<'_> {
             announce: service.announce == Announce::Arp,
             reset_when_none: service.when_none_healthy == WhenNoneHealthy::Reset,
             shield: service.shield.and_then(|own| own.mode),
-            policy: None,
+            policy: self.config.shield.as_ref().and_then(|shield| policy(shield, service)),
         });
         let mut rows = Vec::with_capacity(service.backends.len());
         let up = up(service, self.observed);
@@ -330,6 +331,21 @@ impl Plan<'_> {
             None => Ok(None),
         }
     }
+}
+
+/// None without limits.
+fn policy(shield: &Shield, service: &Service) -> Option<ServicePolicy> {
+    let limits = shield.limits_of(service);
+    let ShieldLimits { source_prefix, flow_rate, allow_rate, .. } = shield.limits;
+    (!limits.is_empty()).then(|| ServicePolicy {
+        mode: shield.mode_of(service),
+        limits,
+        armed: limits,
+        flow: flow_rate,
+        learnt: allow_rate,
+        learns: service.forward == Forward::Nat,
+        source_prefix,
+    })
 }
 
 /// The MSS that segments to this backend may have, 0 for any; `mtu`: of the way to it.

@@ -5,10 +5,12 @@
 use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
 
-use ringway_abi::BackendRef;
+use ringway_abi::{BackendRef, ShieldMode};
 use ringway_config::{Config, parse};
 use ringway_plan::maglev::NO_MEMBER;
-use ringway_plan::tables::{BackendRow, NextHop, Protocol, RingRow, Tables};
+use ringway_plan::tables::{
+    BackendRow, Limits, NextHop, Protocol, RateLimit, RingRow, ServicePolicy, Tables,
+};
 use ringway_plan::{Health, Ids, Observed, PlanError, Planner};
 
 const HOP: NextHop = NextHop { iface: 0, mac: [2, 0, 0, 0, 0, 1], mtu: 1500 };
@@ -517,4 +519,43 @@ fn slots_that_move_from_one_plan_to_the_next() {
     let none = planner.plan(&after, &observed).unwrap();
     let moved: Vec<_> = none.slots_moved(&new).iter().map(|(_, slots)| *slots).collect();
     assert_eq!(moved, [65_537]);
+}
+
+#[test]
+fn services_with_limits_have_a_policy() {
+    let policies = |shield: &str, own: &str| {
+        let more = format!("forward = \"dsr-l2\"\n{own}\n{shield}");
+        let config = config(&format!(
+            "[[service]]\nname = \"nat\"\naddress = \"203.0.113.9\"\nport = 80\nbackends = {TWO}\n\
+             protocol = [\"tcp\", \"udp\"]\n[[service]]\nname = \"web\"\naddress = \"203.0.113.10\"\n\
+             port = 80\nbackends = {TWO}\n{more}\n"
+        ));
+        let rows = plan(&config, &well(&config)).services;
+        rows.into_iter().map(|row| (row.name, row.policy)).collect::<Vec<_>>()
+    };
+    for shield in ["", "[shield]\n", "[shield]\nlimits = { flow_rate = \"5kpps\" }\n"] {
+        let found = policies(shield, "");
+        assert!(found.len() == 3 && found.iter().all(|(_, policy)| policy.is_none()), "{shield}");
+    }
+    let limits =
+        "[shield]\nmode = \"observe\"\nlimits = { packets = \"5kpps\", source_prefix_v4 = 24 }\n";
+    let [(_, tcp), (_, udp), (_, dsr)] =
+        policies(limits, "shield = { mode = \"enforce\", source = \"50pps\" }").try_into().unwrap();
+    let packets = Some(RateLimit { packets_per_second: 5000, burst: 500 });
+    let nat = ServicePolicy {
+        mode: ShieldMode::Observe,
+        limits: Limits { packets, ..Limits::default() },
+        armed: Limits { packets, ..Limits::default() },
+        flow: RateLimit { packets_per_second: 10_000, burst: 1000 },
+        learnt: RateLimit { packets_per_second: 500, burst: 50 },
+        learns: true,
+        source_prefix: (24, 64),
+    };
+    assert_eq!((tcp, udp), (Some(nat), Some(nat)));
+    let source = Some(RateLimit { packets_per_second: 50, burst: 5 });
+    let own = Limits { source, ..nat.limits };
+    let mode = ShieldMode::Enforce;
+    assert_eq!(dsr, Some(ServicePolicy { mode, limits: own, armed: own, learns: false, ..nat }));
+    let found = policies(limits, "shield = { packets = \"none\" }");
+    assert!(found[0].1.is_some() && found[2].1.is_none(), "{found:?}");
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use ringway_api::text::counted;
-use ringway_config::{Config, DEFAULT_PATH, Errors};
+use ringway_config::{Config, DEFAULT_PATH, Errors, ListAction, Service};
 use ringway_daemon::daemon::shield_plan::{self, ReadList};
 use ringway_daemon::health;
 use ringway_daemon::preflight;
@@ -31,6 +31,8 @@ struct Document<'a> {
     errors: Vec<Place>,
     /// Lists of the shield, as they were read; empty where one is refused.
     lists: Vec<ListEntry<'a>>,
+    /// What is valid and yet worth knowing.
+    notes: Vec<String>,
     /// Findings about the file's requirements on the machine; only with --host.
     findings: Option<Vec<FindingEntry<'a>>>,
     /// The doctor's report on the machine itself; only with --host.
@@ -193,6 +195,10 @@ impl Subject<'_> {
             valid: self.config.as_ref().map(Result::is_ok),
             errors: errors.flat_map(Errors::iter).map(place).collect(),
             lists: self.lists.iter().map(ListEntry::from).collect(),
+            notes: match &self.config {
+                Some(Ok(config)) => notes(config),
+                _ => Vec::new(),
+            },
             findings: self
                 .report
                 .as_ref()
@@ -205,7 +211,10 @@ impl Subject<'_> {
     fn render(&self, colour: bool) -> String {
         let path = self.path.display();
         let mut text = match &self.config {
-            Some(Ok(config)) => valid(self.path, config) + &skipped(&self.lists),
+            Some(Ok(config)) => {
+                let notes: String = notes(config).iter().map(|note| format!("{note}\n")).collect();
+                valid(self.path, config) + &skipped(&self.lists) + &notes
+            }
             _ => format!("{path}: not there, so this machine alone\n"),
         };
         if let Some(report) = &self.report {
@@ -240,6 +249,24 @@ fn skipped(lists: &[ReadList]) -> String {
     text
 }
 
+/// Limits that spare nobody.
+fn notes(config: &Config) -> Vec<String> {
+    let Some(shield) = &config.shield else { return Vec::new() };
+    if shield.lists.iter().any(|list| list.action == ListAction::Allow) {
+        return Vec::new();
+    }
+    let limited =
+        |service: &&Service| service.forward.is_dsr() && !shield.limits_of(service).is_empty();
+    let note = |service: &Service| {
+        format!(
+            "service {}: {}: answers do not pass here, so no source is learnt, and limits hold for \
+             all: list the sources that matter in an allow list",
+            *service.name, service.forward
+        )
+    };
+    config.services.iter().filter(limited).map(note).collect()
+}
+
 fn lines(report: &Report, colour: bool) -> String {
     let mut table = Table::new(&["check", "subject", "state", "found"]);
     for finding in &report.findings {
@@ -260,4 +287,34 @@ fn lines(report: &Report, colour: bool) -> String {
         }
     }
     if text.ends_with('\n') { text } else { text + "\n" }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_of_dsr_services_that_spare_nobody_are_told() {
+        let of = |shield: &str, own: &str| {
+            let text = format!(
+                "[node]\nname = \"gw\"\ninterfaces = [\"eth0\"]\n{shield}\n[[service]]\nname = \"web\"\n\
+                 address = \"203.0.113.9\"\nport = 80\n{own}\nbackends = [{{ address = \"10.0.0.2\" }}]\n"
+            );
+            notes(&ringway_config::parse(&text, "gw.toml").expect("valid"))
+        };
+        let limits = "[shield]\nlimits = { packets = \"1kpps\" }";
+        let dsr = "forward = \"dsr-l2\"";
+        let told = of(limits, dsr);
+        assert!(told.len() == 1 && told[0].starts_with("service web: dsr-l2: answers"), "{told:?}");
+        let allow = "list = [{ name = \"a\", file = \"/a\", action = \"allow\" }]";
+        for (shield, own) in [
+            ("", dsr),
+            ("[shield]", dsr),
+            (limits, ""),
+            (&format!("{limits}\n{allow}"), dsr),
+            (limits, &format!("{dsr}\nshield = {{ packets = \"none\" }}")),
+        ] {
+            assert_eq!(of(shield, own), Vec::<String>::new(), "{shield} {own}");
+        }
+    }
 }

@@ -99,7 +99,8 @@ fn service(it: &Explanation) -> Cell {
 }
 
 fn shield(it: &explain::Shield) -> Cell {
-    let why = listed(it)
+    let why = limited(it)
+        .or_else(|| listed(it))
         .or_else(|| ruled(it))
         .or_else(|| it.reason.map(str::to_owned))
         .unwrap_or_else(|| "passed".to_owned());
@@ -112,6 +113,11 @@ fn shield(it: &explain::Shield) -> Cell {
         }
         _ => Cell::new(format!("{why}; not dropped: its connection is established")),
     }
+}
+
+/// The limits of its service, where it is over one.
+fn limited(it: &explain::Shield) -> Option<String> {
+    Some(format!("{}: over {}", it.reason?, it.limits.as_ref()?.limits()))
 }
 
 /// By whom its source is allowed or blocked.
@@ -190,6 +196,9 @@ fn health(backend: &explain::Backend) -> Cell {
 
 #[cfg(test)]
 mod tests {
+    use ringway_api::documents::shield::LimitsStatus;
+    use ringway_config::Protocol;
+
     use super::*;
 
     #[test]
@@ -203,6 +212,7 @@ mod tests {
             entry: None,
             rule: None,
             rule_action: None,
+            limits: None,
         };
         let told = |it: &explain::Shield| {
             let mut table = Table::new(&["found"]);
@@ -218,6 +228,25 @@ mod tests {
         let dropped = explain::Shield { reason: over, dropped: true, ..limit.clone() };
         let observed =
             explain::Shield { mode: ShieldMode::Observe, dropped: false, ..dropped.clone() };
+        let limits = LimitsStatus {
+            service: "web".into(),
+            protocol: Protocol::Tcp,
+            packets_pps: Some(500_000),
+            destination_pps: None,
+            new_flows_pps: None,
+            source_pps: Some(1500),
+            arrived_packets: 7,
+            arrived_new_flows: 0,
+            over_limit_packets: 1,
+        };
+        let over_limits = explain::Shield {
+            reason: Some(Reason::SourceLimit.name()),
+            dropped: true,
+            limits: Some(limits),
+            rule: Some("web".into()),
+            rule_action: Some("pass"),
+            ..none.clone()
+        };
         let land = explain::Shield { reason: Some("land"), ..none.clone() };
         let off = explain::Shield { mode: ShieldMode::Off, ..none.clone() };
         // What was typed is not known without its file.
@@ -229,6 +258,7 @@ mod tests {
             (limit, "rule dns, limit: within its rate"),
             (dropped, "rule dns, limit: over its rate"),
             (observed, "rule dns, limit: over its rate; would be dropped: observe mode"),
+            (over_limits, "source-limit: over packets 500kpps, source 1500pps"),
             (land, "land; not dropped: its connection is established"),
         ] {
             assert_eq!(told(&it), want);

@@ -150,6 +150,30 @@ fn render(status: &ShieldStatus, colour: bool) -> String {
         }
         text += &table.render(colour);
     }
+    if !status.limits.is_empty() {
+        let mut table = Table::new(&["service", "limits", "packets", "new flows", "over limits"]);
+        for limits in &status.limits {
+            table.row(vec![
+                Cell::new(format!("{} {}", limits.service, limits.protocol)),
+                Cell::new(limits.limits().to_string()),
+                Cell::number(limits.arrived_packets),
+                Cell::number(limits.arrived_new_flows),
+                Cell::number(limits.over_limit_packets),
+            ]);
+        }
+        text += &table.render(colour);
+    }
+    if !status.heavy_sources.is_empty() {
+        let mut table = Table::new(&["heavy source", "service", "over its rate"]);
+        for source in &status.heavy_sources {
+            table.row(vec![
+                Cell::new(source.prefix.to_string()),
+                Cell::new(format!("{} {}", source.service, source.protocol)),
+                Cell::number(source.over_limit_packets),
+            ]);
+        }
+        text += &table.render(colour);
+    }
     text
 }
 
@@ -190,8 +214,9 @@ fn entries(blocked: &Blocked, colour: bool) -> String {
 #[cfg(test)]
 mod tests {
     use ringway_abi::Reason;
-    use ringway_api::documents::shield::RuntimeCount;
+    use ringway_api::documents::shield::{HeavySourceStatus, RuntimeCount};
     use ringway_api::shield::RuntimeShield;
+    use ringway_config::Protocol;
 
     use super::*;
 
@@ -243,8 +268,16 @@ mod tests {
         let none = render(&status("", None), false);
         assert_eq!(none, "node gw: the shield is off: the configuration has no [shield]\n");
         let shield = "[shield]\nlist = [{ name = \"drop\", file = \"/drop.txt\", action = \"block\" }]\n\
-                      rule = [{ match = \"udp\", action = \"limit\", rate = \"10kpps\" }]\n";
+                      rule = [{ match = \"udp\", action = \"limit\", rate = \"10kpps\" }]\n\
+                      limits = { packets = \"5kpps\", source = \"9pps\" }\n";
         let mut status = status(shield, None);
+        status.limits[0].over_limit_packets = 4712;
+        status.heavy_sources.push(HeavySourceStatus {
+            prefix: "192.0.2.0/24".parse().expect("a prefix"),
+            service: "web".into(),
+            protocol: Protocol::Udp,
+            over_limit_packets: 4713,
+        });
         status.blocked = RuntimeCount { prefixes: 2, packets: 7, bytes: 700 };
         status.rules[0].packets = 4711;
         status.observed = [(Reason::Malformed, 3)].into();
@@ -257,6 +290,11 @@ mod tests {
             "limit 10kpps",
             "rule 1",
             "4711",
+            "packets 5kpps, source 9pps",
+            "4712",
+            "192.0.2.0/24",
+            "web udp",
+            "4713",
         ] {
             assert!(shown.contains(words), "no {words} in {shown}");
         }

@@ -6,17 +6,22 @@ use std::path::PathBuf;
 use ringway_abi::Reason;
 use ringway_abi::raw::rw_shield_count;
 use ringway_config::{
-    Config, ListAction, Protect, RateLimit, RuleAction, ShieldList, ShieldMode, ShieldRule,
+    Config, Limits, ListAction, Protect, Protocol, RateLimit, RuleAction, Service, Shield,
+    ShieldList, ShieldMode, ShieldRule,
 };
-use ringway_kernel::ShieldCounts;
+use ringway_kernel::{Arrivals, HeavySource, ServiceState, ShieldCounts};
+use ringway_plan::prefix_list::Prefix;
 use serde::{Deserialize, Serialize};
 
 use crate::clock::Timestamp;
 use crate::documents::named;
-use crate::shield::{ModeOverride, RuntimeShield, ShieldEntry};
+use crate::shield::{ModeOverride, RuntimeShield, ShieldEntry, prefix_text};
 
 /// Name and version of the schema of [`ShieldStatus`].
 pub const SCHEMA: &str = "ringway.shield/1";
+/// Heavy sources that are named.
+const MOST_HEAVY: usize = 10;
+
 /// Name and version of the schema of [`Blocked`].
 pub const BLOCKED_SCHEMA: &str = "ringway.blocked/1";
 
@@ -44,6 +49,17 @@ pub struct ShieldStatus {
     pub rules: Vec<RuleStatus>,
     /// Services that have a mode of their own.
     pub services: Vec<ServiceMode>,
+    /// Of each protocol of services that have limits.
+    #[serde(default)]
+    pub limits: Vec<LimitsStatus>,
+    /// Lengths of the prefixes that count as one source, IPv4 and IPv6.
+    #[serde(default)]
+    pub source_prefix_v4: u8,
+    #[serde(default)]
+    pub source_prefix_v6: u8,
+    /// Sources that have sent most beyond the rate of one, the most first.
+    #[serde(default)]
+    pub heavy_sources: Vec<HeavySourceStatus>,
     /// What was blocked at run time.
     pub blocked: RuntimeCount,
     pub allowed: RuntimeCount,
@@ -120,6 +136,38 @@ pub struct ServiceMode {
     pub mode: ShieldMode,
 }
 
+/// Packets a second that a service may get, and what it has met.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LimitsStatus {
+    pub service: String,
+    #[serde(with = "named")]
+    pub protocol: Protocol,
+    pub packets_pps: Option<u32>,
+    /// Of its address.
+    pub destination_pps: Option<u32>,
+    pub new_flows_pps: Option<u32>,
+    /// Of one source.
+    pub source_pps: Option<u32>,
+    /// That met the limits.
+    pub arrived_packets: u64,
+    pub arrived_new_flows: u64,
+    /// Over a limit: dropped, unless the mode, their flow or their source lets them pass.
+    pub over_limit_packets: u64,
+}
+
+/// A source that sends too much.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HeavySourceStatus {
+    #[serde(with = "prefix_text")]
+    pub prefix: Prefix,
+    /// To which it sends.
+    pub service: String,
+    #[serde(with = "named")]
+    pub protocol: Protocol,
+    /// Over the rate of a source, since it was suspected.
+    pub over_limit_packets: u64,
+}
+
 /// `GET /v1/blocked`: prefixes that were blocked or allowed at run time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Blocked {
@@ -142,7 +190,7 @@ impl ShieldStatus {
         let shield = config.shield.as_ref();
         let configured_mode = shield.map_or(ShieldMode::Off, |shield| shield.mode);
         let over = runtime.mode.filter(|_| shield.is_some());
-        let own_mode = |service: &ringway_config::Service| {
+        let own_mode = |service: &Service| {
             let service_name = service.name.to_string();
             service.shield?.mode.map(|mode| ServiceMode { service: service_name, mode })
         };
@@ -158,6 +206,10 @@ impl ShieldStatus {
             lists: shield.iter().flat_map(|shield| &shield.lists).map(ListStatus::new).collect(),
             rules: shield.iter().flat_map(|shield| &shield.rules).map(RuleStatus::new).collect(),
             services: config.services.iter().filter_map(own_mode).collect(),
+            limits: config.services.iter().flat_map(|it| LimitsStatus::of(shield, it)).collect(),
+            source_prefix_v4: shield.map_or(0, |shield| shield.limits.source_prefix.0),
+            source_prefix_v6: shield.map_or(0, |shield| shield.limits.source_prefix.1),
+            heavy_sources: Vec::new(),
             blocked: typed(ListAction::Block),
             allowed: typed(ListAction::Allow),
             observed: BTreeMap::new(),
@@ -189,6 +241,68 @@ impl ShieldStatus {
         let rw_shield_count { packets, bytes } = counts.runtime_allow;
         (self.allowed.packets, self.allowed.bytes) = (packets, bytes);
         self.observed = counts.observed;
+    }
+
+    /// Enters what services with limits have met; `services`: the packet path's.
+    pub fn count_limits(
+        &mut self,
+        services: &[ServiceState],
+        arrivals: &BTreeMap<u16, Arrivals>,
+        heavy: &[HeavySource],
+    ) {
+        for limits in &mut self.limits {
+            let own = |it: &&ServiceState| {
+                it.name == limits.service && it.key.protocol == limits.protocol
+            };
+            let id = services.iter().find(own).map(|service| service.id);
+            let found = id.and_then(|id| arrivals.get(&id)).copied().unwrap_or_default();
+            (limits.arrived_packets, limits.arrived_new_flows) = (found.packets, found.new_flows);
+            limits.over_limit_packets = found.over;
+        }
+        let one = |source: &HeavySource| {
+            let v4 = source.prefix.is_ipv4();
+            let length = if v4 { self.source_prefix_v4 } else { self.source_prefix_v6 };
+            let service = services.iter().find(|service| service.id == source.service)?;
+            Some(HeavySourceStatus {
+                // Not of another length, which another configuration had.
+                prefix: Prefix::new(source.prefix, length).ok()?,
+                service: service.name.clone(),
+                protocol: service.key.protocol,
+                over_limit_packets: source.over.into(),
+            })
+        };
+        self.heavy_sources = heavy.iter().filter_map(one).take(MOST_HEAVY).collect();
+    }
+}
+
+impl LimitsStatus {
+    fn of(shield: Option<&Shield>, service: &Service) -> Vec<LimitsStatus> {
+        let limits = shield.map(|shield| shield.limits_of(service)).unwrap_or_default();
+        let pps = |limit: Option<RateLimit>| limit.map(|limit| limit.packets_per_second);
+        let one = |protocol: &Protocol| LimitsStatus {
+            service: service.name.to_string(),
+            protocol: *protocol,
+            packets_pps: pps(limits.packets),
+            destination_pps: pps(limits.destination),
+            new_flows_pps: pps(limits.new_flows),
+            source_pps: pps(limits.source),
+            arrived_packets: 0,
+            arrived_new_flows: 0,
+            over_limit_packets: 0,
+        };
+        match limits.is_empty() {
+            true => Vec::new(),
+            false => service.protocols.iter().map(one).collect(),
+        }
+    }
+
+    pub fn limits(&self) -> Limits {
+        Limits {
+            packets: self.packets_pps.map(RateLimit::new),
+            destination: self.destination_pps.map(RateLimit::new),
+            new_flows: self.new_flows_pps.map(RateLimit::new),
+            source: self.source_pps.map(RateLimit::new),
+        }
     }
 }
 
@@ -237,6 +351,9 @@ impl Blocked {
 mod tests {
     use std::time::{Duration, Instant};
 
+    use ringway_abi::Forward;
+    use ringway_plan::tables::ServiceKey;
+
     use super::*;
     use crate::clock::from_unix_s;
     use crate::shield::ShieldChange;
@@ -246,7 +363,9 @@ mod tests {
         list = [{ name = \"drop\", file = \"/etc/ringway/drop.txt\", action = \"block\" }]\n\
         rule = [{ match = \"udp\", action = \"limit\", rate = \"10kpps\" }, \
         { preset = \"dns-amplification\", action = \"drop\" }]\n\
-        [[service]]\nname = \"web\"\naddress = \"203.0.113.9\"\nport = 80\nshield = \"enforce\"\n\
+        limits = { new_flows = \"2kpps\", source_prefix_v4 = 24 }\n\
+        [[service]]\nname = \"web\"\naddress = \"203.0.113.9\"\nport = 80\n\
+        shield = { mode = \"enforce\", packets = \"50kpps\" }\n\
         backends = [{ address = \"10.0.0.2\" }]\n";
 
     fn runtime() -> RuntimeShield {
@@ -296,6 +415,22 @@ mod tests {
             runtime_block: count(5),
             observed: [(Reason::Malformed, 6)].into(),
         });
+        let services = [ServiceState {
+            id: 3,
+            key: ServiceKey::new([203, 0, 113, 9].into(), 80, Protocol::Tcp),
+            name: "web".into(),
+            forward: Forward::Nat,
+            source_client: false,
+            reset_when_none: true,
+            backends: Vec::new(),
+        }];
+        let source =
+            |prefix: [u8; 4], service| HeavySource { prefix: prefix.into(), service, over: 9 };
+        // One of a service that is gone, and one of a prefix of another length.
+        let heavy =
+            [source([192, 0, 2, 0], 3), source([192, 0, 2, 0], 4), source([192, 0, 2, 7], 3)];
+        let arrived = Arrivals { packets: 7, new_flows: 2, over: 1 };
+        status.count_limits(&services, &[(3, arrived), (4, Arrivals::default())].into(), &heavy);
         let entry = runtime.entries.first().cloned();
         let status = ShieldStatus { entry, ..status };
         let blocked = Blocked::new("gw", true, runtime.entries.clone());
@@ -316,7 +451,9 @@ mod tests {
 
     #[test]
     fn without_a_shield_nothing_is_in_force() {
-        let text: String = CONFIG.replace("shield = \"enforce\"\n", "").replace("[shield]", "[x]");
+        let text: String = CONFIG
+            .replace("shield = { mode = \"enforce\", packets = \"50kpps\" }\n", "")
+            .replace("[shield]", "[x]");
         let head = text.find("[x]").expect("a shield");
         let tail = text.find("[[service]]").expect("a service");
         let config = format!("{}{}", &text[..head], &text[tail..]);

@@ -190,7 +190,10 @@ impl ShieldPlan {
             mode: shield.mode,
             sanity: shield.sanity,
             protect_host: shield.protect == Protect::Host,
-            service_modes: config.services.iter().any(|service| service.shield.is_some()),
+            service_modes: config
+                .services
+                .iter()
+                .any(|service| service.shield.is_some_and(|own| own.mode.is_some())),
             tables,
             list_names: lists.iter().map(|list| list.name.to_string()).collect(),
             rules: shield.rules.iter().map(|rule| kernel_rule(&rule.name, rule.action)).collect(),

@@ -3,7 +3,8 @@
 //!
 //! How many series there are is bounded by the configuration: per interface one for each verdict
 //! and reason, per service two dozen, and per backend eleven up to `[metrics] backends` of them,
-//! none with more; per list of the shield five, and per rule two.
+//! none with more; per list of the shield five, per rule two, and per protocol of a
+//! service with limits three.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -11,7 +12,9 @@ use ringway_abi::raw::RW_REASON_SPACE;
 use ringway_abi::{Loss, Reason, ShieldMode};
 use ringway_api::clock::{self, Timestamp};
 use ringway_api::documents::durations;
-use ringway_api::documents::shield::{ListStatus, RuleStatus, RuntimeCount, ShieldStatus};
+use ringway_api::documents::shield::{
+    LimitsStatus, ListStatus, RuleStatus, RuntimeCount, ShieldStatus,
+};
 use ringway_api::documents::status::{Backend, Counter, Service, Status};
 use ringway_api::problem_kind::ProblemKind;
 use ringway_kernel::XdpMode;
@@ -86,6 +89,9 @@ families! {
     SHIELD_LIST_BYTES = Counter "ringway_shield_list_bytes_total" ["list", "action"] "Bytes of these packets, from the IP header on.";
     SHIELD_RULE_PACKETS = Counter "ringway_shield_rule_packets_total" ["rule", "action"] "Packets that the rule matched.";
     SHIELD_RULE_BYTES = Counter "ringway_shield_rule_bytes_total" ["rule", "action"] "Bytes of these packets, from the IP header on.";
+    SHIELD_ARRIVED = Counter "ringway_shield_arrived_packets_total" ["service", "protocol"] "Packets that met the limits of the service.";
+    SHIELD_NEW_FLOWS = Counter "ringway_shield_arrived_new_flows_total" ["service", "protocol"] "Packets of these that open a flow.";
+    SHIELD_OVER = Counter "ringway_shield_over_limit_packets_total" ["service", "protocol"] "Packets of these over a limit: dropped, unless the mode, their flow or their source lets them pass.";
     CPU = Counter "process_cpu_seconds_total" [] "CPU time of the daemon.";
     MEMORY = Gauge "process_resident_memory_bytes" [] "Memory of the daemon; maps of the packet path are the kernel's.";
     OPEN_FDS = Gauge "process_open_fds" [] "Open descriptors of the daemon.";
@@ -357,6 +363,13 @@ fn shield_counts(sheet: &mut Sheet, shield: &ShieldStatus) {
     };
     each(&SHIELD_RULE_PACKETS, |rule| rule.packets);
     each(&SHIELD_RULE_BYTES, |rule| rule.bytes);
+    let mut each = |family, value: fn(&LimitsStatus) -> u64| {
+        let mut series = sheet.family(family);
+        shield.limits.iter().for_each(|l| series.add(&[&l.service, l.protocol.name()], value(l)));
+    };
+    each(&SHIELD_ARRIVED, |limits| limits.arrived_packets);
+    each(&SHIELD_NEW_FLOWS, |limits| limits.arrived_new_flows);
+    each(&SHIELD_OVER, |limits| limits.over_limit_packets);
 }
 
 fn own(sheet: &mut Sheet) {

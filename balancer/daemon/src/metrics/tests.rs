@@ -75,7 +75,7 @@ fn shield() -> ShieldStatus {
     let config = "[node]\nname = \"gw1\"\ninterfaces = [\"eth0\"]\n[shield]\nlist = [\
         { name = \"junk\", file = \"/junk\", action = \"block\" }, \
         { name = \"friends\", file = \"/friends\", action = \"allow\" }]\n\
-        rule = [{ match = \"udp\", action = \"drop\" }]\n\
+        rule = [{ match = \"udp\", action = \"drop\" }]\nlimits = { source = \"1kpps\" }\n\
         [[service]]\nname = \"web\"\naddress = \"203.0.113.9\"\nport = 80\n\
         backends = [{ address = \"10.0.0.2\" }]\n";
     let config = ringway_config::parse(config, "gw.toml").expect("valid");
@@ -89,6 +89,8 @@ fn shield() -> ShieldStatus {
         observed: [(Reason::Malformed, 6)].into(),
     });
     (shield.lists[0].prefixes, shield.lists[0].skipped_lines) = (Some(8), Some(9));
+    let limits = &mut shield.limits[0];
+    (limits.arrived_packets, limits.arrived_new_flows, limits.over_limit_packets) = (12, 11, 10);
     shield.lists[0].written = Some(Timestamp(from_unix_s(1_800_000_000)));
     shield
 }
@@ -126,6 +128,9 @@ fn every_line_has_its_labels() {
         "ringway_shield_list_timestamp_seconds{list=\"friends\",action=\"allow\"} 0",
         "ringway_shield_list_bytes_total{list=\"junk\",action=\"block\"} 300",
         "ringway_shield_rule_packets_total{rule=\"rule 1\",action=\"drop\"} 1",
+        "ringway_shield_arrived_packets_total{service=\"web\",protocol=\"tcp\"} 12",
+        "ringway_shield_arrived_new_flows_total{service=\"web\",protocol=\"tcp\"} 11",
+        "ringway_shield_over_limit_packets_total{service=\"web\",protocol=\"tcp\"} 10",
         "ringway_check_duration_seconds_bucket{service=\"web\",le=\"+Inf\"} 0",
     ] {
         assert!(text.lines().any(|found| found == line), "{line} not in\n{text}");
@@ -210,13 +215,17 @@ fn series_are_bounded_as_the_document_says() {
     parts.lists.pop();
     let list = all - rule - with(&parts);
     parts.lists.clear();
-    let alone = with(&parts);
+    let without_limits = with(&ShieldStatus { limits: Vec::new(), ..parts.clone() });
+    let limits = with(&parts) - without_limits;
+    let alone = without_limits;
     for row in [
         format!("| node | {node}, of these"),
         format!("| interface | {interface}, of these"),
         format!("| service | {service} for each protocol; {checks} for its checks |"),
         format!("| backend of a service and protocol | {backend}, up to"),
-        format!("| shield | {alone}; {list} for each list, {rule} for each rule |"),
+        format!(
+            "| shield | {alone}; {list} for each list, {rule} for each rule, {limits} for each protocol of a service with limits |"
+        ),
     ] {
         assert!(DOCUMENT.contains(&row), "docs/metrics.md should say {row:?}");
     }

@@ -12,6 +12,7 @@ use ringway_abi::{Reason, RuleAction, ShieldMode, Verdict};
 use ringway_api::client::node_selector::{self, NodeSelector};
 use ringway_api::client::{shield, status_query};
 use ringway_api::documents::named;
+use ringway_api::documents::shield::LimitsStatus;
 use ringway_api::documents::status::{self, NextHop, Status};
 use ringway_api::error::Error;
 use ringway_api::shield::ShieldEntry;
@@ -30,6 +31,9 @@ use tuple::{Details, Protocol, Tuple};
 
 /// Name and version of the schema.
 pub const SCHEMA: &str = "ringway.explain/1";
+
+/// Reasons of packets over a limit of their service.
+const LIMITS: [Reason; 3] = [Reason::ServiceLimit, Reason::NewFlowLimit, Reason::SourceLimit];
 
 /// Backends that somebody keeps new flows from: so many are named.
 const WITHHELD_SHOWN: usize = 3;
@@ -130,6 +134,8 @@ pub struct Shield {
     pub rule: Option<String>,
     /// `drop`, `pass` or `limit`.
     pub rule_action: Option<&'static str>,
+    /// Those of its service, where it is over one.
+    pub limits: Option<LimitsStatus>,
 }
 
 /// A flow that is there.
@@ -222,6 +228,12 @@ pub fn explain(
                 if shield.reason.is_some() { ListAction::Block } else { ListAction::Allow };
             shield.entry = typed(selector, action, headers.from);
         }
+        if let Some(shield) = explanation.shield.as_mut()
+            && shield.reason.is_some_and(|reason| LIMITS.iter().any(|it| it.name() == reason))
+        {
+            let service = services.iter().find(|one| Some(one.id) == explained.service);
+            shield.limits = service.and_then(|service| limits_of(selector, service));
+        }
         explanation.next =
             explanation.next.map(|it| it.replace("SOURCE", &headers.from.to_string()));
     }
@@ -233,6 +245,13 @@ fn typed(selector: &NodeSelector<'_>, action: ListAction, source: IpAddr) -> Opt
     let entries = shield::blocked(selector).ok()?.entries;
     let of_source = |entry: &&ShieldEntry| entry.action == action && entry.prefix.contains(source);
     entries.iter().filter(of_source).max_by_key(|entry| entry.prefix.length()).cloned()
+}
+
+/// The limits in force; nothing where no daemon can tell.
+fn limits_of(selector: &NodeSelector<'_>, service: &ServiceState) -> Option<LimitsStatus> {
+    let all = shield::status(selector).ok()?.limits;
+    let own = |it: &LimitsStatus| it.service == service.name && it.protocol == service.key.protocol;
+    all.into_iter().find(own)
 }
 
 fn slot_of(status: &Status, interface: &str) -> Result<u32, Error> {
@@ -459,6 +478,7 @@ fn shield_found(found: &ShieldFinding, it: &Explained) -> Shield {
         entry: None,
         rule,
         rule_action: rule_action.flatten().map(RuleAction::name),
+        limits: None,
     }
 }
 
