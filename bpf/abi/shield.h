@@ -200,7 +200,8 @@ struct rw_sketch_line {
 /*
  * A budget with its owner, in one word: the owner's tag << 32 | when its next packet conforms, on
  * the coarse clock. 0: free. Eight make a bucket, which the owner's hash chooses. One that finds
- * none of its own there takes the place of the one that has been silent longest.
+ * none of its own there takes the place of the one that has been silent longest, as far as the clock
+ * tells it.
  */
 #define RW_BUCKET_RATED 8
 struct rw_rated {
