@@ -437,9 +437,11 @@ fn flood(
     Ok((answered, took))
 }
 
-/// As many as a rate lets through: its burst, and some that a lease of a CPU may add.
+/// As many as a rate lets through: its burst, a quarter that CPUs let a source send unasked, and
+/// some that a lease of a CPU may add.
 fn keeps_to(pps: f64, (answered, took): (u64, Duration)) -> Result<()> {
-    let (burst, most) = (pps / 10.0, pps / 10.0 + pps * took.as_secs_f64() + 20.0);
+    let burst = pps / 10.0;
+    let most = burst + pps * (0.25 + took.as_secs_f64()) + 20.0;
     let fits = (burst / 2.0..=most).contains(&(answered as f64));
     ensure!(fits, "{answered} passed in {took:?}, of a rate of {pps}");
     Ok(())
