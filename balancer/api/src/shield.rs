@@ -193,9 +193,11 @@ impl RuntimeShield {
     }
 
     fn add(&mut self, entry: ShieldEntry) -> Result<(), Error> {
-        if entry.reason.len() > MAX_REASON || entry.reason.contains(char::is_control) {
+        if entry.reason.len() > MAX_REASON || entry.reason.contains(is_unseen) {
             return Err(Error::configuration(
-                format!("the reason is longer than {MAX_REASON} bytes, or has control characters"),
+                format!(
+                    "the reason is longer than {MAX_REASON} bytes, or has characters that cannot be seen"
+                ),
                 "write a shorter one, in one line",
             ));
         }
@@ -238,6 +240,19 @@ impl RuntimeShield {
         new.mode = new.mode.filter(|mode| lasts(mode.ends, now));
         (new != *self).then_some(new)
     }
+}
+
+/// Control characters, and those that end a line or turn the direction of the text around them: a
+/// terminal or a log shows another text than the one that was typed. Unicode's Cc, Cf, Zl and Zp.
+fn is_unseen(c: char) -> bool {
+    c.is_control()
+        || matches!(c,
+            '\u{ad}' | '\u{600}'..='\u{605}' | '\u{61c}' | '\u{6dd}' | '\u{70f}'
+            | '\u{890}'..='\u{891}' | '\u{8e2}' | '\u{180e}' | '\u{200b}'..='\u{200f}'
+            | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}'
+            | '\u{fff9}'..='\u{fffb}' | '\u{110bd}' | '\u{110cd}' | '\u{13430}'..='\u{1343f}'
+            | '\u{1bca0}'..='\u{1bca3}' | '\u{1d173}'..='\u{1d17a}'
+            | '\u{e0000}'..='\u{e007f}')
 }
 
 /// When a moment of the wall clock comes, on the clock that nobody sets.

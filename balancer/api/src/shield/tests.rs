@@ -119,7 +119,9 @@ fn there_is_room_for_so_many_and_for_short_reasons() {
     full.with(&block(&nth(7), Some(60)), now, wall()).expect("in place of itself");
     let allow = ShieldChange::Add(entry("192.0.2.0/24", ListAction::Allow, None));
     full.with(&allow, now, wall()).expect("those have room of their own");
-    for reason in ["x".repeat(MAX_REASON + 1), "two\nlines".into()] {
+    let unseen =
+        ["two\nlines", "two\u{2028}lines", "two\u{2029}lines", "\u{202e}senil", "a\u{200b}b"];
+    for reason in unseen.map(str::to_owned).into_iter().chain(["x".repeat(MAX_REASON + 1)]) {
         let entry = ShieldEntry { reason, ..entry("192.0.2.0/24", ListAction::Block, None) };
         let change = ShieldChange::Add(entry);
         let error = RuntimeShield::default().with(&change, now, wall()).expect_err("no reason");
