@@ -180,7 +180,12 @@ impl Background {
     }
 
     /// Reads the files of the shield's lists if any has changed.
-    pub fn read_lists(&mut self, config: Arc<Config>, known: Vec<Stamp>) {
+    pub fn read_lists(
+        &mut self,
+        config: Arc<Config>,
+        in_force: Option<Arc<ShieldPlan>>,
+        known: Vec<Stamp>,
+    ) {
         let send = self.send.clone();
         self.lists.run(move || {
             let now = shield_plan::stamps(&config);
@@ -192,7 +197,7 @@ impl Background {
             if shield_plan::stamps(&config) != now {
                 return;
             }
-            let plan = ShieldPlan::read(&config, Unreadable::Refused);
+            let plan = ShieldPlan::read(&config, Unreadable::kept(in_force.as_deref()));
             if shield_plan::stamps(&config) == now {
                 let _ = send.send(BackgroundEvent::Lists(config, now, plan));
             }

@@ -17,7 +17,7 @@ use ringway_kernel::View;
 
 use crate::backends::BackendSet;
 use crate::daemon::machine_problems;
-use crate::daemon::shield_plan::{PlannedShield, ShieldPlan, Unreadable};
+use crate::daemon::shield_plan::{PlannedShield, ReadList, ShieldPlan, Unreadable};
 use crate::preflight;
 use crate::privileges;
 use crate::reload_diff::ConfigDiff;
@@ -28,6 +28,7 @@ pub struct Now {
     pub config: Arc<Config>,
     /// Backends and their health.
     pub backend_set: BackendSet,
+    pub shield: Option<Arc<ShieldPlan>>,
     pub view: View,
 }
 
@@ -99,10 +100,12 @@ pub fn file(now: &Now, meant: Option<&Path>, overrides: Overrides) -> Result<Loa
     fixed(&now.config, &file)?;
     room(&config, &now.view)?;
     shield_needs(&now.config, &config)?;
-    let shield = ShieldPlan::read(&config, Unreadable::Refused)?;
+    let shield = ShieldPlan::read(&config, Unreadable::kept(now.shield.as_deref()))?;
     let kept = overrides.clone();
     let mut loaded = judge(now, file, config, overrides, kept)?;
+    let lists = shield.iter().flat_map(|shield| &shield.lists);
     loaded.changes.warnings = warnings;
+    loaded.changes.warnings.extend(lists.filter_map(ReadList::problem));
     loaded.shield = PlannedShield::Other(shield);
     Ok(loaded)
 }

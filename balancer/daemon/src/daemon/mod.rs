@@ -269,7 +269,8 @@ impl Daemon {
             Effect::ReadCounters(interfaces) => self.background.read_counters(interfaces),
             Effect::ReadTables => self.background.read_tables(),
             Effect::ReadLists(known) => {
-                self.background.read_lists(reload.config.clone(), known);
+                let in_force = self.state.shield_plan();
+                self.background.read_lists(reload.config.clone(), in_force, known);
             }
             Effect::ReadMachine(config) => {
                 self.background.reconfigure(config);
@@ -319,6 +320,7 @@ impl Daemon {
         let now = Now {
             config: self.state.reload().config.clone(),
             backend_set: self.state.backend_set().clone(),
+            shield: self.state.shield_plan(),
             view: self.datapath.view.clone(),
         };
         let reload = self.state.reload();

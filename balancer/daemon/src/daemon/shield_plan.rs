@@ -4,14 +4,16 @@
 use std::fs::{File, Metadata};
 use std::io::Read as _;
 use std::os::unix::fs::MetadataExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::{fmt, io};
 
 use ringway_abi::ShieldMode;
 use ringway_api::clock::{Timestamp, from_unix_s};
 use ringway_api::documents::shield::ListReading;
+use ringway_api::documents::status::Problem;
 use ringway_api::error::Error;
+use ringway_api::problem_kind::{ProblemKind, Subject};
 use ringway_api::text::counted;
 use ringway_config::{
     BadLines, Config, Errors, ListAction, Protect, RuleAction, Shield, ShieldList,
@@ -40,12 +42,15 @@ pub struct ShieldPlan {
     program: Vec<Instruction>,
     /// In the order of the configuration.
     pub lists: Vec<ReadList>,
+    /// What is in them, for a plan after this one that cannot read a file.
+    contents: Vec<Arc<[Entry]>>,
 }
 
 /// A list as it was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReadList {
     pub name: String,
+    pub file: PathBuf,
     pub action: ListAction,
     /// Prefixes that are in force.
     pub entries: usize,
@@ -53,8 +58,11 @@ pub struct ReadList {
     pub skipped: usize,
     /// The first of them.
     pub bad: Vec<BadLine>,
-    /// Why it is empty, where it could not be read when the daemon started.
+    /// Why it is not as its file is: it has what it had before, or nothing since the daemon started.
     pub error: Option<String>,
+    /// When the file was written that its prefixes are from.
+    pub written: Option<Timestamp>,
+    /// Of the file when it was last looked at.
     pub stamp: Stamp,
 }
 
@@ -65,8 +73,23 @@ impl ReadList {
             name: self.name.clone(),
             prefixes: self.entries as u64,
             skipped_lines: self.skipped as u64,
-            written: self.stamp.written(),
+            written: self.written,
         }
+    }
+
+    /// It is not as its file is.
+    pub fn problem(&self) -> Option<Problem> {
+        let stays = match self.entries {
+            0 => "the list is empty meanwhile".to_owned(),
+            entries => format!("{} of before stay in force", counted(entries, "prefix")),
+        };
+        let what = format!("{}: {stays}", self.error.as_ref()?);
+        let remedy = "mend the file: it is read again when it changes";
+        Some(ProblemKind::ShieldList.about(Subject::List(self.name.clone()), what, remedy))
+    }
+
+    fn is(&self, list: &ShieldList) -> bool {
+        (&*self.name, &*self.file, self.action) == (&*list.name, &*list.file, list.action)
     }
 }
 
@@ -89,7 +112,7 @@ impl Stamp {
         Stamp(path.metadata().ok().map(|about| Self::from(&about)))
     }
 
-    /// When the file was written that was read.
+    /// When the file was written.
     fn written(&self) -> Option<Timestamp> {
         let (written, _) = self.0?.written;
         Some(Timestamp(from_unix_s(u64::try_from(written).ok()?)))
@@ -140,45 +163,58 @@ pub fn check(config: &Config) -> Result<Vec<ReadList>, Errors> {
 }
 
 /// How lists are treated that cannot be read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unreadable {
-    /// There is no plan: what is in force stays.
+#[derive(Clone, Copy, Debug)]
+pub enum Unreadable<'a> {
+    /// There is no plan.
     Refused,
+    /// They have what they have in this plan. One that it does not have is refused.
+    Kept(&'a ShieldPlan),
     /// They are empty: a daemon that starts has nothing else.
     Empty,
+}
+
+impl<'a> Unreadable<'a> {
+    /// Lists stay as they are in the shield in force.
+    pub fn kept(plan: Option<&'a ShieldPlan>) -> Unreadable<'a> {
+        plan.map_or(Unreadable::Refused, Unreadable::Kept)
+    }
 }
 
 impl ShieldPlan {
     /// `None`: the configuration has no shield.
     ///
     /// # Errors
-    /// A list cannot be read, or has lines that refuse it; with [`Unreadable::Empty`] none.
-    pub fn read(config: &Config, unreadable: Unreadable) -> Result<Option<Arc<ShieldPlan>>, Error> {
+    /// A list cannot be read, or has lines that refuse it, and `unreadable` does not allow that.
+    pub fn read(
+        config: &Config,
+        unreadable: Unreadable<'_>,
+    ) -> Result<Option<Arc<ShieldPlan>>, Error> {
         let Some(shield) = &config.shield else { return Ok(None) };
         let mut lists = Vec::new();
         let mut contents = Vec::new();
         for list in &shield.lists {
             let stamp = Stamp::of(&list.file);
-            let (file, error) = match read_list(list) {
-                Ok(file) => (file, None),
-                Err(error) if unreadable == Unreadable::Refused => return Err(error),
-                Err(error) => (ListFile::default(), Some(error.what)),
+            let (read, content) = match (read_list(list), unreadable) {
+                (Ok(file), _) => as_read(list, stamp, file),
+                (Err(error), Unreadable::Refused) => return Err(error),
+                (Err(error), Unreadable::Kept(before)) => {
+                    let (read, content) = before.list(list).ok_or_else(|| error.clone())?;
+                    (ReadList { error: Some(error.what), stamp, ..read.clone() }, content.clone())
+                }
+                (Err(error), Unreadable::Empty) => {
+                    let (read, content) = as_read(list, Stamp::default(), ListFile::default());
+                    (ReadList { error: Some(error.what), stamp, ..read }, content)
+                }
             };
-            lists.push(ReadList {
-                name: list.name.to_string(),
-                action: list.action,
-                entries: file.entries.len(),
-                skipped: file.bad_lines,
-                bad: file.bad.into_iter().take(BAD_LINES_KEPT).collect(),
-                error,
-                stamp,
-            });
-            contents.push(file.entries);
+            lists.push(read);
+            contents.push(content);
         }
         let mut set = |action| match join(&shield.lists, &contents, action) {
-            Err(error) if unreadable == Unreadable::Empty => {
-                for list in lists.iter_mut().filter(|list| list.action == action) {
+            Err(error) if matches!(unreadable, Unreadable::Empty) => {
+                let of_action = lists.iter_mut().zip(&mut contents);
+                for (list, content) in of_action.filter(|(list, _)| list.action == action) {
                     (list.entries, list.error) = (0, Some(error.what.clone()));
+                    *content = Arc::default();
                 }
                 Ok(PrefixSet::default())
             }
@@ -199,8 +235,14 @@ impl ShieldPlan {
             rules: shield.rules.iter().map(|rule| kernel_rule(&rule.name, rule.action)).collect(),
             program: program(shield)?,
             lists,
+            contents,
         };
         Ok(Some(Arc::new(plan)))
+    }
+
+    /// A list that is in force, and what is in it.
+    fn list(&self, list: &ShieldList) -> Option<(&ReadList, &Arc<[Entry]>)> {
+        self.lists.iter().zip(&self.contents).find(|(read, _)| read.is(list))
     }
 
     pub fn generation(&self) -> Generation<'_> {
@@ -269,7 +311,7 @@ fn program(shield: &Shield) -> Result<Vec<Instruction>, Error> {
 /// The lists of one action.
 fn join(
     lists: &[ShieldList],
-    contents: &[Vec<Entry>],
+    contents: &[Arc<[Entry]>],
     action: ListAction,
 ) -> Result<PrefixSet, Error> {
     let of_action = (0u8..)
@@ -280,6 +322,21 @@ fn join(
     PrefixSet::new(of_action).map_err(|error| {
         Error::configuration(format!("the {action} lists of [shield] together: {error}"), "")
     })
+}
+
+fn as_read(list: &ShieldList, stamp: Stamp, file: ListFile) -> (ReadList, Arc<[Entry]>) {
+    let read = ReadList {
+        name: list.name.to_string(),
+        file: list.file.to_path_buf(),
+        action: list.action,
+        entries: file.entries.len(),
+        skipped: file.bad_lines,
+        bad: file.bad.into_iter().take(BAD_LINES_KEPT).collect(),
+        error: None,
+        written: stamp.written(),
+        stamp,
+    };
+    (read, file.entries.into())
 }
 
 fn read_list(list: &ShieldList) -> Result<ListFile, Error> {
@@ -345,6 +402,33 @@ mod tests {
         assert_eq!((read[0].entries, read[0].skipped), (1, 4));
         let lines: Vec<u32> = read[0].bad.iter().map(|bad| bad.line).collect();
         assert_eq!(lines, [2, 3, 4]);
+    }
+
+    #[test]
+    fn a_list_that_cannot_be_read_stays_as_it_is_in_force() {
+        let place = tempfile::tempdir().expect("a directory");
+        let file = place.path().join("list.txt");
+        let read = |list: &Path, unreadable: Unreadable<'_>| {
+            let plan = ShieldPlan::read(&config(list, "refuse"), unreadable)?;
+            Ok::<_, Error>(plan.expect("a shield"))
+        };
+        std::fs::write(&file, "192.0.2.0/24\n").expect("written");
+        let first = read(&file, Unreadable::Refused).expect("read");
+        assert_eq!(first.lists[0].problem(), None);
+        std::fs::write(&file, "192.0.2.0/24\n198.51.100.7\nx\n").expect("written");
+        let second = read(&file, Unreadable::Kept(&first)).expect("kept");
+        std::fs::remove_file(&file).expect("there");
+        let third = read(&file, Unreadable::Kept(&second)).expect("kept again");
+        for (kept, why) in [(&second, "line 3"), (&third, "No such file")] {
+            assert!(kept.has_lists_of(&first), "{why}");
+            let (list, was) = (&kept.lists[0], &first.lists[0]);
+            assert_eq!((list.entries, list.written), (was.entries, was.written), "{why}");
+            let problem = list.problem().expect("is told").error;
+            assert!(problem.contains(why) && problem.contains("1 prefix of before"), "{problem}");
+        }
+        let other = place.path().join("other.txt");
+        let error = read(&other, Unreadable::Kept(&first)).expect_err("it was never in force");
+        assert!(error.what.contains("other.txt"), "{error}");
     }
 
     /// A provider's job may write every minute what the list has already.

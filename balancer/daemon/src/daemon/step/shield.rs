@@ -3,9 +3,10 @@
 //! One change at a time is on its way to the packet path, while reloads go on. What the packet path
 //! has taken is in force, and is kept in the state directory; a disk that fails refuses nobody.
 //!
-//! And the lists, which follow their files: what cannot be read leaves the former ones in force.
+//! And the lists, which follow their files: one that cannot be read stays as it was.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use ringway_api::documents::shield::{ListReading, ShieldStatus};
 use ringway_api::documents::status::Problem;
@@ -20,6 +21,10 @@ use super::effect::Effect;
 use crate::daemon::datapath_thread::DatapathCommand;
 use crate::daemon::shield_plan::{PlannedShield, ReadList, ShieldPlan, Stamp};
 use crate::server::control::{Asker, RequestId};
+
+/// Between two generations that files of lists cause. Each loads a program and lists beside those in
+/// force; a job that writes a file each second must not keep the packet path's thread busy.
+const LIST_SPACING: Duration = Duration::from_secs(5);
 
 /// What was typed, and what is on its way.
 #[derive(Debug)]
@@ -38,6 +43,8 @@ pub struct Shield {
     lists_failed: Option<(Vec<Stamp>, Error)>,
     /// Other lists are being put in force.
     listing: bool,
+    /// When that began the last time.
+    listing_since: Option<Instant>,
 }
 
 /// What the packet path is being given.
@@ -62,6 +69,7 @@ impl Shield {
             plan,
             lists_failed: None,
             listing: false,
+            listing_since: None,
         }
     }
 
@@ -69,6 +77,12 @@ impl Shield {
     fn stamps(&self) -> Option<Vec<Stamp>> {
         let failed = self.lists_failed.as_ref().map(|(stamps, _)| stamps.clone());
         failed.or_else(|| self.plan.as_ref().map(|plan| plan.stamps()))
+    }
+
+    /// Whether other lists may be put in force.
+    fn takes_lists(&self, now: Instant) -> bool {
+        let rests = self.listing_since.is_some_and(|since| now < since + LIST_SPACING);
+        !self.listing && !rests
     }
 
     /// Its lists, as they were read last.
@@ -79,17 +93,10 @@ impl Shield {
 
     /// Lists that are not as their files are.
     pub fn list_problems(&self) -> Vec<Problem> {
-        let at_start = self.plan.iter().flat_map(|plan| &plan.lists).filter_map(|list| {
-            let what = format!("{}: the list is empty meanwhile", list.error.as_ref()?);
-            let remedy = "mend the file: it is read again when it changes";
-            let subject = Subject::List(list.name.clone());
-            Some(ProblemKind::ShieldList.about(subject, what, remedy))
-        });
-        let failed = self.lists_failed.iter();
-        let failed = failed.map(|(_, error)| ProblemKind::ShieldList.because(error.clone()));
-        match self.lists_failed {
-            Some(_) => failed.collect(),
-            None => at_start.collect(),
+        let lists = self.plan.iter().flat_map(|plan| &plan.lists);
+        match &self.lists_failed {
+            Some((_, error)) => vec![ProblemKind::ShieldList.because(error.clone())],
+            None => lists.filter_map(ReadList::problem).collect(),
         }
     }
 
@@ -113,6 +120,11 @@ impl Shield {
 }
 
 impl State {
+    /// The shield in force; another one may be on its way.
+    pub fn shield_plan(&self) -> Option<Arc<ShieldPlan>> {
+        self.shield.plan.clone()
+    }
+
     /// Whether the next change of the shield may begin.
     pub fn takes_shield_changes(&self) -> bool {
         self.attachment.is_done() && self.shield.pending.is_none()
@@ -201,7 +213,7 @@ impl State {
     ) {
         // Of a configuration that is no longer in force, or soon will not be.
         let outdated = !Arc::ptr_eq(config, &self.reload.config) || self.reload.change.is_some();
-        if outdated || self.shield.listing {
+        if outdated || !self.shield.takes_lists(self.at.now) {
             return;
         }
         match plan {
@@ -211,6 +223,7 @@ impl State {
             }
             Ok(Some(plan)) => {
                 self.shield.listing = true;
+                self.shield.listing_since = Some(self.at.now);
                 self.effects.order(DatapathCommand::Lists(plan));
             }
             Ok(None) => {}
@@ -243,7 +256,9 @@ impl State {
 
     /// Once a second: what has run out goes, and what failed is done again.
     pub(super) fn tend_shield(&mut self) {
-        if let Some(stamps) = self.shield.stamps().filter(|stamps| !stamps.is_empty()) {
+        let takes_lists = self.shield.takes_lists(self.at.now);
+        let stamps = self.shield.stamps().filter(|stamps| takes_lists && !stamps.is_empty());
+        if let Some(stamps) = stamps {
             self.effects.push(Effect::ReadLists(stamps));
         }
         if !self.takes_shield_changes() {
@@ -282,5 +297,20 @@ fn about<'r>(
         ShieldChange::Add(entry) => after.of(&entry.prefix),
         ShieldChange::Remove { prefix } => before.of(prefix),
         ShieldChange::Mode { .. } => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_change_every_five_seconds_at_most() {
+        let now = Instant::now();
+        let mut shield = Shield::new(None, None);
+        assert!(shield.takes_lists(now));
+        shield.listing_since = Some(now);
+        let after = |seconds| shield.takes_lists(now + Duration::from_secs(seconds));
+        assert_eq!([1, 4, 5].map(after), [false, false, true]);
     }
 }
