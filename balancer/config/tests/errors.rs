@@ -393,7 +393,7 @@ fn the_shield() {
         ),
         (
             "rule = [{ preset = \"smurf\", action = \"drop\" }]",
-            "5:20: preset = \"smurf\" in rule 1 of [shield] is not known: write \"dns-amplification\", \"ntp-amplification\", \"ssdp-amplification\", \"memcached-amplification\", \"chargen-amplification\", \"udp-flood\" or \"icmp-flood\"",
+            "5:20: preset = \"smurf\" in rule 1 of [shield] is not known: write \"dns-amplification\", \"ntp-amplification\", \"ssdp-amplification\", \"memcached-amplification\", \"chargen-amplification\", \"ipv6-extension\", \"udp-flood\" or \"icmp-flood\"",
         ),
         (
             "rule = [{ preset = \"udp-flood\", action = \"drop\" }]",

@@ -180,14 +180,30 @@ fn presets_match_their_attacks_alone() {
     let [ntp, monlist] = [110, 482].map(|length| frame(UDP, 123, length));
     let [ssdp, memcached, chargen] = [1900, 11211, 19].map(|port| frame(UDP, port, 200));
     let (icmp, tcp) = (frame(1, 8, 98), frame(6, 53, 600));
-    let all = [dns, full_dns, long_dns, ntp, monlist, ssdp, memcached, chargen, icmp, tcp];
+    // UDP behind these headers of IPv6: hop-by-hop, routing and destination options, and these
+    // behind a fragment header; at last a fragment and UDP alone.
+    let v6 = |headers: &[u8]| {
+        let mut frame = vec![0; 110];
+        frame[12..15].copy_from_slice(&[0x86, 0xdd, 0x60]);
+        frame[20] = headers.first().copied().unwrap_or(UDP);
+        for (at, next) in (54..).step_by(8).zip(headers.iter().skip(1).chain([&UDP])) {
+            frame[at] = *next;
+        }
+        frame
+    };
+    let behind_fragment: [&[u8]; 4] = [&[44, 0], &[44, 43], &[44, 60], &[44, 44]];
+    let extended =
+        [&[0][..], &[43], &[60]].into_iter().chain(behind_fragment).chain([&[44][..], &[]]);
+    let mut all = vec![dns, full_dns, long_dns, ntp, monlist, ssdp, memcached, chargen, icmp, tcp];
+    all.extend(extended.map(v6));
     for (preset, wanted) in [
         ("dns-amplification", &[2][..]),
         ("ntp-amplification", &[4]),
         ("ssdp-amplification", &[5]),
         ("memcached-amplification", &[6]),
         ("chargen-amplification", &[7]),
-        ("udp-flood", &[0, 1, 2, 3, 4, 5, 6, 7]),
+        ("ipv6-extension", &[10, 11, 12, 13, 14, 15, 16]),
+        ("udp-flood", &[0, 1, 2, 3, 4, 5, 6, 7, 17, 18]),
         ("icmp-flood", &[8]),
     ] {
         let filter = filter(preset);

@@ -73,12 +73,18 @@ struct Preset {
 /// Lengths are those of frames. A response of DNS without EDNS has at most 578 bytes, over IPv6 and
 /// with a VLAN tag; one of NTP, signed, at most 150. The other protocols have no business with a
 /// service.
-const PRESETS: [Preset; 7] = [
+const PRESETS: [Preset; 8] = [
     reflected("dns-amplification", "udp src port 53 and greater 600"),
     reflected("ntp-amplification", "udp src port 123 and greater 200"),
     reflected("ssdp-amplification", "udp src port 1900"),
     reflected("memcached-amplification", "udp src port 11211"),
     reflected("chargen-amplification", "udp src port 19"),
+    // Other expressions do not find TCP and UDP behind these, and behind one fragment header at most.
+    reflected(
+        "ipv6-extension",
+        "ip6[6] = 0 or ip6[6] = 43 or ip6[6] = 60 or \
+         (ip6[6] = 44 and (ip6[40] = 0 or ip6[40] = 43 or ip6[40] = 60 or ip6[40] = 44))",
+    ),
     Preset { name: "udp-flood", expression: "udp", by_rate: true },
     Preset { name: "icmp-flood", expression: "icmp or icmp6", by_rate: true },
 ];
