@@ -67,9 +67,6 @@ __u32 sources;		/* that take turns, at most 2^20 */
 __u32 ports;		/* mask of the source port's bits that change */
 __u64 interval_ns;	/* from packet to packet; 0: as fast as it goes */
 
-/* Read by user space. */
-__u64 sent;
-
 __u32 turn;
 __u64 next_ns;
 
@@ -110,7 +107,6 @@ int flood(struct xdp_md *ctx)
 	tcp->source |= port;
 	if (ip->protocol == IPPROTO_TCP)
 		tcp->check = csum_with(tcp->check, source, port);
-	sent++;
 	return bpf_redirect(towards, 0);
 }
 

@@ -30,7 +30,12 @@ pub fn main(args: BenchArgs) -> anyhow::Result<Exit> {
         Bench::Million(args) => plotted(&args),
         Bench::TcpConnect(args) => plotted(&args),
         Bench::KernelPath(args) => plotted(&args),
-        Bench::Shield(args) => printed(&args),
+        Bench::Shield(OfRingway { mut scenario, ringway, output }) => {
+            if scenario.needs_ringway() {
+                scenario.ringway = ringway.find()?;
+            }
+            printed(&Printed { scenario, output })
+        }
         Bench::Inner { job } => {
             tcp::inner(&job)?;
             Ok(Exit::Done)

@@ -13,7 +13,7 @@ use crate::{Error, Result};
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// `ringway run` in the gateway's namespace, perhaps dead.
-pub(super) struct Daemon {
+pub(crate) struct Daemon {
     binary: PathBuf,
     namespace: Namespace,
     configuration: PathBuf,

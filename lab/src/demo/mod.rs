@@ -5,11 +5,11 @@
 
 pub(crate) mod clean;
 mod commands;
-mod daemon;
+pub(crate) mod daemon;
 mod echo;
 mod http;
 mod judge;
-mod load;
+pub(crate) mod load;
 mod phases;
 mod report;
 mod site;

@@ -37,7 +37,7 @@ pub enum Bench {
     /// What a packet, a request and a copy cost in the kernel, and where the time goes.
     KernelPath(Plotted<KernelPath>),
     /// What the shield costs a packet, and what it saves.
-    Shield(Printed<Shield>),
+    Shield(OfRingway<Shield>),
     /// A job for a bench's own helper processes.
     #[command(hide = true)]
     Inner {
@@ -93,7 +93,7 @@ mod tests {
             ("capture", 5, Some(5)),
             ("tcp-memory", 3, None),
             ("kernel-path", 3, Some(2)),
-            ("shield", 3, None),
+            ("shield", 3, Some(4)),
         ] {
             let matches = Cli::command().get_matches_from(["ringway-lab", "bench", bench]);
             let bench = matches.subcommand_matches("bench").and_then(|bench| bench.subcommand());

@@ -31,7 +31,7 @@ pub(super) fn cost(defence: Defence, bare: BorrowedFd<'_>) -> Result<f64> {
     )?;
     let ns = || -> Result<f64> {
         let over = |elapsed| elapsed >= TIME;
-        let rate = flood::send(Attack::OneSource, &target, &attacker, victim.mac, None, over)?;
+        let rate = flood::send(Attack::OneSource, &target, (&attacker, &victim), None, over)?;
         Ok(1e9 / rate.max(1.0))
     };
     let attach = || XdpLink::attach(bare, victim.ifindex, XdpMode::Native);

@@ -1,7 +1,9 @@
 //! An attack: packets from within the kernel, by bpf/shield.bpf.c.
 
+use std::fs;
 use std::mem::MaybeUninit;
 use std::net::Ipv4Addr;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use libbpf_rs::ProgramInput;
@@ -17,12 +19,17 @@ use crate::{Error, Result};
 
 /// BPF_F_TEST_XDP_LIVE_FRAMES (linux/bpf.h).
 const LIVE_FRAMES: u32 = 1 << 1;
-/// Packets of a call, sent or before their time: some hundredths of a second.
-const CALL: u32 = 1 << 17;
+/// Packets of a call, sent or before their time: some tenths of a second. A call begins and ends with
+/// a grace period of RCU, in which nothing is sent: of so many packets that is little, and as much
+/// of each attack.
+const CALL: u32 = 1 << 21;
 
-/// Where attacks come from: carriers' own networks (RFC 6598), so many addresses at most.
+/// Of the sender: the kernel's thread for softirqs goes before.
+const LEAST: i32 = 19;
+
+/// Where attacks come from: carriers' own networks (RFC 6598).
 pub(super) const FROM: Ipv4Addr = Ipv4Addr::new(100, 64, 0, 0);
-pub(super) const FROM_BITS: u8 = 12;
+pub(super) const FROM_BITS: u8 = 10;
 const MANY: u32 = 1_000_000;
 
 named! {
@@ -31,12 +38,12 @@ named! {
         Quiet = "quiet",
         /// UDP from one address.
         OneSource = "one-source",
-        /// UDP from a million addresses.
-        SpoofedSources = "million-spoofed-sources",
         /// Long answers of DNS servers that nobody has asked.
         DnsAmplification = "dns-amplification",
         /// TCP segments with ACK of no connection, from a million addresses.
         AckFlood = "ack-flood",
+        /// UDP from a million addresses.
+        SpoofedSources = "million-spoofed-sources",
     }
 }
 
@@ -45,10 +52,21 @@ impl Attack {
         if self == Self::OneSource { 1 } else { MANY }
     }
 
+    /// The first address, behind which there is room for a million: what DNS servers and ACKs come
+    /// from is in no list of the others.
+    fn from(self) -> Ipv4Addr {
+        let second = match self {
+            Self::DnsAmplification => 80,
+            Self::AckFlood => 96,
+            _ => 64,
+        };
+        Ipv4Addr::new(100, second, 0, 0)
+    }
+
     /// The source addresses, as the program makes them.
-    #[cfg(test)]
     pub(super) fn addresses(self) -> impl Iterator<Item = Ipv4Addr> {
-        let address = |turn: u32| u32::from(FROM) | turn.wrapping_mul(0x9e3b1) & 0xfffff;
+        let from = self.from().to_bits();
+        let address = move |turn: u32| from | turn.wrapping_mul(0x9e3b1) & 0xfffff;
         (0..self.sources()).map(move |turn| Ipv4Addr::from_bits(address(turn)))
     }
 
@@ -62,7 +80,7 @@ impl Attack {
         let mut built = Builder::new(&mut buffer, 64)?;
         let number = match self {
             Self::AckFlood => {
-                let ip = Ipv4::new(protocol::TCP, FROM, target.address);
+                let ip = Ipv4::new(protocol::TCP, self.from(), target.address);
                 built.append(&[0_u8; 10])?;
                 built.tcp(Tcp::new(0x8000, target.tcp, Tcp::ACK), &[], ip.pseudo())?;
                 protocol::TCP
@@ -76,7 +94,7 @@ impl Attack {
                 protocol::UDP
             }
         };
-        built.ipv4(Ipv4::new(number, FROM, target.address), &[])?;
+        built.ipv4(Ipv4::new(number, self.from(), target.address), &[])?;
         built.ethernet(Ethernet::new(from, to, ethertype::IPV4))?;
         Ok(built.packet().to_vec())
     }
@@ -90,25 +108,35 @@ pub(super) struct Target {
     pub(super) udp: u16,
 }
 
-/// Attacks by an interface, towards the machine with this MAC address: `rate` packets a second, or
-/// as many as can be, until `over`. All that an interface's other end does with them, up to a
-/// socket, is done on the same processor, the first. Packets a second.
+/// Attacks by an interface: `rate` packets a second, or as many as can be, until `over`. All that
+/// the other end does with them, up to a socket, is done on the same processor, the first, and has
+/// the right of way there. How many packets a second came in at the other end: when its ring is
+/// full, a packet is lost.
 pub(super) fn send(
     attack: Attack,
     target: &Target,
-    by: &Link,
-    to: Mac,
+    (by, to): (&Link, &Link),
     rate: Option<u64>,
     over: impl Fn(Duration) -> bool + Send,
 ) -> Result<f64> {
     let frame = attack
-        .frame(by.mac, to, target)
+        .frame(by.mac, to.mac, target)
         .map_err(|error| Error::NoFigure { who: attack.name().into(), what: error.to_string() })?;
     let cpu = Cpus::here()?.load;
-    by.namespace.run(|| {
+    let before = received(to)?;
+    let time = by.namespace.run(|| {
         pin(cpu)?;
+        rustix::process::nice(LEAST).map_err(|e| Error::Settle(e.into()))?;
         run(attack, &frame, by.ifindex, rate, over)
-    })?
+    })??;
+    Ok((received(to)? - before) as f64 / time.as_secs_f64())
+}
+
+fn received(link: &Link) -> Result<u64> {
+    let path = PathBuf::from(format!("/sys/class/net/{}/statistics/rx_packets", link.name));
+    let text = link.namespace.run_with_sysfs(|| fs::read_to_string(&path))?;
+    let number = text.and_then(|text| text.trim().parse().map_err(std::io::Error::other));
+    number.map_err(|source| Error::Read { path, source })
 }
 
 fn run(
@@ -117,7 +145,7 @@ fn run(
     towards: u32,
     rate: Option<u64>,
     over: impl Fn(Duration) -> bool,
-) -> Result<f64> {
+) -> Result<Duration> {
     let mut storage = MaybeUninit::uninit();
     let open = skeleton::ShieldSkelBuilder::default().open(&mut storage).map_err(Error::Live)?;
     let mut skel = open.load().map_err(Error::Live)?;
@@ -127,19 +155,17 @@ fn run(
     }
     (data.towards, data.sources, data.ports) = (towards, attack.sources(), attack.ports());
     data.interval_ns = rate.map_or(0, |rate| 1_000_000_000 / rate.max(1));
-    let input = || ProgramInput {
-        data_in: Some(frame),
-        repeat: CALL,
-        flags: LIVE_FRAMES,
-        ..ProgramInput::default()
-    };
     let began = Instant::now();
     while !over(began.elapsed()) {
-        skel.progs.flood.test_run(input()).map_err(Error::Live)?;
+        let input = ProgramInput {
+            data_in: Some(frame),
+            repeat: CALL,
+            flags: LIVE_FRAMES,
+            ..ProgramInput::default()
+        };
+        skel.progs.flood.test_run(input).map_err(Error::Live)?;
     }
-    let seconds = began.elapsed().as_secs_f64();
-    let packets = skel.maps.bss_data.as_ref().ok_or(Error::NoVariables)?.sent;
-    Ok(packets as f64 / seconds)
+    Ok(began.elapsed())
 }
 
 #[cfg(test)]

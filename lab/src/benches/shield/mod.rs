@@ -1,18 +1,23 @@
 //! What the shield costs a packet, and what it saves: `ringway-lab bench shield`.
 //!
 //! [`costs`] are by test run, on gateways that are attached to nothing, as those of `bench packet`;
-//! drops of the kernel's firewalls are of frames that the kernel itself makes.
+//! drops of the kernel's firewalls are by the rate of packets through a veth pair. [`scenarios`] are
+//! attacks beside good traffic.
 
 mod costs;
 mod firewall;
 mod flood;
+mod good;
 mod lists;
 mod peers;
 mod report;
+mod scenarios;
 mod swap;
 
 use std::fmt;
+use std::path::PathBuf;
 use std::thread;
+use std::time::Duration;
 
 use clap::value_parser;
 use serde_json::{Value, json};
@@ -21,12 +26,15 @@ use self::report::ShieldFigures;
 use self::swap::{Swap, SwapSite};
 use crate::benches::packet::settle;
 use crate::harness::named_enum::named;
-use crate::harness::{self, Case, Harness, Rounds, Scenario};
-use crate::{Error, Result};
+use crate::harness::{self, Case, Harness, Repeated, Scenario};
+use crate::{Error, Result, programs};
 
 named! {
     /// Who drops the attack.
     pub enum Defence {
+        /// An XDP program drops the attack at an interface of its own, and good traffic goes through
+        /// Ringway: nothing can be cheaper.
+        BareDrop = "bare-drop",
         /// Ringway without `[shield]`.
         None = "none",
         /// nftables, hook ingress of family netdev: one rule.
@@ -41,12 +49,26 @@ named! {
     }
 }
 
+impl Defence {
+    /// Those that attacks are upon. The first tells how fast these are to be.
+    const SCENARIOS: [Self; 6] = [
+        Self::BareDrop,
+        Self::None,
+        Self::NftNetdev,
+        Self::NftPrerouting,
+        Self::Iptables50,
+        Self::Ringway,
+    ];
+}
+
 named! {
     pub enum Part {
         /// Nanoseconds of a packet.
         Costs = "costs",
         /// Gaps between packets while a list is swapped.
         Swap = "swap",
+        /// Good traffic beside attacks, by the defences in turn.
+        Scenarios = "scenarios",
     }
 }
 
@@ -54,10 +76,11 @@ named! {
 #[derive(Debug, clap::Args)]
 #[command(
     mut_arg("rounds", |rounds| rounds.default_value("3")),
-    after_help = "Needs root. Takes five minutes; runs in network namespaces of its own. Exit code 1 when something that can run \
-    here did not.\n\nExamples:\n  ringway-lab bench shield\n  \
+    mut_arg("seconds", |seconds| seconds.default_value("4")),
+    after_help = format!("Needs root. Takes six minutes; runs in network namespaces of its own. Exit code 1 when something that can run \
+    here did not.\n\n{}\n\nExamples:\n  ringway-lab bench shield\n  \
     ringway-lab bench shield --only costs --rounds 5 -o json\n  \
-    ringway-lab bench shield --only costs --prefixes 100000"
+    ringway-lab bench shield --only scenarios --seconds 10", programs::PEERS_HELP)
 )]
 pub struct Shield {
     /// Only these parts.
@@ -67,14 +90,18 @@ pub struct Shield {
     /// prefixes.
     #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = value_parser!(u32).range(1..=1_000_000))]
     pub prefixes: u32,
+    /// How often costs and gaps are measured, and for how many seconds each attack.
     #[command(flatten)]
-    pub rounds: Rounds,
+    pub repeated: Repeated,
+    /// The `ringway` binary to measure.
+    #[arg(skip)]
+    pub ringway: PathBuf,
 }
 
 impl Scenario for Shield {
     const NAME: &'static str = "shield";
     const PEERS: &'static [(&'static str, &'static str)] =
-        &[("nft", "--version"), ("iptables-nft-restore", "--version")];
+        &[("nginx", "-v"), ("nft", "--version"), ("iptables-nft-restore", "--version")];
     type Figures = ShieldFigures;
 
     fn measure(&self, harness: &mut Harness<'_>) -> Result<ShieldFigures> {
@@ -85,7 +112,7 @@ impl Scenario for Shield {
             let thread = scope.spawn(|| {
                 settle()?;
                 let costs = match parts.contains(&Part::Costs) {
-                    true => costs::measure(self.rounds.count, self.prefixes, harness)?,
+                    true => costs::measure(self.repeated.rounds.count, self.prefixes, harness)?,
                     false => costs::Found::new(),
                 };
                 let swap = parts.contains(&Part::Swap).then(|| self.swap(harness));
@@ -93,11 +120,23 @@ impl Scenario for Shield {
             });
             thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         })?;
-        Ok(ShieldFigures::new(self.rounds.count, &costs, swap))
+        let scenarios = match parts.contains(&Part::Scenarios) {
+            true => {
+                let time = Duration::from_secs(self.repeated.seconds);
+                scenarios::measure(&self.ringway, time, harness)?
+            }
+            false => Vec::new(),
+        };
+        Ok(ShieldFigures::new(&self.repeated, &costs, swap, scenarios))
     }
 }
 
 impl Shield {
+    /// Whether it runs the gateway's program.
+    pub fn needs_ringway(&self) -> bool {
+        harness::chosen(&Part::ALL, &self.only).contains(&Part::Scenarios)
+    }
+
     fn swap(&self, harness: &mut Harness<'_>) -> Option<Swap> {
         let (mut cases, mut site) = (vec![SwapCase], None);
         harness.each(&mut cases, |_, _| {
@@ -105,7 +144,7 @@ impl Shield {
             Ok(())
         });
         let mut site = site?;
-        harness.rounds(self.rounds.count, &mut cases, |harness, _, _| {
+        harness.rounds(self.repeated.rounds.count, &mut cases, |harness, _, _| {
             let line = site.round()?;
             harness.say(line);
             Ok(())

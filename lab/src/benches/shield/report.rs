@@ -4,11 +4,13 @@ use serde::Serialize;
 
 use super::Defence;
 use super::costs::{Fate, Found, Key};
+use super::flood::Attack;
+use super::scenarios::Row;
 use super::swap::Swap;
-use crate::harness::Figures;
 use crate::harness::median::middle;
 use crate::harness::report::Goal;
-use crate::harness::table::{Column, table};
+use crate::harness::table::{Column, or_dash, table};
+use crate::harness::{Figures, Repeated};
 
 /// Of what the kernel's trie takes for the same drop, at most.
 const OF_TRIE: f64 = 0.5;
@@ -18,14 +20,20 @@ const RULES_NS: f64 = 60.0;
 const CALM_ONE_NS: f64 = 10.0;
 const CALM_MANY_NS: f64 = 25.0;
 const GAP_NS: f64 = 1e6;
+/// The p99 of good traffic beside an attack, of that in peace, at most.
+const TIMES_QUIET: f64 = 2.0;
 
 #[derive(Debug, Serialize)]
 pub struct ShieldFigures {
+    /// In the order in which they were measured.
+    pub scenarios: Vec<Row>,
     pub costs: Vec<Cost>,
     /// None where it was not measured.
     pub swap: Option<Swap>,
     pub goals: Vec<ShieldGoal>,
     pub rounds: u32,
+    /// Of each scenario.
+    pub duration_s: u64,
 }
 
 /// What a packet costs more than a bare XDP drop, or than without the shield.
@@ -62,12 +70,19 @@ impl Cost {
 }
 
 impl ShieldFigures {
-    pub(super) fn new(rounds: u32, found: &Found, swap: Option<Swap>) -> Self {
+    pub(super) fn new(
+        repeated: &Repeated,
+        found: &Found,
+        swap: Option<Swap>,
+        scenarios: Vec<Row>,
+    ) -> Self {
         let costs: Vec<Cost> = found.iter().map(|(key, ns)| Cost::new(*key, ns)).collect();
         let mut goals: Vec<ShieldGoal> =
             costs.iter().flat_map(|cost| goals(cost, &costs)).collect();
         goals.extend(swap.iter().flat_map(swap_goals));
-        Self { costs, swap, goals, rounds }
+        goals.extend(scenario_goals(&scenarios));
+        let Repeated { rounds, seconds } = *repeated;
+        Self { scenarios, costs, swap, goals, rounds: rounds.count, duration_s: seconds }
     }
 }
 
@@ -114,6 +129,54 @@ fn swap_goals(swap: &Swap) -> [ShieldGoal; 2] {
     ]
 }
 
+/// Good traffic beside an attack upon Ringway: losses as beside a bare drop, p99 twice that in
+/// peace.
+fn scenario_goals(rows: &[Row]) -> Vec<ShieldGoal> {
+    let of = |defence| rows.iter().filter(move |row| row.defence == defence);
+    let percent = |row: &Row| row.good_lost as f64 * 100.0 / row.good_sent.max(1) as f64;
+    let spread = of(Defence::BareDrop).map(percent).max_by(f64::total_cmp);
+    let quiet = of(Defence::Ringway).find(|row| row.attack == Attack::Quiet);
+    let quiet = quiet.and_then(|row| row.good_p99_ns);
+    let mut goals = Vec::new();
+    for row in of(Defence::Ringway).filter(|row| row.attack != Attack::Quiet) {
+        let case = format!("{} upon {}", row.attack, row.defence);
+        let mut goal = |what, figure, most| {
+            let goal = Goal::at_most(what, figure, most);
+            goals.push(ShieldGoal { case: case.clone(), goal });
+        };
+        if let Some(spread) = spread {
+            goal("% of good lost at most", percent(row), spread);
+        }
+        if let (Some(quiet), Some(p99)) = (quiet, row.good_p99_ns) {
+            goal("p99, of that in peace, at most", p99 as f64 / quiet.max(1) as f64, TIMES_QUIET);
+        }
+        let peer = of(Defence::NftPrerouting).find(|peer| peer.attack == row.attack);
+        let costs = row.cost_ns_over_bare_drop.zip(peer.and_then(|p| p.cost_ns_over_bare_drop));
+        if let Some((ours, theirs)) = costs {
+            let ratio = ours as f64 / (theirs as f64).max(1.0);
+            goal("ns, of nft's prerouting, at most", ratio, OF_PREROUTING);
+        }
+    }
+    goals
+}
+
+const SCENARIO_COLUMNS: [Column<Row>; 10] = [
+    Column::text("attack", |row| row.attack.to_string()),
+    Column::text("defence", |row| row.defence.to_string()),
+    Column::number("packets/s", |row| row.attack_pps.to_string()),
+    Column::number("wanted", |row| row.attack_wanted_pps.to_string()),
+    Column::number("good sent", |row| row.good_sent.to_string()),
+    Column::number("lost", |row| row.good_lost.to_string()),
+    Column::number("p99 us", |row| or_dash(row.good_p99_ns.map(us), 0)),
+    Column::number("http lost", |row| row.http_failed.to_string()),
+    Column::number("http p99 us", |row| or_dash(row.http_p99_ns.map(us), 0)),
+    Column::number("more ns", |row| or_dash(row.cost_ns_over_bare_drop.map(|ns| ns as f64), 0)),
+];
+
+fn us(ns: u64) -> f64 {
+    ns as f64 / 1000.0
+}
+
 const COLUMNS: [Column<Cost>; 9] = [
     Column::text("packet", |cost| cost.key.fate.to_string()),
     Column::number("IPv", |cost| cost.key.ip.number().to_string()),
@@ -129,6 +192,10 @@ const COLUMNS: [Column<Cost>; 9] = [
 impl Figures for ShieldFigures {
     fn tables(&self) -> String {
         let mut text = String::new();
+        if !self.scenarios.is_empty() {
+            text += &table(&SCENARIO_COLUMNS, &self.scenarios);
+            text.push('\n');
+        }
         if !self.costs.is_empty() {
             text += &table(&COLUMNS, &self.costs);
         }
@@ -158,6 +225,12 @@ impl Figures for ShieldFigures {
                 "ringway and kernel-trie by BPF_PROG_TEST_RUN; nft and iptables by the rate of packets through a veth pair, on one processor.".to_owned(),
             ]);
         }
+        if !self.scenarios.is_empty() {
+            notes.push(format!(
+                "scenarios: {} s each; one processor sends the attack, receives and drops it; the other has the good traffic.",
+                self.duration_s
+            ));
+        }
         notes
     }
 }
@@ -166,6 +239,7 @@ impl Figures for ShieldFigures {
 mod tests {
     use super::*;
     use crate::benches::packet::path::{Clients, Ip};
+    use crate::harness::Rounds;
     use crate::harness::report::testing;
 
     fn figures() -> ShieldFigures {
@@ -186,7 +260,29 @@ mod tests {
             (key(Fate::Calm, Defence::Ringway, 1000, 0), vec![-3, 26]),
         ]);
         let swap = Swap { lost: 1, ..Swap::default() };
-        ShieldFigures::new(3, &found, Some(swap))
+        let row = |attack, defence, good_lost, p99, cost| Row {
+            attack,
+            defence,
+            attack_pps: 900,
+            attack_wanted_pps: 1000,
+            good_sent: 1000,
+            good_lost,
+            good_p99_ns: Some(p99),
+            cost_ns_over_bare_drop: cost,
+            armed_after_ms: None,
+            http_requests: 10,
+            http_failed: 0,
+            http_p99_ns: None,
+        };
+        let scenarios = vec![
+            row(Attack::OneSource, Defence::BareDrop, 1, 900, None),
+            row(Attack::OneSource, Defence::BareDrop, 3, 900, None),
+            row(Attack::OneSource, Defence::NftPrerouting, 900, 9000, Some(400)),
+            row(Attack::Quiet, Defence::Ringway, 0, 1000, None),
+            row(Attack::OneSource, Defence::Ringway, 3, 2100, Some(40)),
+        ];
+        let repeated = Repeated { rounds: Rounds { count: 3 }, seconds: 4 };
+        ShieldFigures::new(&repeated, &found, Some(swap), scenarios)
     }
 
     #[test]
@@ -194,8 +290,10 @@ mod tests {
         assert_eq!(
             testing::names(&testing::report("shield", figures(), Vec::new())),
             "costs costs.clients costs.defence costs.fate costs.ip costs.ns costs.ns_by_round costs.over costs.prefixes \
-             costs.rules costs.sources failed goals goals.case goals.figure goals.goal goals.met goals.what machine rounds \
-             schema skipped swap swap.longest_gap_ns swap.longest_gap_ns_by_round swap.longest_gap_quiet_ns \
+             costs.rules costs.sources duration_s failed goals goals.case goals.figure goals.goal goals.met goals.what machine rounds \
+             scenarios scenarios.armed_after_ms scenarios.attack scenarios.attack_pps scenarios.attack_wanted_pps \
+             scenarios.cost_ns_over_bare_drop scenarios.defence scenarios.good_lost scenarios.good_p99_ns scenarios.good_sent \
+             scenarios.http_failed scenarios.http_p99_ns scenarios.http_requests schema skipped swap swap.longest_gap_ns swap.longest_gap_ns_by_round swap.longest_gap_quiet_ns \
              swap.longest_gap_quiet_ns_by_round swap.lost swap.packets swap.prefixes swap.swap_ms swap.swap_ms_by_round"
         );
     }
@@ -211,7 +309,8 @@ mod tests {
         assert_eq!(met("10 rules"), [false, false]);
         assert_eq!(met("calm"), [true]);
         assert_eq!(met("swap"), [true, false]);
-        assert_eq!(met("nft"), [false; 0]);
+        assert_eq!(met("upon ringway"), [true, false, true], "losses, p99, cost");
+        assert_eq!(met("upon nft"), [false; 0]);
     }
 
     #[test]

@@ -121,3 +121,25 @@ fn the_shield_is_measured() -> Result<()> {
     ensure!(wrong.code == 2 && wrong.err.contains("1..=1000000"), "{wrong:?}");
     Ok(())
 }
+
+#[test]
+fn attacks_are_measured() -> Result<()> {
+    needs_root!();
+    let measure = ["bench", "shield", "--only", "scenarios", "--seconds", "1", "-o", "json"];
+    let ran: Ran = Command::new(lab_binary()?).args(measure).output()?.into();
+    ensure!(ran.code == 0, "{ran:?}");
+    let report = ran.json()?;
+    let rows = report["scenarios"].as_array().context("no scenarios")?;
+    let ours: Vec<_> = rows.iter().filter(|row| row["defence"] == "ringway").collect();
+    ensure!(ours.len() == 5, "{report}");
+    for row in ours {
+        ensure!(row["good_sent"].as_u64().is_some_and(|n| n > 100), "{row}");
+        ensure!(row["armed_after_ms"].is_null(), "{row}");
+        let attacked = row["attack"] != "quiet";
+        ensure!((row["attack_pps"] != 0) == attacked, "{row}");
+        ensure!(row["cost_ns_over_bare_drop"].is_i64() == attacked, "{row}");
+    }
+    let bare = rows.iter().filter(|row| row["defence"] == "bare-drop").count();
+    ensure!(bare == 5, "{report}");
+    Ok(())
+}
