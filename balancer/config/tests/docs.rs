@@ -40,7 +40,7 @@ fn every_field_has_its_row() {
     }
 }
 
-/// The same of the shield: the keys of `[shield]`, of a list, of a rule and of limits.
+/// The same of the shield: the keys of `[shield]`, of a list, of a rule, of limits and of mitigation.
 #[test]
 fn every_key_of_the_shield_has_its_row() {
     let document = include_str!("../../../docs/shield.md");
@@ -49,6 +49,7 @@ fn every_key_of_the_shield_has_its_row() {
         ("list = [{ xyzzyxyzzy = 1 }]", 4),
         ("rule = [{ xyzzyxyzzy = 1 }]", 6),
         ("limits = { xyzzyxyzzy = 1 }", 8),
+        ("mitigation = { packets = \"1pps\", xyzzyxyzzy = 1 }", 7),
     ] {
         let wrong = format!("{}[shield]\n{wrong}\n", configuration(""));
         let message = parse(&wrong, "docs").unwrap_err().to_string();

@@ -461,6 +461,39 @@ fn the_shield() {
             "5:31: source_prefix_v4 = 7 in [shield.limits] is out of range: write a whole number from 8 to 32\n\
              5:53: source_prefix_v6 = 129 in [shield.limits] is out of range: write a whole number from 16 to 128",
         ),
+        (
+            "mitigation = 8",
+            "5:14: mitigation = 8 in [shield] is an integer: write a table, mitigation = { ... }",
+        ),
+        (
+            "mitigation = { for = \"10m\" }",
+            "5:14: [shield.mitigation] has no threshold: add packets = \"300kpps\", new_flows = \"20kpps\" or above_baseline = 8",
+        ),
+        (
+            "mitigation = { packets = \"1pps\", minimum = \"1pps\" }",
+            "5:44: minimum of [shield.mitigation] has no effect without above_baseline: remove it, or write above_baseline = 8",
+        ),
+        (
+            "mitigation = { packets = \"101Mpps\", new_flows = 7, above_baseline = 1, minimum = \"5\" }",
+            "5:26: packets = \"101Mpps\" in [shield.mitigation] is out of range: RATE\n\
+             5:49: new_flows = 7 in [shield.mitigation] is a bare number where a unit belongs: write \"7pps\" if packets per second are meant\n\
+             5:69: above_baseline = 1 in [shield.mitigation] is out of range: write a whole number from 2 to 1000\n\
+             5:82: minimum = \"5\" in [shield.mitigation] is not a rate: RATE",
+        ),
+        (
+            "mitigation = { above_baseline = 8, for = \"25h\", limits = { source = \"2Mpps\", rate = 1 } }",
+            "5:42: for = \"25h\" in [shield.mitigation] is out of range: write a number and its unit (ms, s, m, h, d), from \"1s\" to \"1d\"\n\
+             5:69: source = \"2Mpps\" in limits of [shield.mitigation] is out of range: SINGLE\n\
+             5:78: unknown key \"rate\" in limits of [shield.mitigation]: remove it; known here: packets, destination, new_flows, source",
+        ),
+        (
+            "mitigation = { above_baseline = 8, run = \"announce --rtbh\" }",
+            "5:42: run = \"announce --rtbh\" in [shield.mitigation] is a string, and no shell splits it: write run = [\"/usr/local/lib/announce\", \"argument\"]",
+        ),
+        (
+            "mitigation = { above_baseline = 8, run = [\"announce\"] }",
+            "5:42: run = [\"announce\"] in [shield.mitigation] does not begin with the absolute path of a program: write run = [\"/usr/local/lib/announce\", \"argument\"]",
+        ),
     ] {
         let single = RATE.replace("100Mpps", "1Mpps");
         let message =

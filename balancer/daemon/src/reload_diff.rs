@@ -10,7 +10,8 @@ use ringway_api::documents::changes::{
 };
 use ringway_api::error::Error;
 use ringway_config::{
-    Backend, CheckAt, Config, RateLimit, Service, ShieldList, ShieldMode, ShieldRule,
+    Backend, CheckAt, Config, Mitigation, RateLimit, Service, Shield, ShieldList, ShieldMode,
+    ShieldRule,
 };
 use ringway_kernel::View;
 use ringway_plan::tables::{NextHop, Protocol, ServiceKey};
@@ -159,6 +160,15 @@ impl ConfigDiff<'_> {
         let before = was.limits.named();
         for ((key, was), (_, is)) in before.into_iter().zip(is.limits.named()) {
             push(key, &was, &is);
+        }
+        let mitigation = |shield: &Shield| {
+            shield.mitigation.as_ref().map_or("off".into(), Mitigation::to_string)
+        };
+        push("mitigation", &mitigation(was), &mitigation(is));
+        if let (Some(was), Some(is)) = (&was.mitigation, &is.mitigation)
+            && was.run != is.run
+        {
+            changes.push("run of mitigation".into());
         }
         let name = |list: &ShieldList| list.name.to_string();
         changes.extend(named("list", &was.lists, &is.lists, name));

@@ -14,6 +14,7 @@ pub const REMOVED: &str = "[removed]";
 /// Keys whose values say nothing that is secret. The model's others are in [`SECRET`]; a test holds
 /// both against the packaged configuration and the documentation.
 const SHOWN: &[&str] = &[
+    "above_baseline",
     "action",
     "address",
     "addresses",
@@ -36,6 +37,7 @@ const SHOWN: &[&str] = &[
     "file",
     "flow_rate",
     "flows",
+    "for",
     "format",
     "forward",
     "gue_port",
@@ -54,6 +56,8 @@ const SHOWN: &[&str] = &[
     "match",
     "max_unhealthy",
     "metrics",
+    "minimum",
+    "mitigation",
     "mode",
     "mss_clamp",
     "name",
@@ -99,9 +103,9 @@ const SHOWN: &[&str] = &[
     "xdp_mode",
 ];
 
-/// Keys of health checks that may hold a password or a token: the path of a URL, the arguments of a
-/// program, what is sent to a backend and expected from it.
-const SECRET: &[&str] = &["path", "command", "send", "expect"];
+/// Keys that may hold a password or a token: the path of a URL, the arguments of a program, what is
+/// sent to a backend and expected from it.
+const SECRET: &[&str] = &["path", "command", "run", "send", "expect"];
 
 /// A file that can be shown.
 #[derive(Clone, Debug, PartialEq, Eq)]

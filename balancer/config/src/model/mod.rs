@@ -11,8 +11,8 @@ use std::time::Duration;
 
 pub use ringway_abi::{Faces, Forward, ShieldMode};
 pub use shield::{
-    BadLines, Limits, ListAction, OwnLimits, Protect, RateLimit, RuleAction, ServiceShield, Shield,
-    ShieldLimits, ShieldList, ShieldRule,
+    AboveBaseline, BadLines, Limits, ListAction, Mitigation, OwnLimits, Protect, RateLimit,
+    RuleAction, ServiceShield, Shield, ShieldLimits, ShieldList, ShieldRule,
 };
 
 use ringway_abi::raw::RW_BLOCK_ALL;

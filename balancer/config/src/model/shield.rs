@@ -2,12 +2,14 @@
 
 use std::fmt;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use ringway_abi::ShieldMode;
 use ringway_filter::Filter;
 
 use super::Service;
 use crate::reader::located::Located;
+use crate::reader::value::written;
 
 /// What the shield checks of a packet, in this order: sanity, lists that allow, lists that block,
 /// rules, limits.
@@ -23,6 +25,7 @@ pub struct Shield {
     /// The first that matches decides; those that count let the search go on. No two have one name.
     pub rules: Vec<ShieldRule>,
     pub limits: ShieldLimits,
+    pub mitigation: Option<Mitigation>,
 }
 
 impl Shield {
@@ -34,6 +37,12 @@ impl Shield {
     pub fn limits_of(&self, service: &Service) -> Limits {
         let own = service.shield.unwrap_or_default().limits;
         own.instead_of(self.limits.every_service)
+    }
+
+    /// Those in force while automatic mitigation has armed the service.
+    pub fn armed_limits_of(&self, service: &Service) -> Limits {
+        let meanwhile = self.mitigation.as_ref().map(|mitigation| mitigation.limits);
+        self.limits_of(service).stricter(meanwhile.unwrap_or_default())
     }
 }
 
@@ -95,6 +104,19 @@ impl Limits {
             ("new_flows", self.new_flows),
             ("source", self.source),
         ]
+    }
+
+    /// Of each limit the lower one.
+    pub fn stricter(self, other: Limits) -> Limits {
+        let lower = |one: Option<RateLimit>, other: Option<RateLimit>| {
+            one.into_iter().chain(other).min_by_key(|limit| limit.packets_per_second)
+        };
+        Limits {
+            packets: lower(self.packets, other.packets),
+            destination: lower(self.destination, other.destination),
+            new_flows: lower(self.new_flows, other.new_flows),
+            source: lower(self.source, other.source),
+        }
     }
 
     /// Whether nothing is limited.
@@ -287,5 +309,50 @@ impl RateLimit {
             Some((unit, name)) => format!("{}{name}", pps / unit),
             None => format!("{pps}pps"),
         }
+    }
+}
+
+/// `[shield.mitigation]`: what is an attack, and what becomes of a service meanwhile. At least one of
+/// the three thresholds is there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mitigation {
+    /// More packets a second to a service are an attack.
+    pub packets: Option<u32>,
+    /// More new flows a second.
+    pub new_flows: Option<u32>,
+    pub above_baseline: Option<AboveBaseline>,
+    /// How long an attack is taken to last after the last sample above a threshold.
+    pub lasting: Duration,
+    /// In force meanwhile, where they are stricter than those of the service.
+    pub limits: Limits,
+    /// The program that is told, with its arguments; empty: none.
+    pub run: Vec<String>,
+}
+
+/// A threshold that is learnt, of packets and of new flows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AboveBaseline {
+    /// So many times what the service usually gets.
+    pub factor: u32,
+    /// Fewer a second are no attack.
+    pub minimum: u32,
+}
+
+/// With the keys of the configuration.
+impl fmt::Display for Mitigation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let rate = |rate: Option<u32>| rate.map(|rate| RateLimit::new(rate).rate());
+        let above = self.above_baseline;
+        let keys = [
+            ("packets", rate(self.packets)),
+            ("new_flows", rate(self.new_flows)),
+            ("above_baseline", above.map(|above| above.factor.to_string())),
+            ("minimum", rate(above.map(|above| above.minimum))),
+            ("for", Some(written(self.lasting))),
+            ("limits", (!self.limits.is_empty()).then(|| format!("({})", self.limits))),
+            ("run", self.run.first().cloned()),
+        ];
+        let said = keys.into_iter().filter_map(|(key, value)| Some(format!("{key} {}", value?)));
+        f.write_str(&said.collect::<Vec<_>>().join(", "))
     }
 }

@@ -133,6 +133,11 @@ impl<'a> Section<'a> {
         }
     }
 
+    /// Whether a key is there, right or wrong.
+    pub(crate) fn has(&self, key: &str) -> bool {
+        self.table.is_some_and(|table| table.contains_key(key))
+    }
+
     /// Reports a key that is not there, unless another one turns out to be a mistyped it.
     pub(crate) fn require(&self, key: &'static str, example: &str) {
         if self.table.is_none_or(|table| !table.contains_key(key)) {

@@ -9,6 +9,9 @@ use std::time::Duration;
 use ringway_abi::raw::RW_LABEL_LEN;
 use toml::de::{DeTable, DeValue};
 
+/// Words of a command.
+const MAX_ARGUMENTS: usize = 64;
+
 /// A value, or what is wrong with it and what to write.
 pub(crate) type Read<T> = Result<T, String>;
 
@@ -119,10 +122,44 @@ pub(crate) fn is_label(name: &str) -> bool {
 /// The absolute path of a file; whether there is one is for others to find out.
 pub(crate) fn file(value: &DeValue, remedy: &str) -> Read<PathBuf> {
     let path = text(value, remedy)?;
-    if !path.starts_with('/') || path.ends_with('/') || path.contains('\0') {
+    if !is_absolute(path) {
         return Err(format!("is not the absolute path of a file: {remedy}"));
     }
     Ok(path.into())
+}
+
+/// Whether it is an absolute path that a file may have.
+pub(crate) fn is_absolute(path: &str) -> bool {
+    path.starts_with('/') && !path.ends_with('/') && !path.contains('\0')
+}
+
+/// A program and its arguments.
+pub(crate) fn command(value: &DeValue, example: &str) -> Read<Vec<String>> {
+    let Some(items) = value.as_array() else {
+        return Err(match value.as_str() {
+            Some(_) => format!("is a string, and no shell splits it: write {example}"),
+            None => wrong_type(value, &format!("write {example}")),
+        });
+    };
+    let words: Option<Vec<&str>> = items.iter().map(|item| item.get_ref().as_str()).collect();
+    let Some(words) = words else {
+        return Err(format!("has an element that is no string: write {example}"));
+    };
+    match words.first() {
+        None => return Err(format!("is empty: write {example}")),
+        Some(program) if !is_absolute(program) => {
+            return Err(format!(
+                "does not begin with the absolute path of a program: write {example}"
+            ));
+        }
+        Some(_) => {}
+    }
+    if words.len() > MAX_ARGUMENTS || words.iter().any(|word| word.contains('\0')) {
+        return Err(format!(
+            "has more than {MAX_ARGUMENTS} elements, or a NUL in one: write a script and name it"
+        ));
+    }
+    Ok(words.into_iter().map(Into::into).collect())
 }
 
 /// A table in a list.

@@ -3,8 +3,10 @@
 pub(crate) mod check;
 pub(crate) mod daemon;
 pub(crate) mod flows;
+mod mitigation;
 pub(crate) mod nat;
 pub(crate) mod node;
+mod rates;
 pub(crate) mod service;
 pub(crate) mod shield;
 pub(crate) mod tunnel;

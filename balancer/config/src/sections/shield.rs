@@ -6,8 +6,10 @@ use std::ops::RangeInclusive;
 use ringway_filter::{Error, Filter};
 use toml::de::{DeTable, DeValue};
 
+use super::mitigation;
+use super::rates::{MAX_RATE, MAX_SINGLE_RATE, rate, shared_limits};
 use crate::model::{
-    BadLines, Limits, ListAction, OwnLimits, Protect, RateLimit, RuleAction, ServiceShield, Shield,
+    BadLines, ListAction, OwnLimits, Protect, RateLimit, RuleAction, ServiceShield, Shield,
     ShieldLimits, ShieldList, ShieldMode, ShieldRule,
 };
 use crate::reader::located::Located;
@@ -18,17 +20,11 @@ const MAX_LISTS: usize = 64;
 const MAX_RULES: usize = 256;
 /// A packet's result has a bit for each.
 const MAX_COUNTING: usize = 48;
-/// Packets a second.
-const MAX_RATE: RateLimit = RateLimit::new(100_000_000);
-/// Of one source or flow, whose clock has microseconds.
-const MAX_SINGLE_RATE: RateLimit = RateLimit::new(1_000_000);
 const FLOW_RATE: RateLimit = RateLimit::new(10_000);
 const ALLOW_RATE: RateLimit = RateLimit::new(500);
 /// Lengths of source prefixes.
 const PREFIX_V4: RangeInclusive<u32> = 8..=32;
 const PREFIX_V6: RangeInclusive<u32> = 16..=128;
-/// Factors of units.
-const UNITS: [(&str, u32); 3] = [("pps", 1), ("kpps", 1000), ("Mpps", 1_000_000)];
 const BURST: RangeInclusive<u32> = 1..=100_000_000;
 /// What a filter's interpreters would keep of a packet: all.
 const WHOLE: u32 = 65_535;
@@ -108,6 +104,7 @@ pub(crate) fn read(file: &mut Section) -> Option<Shield> {
         lists: lists(&mut section),
         rules: rules(&mut section),
         limits: limits(&mut section),
+        mitigation: mitigation::read(&mut section),
     };
     section.finish();
     Some(shield)
@@ -132,13 +129,8 @@ pub(crate) fn of_service(service: &mut Section) -> Option<ServiceShield> {
 
 fn limits(shield: &mut Section) -> ShieldLimits {
     let mut section = shield.table_or_empty("limits", "[shield.limits]".into());
+    let every_service = shared_limits(&mut section);
     let mut limit = |key, most| section.optional(key, |v| rate(v, most)).map(Located::into_inner);
-    let every_service = Limits {
-        packets: limit("packets", MAX_RATE),
-        destination: limit("destination", MAX_RATE),
-        new_flows: limit("new_flows", MAX_RATE),
-        source: limit("source", MAX_SINGLE_RATE),
-    };
     let (flow_rate, allow_rate) =
         (limit("flow_rate", MAX_SINGLE_RATE), limit("allow_rate", MAX_SINGLE_RATE));
     let v4 = *section.or("source_prefix_v4", 32, |v| integer(v, PREFIX_V4));
@@ -301,33 +293,6 @@ fn action(section: &mut Section, preset: Option<&Preset>) -> Option<RuleAction> 
         Action::Count => RuleAction::Count,
         Action::Drop | Action::Limit => RuleAction::Drop,
     })
-}
-
-/// "10kpps", with a burst of a tenth of a second.
-fn rate(value: &DeValue, most: RateLimit) -> Read<RateLimit> {
-    let remedy = format!(
-        "write packets per second from \"1pps\" to \"{}\", such as \"10kpps\"",
-        most.rate()
-    );
-    if let Some(number) = value.as_integer() {
-        return Err(format!(
-            "is a bare number where a unit belongs: write \"{}pps\" if packets per second are meant",
-            number.as_str()
-        ));
-    }
-    let text = text(value, &remedy)?;
-    let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let unit = UNITS.iter().find(|(unit, _)| *unit == &text[split..]);
-    let Some((_, scale)) = unit.filter(|_| split > 0) else {
-        return Err(format!("is not a rate: {remedy}"));
-    };
-    text[..split]
-        .parse()
-        .ok()
-        .and_then(|number: u32| number.checked_mul(*scale))
-        .filter(|rate| (1..=most.packets_per_second).contains(rate))
-        .map(RateLimit::new)
-        .ok_or_else(|| format!("is out of range: {remedy}"))
 }
 
 /// Reports names that come again.

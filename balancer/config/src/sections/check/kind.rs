@@ -1,6 +1,6 @@
 //! The keys of each type of check.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use toml::de::DeValue;
 
@@ -11,10 +11,9 @@ use crate::model::check::{
 };
 use crate::reader::located::Located;
 use crate::reader::section::Section;
-use crate::reader::value::{Read, boolean, choice, text, wrong_type};
+use crate::reader::value::{Read, boolean, choice, command, is_absolute, text};
 
 const EXAMPLE: &str = "type = \"tcp\", or \"http\", \"https\", \"udp\", \"dns\" or \"exec\"";
-const MAX_ARGUMENTS: usize = 64;
 
 #[derive(Clone, Copy, PartialEq)]
 enum Type {
@@ -70,7 +69,9 @@ pub(super) fn read(section: &mut Section, forward: Forward) -> Option<CheckKind>
                 );
                 section.report.error(kind.span(), message);
             }
-            CheckKind::Exec(ExecCheck { command: section.required("command", COMMAND, command)? })
+            CheckKind::Exec(ExecCheck {
+                command: section.required("command", COMMAND, |v| command(v, COMMAND))?,
+            })
         }
     })
 }
@@ -126,14 +127,10 @@ fn tls(section: &mut Section) -> TlsCheck {
 fn file(value: &DeValue) -> Read<PathBuf> {
     const REMEDY: &str = "write an absolute path such as \"/etc/ringway/ca.pem\"";
     let path = text(value, REMEDY)?;
-    match absolute(path) {
+    match is_absolute(path) {
         true => Ok(path.into()),
         false => Err(format!("is not the absolute path of a file: {REMEDY}")),
     }
-}
-
-fn absolute(path: &str) -> bool {
-    Path::new(path).is_absolute() && !path.ends_with('/') && !path.contains('\0')
 }
 
 fn udp(section: &mut Section) -> Option<UdpCheck> {
@@ -161,31 +158,3 @@ fn rcodes(value: &DeValue) -> Read<Vec<Rcode>> {
 }
 
 const COMMAND: &str = "command = [\"/usr/local/lib/check\", \"argument\"]";
-
-fn command(value: &DeValue) -> Read<Vec<String>> {
-    let Some(items) = value.as_array() else {
-        return Err(match value.as_str() {
-            Some(_) => format!("is a string, and no shell splits it: write {COMMAND}"),
-            None => wrong_type(value, &format!("write {COMMAND}")),
-        });
-    };
-    let words: Option<Vec<&str>> = items.iter().map(|item| item.get_ref().as_str()).collect();
-    let Some(words) = words else {
-        return Err(format!("has an element that is no string: write {COMMAND}"));
-    };
-    match words.first() {
-        None => return Err(format!("is empty: write {COMMAND}")),
-        Some(program) if !absolute(program) => {
-            return Err(format!(
-                "does not begin with the absolute path of a program: write {COMMAND}"
-            ));
-        }
-        Some(_) => {}
-    }
-    if words.len() > MAX_ARGUMENTS || words.iter().any(|word| word.contains('\0')) {
-        return Err(format!(
-            "has more than {MAX_ARGUMENTS} elements, or a NUL in one: write a script and name it"
-        ));
-    }
-    Ok(words.into_iter().map(Into::into).collect())
-}
