@@ -77,6 +77,8 @@ troubles! {
     ShieldList => "shield-list",
     /// Lines of a list of the shield were skipped.
     ShieldListLines => "shield-list-lines",
+    /// A service is attacked.
+    Mitigation => "mitigation",
     /// The state directory cannot be used.
     State => "state",
     /// Nobody answers for an address that packets are sent to.

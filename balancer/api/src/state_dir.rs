@@ -11,6 +11,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
+use ringway_host::users;
 use rustix::fs::{Access, OFlags, access};
 use rustix::process::geteuid;
 use serde::de::DeserializeOwned;
@@ -21,7 +22,7 @@ use crate::error::Error;
 use crate::problem_kind::ProblemKind;
 
 /// User that the daemon may run as, whose directory root uses as well.
-const USER: &str = "ringway";
+pub const USER: &str = "ringway";
 /// Longest document that is read, bytes.
 const LIMIT: u64 = 64 << 20;
 
@@ -219,7 +220,8 @@ impl StateDir {
     fn trusted(&self, found: &Metadata) -> Result<(), Error> {
         let shown = self.directory.display();
         let me = geteuid().as_raw();
-        let known = [me, 0].contains(&found.uid()) || user_id(USER) == Some(found.uid());
+        let known = [me, 0].contains(&found.uid())
+            || users::ids(USER).map(|ids| ids.0) == Some(found.uid());
         if !known {
             return Err(Error::failed(
                 format!(
@@ -276,14 +278,6 @@ impl StateDir {
 
 fn flags(flags: OFlags) -> i32 {
     flags.bits().cast_signed()
-}
-
-fn user_id(name: &str) -> Option<u32> {
-    let users = fs::read_to_string("/etc/passwd").ok()?;
-    users.lines().find_map(|line| {
-        let mut fields = line.split(':');
-        (fields.next() == Some(name)).then(|| fields.nth(1)?.parse().ok())?
-    })
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant, SystemTime};
 use ringway_abi::raw::rw_ledger;
 use ringway_api::clock::Timestamp;
 use ringway_api::documents::health::Lack;
+use ringway_api::documents::mitigation::AttackStatus;
 use ringway_api::documents::readiness::{Readiness, line};
 use ringway_api::documents::shield::{Blocked, ListReading, ShieldStatus};
 use ringway_api::documents::status::{
@@ -27,6 +28,7 @@ use ringway_kernel::{ServiceState, View};
 
 use crate::backends::departed::Departed;
 use crate::commit_confirm::CommitConfirm;
+use crate::monitor::attack_watch::Found;
 use crate::monitor::rates::{Meter, Sample};
 
 /// A count of flows is shown for so many times what it took, so that those who keep asking cost a
@@ -62,6 +64,10 @@ pub struct Snapshot {
     pub shield: Option<(Arc<Config>, Arc<RuntimeShield>)>,
     /// The shield's lists, as they were read last.
     pub lists: Vec<ListReading>,
+    /// Attacks that last.
+    pub attacks: Vec<AttackStatus>,
+    /// Attacks since the daemon began.
+    pub attacks_found: Found,
 }
 
 /// Facts about the daemon's process itself.
@@ -284,11 +290,12 @@ impl StatusStore {
         let (config, runtime) = posted.shield.as_ref().ok_or_else(starting)?;
         let mut status = ShieldStatus::new(config, runtime);
         status.enter_lists(&posted.lists);
+        status.enter_attacks(&posted.attacks, &posted.attacks_found);
         let status_store = status_store.clone();
         let reading = tokio::task::spawn_blocking(move || {
             if let Some(view) = &status_store.view {
                 status.count(view.shield_counts()?);
-                if !status.limits.is_empty() {
+                if !(status.limits.is_empty() && status.mitigation.is_empty()) {
                     let (services, arrivals) = (view.services()?, view.arrivals()?);
                     status.count_limits(&services, &arrivals, &view.heavy_sources()?);
                 }

@@ -333,14 +333,15 @@ impl Plan<'_> {
     }
 }
 
-/// None without limits.
+/// None without limits and mitigation.
 fn policy(shield: &Shield, service: &Service) -> Option<ServicePolicy> {
-    let limits = shield.limits_of(service);
+    let (limits, armed) = (shield.limits_of(service), shield.armed_limits_of(service));
     let ShieldLimits { source_prefix, flow_rate, allow_rate, .. } = shield.limits;
-    (!limits.is_empty()).then(|| ServicePolicy {
+    let has_policy = !limits.is_empty() || shield.mitigation.is_some();
+    has_policy.then(|| ServicePolicy {
         mode: shield.mode_of(service),
         limits,
-        armed: limits,
+        armed,
         flow: flow_rate,
         learnt: allow_rate,
         learns: service.forward == Forward::Nat,

@@ -4,6 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use ringway_api::client::shield as client;
 use ringway_api::clock::Timestamp;
+use ringway_api::documents::mitigation::{AttackStatus, Measure};
 use ringway_api::documents::shield::{Blocked, RuleStatus, ShieldStatus};
 use ringway_api::shield::{ModeOverride, ShieldChange, ShieldEntry, done};
 use ringway_api::text::counted;
@@ -112,6 +113,12 @@ fn render(status: &ShieldStatus, colour: bool) -> String {
     for service in &status.services {
         text += &format!("service {}: {}\n", service.service, service.mode.name());
     }
+    if !status.mitigation.is_empty() && status.mitigation.iter().all(|it| it.attack.is_none()) {
+        text += "automatic mitigation: no service is attacked\n";
+    }
+    for attack in status.mitigation.iter().filter_map(|it| it.attack.as_ref()) {
+        text += &attacked(attack);
+    }
     for (typed, action) in
         [(status.blocked, ListAction::Block), (status.allowed, ListAction::Allow)]
     {
@@ -175,6 +182,21 @@ fn render(status: &ShieldStatus, colour: bool) -> String {
         text += &table.render(colour);
     }
     text
+}
+
+fn attacked(attack: &AttackStatus) -> String {
+    let AttackStatus { service, protocol, since, until, .. } = attack;
+    let (packets, flows) = (attack.packets_per_second, attack.new_flows_per_second);
+    let usual = match (attack.measure, attack.baseline) {
+        (Some(Measure::NewFlows), Some(usual)) => format!("; usually {usual} new flows/s"),
+        (_, Some(usual)) => format!("; usually {usual} packets/s"),
+        (_, None) => String::new(),
+    };
+    format!(
+        "service {service} ({protocol} {}): attacked since {since}, armed until {until}: \
+         {packets} packets/s, {flows} new flows/s{usual}\n",
+        attack.endpoint()
+    )
 }
 
 fn action(rule: &RuleStatus) -> String {
@@ -298,6 +320,32 @@ mod tests {
         ] {
             assert!(shown.contains(words), "no {words} in {shown}");
         }
+    }
+
+    #[test]
+    fn a_service_that_is_attacked_is_shown() {
+        let mitigation = "[shield.mitigation]\nabove_baseline = 8\n";
+        let mut status = status(&format!("[shield]\n{mitigation}"), None);
+        assert!(render(&status, false).contains("automatic mitigation: no service is attacked\n"));
+        status.mitigation[0].attack = Some(AttackStatus {
+            service: "web".into(),
+            address: [203, 0, 113, 9].into(),
+            port: 80,
+            last_port: 80,
+            protocol: ringway_config::Protocol::Tcp,
+            mode: ShieldMode::Enforce,
+            since: Timestamp::default(),
+            until: Timestamp::default(),
+            measure: Some(Measure::NewFlows),
+            packets_per_second: 412_000,
+            new_flows_per_second: 390_000,
+            baseline: Some(300),
+        });
+        let shown = render(&status, false);
+        let want = "service web (tcp 203.0.113.9:80): attacked since 1970-01-01T00:00:00Z, armed \
+                    until 1970-01-01T00:00:00Z: 412000 packets/s, 390000 new flows/s; usually 300 \
+                    new flows/s\n";
+        assert!(shown.contains(want) && !shown.contains("no service"), "{shown}");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 pub mod changes;
 pub mod durations;
 pub mod health;
+pub mod mitigation;
 pub mod named;
 pub mod readiness;
 pub mod shield;

@@ -10,6 +10,7 @@ use ringway_config::{Announce, ListAction, Protect, Protocol, ShieldMode, Source
 use ringway_kernel::XdpMode;
 
 use crate::documents::health::Lack;
+use crate::documents::mitigation::Measure;
 
 /// An enumeration whose values have names.
 pub trait Named: Copy + 'static {
@@ -41,6 +42,7 @@ named! {
     Faces: [Faces::Both, Faces::Clients, Faces::Backends].into_iter();
     FlowState: FlowState::all();
     Forward: Forward::all();
+    Measure: Measure::ALL.into_iter();
     Lack: Lack::ALL.into_iter();
     Loss: Loss::all();
     Reason: Reason::all();

@@ -14,6 +14,7 @@ use ringway_plan::prefix_list::Prefix;
 use serde::{Deserialize, Serialize};
 
 use crate::clock::Timestamp;
+use crate::documents::mitigation::{AttackStatus, MitigationStatus};
 use crate::documents::named;
 use crate::shield::{ModeOverride, RuntimeShield, ShieldEntry, prefix_text};
 
@@ -60,6 +61,9 @@ pub struct ShieldStatus {
     /// Sources that have sent most beyond the rate of one, the most first.
     #[serde(default)]
     pub heavy_sources: Vec<HeavySourceStatus>,
+    /// Each protocol of each service, where there is `[shield.mitigation]`.
+    #[serde(default)]
+    pub mitigation: Vec<MitigationStatus>,
     /// What was blocked at run time.
     pub blocked: RuntimeCount,
     pub allowed: RuntimeCount,
@@ -210,6 +214,7 @@ impl ShieldStatus {
             source_prefix_v4: shield.map_or(0, |shield| shield.limits.source_prefix.0),
             source_prefix_v6: shield.map_or(0, |shield| shield.limits.source_prefix.1),
             heavy_sources: Vec::new(),
+            mitigation: mitigation(config),
             blocked: typed(ListAction::Block),
             allowed: typed(ListAction::Allow),
             observed: BTreeMap::new(),
@@ -223,6 +228,21 @@ impl ShieldStatus {
             let Some(found) = readings.iter().find(|one| one.name == list.name) else { continue };
             list.prefixes = Some(found.prefixes);
             (list.skipped_lines, list.written) = (Some(found.skipped_lines), found.written);
+        }
+    }
+
+    /// Enters attacks that last, and how many there were.
+    pub fn enter_attacks(
+        &mut self,
+        attacks: &[AttackStatus],
+        found: &BTreeMap<(String, Protocol), u64>,
+    ) {
+        for it in &mut self.mitigation {
+            let name = (it.service.clone(), it.protocol);
+            it.attacks = found.get(&name).copied().unwrap_or_default();
+            let own =
+                |attack: &&AttackStatus| (&attack.service, attack.protocol) == (&name.0, name.1);
+            it.attack = attacks.iter().find(own).cloned();
         }
     }
 
@@ -306,6 +326,22 @@ impl LimitsStatus {
     }
 }
 
+fn mitigation(config: &Config) -> Vec<MitigationStatus> {
+    if config.shield.as_ref().is_none_or(|shield| shield.mitigation.is_none()) {
+        return Vec::new();
+    }
+    let services = config.services.iter().flat_map(|service| {
+        let status = |protocol: &Protocol| MitigationStatus {
+            service: service.name.to_string(),
+            protocol: *protocol,
+            attacks: 0,
+            attack: None,
+        };
+        service.protocols.iter().map(status)
+    });
+    services.collect()
+}
+
 impl ListStatus {
     fn new(list: &ShieldList) -> ListStatus {
         let (name, file) = (list.name.to_string(), list.file.to_path_buf());
@@ -356,10 +392,11 @@ mod tests {
 
     use super::*;
     use crate::clock::from_unix_s;
+    use crate::documents::mitigation::{Measure, MitigationEvent};
     use crate::shield::ShieldChange;
 
     const CONFIG: &str = "[node]\nname = \"gw\"\ninterfaces = [\"eth0\"]\n\
-        [shield]\nmode = \"observe\"\n\
+        [shield]\nmode = \"observe\"\nmitigation = { packets = \"300kpps\" }\n\
         list = [{ name = \"drop\", file = \"/etc/ringway/drop.txt\", action = \"block\" }]\n\
         rule = [{ match = \"udp\", action = \"limit\", rate = \"10kpps\" }, \
         { preset = \"dns-amplification\", action = \"drop\" }]\n\
@@ -401,6 +438,23 @@ mod tests {
         let config = ringway_config::parse(CONFIG, "gw.toml").expect("valid");
         let runtime = runtime();
         let mut status = ShieldStatus::new(&config, &runtime);
+        let until = Timestamp(from_unix_s(1_800_000_600));
+        let attack = AttackStatus {
+            service: "web".into(),
+            address: [203, 0, 113, 9].into(),
+            port: 80,
+            last_port: 80,
+            protocol: Protocol::Tcp,
+            mode: ShieldMode::Enforce,
+            since: Timestamp(from_unix_s(1_800_000_000)),
+            until,
+            measure: Some(Measure::Packets),
+            packets_per_second: 412_000,
+            new_flows_per_second: 390_000,
+            baseline: Some(3100),
+        };
+        let found = [(("web".to_owned(), Protocol::Tcp), 2)].into();
+        status.enter_attacks(std::slice::from_ref(&attack), &found);
         status.enter_lists(&[ListReading {
             name: "drop".into(),
             prefixes: 8,
@@ -437,11 +491,19 @@ mod tests {
         fn text(document: &impl Serialize) -> String {
             serde_json::to_string_pretty(document).expect("JSON") + "\n"
         }
+        let event = MitigationEvent {
+            schema: crate::documents::mitigation::SCHEMA.into(),
+            node: "gw".into(),
+            event: "begin".into(),
+            attack,
+            heavy_sources: status.heavy_sources.clone(),
+        };
         let status = text(&status);
         for (text, want) in [
             (&status, include_str!("shield/shield.json")),
             (&text(&blocked), include_str!("shield/blocked.json")),
             (&text(&runtime), include_str!("shield/runtime.json")),
+            (&text(&event), include_str!("shield/mitigation.json")),
         ] {
             assert_eq!(text, want, "should be:\n{text}");
         }

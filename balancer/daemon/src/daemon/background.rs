@@ -60,6 +60,10 @@ pub enum BackgroundWork {
     ReadTraffic,
     ReadCounters,
     ReadTables,
+    /// What arrives for services.
+    ReadArrivals,
+    /// Services that are attacked.
+    Arm,
 }
 
 pub type Done = (BackgroundWork, Result<(), Error>);

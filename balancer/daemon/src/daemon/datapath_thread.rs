@@ -1,25 +1,27 @@
 //! The packet path on a thread of its own: planning a large configuration and writing its rings
 //! takes milliseconds, and the daemon's loop must not wait for that.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use ringway_api::error::Error;
 use ringway_api::shield::{RuntimeShield, ShieldEntry};
-use ringway_config::{Config, ListAction};
+use ringway_config::{Config, ListAction, ShieldMode};
 use ringway_kernel::shield::RuntimePrefix;
 use ringway_kernel::{
-    AttachState, AttachStateQuery, Attached, Gateway, Interface, Opened, ProbeProgram, View,
-    XdpMode,
+    Arrivals, AttachState, AttachStateQuery, Attached, Gateway, Interface, Opened, ProbeProgram,
+    View, XdpMode,
 };
+use ringway_plan::tables::{ServiceKey, ServiceRow};
 use ringway_plan::{Observed, Planner, Records};
 use tokio::sync::mpsc;
 
 use crate::daemon::shield_plan::{PlannedShield, ShieldPlan};
 use crate::descriptor_reserve::DescriptorReserve;
+use crate::monitor::attack_watch::Arrived;
 use crate::network::next_hop;
 use crate::{preflight, privileges, upgrade};
 
@@ -53,6 +55,10 @@ pub enum DatapathCommand {
     Shield(u64, Arc<RuntimeShield>),
     /// Put a shield with other lists in force.
     Lists(Arc<ShieldPlan>),
+    /// Read what has arrived for services.
+    ReadArrivals,
+    /// Put the armed limits of a service in force until then; none: no more.
+    Arm(ServiceKey, Option<Instant>),
     /// Say that the daemon is alive, and look whether everything is still attached.
     Beat,
 }
@@ -91,6 +97,10 @@ pub enum DatapathEvent {
     Shielded(u64, Result<(), Error>),
     /// The shield has these lists, or why not.
     Listed(Arc<ShieldPlan>, Result<(), Error>),
+    /// What had arrived for services at this moment.
+    Arrivals(Result<(Instant, Vec<Arrived>), Error>),
+    /// The service is armed, or no more; or why not.
+    Armed(ServiceKey, Result<(), Error>),
     /// Attached to these interfaces; or the tables do not fit, or the first interface that refused.
     Attached(Vec<Interface>, Result<Attachments, Error>),
     /// Attached again to these interfaces, or why not.
@@ -150,6 +160,8 @@ impl DatapathThread {
             planner,
             observed,
             shield,
+            limited: BTreeMap::new(),
+            has_read_arrivals: false,
             records: Records::default(),
             beats: 0,
             provisional: Vec::new(),
@@ -191,6 +203,9 @@ struct Worker {
     planner: Planner,
     observed: Observed,
     shield: Option<Arc<ShieldPlan>>,
+    /// Services that have limits, or may be armed: keys, names and modes by their ids.
+    limited: BTreeMap<u16, (ServiceKey, String, ShieldMode)>,
+    has_read_arrivals: bool,
     /// The last reading of the records of tracked flows.
     records: Records,
     beats: u64,
@@ -257,6 +272,16 @@ impl Worker {
                 DatapathCommand::Lists(plan) => {
                     let outcome = self.raise(Some(plan.clone()));
                     let _ = self.reports.send(DatapathEvent::Listed(plan, outcome));
+                    None
+                }
+                DatapathCommand::ReadArrivals => {
+                    let sample = self.by_all_means(Worker::arrivals);
+                    let _ = self.reports.send(DatapathEvent::Arrivals(sample));
+                    None
+                }
+                DatapathCommand::Arm(service, until) => {
+                    let outcome = self.by_all_means(|worker| worker.arm(service, until));
+                    let _ = self.reports.send(DatapathEvent::Armed(service, outcome));
                     None
                 }
                 DatapathCommand::Beat => {
@@ -339,6 +364,9 @@ impl Worker {
             .plan(&self.config, &self.observed)
             .map_err(|error| Error::configuration(error.to_string(), ""))?;
         let applied = self.gateway.apply(&tables).map_err(kernel)?;
+        let limited =
+            |row: &ServiceRow| Some((row.id, (row.key, row.name.clone(), row.policy?.mode)));
+        self.limited = tables.services.iter().filter_map(limited).collect();
         if !applied.is_unchanged() {
             tracing::debug!(?applied, "tables written");
         }
@@ -351,6 +379,34 @@ impl Worker {
         self.by_all_means(|worker| worker.gateway.set_shield(generation.as_ref()).map_err(kernel))?;
         self.shield = plan;
         Ok(())
+    }
+
+    /// With what a daemon before this one has armed, the first time.
+    fn arrivals(&mut self) -> Result<(Instant, Vec<Arrived>), Error> {
+        let first = !std::mem::replace(&mut self.has_read_arrivals, true);
+        let armed = if first { self.gateway.view().armed() } else { Ok(BTreeMap::new()) };
+        let (now, armed) = (Instant::now(), armed.map_err(kernel)?);
+        let arrived = |(id, counts): (u16, Arrivals)| {
+            let (service, name, mode) = self.limited.get(&id)?.clone();
+            let armed = armed.get(&id).map(|left| now + Duration::from_secs((*left).into()));
+            let Arrivals { packets, new_flows, .. } = counts;
+            Some(Arrived { service, name, mode, packets, new_flows, armed })
+        };
+        let counts = self.gateway.arrivals().map_err(kernel)?;
+        Ok((now, counts.into_iter().filter_map(arrived).collect()))
+    }
+
+    /// One that is gone is armed no more.
+    fn arm(&mut self, service: ServiceKey, until: Option<Instant>) -> Result<(), Error> {
+        let mut all = self.limited.iter();
+        let Some((id, _)) = all.find(|(_, (key, ..))| *key == service) else { return Ok(()) };
+        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+        let until = left.map_or(0, |left| {
+            // Both are cut to whole seconds, and the daemon ends it.
+            let left = u32::try_from(left.as_secs() + 2).unwrap_or(u32::MAX);
+            ringway_kernel::now_seconds().saturating_add(left)
+        });
+        self.gateway.arm(*id, until).map_err(kernel)
     }
 
     fn shield(&mut self, runtime: &RuntimeShield) -> Result<(), Error> {

@@ -7,7 +7,7 @@ use ringway_api::documents::status::Problem;
 use ringway_api::problem_kind::ProblemKind;
 
 /// Those that nobody else writes into the log.
-const SILENT: [ProblemKind; 9] = [
+const SILENT: [ProblemKind; 10] = [
     ProblemKind::ChecksNotMade,
     ProblemKind::MaxUnhealthy,
     ProblemKind::InterfaceDown,
@@ -17,10 +17,12 @@ const SILENT: [ProblemKind; 9] = [
     ProblemKind::UnfinishedChecksum,
     ProblemKind::ShieldList,
     ProblemKind::ShieldListLines,
+    ProblemKind::Mitigation,
 ];
 
 /// Problems that may occur once for each service.
-const MANY: [ProblemKind; 2] = [ProblemKind::MaxUnhealthy, ProblemKind::NoBackend];
+const MANY: [ProblemKind; 3] =
+    [ProblemKind::MaxUnhealthy, ProblemKind::NoBackend, ProblemKind::Mitigation];
 
 /// Whether problems of this kind come in crowds, of which the log has a few in full.
 pub(super) fn may_be_many(kind: ProblemKind) -> bool {

@@ -15,6 +15,7 @@ mod machine_problems;
 mod netlink_watch;
 mod posted_status;
 mod probe_routes;
+mod program_runner;
 pub mod shield_plan;
 mod start;
 mod step;
@@ -50,6 +51,7 @@ use load::{Now, Refusal};
 use log_limit::LogLimiter;
 use netlink_watch::{Found, NetlinkEvent, NetlinkWatch};
 use probe_routes::ProbeRoutes;
+use program_runner::ProgramRunner;
 use step::{Effect, Event, Judge, Moment, State, TICK};
 
 /// A document that is being written when the daemon stops is waited for no longer.
@@ -156,6 +158,7 @@ struct Daemon {
     health_file: health::HealthFile,
     notifier: Notifier,
     background: Background,
+    program_runner: ProgramRunner,
     /// Lines that the log has had lately about backends and services.
     log_limiter: LogLimiter,
 }
@@ -253,6 +256,7 @@ impl Daemon {
                 );
             }
             Effect::Keep(number, overrides) => self.writer.write(number, overrides),
+            Effect::RunProgram(run) => self.program_runner.run(run),
             Effect::KeepShield(runtime) => self.shield_writer.write(NONE, runtime),
             Effect::LookUpWays(addresses, known) => self.watch.refresh(addresses, known),
             Effect::Doubt(backend) => self.background.doubt(backend),

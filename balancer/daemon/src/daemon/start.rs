@@ -21,6 +21,7 @@ use super::Daemon;
 use super::document_writer::DocumentWriter;
 use super::log_limit::LogLimiter;
 use super::probe_routes::ProbeRoutes;
+use super::program_runner::ProgramRunner;
 use super::step::{Moment, Reload, Shield, State};
 use crate::backends::{BackendSet, Entry, Member};
 use crate::daemon::background::Background;
@@ -310,6 +311,7 @@ impl Parts {
         let (send, results) = mpsc::channel(1024);
         let background =
             Background::new(self.status_store.clone(), datapath.view.clone(), config.clone());
+        let program_runner = ProgramRunner::new(self.status_store.clone());
         let routes = self.probe_tunnel.as_ref().map(ProbeTunnel::routes).unwrap_or_default();
         let checks = Checks::start(backend_set.targets(&routes), &send);
         let (interfaces, patience) = (self.interfaces, commit_confirm::patience_now());
@@ -341,6 +343,7 @@ impl Parts {
             health_file,
             notifier: Notifier::from_env(),
             background,
+            program_runner,
             log_limiter: LogLimiter::default(),
         };
         (daemon, self.found)

@@ -1,11 +1,11 @@
-//! Does a program end with 0? It runs as the daemon's user, without a shell, in a process group of
+//! Does a program end with 0? A check's runs as the daemon's user, without a shell, in a process group of
 //! its own, which is killed when the program has ended or its time is over.
 //!
 //! Starting a program and waiting for it may hang as file systems do, so a thread of its own does
 //! both. A program that cannot be killed keeps that thread and its permit: there are never more
 //! than [`AT_ONCE`] of them.
 
-use std::io;
+use std::io::{self, Write as _};
 use std::net::SocketAddr;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStderr, ChildStdout, Command, ExitStatus, Stdio};
@@ -35,7 +35,7 @@ const REASON_LIMIT: usize = 200;
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// Held until a program has ended.
-pub(super) type Permit = Arc<OwnedSemaphorePermit>;
+pub(crate) type Permit = Arc<OwnedSemaphorePermit>;
 
 /// Why a program is not started for long.
 pub(super) fn no_room() -> NotAsked {
@@ -53,26 +53,56 @@ pub(super) async fn exec(
     permit: Permit,
 ) -> Result<(), Failure> {
     let Some((program, arguments)) = check.command.split_first() else { return Ok(()) };
+    let mut command = command(program, arguments);
+    command
+        .env("RINGWAY_SERVICE", service)
+        .env("RINGWAY_ADDRESS", backend.ip().to_string())
+        .env("RINGWAY_PORT", backend.port().to_string())
+        .stdin(Stdio::null());
+    last.run(program, move || command.spawn(), limit, permit).await.map(drop)
+}
+
+/// Runs a program that reads these words from its standard input, at most a page of them; as this
+/// user and group, else as the daemon's. The first line that it says.
+pub(crate) async fn tell(
+    program: &str,
+    arguments: &[String],
+    words: &str,
+    user: Option<(u32, u32)>,
+    limit: Duration,
+    last: &mut LastRun,
+    permit: Permit,
+) -> Result<Option<String>, Failure> {
+    let not_run = |error| not_asked(&format!("{program} cannot be run"), &error);
+    let (reader, mut writer) = io::pipe().map_err(not_run)?;
+    // A pipe has room for a page, so this does not wait.
+    writer.write_all(words.as_bytes()).map_err(not_run)?;
+    drop(writer);
+    let mut command = command(program, arguments);
+    command.stdin(reader);
+    if let Some((user, group)) = user {
+        command.uid(user).gid(group);
+    }
+    last.run(program, move || command.spawn(), limit, permit).await
+}
+
+fn command(program: &str, arguments: &[String]) -> Command {
     let mut command = Command::new(program);
     command
         .args(arguments)
         .env_clear()
         .env("PATH", PATH)
-        .env("RINGWAY_SERVICE", service)
-        .env("RINGWAY_ADDRESS", backend.ip().to_string())
-        .env("RINGWAY_PORT", backend.port().to_string())
         .current_dir("/")
-        .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .process_group(0);
-    last.run(program, move || command.spawn(), limit, permit).await
+    command
 }
 
 /// A target's last program, which may not have ended yet. Dropping it kills the program's whole
 /// group.
 #[derive(Debug, Default)]
-pub(super) struct LastRun(Option<Running>);
+pub(crate) struct LastRun(Option<Running>);
 
 impl LastRun {
     /// Waits for its end.
@@ -94,7 +124,7 @@ impl LastRun {
         spawn: impl FnOnce() -> io::Result<Child> + Send + 'static,
         limit: Duration,
         permit: Permit,
-    ) -> Result<(), Failure> {
+    ) -> Result<Option<String>, Failure> {
         let (started, ended) = (oneshot::channel(), oneshot::channel());
         let stage = Arc::new(Mutex::new(Stage::Starting));
         let its = stage.clone();
@@ -178,7 +208,7 @@ impl Running {
         &self,
         started: oneshot::Receiver<io::Result<Pipes>>,
         ended: oneshot::Receiver<io::Result<ExitStatus>>,
-    ) -> Result<(), Failure> {
+    ) -> Result<Option<String>, Failure> {
         let (program, name) = (&self.program, self.name());
         let not_run = |error| not_asked(&format!("{program} cannot be run"), &error);
         let lost = |error| not_asked(name, &error);
@@ -249,13 +279,14 @@ async fn listen(pipe: Option<impl AsyncRead + Unpin>, kept: Kept) {
     }
 }
 
-fn verdict(name: &str, status: ExitStatus, said: &[Vec<u8>; 2]) -> Result<(), Failure> {
+/// What it says, where it ends with 0.
+fn verdict(name: &str, status: ExitStatus, said: &[Vec<u8>; 2]) -> Result<Option<String>, Failure> {
+    let said = said.iter().find_map(|said| first_line(said));
     if status.success() {
-        return Ok(());
+        return Ok(said);
     }
     // "exit status: 2", "signal: 9 (SIGKILL)"
     let status = status.to_string().replace(':', "");
-    let said = said.iter().find_map(|said| first_line(said));
     let reason = match said {
         Some(line) => format!("{name}: {line} ({status})"),
         None => format!("{name} ends with {status} and says nothing"),
@@ -435,7 +466,7 @@ mod tests {
         };
         let limit = Duration::from_millis(100);
         let failure = last.run("/bin/sleep", spawn, limit, permit(&room).await).await;
-        for failure in [failure, last.end(limit).await] {
+        for failure in [failure.map(drop), last.end(limit).await] {
             let Err(Failure::NotAsked(NotAsked { lack, why })) = failure else {
                 panic!("{failure:?}");
             };

@@ -15,7 +15,7 @@
 pub mod by_hand;
 mod dns;
 pub mod dsr_probe;
-mod exec;
+pub mod exec;
 mod failure;
 mod fit;
 mod http;

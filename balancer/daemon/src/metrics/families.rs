@@ -4,7 +4,7 @@
 //! How many series there are is bounded by the configuration: per interface one for each verdict
 //! and reason, per service two dozen, and per backend eleven up to `[metrics] backends` of them,
 //! none with more; per list of the shield five, per rule two, and per protocol of a
-//! service with limits three.
+//! service three with limits and two with mitigation.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -12,6 +12,7 @@ use ringway_abi::raw::RW_REASON_SPACE;
 use ringway_abi::{Loss, Reason, ShieldMode};
 use ringway_api::clock::{self, Timestamp};
 use ringway_api::documents::durations;
+use ringway_api::documents::mitigation::MitigationStatus;
 use ringway_api::documents::shield::{
     LimitsStatus, ListStatus, RuleStatus, RuntimeCount, ShieldStatus,
 };
@@ -92,6 +93,8 @@ families! {
     SHIELD_ARRIVED = Counter "ringway_shield_arrived_packets_total" ["service", "protocol"] "Packets that met the limits of the service.";
     SHIELD_NEW_FLOWS = Counter "ringway_shield_arrived_new_flows_total" ["service", "protocol"] "Packets of these that open a flow.";
     SHIELD_OVER = Counter "ringway_shield_over_limit_packets_total" ["service", "protocol"] "Packets of these over a limit: dropped, unless the mode, their flow or their source lets them pass.";
+    SHIELD_ATTACKED = Gauge "ringway_shield_mitigation_active" ["service", "protocol"] "1 while the service is attacked, as [shield.mitigation] has it.";
+    SHIELD_ATTACKS = Counter "ringway_shield_mitigations_total" ["service", "protocol"] "Attacks on the service.";
     CPU = Counter "process_cpu_seconds_total" [] "CPU time of the daemon.";
     MEMORY = Gauge "process_resident_memory_bytes" [] "Memory of the daemon; maps of the packet path are the kernel's.";
     OPEN_FDS = Gauge "process_open_fds" [] "Open descriptors of the daemon.";
@@ -370,6 +373,13 @@ fn shield_counts(sheet: &mut Sheet, shield: &ShieldStatus) {
     each(&SHIELD_ARRIVED, |limits| limits.arrived_packets);
     each(&SHIELD_NEW_FLOWS, |limits| limits.arrived_new_flows);
     each(&SHIELD_OVER, |limits| limits.over_limit_packets);
+    let mut each = |family, value: fn(&MitigationStatus) -> u64| {
+        let mut series = sheet.family(family);
+        let all = shield.mitigation.iter();
+        all.for_each(|it| series.add(&[&it.service, it.protocol.name()], value(it)));
+    };
+    each(&SHIELD_ATTACKED, |service| service.attack.is_some().into());
+    each(&SHIELD_ATTACKS, |service| service.attacks);
 }
 
 fn own(sheet: &mut Sheet) {

@@ -76,6 +76,7 @@ fn shield() -> ShieldStatus {
         { name = \"junk\", file = \"/junk\", action = \"block\" }, \
         { name = \"friends\", file = \"/friends\", action = \"allow\" }]\n\
         rule = [{ match = \"udp\", action = \"drop\" }]\nlimits = { source = \"1kpps\" }\n\
+        mitigation = { packets = \"1Mpps\" }\n\
         [[service]]\nname = \"web\"\naddress = \"203.0.113.9\"\nport = 80\n\
         backends = [{ address = \"10.0.0.2\" }]\n";
     let config = ringway_config::parse(config, "gw.toml").expect("valid");
@@ -91,6 +92,7 @@ fn shield() -> ShieldStatus {
     (shield.lists[0].prefixes, shield.lists[0].skipped_lines) = (Some(8), Some(9));
     let limits = &mut shield.limits[0];
     (limits.arrived_packets, limits.arrived_new_flows, limits.over_limit_packets) = (12, 11, 10);
+    shield.mitigation[0].attacks = 13;
     shield.lists[0].written = Some(Timestamp(from_unix_s(1_800_000_000)));
     shield
 }
@@ -131,6 +133,8 @@ fn every_line_has_its_labels() {
         "ringway_shield_arrived_packets_total{service=\"web\",protocol=\"tcp\"} 12",
         "ringway_shield_arrived_new_flows_total{service=\"web\",protocol=\"tcp\"} 11",
         "ringway_shield_over_limit_packets_total{service=\"web\",protocol=\"tcp\"} 10",
+        "ringway_shield_mitigation_active{service=\"web\",protocol=\"tcp\"} 0",
+        "ringway_shield_mitigations_total{service=\"web\",protocol=\"tcp\"} 13",
         "ringway_check_duration_seconds_bucket{service=\"web\",le=\"+Inf\"} 0",
     ] {
         assert!(text.lines().any(|found| found == line), "{line} not in\n{text}");
@@ -215,16 +219,19 @@ fn series_are_bounded_as_the_document_says() {
     parts.lists.pop();
     let list = all - rule - with(&parts);
     parts.lists.clear();
-    let without_limits = with(&ShieldStatus { limits: Vec::new(), ..parts.clone() });
-    let limits = with(&parts) - without_limits;
-    let alone = without_limits;
+    let before = with(&parts);
+    parts.limits.clear();
+    let limits = before - with(&parts);
+    parts.mitigation.clear();
+    let alone = with(&parts);
+    let mitigation = before - limits - alone;
     for row in [
         format!("| node | {node}, of these"),
         format!("| interface | {interface}, of these"),
         format!("| service | {service} for each protocol; {checks} for its checks |"),
         format!("| backend of a service and protocol | {backend}, up to"),
         format!(
-            "| shield | {alone}; {list} for each list, {rule} for each rule, {limits} for each protocol of a service with limits |"
+            "| shield | {alone}; {list} for each list, {rule} for each rule; for each protocol of a service {limits} with limits, {mitigation} with mitigation |"
         ),
     ] {
         assert!(DOCUMENT.contains(&row), "docs/metrics.md should say {row:?}");

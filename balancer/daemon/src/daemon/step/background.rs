@@ -72,7 +72,9 @@ impl State {
                 | BackgroundWork::SweepCaptures
                 | BackgroundWork::ReadTraffic
                 | BackgroundWork::ReadCounters
-                | BackgroundWork::ReadTables => {}
+                | BackgroundWork::ReadTables
+                | BackgroundWork::ReadArrivals
+                | BackgroundWork::Arm => {}
             }
         }
         if !unreleased.is_empty() {
@@ -103,6 +105,10 @@ fn failure(work: BackgroundWork, error: &Error) -> LogLine {
         BackgroundWork::ReadTraffic => (Level::DEBUG, "traffic not read"),
         BackgroundWork::ReadCounters => (Level::DEBUG, "counters not read"),
         BackgroundWork::ReadTables => (Level::DEBUG, "flows not counted"),
+        BackgroundWork::ReadArrivals => {
+            (Level::WARN, "what arrives for services cannot be read: no attack is found")
+        }
+        BackgroundWork::Arm => (Level::ERROR, "a service that is attacked cannot be armed"),
     };
     let address = match work {
         BackgroundWork::Announce(_, address)

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use ringway_api::documents::changes::Changes;
+use ringway_api::documents::mitigation::AttackStatus;
 use ringway_api::documents::shield::ShieldStatus;
 use ringway_api::documents::status::Problem;
 use ringway_api::error::Error;
@@ -40,6 +41,8 @@ pub enum Effect {
     Keep(u64, Overrides),
     /// Reads the files of the shield's lists if any has changed since it had these stamps.
     ReadLists(Vec<Stamp>),
+    /// Tells the program of an attack.
+    RunProgram(ProgramRun),
     /// Keeps what was typed about the shield.
     KeepShield(Arc<RuntimeShield>),
     /// Looks up the ways to these; with the interfaces that our program is on, index by slot.
@@ -77,6 +80,22 @@ pub enum Effect {
     LogRest,
     /// The daemon cannot go on.
     Fail(Error),
+}
+
+/// What the program is to be told.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ProgramRun {
+    pub command: Vec<String>,
+    /// Or goes on; else it has ended.
+    pub begins: bool,
+    pub attack: AttackStatus,
+}
+
+impl ProgramRun {
+    /// As the program hears it.
+    pub fn event(&self) -> &'static str {
+        if self.begins { "begin" } else { "end" }
+    }
 }
 
 /// How a change is found out.

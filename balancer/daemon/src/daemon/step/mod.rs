@@ -7,6 +7,7 @@
 mod attachment;
 mod background;
 mod effect;
+mod mitigation;
 mod monitor;
 mod problems;
 mod reload;
@@ -35,12 +36,13 @@ use crate::snapshot::Snapshot;
 
 use attachment::Stage;
 use effect::Effects;
+use mitigation::Mitigation;
 use monitor::Monitor;
 use reload::PendingChange;
 use tables::Tables;
 
 pub(super) use attachment::Attachment;
-pub(super) use effect::{Effect, Judge, LogLine};
+pub(super) use effect::{Effect, Judge, LogLine, ProgramRun};
 pub(super) use monitor::{Survey, TICK};
 pub(super) use reload::Reload;
 pub(super) use shield::Shield;
@@ -94,6 +96,7 @@ pub(super) struct State {
     tables: Tables,
     monitor: Monitor,
     shield: Shield,
+    mitigation: Mitigation,
     confirm: Confirm,
     patience: Duration,
     /// The service manager was told that traffic is served.
@@ -122,6 +125,7 @@ impl State {
             tables: Tables::new(backend_set),
             monitor: Monitor::default(),
             shield,
+            mitigation: Mitigation::default(),
             confirm: Confirm::Open,
             patience,
             serving: false,
@@ -178,6 +182,8 @@ impl State {
                 return self.done(BackgroundWork::SweepCaptures, outcome);
             }
             DatapathEvent::Shielded(number, outcome) => self.shielded(number, outcome),
+            DatapathEvent::Arrivals(sample) => return self.arrived(sample),
+            DatapathEvent::Armed(service, outcome) => return self.armed(service, outcome),
             DatapathEvent::Listed(plan, outcome) => self.listed(plan, outcome),
             DatapathEvent::Attached(interfaces, outcome) => self.attached(&interfaces, outcome),
             DatapathEvent::Reattached(interfaces, outcome) => self.reattached(&interfaces, outcome),
@@ -200,6 +206,7 @@ impl State {
         }
         self.advance();
         self.advance_shield();
+        self.advance_mitigation();
         if self.takes_commands() && std::mem::take(&mut self.reload.hung_up) {
             self.begin(Command::Reload { dry_run: false, file: None }, None);
         }
@@ -213,7 +220,8 @@ impl State {
     /// When something is to be done though nothing happens.
     pub(super) fn until(&self) -> Option<Instant> {
         let change = self.reload.change.as_ref().and_then(PendingChange::until);
-        let all = [self.tables.due, change, self.attachment.until(), self.confirm.until()];
+        let sample = self.mitigation.until();
+        let all = [self.tables.due, change, self.attachment.until(), self.confirm.until(), sample];
         all.into_iter().flatten().min()
     }
 
@@ -254,6 +262,8 @@ impl State {
             configuration: Some(reload.configuration()),
             shield: Some((reload.config.clone(), self.shield.in_force.clone())),
             lists: self.shield.lists(),
+            attacks: self.mitigation.attacks(self.at),
+            attacks_found: self.mitigation.found().clone(),
         }
     }
 

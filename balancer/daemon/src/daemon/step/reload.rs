@@ -309,6 +309,7 @@ impl State {
             _ => {}
         }
         self.renew_shield(shield);
+        self.mitigation.renew(self.at.now);
         self.effects.push(Effect::Recount);
         let unserved = self.tables.backend_set.unserved();
         let unserved = unserved.filter(|service| changes.concern(service));

@@ -36,6 +36,8 @@ enum Happening {
     Block(u8, Option<u64>),
     Unblock(u8),
     ShieldOff(u64),
+    /// So many packets a second come from now on.
+    Traffic(u64),
     Confirm,
     /// Somebody takes our program off.
     Detach(u32),
@@ -75,6 +77,7 @@ fn happening() -> impl Strategy<Value = Happening> {
         2 => (1..4u8, prop::option::of(1..20u64)).prop_map(|(n, ends)| Happening::Block(n, ends)),
         1 => (1..4u8).prop_map(Happening::Unblock),
         1 => (1..20u64).prop_map(Happening::ShieldOff),
+        2 => prop::sample::select(vec![0, 1000, 1_000_000]).prop_map(Happening::Traffic),
         1 => Just(Happening::Confirm),
         2 => slot().prop_map(Happening::Detach),
         2 => (slot(), any::<bool>()).prop_map(|(slot, there)| Happening::Exists(slot, there)),
@@ -107,6 +110,7 @@ fn happen(world: &mut World, happening: &Happening) {
         Happening::Block(n, seconds) => world.ask_shield(block(*n, *seconds)),
         Happening::Unblock(n) => world.ask_shield(ShieldChange::Remove { prefix: prefix(*n) }),
         Happening::ShieldOff(seconds) => world.ask_shield(shield_off(*seconds)),
+        Happening::Traffic(pps) => world.pps = *pps,
         Happening::Confirm => world.confirm(),
         Happening::Detach(slot) => _ = world.on.remove(slot),
         Happening::Exists(slot, there) => {
@@ -412,4 +416,96 @@ fn what_the_packet_path_refuses_is_not_in_force() {
     world.settle();
     assert_eq!((world.shield.mode, blocked(&world)), (None, Vec::new()));
     assert!(world.log.iter().any(|line| line.contains("mode is the configuration's")));
+}
+
+#[test]
+fn an_attack_arms_its_service_and_the_program_hears_of_both_ends() {
+    let mut world = running();
+    world.traffic(90_000, 2000);
+    assert_eq!((world.armed, world.told), (None, None));
+    world.traffic(1_000_000, 750);
+    assert!(world.armed.is_some_and(|until| until > world.now + Duration::from_secs(9)));
+    assert_eq!(world.told, Some(true));
+    let attack = world.log.last().expect("a line");
+    for words in ["service web (tcp 203.0.113.9:80) is attacked since", "1000000 packets a second"]
+    {
+        assert!(attack.contains(words), "{attack}");
+    }
+    let first = world.armed;
+    // With half of its time the program hears that it goes on.
+    world.told = None;
+    world.traffic(1_000_000, 4000);
+    assert!(world.armed > first && world.told.is_none());
+    world.traffic(1_000_000, 2000);
+    assert_eq!(world.told, Some(true));
+    world.traffic(90_000, 9500);
+    assert!(world.armed.is_some_and(|until| until > world.now));
+    world.traffic(90_000, 1000);
+    assert_eq!((world.armed, world.told), (None, Some(false)));
+    let over = world.log.last().expect("a line");
+    assert!(over.starts_with("over: service web"), "{over}");
+}
+
+#[test]
+fn shield_off_ends_a_mitigation_and_begins_none() {
+    let mut world = running();
+    world.traffic(1_000_000, 2000);
+    assert!(world.armed.is_some());
+    world.ask_shield(shield_off(20));
+    world.traffic(1_000_000, 1000);
+    assert_eq!((world.armed, world.told), (None, Some(false)));
+    world.ask_shield(ShieldChange::Mode { mode: None });
+    world.traffic(1_000_000, 1000);
+    assert_eq!((world.armed.is_some(), world.told), (true, Some(true)));
+}
+
+#[test]
+fn a_reload_leaves_a_service_armed_unless_it_takes_the_mitigation() {
+    let mut world = running();
+    world.traffic(1_000_000, 2000);
+    let reload = |world: &mut World, backends| {
+        world.file = backends;
+        world.ask(None, false);
+        world.read(true);
+        world.lead(true);
+        // What the thread had is lost with the former configuration.
+        world.armed = None;
+        world.traffic(1_000_000, 4000);
+    };
+    reload(&mut world, 1);
+    assert_eq!((world.armed.is_some(), world.told), (true, Some(true)));
+    reload(&mut world, 3);
+    assert_eq!((world.armed, world.told), (None, Some(false)));
+    world.settle();
+    world.audit();
+}
+
+#[test]
+fn a_service_that_could_not_be_armed_is_armed_with_the_next_sample() {
+    let mut world = running();
+    world.traffic(1_000_000, 200);
+    for _ in 0..8 {
+        world.wait(Duration::from_millis(250));
+        world.work(true);
+        world.work(false);
+    }
+    world.armed = None;
+    world.traffic(1_000_000, 300);
+    assert!(world.armed.is_some());
+}
+
+#[test]
+fn a_new_daemon_goes_on_with_an_attack() {
+    let mut world = running();
+    world.traffic(1_000_000, 2000);
+    world.restart();
+    world.check(0, true);
+    world.check(1, true);
+    world.work(true);
+    world.confirm();
+    // Too few for a threshold: what is armed is known by itself.
+    world.traffic(1000, 1000);
+    assert_eq!(world.told, Some(true));
+    world.traffic(1000, 12_000);
+    assert_eq!((world.armed, world.told), (None, Some(false)));
 }

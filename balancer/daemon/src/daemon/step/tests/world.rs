@@ -14,9 +14,10 @@ use ringway_api::error::Error;
 use ringway_api::overrides::{OverrideChange, Overrides};
 use ringway_api::problem_kind::ProblemKind;
 use ringway_api::shield::{RuntimeShield, ShieldChange};
-use ringway_config::Config;
+use ringway_config::{Config, ShieldMode};
 use ringway_host::Mac;
 use ringway_kernel::{AttachState, Attached, Interface, XdpMode};
+use ringway_plan::tables::{Protocol, ServiceKey};
 use tokio::sync::oneshot;
 
 use super::super::attachment::Stage;
@@ -32,6 +33,7 @@ use crate::daemon::netlink_watch::Found;
 use crate::daemon::shield_plan::PlannedShield;
 use crate::health::dsr_probe::Surroundings;
 use crate::health::{self, Health};
+use crate::monitor::attack_watch::Arrived;
 use crate::network::next_hop::{Existing, Hop, NoWay, Ways};
 use crate::server::control::{Asker, Command, PendingRequests, Reply, ShieldReply};
 
@@ -41,6 +43,9 @@ pub(super) const SLOTS: [u32; 2] = [0, 1];
 
 pub(super) type ShieldAnswer = oneshot::Receiver<Result<ShieldStatus, Error>>;
 type Answer = oneshot::Receiver<Result<Changes, Error>>;
+
+const MITIGATION: &str = "[shield.mitigation]\npackets = \"100kpps\"\nfor = \"10s\"\n\
+                          run = [\"/usr/local/lib/announce\"]\n";
 
 fn name(slot: u32) -> String {
     format!("eth{slot}")
@@ -63,14 +68,15 @@ fn interface(slot: u32, mtu: u16) -> Interface {
     }
 }
 
-/// A file with so many backends.
+/// A file with so many backends; with three, attacks are not looked for.
 fn file(backends: usize) -> Arc<Config> {
     let all: Vec<String> =
         (1..=backends).map(|n| format!("{{ address = \"10.0.0.{n}\" }}")).collect();
     let text = format!(
         "[node]\nname = \"gw\"\ninterfaces = [\"eth0\", \"eth1\"]\n[[service]]\nname = \"web\"\n\
-         address = \"203.0.113.9\"\nport = 80\nannounce = \"arp\"\ncheck = {{ type = \"tcp\" }}\nbackends = [{}]\n[shield]\n",
-        all.join(", ")
+         address = \"203.0.113.9\"\nport = 80\nannounce = \"arp\"\ncheck = {{ type = \"tcp\" }}\nbackends = [{}]\n[shield]\n{}",
+        all.join(", "),
+        if backends == 3 { "" } else { MITIGATION },
     );
     Arc::new(ringway_config::parse(&text, "gw.toml").expect("valid"))
 }
@@ -139,6 +145,15 @@ pub(super) struct World {
     newest: Option<u64>,
     /// Each effect is carried out twice.
     pub(super) twice: bool,
+    /// Packets a second that come for the service, how many have come, and up to when.
+    pub(super) pps: u64,
+    packets: u64,
+    counted: Instant,
+    /// Until when it is armed, and whether the program was told last that it is attacked.
+    pub(super) armed: Option<Instant>,
+    pub(super) told: Option<bool>,
+    /// The process has not asked yet what has come.
+    first_sample: bool,
     /// Lines of the log.
     pub(super) log: Vec<String>,
 }
@@ -182,6 +197,12 @@ impl World {
             asked_shield: Vec::new(),
             newest: None,
             twice: false,
+            pps: 0,
+            packets: 0,
+            counted: now,
+            armed: None,
+            told: None,
+            first_sample: true,
             log: Vec::new(),
         };
         world.start();
@@ -198,6 +219,7 @@ impl World {
         (self.orders, self.readings, self.writes) = Default::default();
         (self.background, self.announced, self.solicited) = Default::default();
         self.described.clear();
+        (self.told, self.first_sample) = (None, true);
         self.asked.clear();
         self.asked_shield.clear();
         self.start();
@@ -325,6 +347,7 @@ impl World {
                 Some(reply) => drop(reply.send(*outcome)),
                 None => assert!(self.twice, "answered once"),
             },
+            Effect::RunProgram(run) => self.told = Some(run.begins),
             Effect::AnswerConfirm(_) => self.confirming = false,
             Effect::Log(line) => self.log.push(line.text),
             Effect::Fail(_) => {
@@ -390,7 +413,14 @@ impl World {
                 let waiting = count(|o| matches!(o, DatapathCommand::Lists(..)));
                 assert_eq!(waiting, 0, "one after the other");
             }
-            DatapathCommand::Describe(_) | DatapathCommand::Beat => {}
+            DatapathCommand::ReadArrivals => {
+                assert_eq!(
+                    count(|o| matches!(o, DatapathCommand::ReadArrivals)),
+                    0,
+                    "one at a time"
+                );
+            }
+            DatapathCommand::Arm(..) | DatapathCommand::Describe(_) | DatapathCommand::Beat => {}
         }
     }
 
@@ -441,6 +471,15 @@ impl World {
                 DatapathEvent::Shielded(number, outcome)
             }
             DatapathCommand::Lists(plan) => DatapathEvent::Listed(plan, outcome),
+            DatapathCommand::ReadArrivals => {
+                DatapathEvent::Arrivals(outcome.map(|()| (self.now, vec![self.arrived()])))
+            }
+            DatapathCommand::Arm(service, until) => {
+                if good {
+                    self.armed = until;
+                }
+                DatapathEvent::Armed(service, outcome)
+            }
             DatapathCommand::Beat => {
                 self.event(Event::Datapath(DatapathEvent::Swept(outcome.clone())));
                 self.event(Event::Datapath(DatapathEvent::Beat(outcome)));
@@ -450,6 +489,17 @@ impl World {
             }
         };
         self.event(Event::Datapath(event));
+    }
+
+    /// What has come for the service.
+    fn arrived(&mut self) -> Arrived {
+        let since = self.now.saturating_duration_since(self.counted);
+        self.counted = self.now;
+        self.packets += self.pps * since.as_millis() as u64 / 1000;
+        let service = ServiceKey::new([203, 0, 113, 9].into(), 80, Protocol::Tcp);
+        let (name, mode) = ("web".to_owned(), ShieldMode::Enforce);
+        let armed = self.armed.filter(|_| std::mem::take(&mut self.first_sample));
+        Arrived { service, name, mode, packets: self.packets, new_flows: 0, armed }
     }
 
     /// Work on other threads is done, or cannot be.
@@ -630,9 +680,21 @@ impl World {
         self.now = end;
     }
 
+    /// So long come so many packets a second, while the thread carries out its orders.
+    pub(super) fn traffic(&mut self, pps: u64, ms: u64) {
+        self.pps = pps;
+        for _ in 0..ms / 50 {
+            self.wait(Duration::from_millis(50));
+            while !self.orders.is_empty() {
+                self.work(true);
+            }
+        }
+    }
+
     /// Everything is answered, and goes well.
     pub(super) fn settle(&mut self) {
         self.file = self.file.max(1);
+        self.pps = 0;
         for _ in 0..100 {
             self.wait(Duration::from_millis(500));
             self.event(Event::Tick);
@@ -673,6 +735,8 @@ impl World {
         for (change, asked) in &mut self.asked_shield {
             asked.try_recv().unwrap_or_else(|_| panic!("{change} has no answer")).ok();
         }
+        let attacked = self.armed.is_some_and(|until| until > self.now);
+        assert!(!attacked && self.told != Some(true), "an attack has ended");
         assert_eq!(tables.written.ids(), tables.backend_set.ids());
         assert_eq!(tables.written.serving(), tables.backend_set.serving());
         assert!(self.solicited);

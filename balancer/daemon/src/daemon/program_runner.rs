@@ -1,0 +1,165 @@
+//! The program of `[shield.mitigation]`, which is told of attacks. It runs as user ringway, one at a
+//! time. Of what waits for it, each service's newest is told.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use ringway_api::documents::mitigation::{MitigationEvent, SCHEMA};
+use ringway_api::state_dir::USER;
+use ringway_config::Protocol;
+use ringway_host::users;
+use tokio::sync::Semaphore;
+
+use super::step::ProgramRun;
+use crate::health::Failure;
+use crate::health::exec::{self, LastRun};
+use crate::snapshot::StatusStore;
+
+/// A program that runs longer is killed.
+const LIMIT: Duration = Duration::from_secs(10);
+
+pub struct ProgramRunner {
+    status_store: Arc<StatusStore>,
+    waiting: Arc<Mutex<Waiting>>,
+    /// One that cannot be killed keeps the room, and no other runs.
+    room: Arc<Semaphore>,
+}
+
+#[derive(Default)]
+struct Waiting {
+    runs: BTreeMap<(IpAddr, u16, Protocol), ProgramRun>,
+    /// A task runs one after the other.
+    busy: bool,
+}
+
+impl Waiting {
+    /// Adds one in place of what the service had; returns whether a task is to begin.
+    fn add(&mut self, run: ProgramRun) -> bool {
+        let attack = &run.attack;
+        self.runs.insert((attack.address, attack.port, attack.protocol), run);
+        !std::mem::replace(&mut self.busy, true)
+    }
+
+    /// The next one; `None`: the task ends.
+    fn next(&mut self) -> Option<ProgramRun> {
+        let next = self.runs.pop_first().map(|(_, run)| run);
+        self.busy = next.is_some();
+        next
+    }
+}
+
+fn lock(waiting: &Mutex<Waiting>) -> MutexGuard<'_, Waiting> {
+    waiting.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl ProgramRunner {
+    pub fn new(status_store: Arc<StatusStore>) -> ProgramRunner {
+        let room = Arc::new(Semaphore::new(1));
+        ProgramRunner { status_store, waiting: Arc::default(), room }
+    }
+
+    /// Runs it when those before it have ended.
+    pub fn run(&self, run: ProgramRun) {
+        if !lock(&self.waiting).add(run) {
+            return;
+        }
+        let (status_store, room) = (self.status_store.clone(), self.room.clone());
+        let waiting = self.waiting.clone();
+        tokio::spawn(async move {
+            let next = || lock(&waiting).next();
+            while let Some(run) = next() {
+                let (service, event) = (run.attack.service.clone(), run.event());
+                match tell(&status_store, &room, run).await {
+                    Ok(said) => {
+                        tracing::info!(service, event, said, "the program was told of an attack");
+                    }
+                    Err(error) => {
+                        tracing::error!(service, event, %error, "the program was not told of an attack");
+                    }
+                }
+            }
+        });
+    }
+}
+
+/// The first line that it says.
+async fn tell(
+    status_store: &Arc<StatusStore>,
+    room: &Arc<Semaphore>,
+    run: ProgramRun,
+) -> Result<Option<String>, Failure> {
+    let Some((program, arguments)) = run.command.split_first() else { return Ok(None) };
+    let user = user()?;
+    // It is told without them where they cannot be read.
+    let mut sources =
+        StatusStore::shield(status_store).await.map_or(Vec::new(), |it| it.heavy_sources);
+    let attack = &run.attack;
+    sources
+        .retain(|source| (&source.service, source.protocol) == (&attack.service, attack.protocol));
+    let event = MitigationEvent {
+        schema: SCHEMA.into(),
+        node: status_store.node(),
+        event: run.event().into(),
+        attack: run.attack.clone(),
+        heavy_sources: sources,
+    };
+    let words =
+        serde_json::to_string(&event).map_err(|error| Failure::Program(error.to_string()))?;
+    let permit = room.clone().acquire_owned().await;
+    let permit = Arc::new(permit.map_err(|error| Failure::Program(error.to_string()))?);
+    let mut last = LastRun::default();
+    exec::tell(program, arguments, &format!("{words}\n"), user, LIMIT, &mut last, permit).await
+}
+
+/// The user and the group that it is to run as, where that is not the daemon's.
+fn user() -> Result<Option<(u32, u32)>, Failure> {
+    if !rustix::process::geteuid().is_root() {
+        return Ok(None);
+    }
+    users::ids(USER).map(Some).ok_or_else(|| {
+        Failure::Program(format!(
+            "it runs as user {USER}, and there is none: useradd --system --user-group {USER}"
+        ))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use ringway_api::clock::Timestamp;
+    use ringway_api::documents::mitigation::AttackStatus;
+    use ringway_config::ShieldMode;
+
+    use super::*;
+
+    fn run(port: u16, begins: bool) -> ProgramRun {
+        let attack = AttackStatus {
+            service: "web".into(),
+            address: [203, 0, 113, 9].into(),
+            port,
+            last_port: port,
+            protocol: Protocol::Tcp,
+            mode: ShieldMode::Enforce,
+            since: Timestamp::default(),
+            until: Timestamp::default(),
+            measure: None,
+            packets_per_second: 7,
+            new_flows_per_second: 0,
+            baseline: None,
+        };
+        ProgramRun { command: Vec::new(), begins, attack }
+    }
+
+    #[test]
+    fn of_what_waits_the_newest_of_each_service_is_told() {
+        let mut waiting = Waiting::default();
+        assert!(waiting.add(run(80, true)), "a task begins");
+        assert_eq!(waiting.next(), Some(run(80, true)));
+        let more = [run(80, true), run(443, true), run(80, false)];
+        assert_eq!(more.map(|run| waiting.add(run)), [false; 3], "it runs");
+        let told = [waiting.next(), waiting.next(), waiting.next()];
+        assert_eq!(told, [Some(run(80, false)), Some(run(443, true)), None]);
+        assert!(waiting.add(run(80, true)), "it has ended");
+    }
+}
