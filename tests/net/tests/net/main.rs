@@ -44,6 +44,7 @@ mod ledger;
 mod list_flows;
 mod losses;
 mod many_services;
+mod mitigation;
 mod neighbours;
 mod netlink_load;
 mod observe;

@@ -27,21 +27,21 @@ use super::dsr::{Opener, backends_with_the_addresses};
 
 const UNIT: &str = include_str!("../../../../packaging/ringway.service");
 /// The numbers of user and group ringway, which the machine need not have.
-const ID: u32 = 62_114;
+pub(super) const ID: u32 = 62_114;
 /// CAP_NET_ADMIN 12, CAP_NET_RAW 13, CAP_BPF 39 (linux/capability.h).
 const THREE: u64 = 1 << 12 | 1 << 13 | 1 << 39;
 const PERFMON: u64 = 1 << 38;
 
 /// Where the daemon runs: the gateway's network namespace, and a mount namespace with a bpffs of
 /// its own and a user ringway. A process that sleeps keeps it.
-struct Machine {
+pub(super) struct Machine {
     namespace: Namespace,
-    directory: PathBuf,
+    pub(super) directory: PathBuf,
     keeper: Child,
 }
 
 impl Machine {
-    fn new(namespace: &Namespace) -> Result<Machine> {
+    pub(super) fn new(namespace: &Namespace) -> Result<Machine> {
         let directory = namespace.directory().join("machine");
         fs::create_dir(&directory)?;
         fs::set_permissions(namespace.directory(), fs::Permissions::from_mode(0o755))?;
@@ -74,7 +74,7 @@ impl Machine {
     }
 
     /// A command in both namespaces, as root.
-    fn command(&self, words: &[&str]) -> Command {
+    pub(super) fn command(&self, words: &[&str]) -> Command {
         let mut command = self.namespace.command("nsenter");
         command.arg(format!("--mount=/proc/{}/ns/mnt", self.keeper.pid())).args(words);
         command
@@ -97,7 +97,7 @@ impl Machine {
     }
 
     /// What the unit does as root before it starts the daemon.
-    fn prepare(&self) -> Result<()> {
+    pub(super) fn prepare(&self) -> Result<()> {
         let lines: Vec<&str> =
             UNIT.lines().filter_map(|line| line.strip_prefix("ExecStartPre=+")).collect();
         ensure!(!lines.is_empty(), "the unit prepares nothing");
@@ -109,7 +109,7 @@ impl Machine {
     }
 
     /// Writes this configuration, with the paths that the daemon's user may write to.
-    fn write(&self, text: &str) -> Result<PathBuf> {
+    pub(super) fn write(&self, text: &str) -> Result<PathBuf> {
         let (old, at) = (self.namespace.directory(), &self.directory);
         let moved = |text: &str, name: &str, to: &str| {
             text.replace(&format!("{:?}", old.join(name)), &format!("{:?}", at.join(to)))
@@ -120,7 +120,7 @@ impl Machine {
         Ok(file)
     }
 
-    fn start(&self, configuration: &Path) -> Result<Child> {
+    pub(super) fn start(&self, configuration: &Path) -> Result<Child> {
         self.start_after("", configuration)
     }
 

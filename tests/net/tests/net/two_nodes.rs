@@ -33,7 +33,7 @@ fn block(name: &str) -> Result<String> {
     Ok(text.to_owned() + "\n")
 }
 
-fn has(tool: &str, test: &str) -> bool {
+pub(super) fn has(tool: &str, test: &str) -> bool {
     let found = tools::find(tool);
     if let Err(error) = &found {
         skip(test, error);
@@ -254,7 +254,7 @@ fn the_service_address_itself_moves() -> Result<()> {
 }
 
 /// BIRD with a configuration of the guide's.
-fn bird(namespace: &Namespace, text: &str) -> Result<Child> {
+pub(super) fn bird(namespace: &Namespace, text: &str) -> Result<Child> {
     let file = |name: &str| namespace.directory().join(name);
     fs::write(file("bird.conf"), text)?;
     let mut command = namespace.tool("bird")?;
@@ -307,11 +307,11 @@ fn exabgp(nodes: &Nodes, n: usize) -> Result<Child> {
 }
 
 /// Where its package's modules are if it is unpacked, not installed.
-fn exabgp_modules() -> PathBuf {
+pub(super) fn exabgp_modules() -> PathBuf {
     tools::peers().join("usr/lib/python3/dist-packages")
 }
 
-fn has_exabgp(test: &str) -> bool {
+pub(super) fn has_exabgp(test: &str) -> bool {
     let has = exabgp_modules().join("exabgp").is_dir() || tools::find("exabgp").is_ok();
     if !has {
         skip(test, "no ExaBGP here: packaging/bootstrap --tests fetches it");

@@ -1,0 +1,323 @@
+//! Automatic mitigation: an attack arms its service, the program hears of it, and a router drops
+//! what ExaBGP announces.
+
+use std::fs;
+use std::net::{SocketAddr, UdpSocket};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{JoinHandle, sleep};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use ringway_net_tests::{Gateway, SERVICE_V4, SOON, STARTED, Site, needs_root};
+use ringway_testnet::{Child, Namespace, Signal, wait_for, wait_until};
+use serde_json::Value;
+
+use super::blocked::{document, done};
+use super::privileges::{ID, Machine};
+use super::two_nodes::{bird, exabgp_modules, has, has_exabgp};
+
+const GUIDE: &str = include_str!("../../../../docs/flowspec.md");
+const ECHO: SocketAddr = SocketAddr::new(SERVICE_V4, 7);
+/// ExaBGP's start, a session that is tried again after some seconds, and its routes.
+const CONVERGENCE: Duration = Duration::from_secs(40);
+/// No flood of a test lasts longer.
+const LONGEST: Duration = Duration::from_secs(60);
+
+/// Datagrams from the client to the service, 10 000 a second where the machine is fast enough. Nobody
+/// answers, so limits hold for their flow.
+struct Flood {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Flood {
+    fn start(client: &Namespace) -> Result<Flood> {
+        let socket = client.run(|| UdpSocket::bind("0.0.0.0:0"))??;
+        socket.connect(ECHO)?;
+        let stop = Arc::new(AtomicBool::new(false));
+        let (stopped, end) = (stop.clone(), Instant::now() + LONGEST);
+        let thread = std::thread::spawn(move || {
+            while !stopped.load(Ordering::Relaxed) && Instant::now() < end {
+                // The answers of a port that nobody has are errors of the next.
+                (0..50).for_each(|_| _ = socket.send(b"flood"));
+                sleep(Duration::from_millis(5));
+            }
+        });
+        Ok(Flood { stop, thread: Some(thread) })
+    }
+}
+
+impl Drop for Flood {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn attack(gateway: &Gateway) -> Result<Option<Value>> {
+    let status = document(gateway, &["shield", "status"])?;
+    let all = status["mitigation"].as_array().context("no mitigation")?;
+    Ok(all.iter().find(|it| !it["attack"].is_null()).map(|it| it["attack"].clone()))
+}
+
+fn wait_attack(gateway: &Gateway, what: &str, wanted: bool) -> Result<Option<Value>> {
+    let look = || match attack(gateway) {
+        Ok(found) if found.is_some() == wanted => Ok(found),
+        other => Err(format!("{other:?}")),
+    };
+    wait_for(what, SOON, look).with_context(|| gateway.log())
+}
+
+fn over_limit(gateway: &Gateway) -> Result<u64> {
+    let status = gateway.status()?;
+    let counters = status["counters"].as_array().context("no counters")?;
+    let own = counters.iter().filter(|counter| counter["reason"] == "source-limit");
+    Ok(own.filter_map(|counter| counter["packets"].as_u64()).sum())
+}
+
+#[test]
+fn an_attack_arms_its_service_for_its_time() -> Result<()> {
+    needs_root!();
+    let site = Site::new(1)?;
+    let mitigation = |mode: &str| {
+        format!(
+            "[shield]\nmode = {mode:?}\n[shield.mitigation]\npackets = \"2kpps\"\nfor = \"4s\"\n\
+             limits = {{ source = \"500pps\" }}\n"
+        )
+    };
+    let services = site.service("echo", ECHO, "protocol = \"udp\"");
+    let plain = site.configuration(&services);
+    let mut gateway = Gateway::start(&site.net.gateway, &(plain.clone() + &mitigation("enforce")))?;
+    ensure!(attack(&gateway)?.is_none() && over_limit(&gateway)? == 0, "at peace");
+
+    let flood = Flood::start(site.client())?;
+    let found = wait_attack(&gateway, "an attack", true)?.context("one")?;
+    let rate = found["packets_per_second"].as_u64().unwrap_or_default();
+    ensure!(found["service"] == "echo" && found["measure"] == "packets" && rate > 2000, "{found}");
+    let drops = || over_limit(&gateway).is_ok_and(|packets| packets > 100);
+    wait_until("its limit", SOON, drops)?;
+    let finding = |status: &Value| status["findings"].to_string().contains("is attacked since");
+    let status = gateway.wait_status("a finding", finding)?;
+    ensure!(status["healthy"] == true, "{}", status["problems"]);
+
+    // A reload keeps it, off ends it, and observe drops nothing.
+    done(&gateway, &["reload"])?;
+    ensure!(attack(&gateway)?.is_some_and(|it| it["since"] == found["since"]), "reloaded");
+    done(&gateway, &["shield", "off", "--for", "15m"])?;
+    wait_attack(&gateway, "off", false)?;
+    done(&gateway, &["shield", "enforce"])?;
+    gateway.rewrite(&(plain + &mitigation("observe")))?;
+    done(&gateway, &["reload"])?;
+    let observed = wait_attack(&gateway, "observed", true)?.context("one")?;
+    let before = over_limit(&gateway)?;
+    ensure!(observed["mode"] == "observe", "{observed}");
+    let counts = || {
+        let status = document(&gateway, &["shield", "status"]).map_err(|e| format!("{e:#}"))?;
+        let packets = status["observed"]["source-limit"].as_u64();
+        if packets > Some(100) { Ok(()) } else { Err(status.to_string()) }
+    };
+    wait_for("counted", SOON, counts)?;
+    ensure!(over_limit(&gateway)? == before, "dropped");
+
+    // The packet path has it while no daemon runs, and the next one goes on.
+    gateway.kill()?;
+    gateway.start_again()?;
+    wait_attack(&gateway, "after kill -9", true)?;
+    drop(flood);
+    wait_attack(&gateway, "its time is over", false)?;
+    wait_until("a line", SOON, || gateway.log().contains("over: service echo (udp"))?;
+    Ok(())
+}
+
+/// A machine whose daemon watches an echo service.
+struct Watched {
+    site: Site,
+    machine: Machine,
+    file: PathBuf,
+}
+
+impl Watched {
+    fn new(run: &str) -> Result<Watched> {
+        let site = Site::new(1)?;
+        let machine = Machine::new(&site.net.gateway)?;
+        let program = machine.directory.join("announce");
+        let text = site.configuration(&site.service("echo", ECHO, "protocol = \"udp\""));
+        let shield = format!(
+            "[shield.mitigation]\npackets = \"2kpps\"\nfor = \"4s\"\nlimits = {{ source = \"500pps\" }}\n\
+             run = [{program:?}, \"an argument; $PATH\"]\n[shield]\n"
+        );
+        let file = machine.write(&(text + &shield))?;
+        executable(&program, run)?;
+        machine.prepare()?;
+        Ok(Watched { site, machine, file })
+    }
+
+    /// A directory that user ringway writes to, as /run/ringway.
+    fn run_directory(&self) -> PathBuf {
+        self.machine.directory.join("run")
+    }
+
+    /// By root, without the unit.
+    fn start_as_root(&self) -> Result<Child> {
+        let program = self.machine.directory.join("ringway");
+        let file = self.file.to_string_lossy();
+        let command = self.machine.command(&[&program.to_string_lossy(), "run", "-c", &file]);
+        let mut daemon = self.site.net.gateway.spawn(command)?;
+        daemon.wait_for_log("serving: ", STARTED)?;
+        Ok(daemon)
+    }
+}
+
+fn executable(path: &Path, text: &str) -> Result<()> {
+    fs::write(path, text)?;
+    Ok(fs::set_permissions(path, fs::Permissions::from_mode(0o755))?)
+}
+
+fn stop(mut daemon: Child) -> Result<String> {
+    daemon.signal(Signal::TERM)?;
+    let end = daemon.wait(SOON)?;
+    ensure!(end.status.success(), "{}", end.log);
+    Ok(end.log)
+}
+
+/// By the unit and by root: it is user ringway without rights, descriptors and environment.
+#[test]
+fn the_program_runs_as_user_ringway_and_hears_of_both_ends() -> Result<()> {
+    needs_root!();
+    let watched = Watched::new(
+        "#!/bin/sh\nout=$(dirname \"$0\")/run/told\n\
+         echo \"$(id -u):$(id -G) $# $1\" >>$out\n\
+         ls -l /proc/$$/fd | sed 's/.* -> /fd /' >>$out\n\
+         echo $(grep -E 'Cap(Inh|Prm|Eff|Amb)' /proc/$$/status) >>$out\n\
+         env | grep -v '^PWD=\\|^_=\\|^SHLVL=\\|^OLDPWD=' >>$out\n\
+         cat >>$out\necho told it\n",
+    )?;
+    let told = watched.run_directory().join("told");
+    for by_root in [false, true] {
+        let _ = fs::remove_file(&told);
+        let daemon = match by_root {
+            false => watched.machine.start(&watched.file)?,
+            true => watched.start_as_root()?,
+        };
+        let flood = Flood::start(watched.site.client())?;
+        let read = || fs::read_to_string(&told).unwrap_or_default();
+        let hears = |event: &str| {
+            let said = format!("\"event\":\"{event}\"");
+            let look = || if read().contains(&said) { Ok(()) } else { Err(read()) };
+            wait_for(event, SOON, look).with_context(|| daemon.log())
+        };
+        hears("begin")?;
+        let words = read();
+        let first = words.lines().next().unwrap_or_default();
+        ensure!(first == format!("{ID}:{ID} 1 an argument; $PATH"), "{words}");
+        let given = words.lines().filter(|line| line.starts_with("fd "));
+        let foreign = given.filter(|line| line.contains("bpf") || line.contains("socket"));
+        ensure!(foreign.count() == 0, "{words}");
+        ensure!(words.matches("0000000000000000").count() >= 4, "{words}");
+        let environment = words.lines().filter(|line| !line.starts_with('{') && line.contains('='));
+        let environment: Vec<&str> = environment.collect();
+        ensure!(
+            environment.iter().all(|line| line.starts_with("PATH=/usr/local/sbin:")),
+            "{words}"
+        );
+        let line = words.lines().find(|line| line.starts_with('{')).context("no JSON")?;
+        let event: Value = serde_json::from_str(line)?;
+        ensure!(event["schema"] == "ringway.mitigation/1" && event["port"] == 7, "{event}");
+        drop(flood);
+        hears("end")?;
+        let log = stop(daemon)?;
+        ensure!(log.contains("told it"), "{log}");
+    }
+    Ok(())
+}
+
+/// A block of the guide by its name, with this directory in place of /run/ringway.
+fn block(name: &str, directory: &Path) -> Result<String> {
+    let blocks = GUIDE.split("\n```").filter_map(|rest| rest.split_once('\n'));
+    let mut found = blocks.filter(|(head, _)| head.split(' ').nth(1) == Some(name));
+    let (_, text) = found.next().with_context(|| format!("no block {name}"))?;
+    Ok(text.replace("/run/ringway", &directory.to_string_lossy()) + "\n")
+}
+
+const ROUTER: &str = "router id 10.0.0.254;\n\
+    flow4 table rules;\n\
+    protocol device {\n}\n\
+    protocol bgp mitigation {\n    local 10.1.0.2 as 65000;\n    neighbor 10.1.0.1 as 65001;\n    \
+    ipv4 {\n        import all;\n        export none;\n    };\n    \
+    flow4 {\n        table rules;\n        import all;\n        export none;\n        validate off;\n    };\n}\n";
+
+#[test]
+fn exabgp_tells_a_router_what_to_drop_while_it_lasts() -> Result<()> {
+    const TEST: &str = "mitigation::exabgp_tells_a_router_what_to_drop_while_it_lasts";
+    needs_root!();
+    if !has("bird", TEST) || !has_exabgp(TEST) {
+        return Ok(());
+    }
+    let watched = Watched::new("")?;
+    let (directory, at) = (watched.run_directory(), &watched.machine.directory);
+    executable(&at.join("announce"), &block("ringway-announce", &directory)?)?;
+    let attacks = at.join("ringway-attacks");
+    executable(&attacks, &block("ringway-attacks", &directory)?)?;
+    let client = watched.site.client();
+    let router = bird(client, ROUTER)?;
+    let text = block("exabgp.conf", &directory)?
+        .replace("/etc/exabgp/ringway-attacks", &attacks.to_string_lossy())
+        .replace("10.0.0.254", "10.1.0.2")
+        .replace("10.0.0.1;", "10.1.0.1;");
+    let file = at.join("exabgp.conf");
+    fs::write(&file, text)?;
+    let mut command: Command = watched.site.net.gateway.tool("python3")?;
+    command.args(["-m", "exabgp"]).arg(&file).env("PYTHONPATH", exabgp_modules());
+    // Not `nobody`, who may not read what the test makes; and no named pipes for a console.
+    command.env("exabgp_daemon_user", "root").env("exabgp_api_cli", "false");
+    let exabgp = watched.site.net.gateway.spawn(command)?;
+    let daemon = watched.machine.start(&watched.file)?;
+    let birdc = client.directory().join("bin/birdc");
+    let ask = |words: &[&str]| -> Result<String> {
+        let output = client.command(&birdc).args(words).output()?;
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    let shows = |what: &str, wanted: bool| {
+        let address = format!("{SERVICE_V4}/32");
+        let look = || -> Result<()> {
+            let routes = ask(&["show", "route", "all", "table", "master4"])?;
+            let rules = ask(&["show", "route", "all", "table", "rules"])?;
+            let black = routes.contains(&address) && routes.contains("(65535,666)");
+            let words = [&format!("dst {address}"), "proto 17", "dport 7", "src 10.1.0.2/32"];
+            let rule = words.iter().all(|word| rules.contains(*word));
+            if (black, rule) != (wanted, wanted) {
+                bail!("{routes}\n{rules}");
+            }
+            Ok(())
+        };
+        let look = || look().map_err(|error| format!("{error:#}"));
+        wait_for(what, CONVERGENCE, look).with_context(|| exabgp.log())
+    };
+    let established = || match ask(&["show", "protocols", "all", "mitigation"]) {
+        Ok(said) if said.contains("Established") => Ok(()),
+        other => Err(format!("{other:?}\n{}", router.log())),
+    };
+    wait_for("a session", CONVERGENCE, established).with_context(|| exabgp.log())?;
+    shows("nothing at peace", false)?;
+    let flood = Flood::start(client)?;
+    shows("a black hole and a rule", true)?;
+    drop(flood);
+    shows("both withdrawn", false)?;
+    let empty =
+        || fs::read_dir(directory.join("attacks")).is_ok_and(|mut all| all.next().is_none());
+    ensure!(empty(), "a file is left");
+
+    // A daemon that does not come back: the time alone ends it.
+    let flood = Flood::start(client)?;
+    shows("the next attack", true)?;
+    drop(daemon);
+    shows("nobody ends it", false)?;
+    drop(flood);
+    Ok(())
+}
