@@ -4,7 +4,8 @@ use std::time::{Duration, SystemTime};
 
 use ringway_api::client::shield as client;
 use ringway_api::clock::Timestamp;
-use ringway_api::documents::mitigation::{AttackStatus, Measure};
+use ringway_api::documents::measure::Measure;
+use ringway_api::documents::mitigation::AttackStatus;
 use ringway_api::documents::shield::{Blocked, RuleStatus, ShieldStatus};
 use ringway_api::shield::{ModeOverride, ShieldChange, ShieldEntry, done};
 use ringway_api::text::counted;

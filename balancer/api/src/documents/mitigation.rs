@@ -1,4 +1,4 @@
-//! Automatic mitigation: what is in force, and what the program is told.
+//! Automatic mitigation: what is in force.
 
 use std::net::IpAddr;
 
@@ -7,30 +7,8 @@ use ringway_plan::tables::ServiceKey;
 use serde::{Deserialize, Serialize};
 
 use crate::clock::Timestamp;
+use crate::documents::measure::Measure;
 use crate::documents::named;
-use crate::documents::shield::HeavySourceStatus;
-
-/// Name and version of the schema of [`MitigationEvent`].
-pub const SCHEMA: &str = "ringway.mitigation/1";
-
-/// What of a service is above its threshold.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Measure {
-    Packets,
-    NewFlows,
-}
-
-impl Measure {
-    pub const ALL: [Measure; 2] = [Measure::Packets, Measure::NewFlows];
-
-    /// Its name in output.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Measure::Packets => "packets",
-            Measure::NewFlows => "new-flows",
-        }
-    }
-}
 
 /// An attack on a service.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -69,20 +47,6 @@ pub struct MitigationStatus {
     /// The one that lasts.
     #[serde(default)]
     pub attack: Option<AttackStatus>,
-}
-
-/// One line of JSON on the program's standard input.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct MitigationEvent {
-    pub schema: String,
-    /// `[node] name`.
-    pub node: String,
-    /// `begin`, also while it lasts, or `end`.
-    pub event: String,
-    #[serde(flatten)]
-    pub attack: AttackStatus,
-    /// Sources that have sent most beyond the rate of one, the most first.
-    pub heavy_sources: Vec<HeavySourceStatus>,
 }
 
 impl AttackStatus {

@@ -3,7 +3,9 @@
 pub mod changes;
 pub mod durations;
 pub mod health;
+pub mod measure;
 pub mod mitigation;
+pub mod mitigation_event;
 pub mod named;
 pub mod readiness;
 pub mod shield;

@@ -10,7 +10,7 @@ use ringway_config::{Announce, ListAction, Protect, Protocol, ShieldMode, Source
 use ringway_kernel::XdpMode;
 
 use crate::documents::health::Lack;
-use crate::documents::mitigation::Measure;
+use crate::documents::measure::Measure;
 
 /// An enumeration whose values have names.
 pub trait Named: Copy + 'static {

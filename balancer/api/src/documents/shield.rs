@@ -392,7 +392,8 @@ mod tests {
 
     use super::*;
     use crate::clock::from_unix_s;
-    use crate::documents::mitigation::{Measure, MitigationEvent};
+    use crate::documents::measure::Measure;
+    use crate::documents::mitigation_event::{self, MitigationEvent};
     use crate::shield::ShieldChange;
 
     const CONFIG: &str = "[node]\nname = \"gw\"\ninterfaces = [\"eth0\"]\n\
@@ -492,7 +493,7 @@ mod tests {
             serde_json::to_string_pretty(document).expect("JSON") + "\n"
         }
         let event = MitigationEvent {
-            schema: crate::documents::mitigation::SCHEMA.into(),
+            schema: mitigation_event::SCHEMA.into(),
             node: "gw".into(),
             event: "begin".into(),
             attack,

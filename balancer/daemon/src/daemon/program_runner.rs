@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use ringway_api::documents::mitigation::{MitigationEvent, SCHEMA};
+use ringway_api::documents::mitigation_event::{MitigationEvent, SCHEMA};
 use ringway_api::state_dir::USER;
 use ringway_config::Protocol;
 use ringway_host::users;

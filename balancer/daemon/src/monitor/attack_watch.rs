@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant, SystemTime};
 
-use ringway_api::documents::mitigation::Measure;
+use ringway_api::documents::measure::Measure;
 use ringway_config::{Mitigation, ShieldMode};
 use ringway_plan::tables::{Protocol, ServiceKey};
 

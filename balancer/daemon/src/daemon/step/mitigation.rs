@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use ringway_api::clock::Timestamp;
-use ringway_api::documents::mitigation::{AttackStatus, Measure};
+use ringway_api::documents::measure::Measure;
+use ringway_api::documents::mitigation::AttackStatus;
 use ringway_api::documents::status::Problem;
 use ringway_api::error::Error;
 use ringway_api::problem_kind::{ProblemKind, Subject};
