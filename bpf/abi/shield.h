@@ -148,13 +148,15 @@ struct rw_limits {
 	__u32 pad;
 };
 
+#define RW_LEARN_TCP 1 /* of handshakes: by every service */
+#define RW_LEARN_UDP 2 /* of answered datagrams: for the service alone */
 struct rw_shield_policy {
 	struct rw_limits always;
 	struct rw_limits armed;	      /* in their place while shield_armed says so */
 	struct rw_single_rate flow;   /* of an established nat flow, when a limit is exceeded */
 	struct rw_single_rate learnt; /* the same of a source that was learnt */
 	__u32 mode;		      /* enum rw_shield_mode */
-	__u32 learns;		      /* 1: sources that prove themselves are learnt */
+	__u32 learns;		      /* RW_LEARN_...: whose sources are learnt, under nat */
 	__u32 prefix[4];	      /* mask of a source prefix of IPv6 */
 	__u32 prefix4;		      /* of IPv4 */
 	__u32 pad;
@@ -208,13 +210,16 @@ struct rw_rated {
 	__u64 words[RW_BUCKET_RATED];
 };
 #define RW_LEARNT_BUCKETS 32768	    /* of sources that were learnt: 262 144 */
+#define RW_LEARNT_UDP_BUCKETS 8192  /* the first of them, by datagrams */
 #define RW_FLOW_BUDGET_BUCKETS 8192 /* of established flows, while a limit is exceeded: 65 536 */
 
 /* The same of the sources that the sketch suspects, with their addresses for people. */
 struct rw_heavy_source {
 	__u32 prefix[4];
 	__u32 service;
-	__u32 over; /* packets over its rate, since it got this place */
+	__u32 over; /* packets that were dropped or observed for it, since it got this place */
+	__u32 seen; /* the last of them: seconds, CLOCK_MONOTONIC */
+	__u32 pad;
 };
 struct rw_heavy_bucket {
 	struct rw_rated budgets;

@@ -101,7 +101,8 @@ static __always_inline void flow_confirm(const struct rw_settings *set, struct r
 	__sync_fetch_and_add(count, 1);
 	if (all)
 		__sync_fetch_and_add(all, 1);
-	learn_source((const struct rw_address *)flow->client, flow->service);
+	learn_source((const struct rw_address *)flow->client, flow->service,
+		     key_state(key) == RW_FLOW_UDP_NEW || key_state(key) == RW_FLOW_UDP);
 }
 
 /* Flows of a former release were not counted. */

@@ -32,8 +32,10 @@ static __always_inline bool is_established(__u32 place, __u64 key)
 	if (!flow)
 		return false;
 	if (state == RW_FLOW_UDP_NEW || state == RW_FLOW_UDP)
-		return flow->confirmed & RW_CONFIRMED;
-	return state >= RW_FLOW_ESTABLISHED && state != RW_FLOW_RESTING;
+		return READ_ONCE(flow->confirmed) & RW_CONFIRMED;
+	/* A guess may have ended the handshake: its backend would not go on. */
+	return state >= RW_FLOW_ESTABLISHED && state != RW_FLOW_RESTING &&
+	       state != RW_FLOW_CLOSED && !(READ_ONCE(flow->confirmed) & RW_ACKED);
 }
 
 /* One packet from the lease, or a batch from the budget. A flood finds the budget empty once a
@@ -49,7 +51,8 @@ static __always_inline bool take_leased(struct rw_lease *lease, const struct rw_
 		lease->left -= !dry;
 		return true;
 	}
-	if (lease->empty == tick)
+	/* 0: never, or once in 50 days. */
+	if (tick && lease->empty == tick)
 		return false;
 	budget = bpf_map_lookup_elem(&service_budgets, &place);
 	if (budget && within_budget(budget, rate->gap * rate->batch, rate->window)) {
@@ -88,7 +91,8 @@ static __always_inline __u32 sketch_add(__u64 hash)
 /* Whether one more packet of a suspect conforms. One that finds no place is not limited: the
  * service is. */
 static __always_inline bool within_heavy(__u64 hash, const struct rw_address *prefix, __u32 service,
-					 const struct rw_single_rate *rate)
+					 const struct rw_single_rate *rate,
+					 struct rw_heavy_source **heavy)
 {
 	__u32 place = (__u32)hash % RW_HEAVY_BUCKETS, now = now_coarse(), tag = rated_tag(hash);
 	struct rw_heavy_bucket *bucket = bpf_map_lookup_elem(&heavy_sources, &place);
@@ -103,8 +107,7 @@ static __always_inline bool within_heavy(__u64 hash, const struct rw_address *pr
 	if (own) {
 		if (within_rated(own, tag, rate, now))
 			return true;
-		if (!dry)
-			bucket->sources[((__u32)found - 1) % RW_BUCKET_RATED].over++;
+		*heavy = &bucket->sources[((__u32)found - 1) % RW_BUCKET_RATED];
 		return false;
 	}
 	number = rated_take(&bucket->budgets, found, tag, now + rate->gap);
@@ -113,18 +116,19 @@ static __always_inline bool within_heavy(__u64 hash, const struct rw_address *pr
 		copy_addr(source->prefix, prefix->addr);
 		source->service = service;
 		source->over = 0;
+		source->seen = 0;
 	}
 	return true;
 }
 
 static __always_inline bool within_learnt(const struct rw_settings *set,
 					  const struct rw_shield_policy *policy,
-					  const __u32 *source)
+					  const __u32 *source, __u64 by)
 {
 	struct rw_address prefix;
-	__u64 hash = source_hash(set, policy, source, &prefix, LEARNT_WORD), *own;
+	__u64 hash = source_hash(set, policy, source, &prefix, by), *own;
 	__u32 now = now_coarse(), tag = rated_tag(hash);
-	struct rw_rated *bucket = learnt_bucket(hash);
+	struct rw_rated *bucket = learnt_bucket(hash, by);
 
 	if (!bucket)
 		return false;
@@ -149,27 +153,41 @@ static __always_inline bool within_flow(const struct rw_shield_policy *policy, _
 	return true;
 }
 
-static __always_inline enum rw_reason exceeded(const struct rw_settings *set,
-					       const struct rw_shield_policy *policy,
-					       const struct rw_limits *limits,
-					       struct rw_arrivals *arrived, const __u32 *source,
-					       __u32 service, bool new_flow)
+static __always_inline enum rw_reason
+exceeded(const struct rw_settings *set, const struct rw_shield_policy *policy,
+	 const struct rw_limits *limits, struct rw_arrivals *arrived, const __u32 *source,
+	 __u32 service, bool new_flow, struct rw_heavy_source **heavy)
 {
 	struct rw_address prefix;
 	__u64 hash;
 
 	if (limits->source.gap) {
 		hash = source_hash(set, policy, source, &prefix, service);
-		if (sketch_add(hash) > limits->unasked &&
-		    !within_heavy(hash, &prefix, service, &limits->source))
+		/* Dry, another CPU's sketch would be asked than the packet's. */
+		if ((dry || sketch_add(hash) > limits->unasked) &&
+		    !within_heavy(hash, &prefix, service, &limits->source, heavy))
 			return RW_REASON_SOURCE_LIMIT;
 	}
 	if (new_flow && !take_leased(&arrived->leases[RW_BUDGET_NEW_FLOWS], &limits->new_flows))
 		return RW_REASON_NEW_FLOW_LIMIT;
-	if (!take_leased(&arrived->leases[RW_BUDGET_DESTINATION], &limits->destination) ||
-	    !take_leased(&arrived->leases[RW_BUDGET_PACKETS], &limits->packets))
+	if (!take_leased(&arrived->leases[RW_BUDGET_PACKETS], &limits->packets) ||
+	    !take_leased(&arrived->leases[RW_BUDGET_DESTINATION], &limits->destination))
 		return RW_REASON_SERVICE_LIMIT;
 	return RW_REASON_NONE;
+}
+
+/* Of a packet for which nothing speaks. One source that sends too much is no attack on a service, in
+ * which nobody is learnt: else it could see to that. */
+static __always_inline void note_excess(struct rw_heavy_source *heavy, __u32 *last,
+					enum rw_reason reason, __u32 now)
+{
+	if (reason != RW_REASON_SOURCE_LIMIT) {
+		if (READ_ONCE(*last) != now)
+			WRITE_ONCE(*last, now);
+	} else if (heavy) {
+		heavy->seen = now;
+		heavy->over += heavy->over != (__u32)-1;
+	}
 }
 
 /* NONE, or why the packet in scratch is to be dropped. `place`, `key`: of its nat flow, if any. */
@@ -183,6 +201,7 @@ __noinline __u32 over_limits(__u32 service, __u32 nat, __u32 place, __u64 key)
 	struct rw_settings *set = RW_ONLY(settings);
 	struct rw_scratch *s = RW_ONLY(scratch);
 	__u32 now = now_seconds(), mode;
+	struct rw_heavy_source *heavy = NULL;
 	enum rw_reason reason;
 	bool new_flow;
 
@@ -197,19 +216,19 @@ __noinline __u32 over_limits(__u32 service, __u32 nat, __u32 place, __u64 key)
 		arrived->new_flows += new_flow;
 	}
 	reason = exceeded(set, policy, now < *armed ? &policy->armed : &policy->always, arrived,
-			  s->tuple.saddr, service, new_flow);
+			  s->tuple.saddr, service, new_flow, &heavy);
 	if (!reason)
 		return RW_REASON_NONE;
-	if (!dry) {
-		arrived->over++;
-		if (READ_ONCE(*last) != now)
-			WRITE_ONCE(*last, now);
-	}
+	arrived->over += !dry;
 	if ((!new_flow && is_established(place, key) && within_flow(policy, place)) ||
-	    within_learnt(set, policy, s->tuple.saddr))
+	    within_learnt(set, policy, s->tuple.saddr, LEARNT_BY_TCP) ||
+	    (s->tuple.proto == IPPROTO_UDP &&
+	     within_learnt(set, policy, s->tuple.saddr, LEARNT_BY_UDP(service))))
 		return RW_REASON_NONE;
 	if (dry)
 		trace.shield_reason = reason;
+	else
+		note_excess(heavy, last, reason, now);
 	if (mode == RW_SHIELD_ENFORCE)
 		return reason;
 	count_observed(reason);

@@ -90,6 +90,15 @@ static __always_inline __u32 rated_take(struct rw_rated *bucket, __u64 found, __
 	return number;
 }
 
+/* Notes that the owner was seen, unless it is ahead of its rate. */
+static __always_inline bool rated_renew(__u64 *word, __u32 tag, __u32 now)
+{
+	__u64 was = READ_ONCE(*word);
+
+	return !dry && was >> 32 == tag && (__s32)((__u32)was - now) < 0 &&
+	       __sync_val_compare_and_swap(word, was, rated_word(tag, now)) == was;
+}
+
 /* Of a hash; the other half chooses the bucket. Not 0, which is free. */
 static __always_inline __u32 rated_tag(__u64 hash)
 {
@@ -111,39 +120,47 @@ static __always_inline __u64 source_hash(const struct rw_settings *set,
 	return hash_end(keyed_client(set, prefix->addr, word));
 }
 
-/* A source that was learnt is one for all services. */
-#define LEARNT_WORD (1ull << 63)
+/* What a source was learnt by. The sender of a datagram may be forged, though its answer goes
+ * elsewhere: it is learnt for its service alone, and beside those that have shaken hands. */
+#define LEARNT_BY_TCP (1ull << 63)
+#define LEARNT_BY_UDP(service) (1ull << 62 | (service))
 
-static __always_inline struct rw_rated *learnt_bucket(__u64 hash)
+static __always_inline struct rw_rated *learnt_bucket(__u64 hash, __u64 by)
 {
-	__u32 place = (__u32)hash % RW_LEARNT_BUCKETS;
+	__u32 place = (__u32)hash % RW_LEARNT_UDP_BUCKETS;
 
+	if (by == LEARNT_BY_TCP)
+		place = RW_LEARNT_UDP_BUCKETS +
+			(__u32)hash % (RW_LEARNT_BUCKETS - RW_LEARNT_UDP_BUCKETS);
 	return bpf_map_lookup_elem(&learnt_sources, &place);
 }
 
-/* Learns a source that has proved, to this service, that it is where its packets say. In peace only:
- * who comes with an attack is not learnt. */
-__noinline __u32 learn_source(const struct rw_address *source, __u32 service)
+/* Learns the source of a flow that is confirmed. In peace only: who comes with an attack is not
+ * learnt. */
+__noinline __u32 learn_source(const struct rw_address *source, __u32 service, __u32 udp)
 {
 	struct rw_shield_policy *policy = bpf_map_lookup_elem(&shield_policies, &service);
 	__u32 *exceeded = bpf_map_lookup_elem(&shield_exceeded, &service);
+	__u64 by = udp ? LEARNT_BY_UDP(service) : LEARNT_BY_TCP, hash, found;
 	struct rw_settings *set = RW_ONLY(settings);
 	struct rw_address prefix;
 	struct rw_rated *bucket;
-	__u64 hash, found;
 	__u32 now;
 
-	if (!source || !policy || !exceeded || !set || !policy->learns)
+	if (!source || !policy || !exceeded || !set ||
+	    !(policy->learns & (udp ? RW_LEARN_UDP : RW_LEARN_TCP)))
 		return 0;
 	if (*exceeded && now_seconds() - *exceeded < PEACE_SECONDS)
 		return 0;
-	hash = source_hash(set, policy, source->addr, &prefix, LEARNT_WORD);
-	bucket = learnt_bucket(hash);
+	hash = source_hash(set, policy, source->addr, &prefix, by);
+	bucket = learnt_bucket(hash, by);
 	if (!bucket)
 		return 0;
 	now = now_coarse();
 	found = rated_find(bucket, rated_tag(hash), policy->learnt.window, now);
-	return !(__u32)found && rated_take(bucket, found, rated_tag(hash), now);
+	if (!(__u32)found)
+		return rated_take(bucket, found, rated_tag(hash), now);
+	return rated_renew(rated_own(bucket, found), rated_tag(hash), now);
 }
 
 #endif

@@ -336,7 +336,7 @@ impl Plan<'_> {
 /// None without limits and mitigation.
 fn policy(shield: &Shield, service: &Service) -> Option<ServicePolicy> {
     let (limits, armed) = (shield.limits_of(service), shield.armed_limits_of(service));
-    let ShieldLimits { source_prefix, flow_rate, allow_rate, .. } = shield.limits;
+    let ShieldLimits { source_prefix, flow_rate, allow_rate, learn_udp, .. } = shield.limits;
     let has_policy = !limits.is_empty() || shield.mitigation.is_some();
     has_policy.then(|| ServicePolicy {
         mode: shield.mode_of(service),
@@ -345,6 +345,7 @@ fn policy(shield: &Shield, service: &Service) -> Option<ServicePolicy> {
         flow: flow_rate,
         learnt: allow_rate,
         learns: service.forward == Forward::Nat,
+        learns_udp: learn_udp,
         source_prefix,
     })
 }

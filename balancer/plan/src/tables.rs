@@ -90,6 +90,8 @@ pub struct ServicePolicy {
     pub learnt: RateLimit,
     /// Sources that prove themselves are learnt: under nat.
     pub learns: bool,
+    /// And those of answered datagrams, for this service alone.
+    pub learns_udp: bool,
     /// Lengths of the prefixes that are a source: IPv4, at most 32, and IPv6, at most 128.
     pub source_prefix: (u8, u8),
 }

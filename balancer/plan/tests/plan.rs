@@ -549,6 +549,7 @@ fn services_with_limits_have_a_policy() {
         flow: RateLimit { packets_per_second: 10_000, burst: 1000 },
         learnt: RateLimit { packets_per_second: 500, burst: 50 },
         learns: true,
+        learns_udp: true,
         source_prefix: (24, 64),
     };
     assert_eq!((tcp, udp), (Some(nat), Some(nat)));

@@ -8,7 +8,8 @@ use std::ops::Range;
 use libbpf_rs::MapCore;
 use ringway_abi::raw::{
     RW_SHIELD_COUNT_LISTS, RW_SHIELD_COUNT_RUNTIME_ALLOW, RW_SHIELD_COUNT_RUNTIME_BLOCK,
-    rw_arrivals, rw_heavy_bucket, rw_shield_count, rw_shield_observed, rw_shield_policy,
+    rw_arrivals, rw_heavy_bucket, rw_heavy_source, rw_shield_count, rw_shield_observed,
+    rw_shield_policy,
 };
 use ringway_abi::{Reason, ShieldMode, Slot, addr_from_words};
 
@@ -55,6 +56,9 @@ impl Arrivals {
         Ok(Arrivals { packets: sum.packets, new_flows: sum.new_flows, over: sum.over })
     }
 }
+
+/// So long is a source heavy after the last packet over its rate.
+const HEAVY_SECONDS: i32 = 60;
 
 /// A source prefix that sends much to a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -141,15 +145,18 @@ impl View {
         Ok(ids)
     }
 
-    /// Sources that have sent more than their rate, those with the most packets first. A source is
-    /// forgotten when another takes its place in the table.
+    /// Sources that have sent more than their rate in the last minute, those with the most packets
+    /// first.
     pub fn heavy_sources(&self) -> Result<Vec<HeavySource>> {
         let mut heavy = Vec::new();
         if self.maps.heavy_sources.value_size() as usize != size_of::<rw_heavy_bucket>() {
             return Ok(heavy);
         }
+        let now = now_seconds();
         self.maps.heavy_sources.for_each(|_, bucket| {
-            let sources = bucket.sources.iter().filter(|source| source.over > 0);
+            let recent = |seen: u32| now.wrapping_sub(seen).cast_signed() <= HEAVY_SECONDS;
+            let heavy_now = |source: &&rw_heavy_source| source.over > 0 && recent(source.seen);
+            let sources = bucket.sources.iter().filter(heavy_now);
             heavy.extend(sources.map(|source| HeavySource {
                 prefix: addr_from_words(source.prefix),
                 service: source.service as u16,

@@ -5,7 +5,8 @@ use std::net::IpAddr;
 
 use ringway_abi::raw::{
     RW_BUDGET_DESTINATION, RW_BUDGET_NEW_FLOWS, RW_BUDGET_PACKETS, RW_COARSE_SHIFT, RW_FINE_SHIFT,
-    RW_MAX_SERVICES, rw_clock, rw_limits, rw_shared_rate, rw_shield_policy, rw_single_rate,
+    RW_LEARN_TCP, RW_LEARN_UDP, RW_MAX_SERVICES, rw_clock, rw_limits, rw_shared_rate,
+    rw_shield_policy, rw_single_rate,
 };
 use ringway_plan::tables::{Limits, RateLimit, ServicePolicy, ServiceRow};
 
@@ -44,6 +45,7 @@ struct RateMaker {
 impl RateMaker {
     fn policy(&self, policy: &ServicePolicy, service: u32, destination: u32) -> rw_shield_policy {
         let (v4, v6) = policy.source_prefix;
+        let udp = if policy.learns_udp { RW_LEARN_UDP } else { 0 };
         let v6 = u128::MAX.checked_shl(128 - u32::from(v6)).unwrap_or(0).to_be_bytes();
         let words = [0, 4, 8, 12].map(|at| [v6[at], v6[at + 1], v6[at + 2], v6[at + 3]]);
         rw_shield_policy {
@@ -52,7 +54,7 @@ impl RateMaker {
             flow: self.single(policy.flow),
             learnt: self.single(policy.learnt),
             mode: policy.mode as u32,
-            learns: policy.learns.into(),
+            learns: if policy.learns { RW_LEARN_TCP | udp } else { 0 },
             prefix: words.map(u32::from_ne_bytes),
             prefix4: u32::MAX.checked_shl(32 - u32::from(v4)).unwrap_or(0).to_be(),
             pad: 0,
@@ -151,6 +153,7 @@ mod tests {
             flow: limit(1, 1),
             learnt: limit(1, 1),
             learns: true,
+            learns_udp: true,
             source_prefix: (24, 56),
         };
         let makes = RateMaker { ticks: TICKS, cpus: 1 };

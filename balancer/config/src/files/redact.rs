@@ -21,6 +21,7 @@ const SHOWN: &[&str] = &[
     "affinity",
     "allow_default_route",
     "allow_rate",
+    "learn_udp",
     "announce",
     "api",
     "backends",

@@ -64,6 +64,8 @@ pub struct ShieldLimits {
     pub flow_rate: RateLimit,
     /// The same of a source that was learnt.
     pub allow_rate: RateLimit,
+    /// Answered datagrams have their sources learnt, too, for their own service.
+    pub learn_udp: bool,
 }
 
 impl ShieldLimits {
@@ -75,6 +77,7 @@ impl ShieldLimits {
         let others = [
             ("flow_rate", self.flow_rate.rate()),
             ("allow_rate", self.allow_rate.rate()),
+            ("learn_udp", self.learn_udp.to_string()),
             ("source_prefix_v4", v4.to_string()),
             ("source_prefix_v6", v6.to_string()),
         ];

@@ -133,6 +133,7 @@ fn limits(shield: &mut Section) -> ShieldLimits {
     let mut limit = |key, most| section.optional(key, |v| rate(v, most)).map(Located::into_inner);
     let (flow_rate, allow_rate) =
         (limit("flow_rate", MAX_SINGLE_RATE), limit("allow_rate", MAX_SINGLE_RATE));
+    let learn_udp = *section.or("learn_udp", true, boolean);
     let v4 = *section.or("source_prefix_v4", 32, |v| integer(v, PREFIX_V4));
     let v6 = *section.or("source_prefix_v6", 64, |v| integer(v, PREFIX_V6));
     section.finish();
@@ -141,6 +142,7 @@ fn limits(shield: &mut Section) -> ShieldLimits {
         source_prefix: (v4 as u8, v6 as u8),
         flow_rate: flow_rate.unwrap_or(FLOW_RATE),
         allow_rate: allow_rate.unwrap_or(ALLOW_RATE),
+        learn_udp,
     }
 }
 

@@ -7,7 +7,9 @@ use std::net::{IpAddr, SocketAddr};
 use libbpf_rs::{MapCore, MapFlags};
 use ringway_abi::Reason::{NewFlowLimit, ServiceLimit, SourceLimit};
 use ringway_abi::Verdict::{Drop, Redirect};
-use ringway_abi::raw::{RW_SKETCH_LINES, RW_SKETCH_WIDTH, rw_settings, rw_sketch_line};
+use ringway_abi::raw::{
+    RW_LEARNT_BUCKETS, RW_SKETCH_LINES, RW_SKETCH_WIDTH, rw_settings, rw_sketch_line,
+};
 use ringway_abi::{FromBytes, Reason, ShieldMode, addr_to_words};
 use ringway_bpf_tests::cast::*;
 use ringway_bpf_tests::frame::{Frame, TCP, UDP, flags};
@@ -34,6 +36,7 @@ fn policy(limits: Limits) -> ServicePolicy {
         flow: RateLimit { packets_per_second: 1, burst: 8 },
         learnt: RateLimit { packets_per_second: 1, burst: 4 },
         learns: true,
+        learns_udp: true,
         source_prefix: (32, 64),
     }
 }
@@ -219,13 +222,18 @@ fn exchange(world: &mut World, family: Family) -> Flow {
     flow
 }
 
-/// How many SYNs pass from here, while the limit is exceeded.
-fn as_learnt(world: &mut World, source: IpAddr) -> Sent {
+/// How many packets that open a flow pass from here, while the limit is exceeded.
+fn as_learnt(world: &mut World, source: IpAddr, proto: u8) -> Sent {
     world.limit(&[ports::ACROSS], few_packets());
     let family = if source.is_ipv4() { Family::V4 } else { Family::V6 };
-    send(world, ServiceLimit, syns(family, ports::ACROSS));
     let to = vip(family, ports::ACROSS);
-    let from = |n| Frame::tcp(SocketAddr::new(source, 50_000 + n), to, flags::SYN);
+    let from = |n| {
+        Frame::new(proto, SocketAddr::new(source, 50_000 + n), to).with(|f| f.flags = flags::SYN)
+    };
+    match proto {
+        TCP => send(world, ServiceLimit, syns(family, ports::ACROSS)),
+        _ => send(world, ServiceLimit, datagrams(family, ports::ACROSS)),
+    };
     send(world, ServiceLimit, (0..SENT as u16).map(from))
 }
 
@@ -235,34 +243,104 @@ fn a_source_that_was_learnt_passes_at_its_own_rate() {
     // A CPU takes one packet at a time, which leaves none for the limits after it.
     let generous = RateLimit { packets_per_second: 1_000_000, burst: 4 };
     let calm = policy(Limits { packets: Some(generous), ..Limits::default() });
+    let tcp_alone = ServicePolicy { learns_udp: false, ..calm };
+    let nobody = ServicePolicy { learns: false, ..calm };
     for family in FAMILIES {
         for proto in [TCP, UDP] {
             let connect = |world: &mut World| match proto {
                 TCP => world.connect(family, ports::ACROSS),
                 _ => exchange(world, family),
             };
-            let mut world = World::unwatched();
-            world.limit(&[ports::ACROSS], calm);
-            let source = connect(&mut world).request.src.ip();
-            as_learnt(&mut world, source).is(calm.learnt.burst);
-            // From a handshake without its end nobody is learnt, ...
-            let mut world = World::unwatched();
-            world.limit(&[ports::ACROSS], calm);
-            let source = world.open(family, proto, ports::ACROSS).request.src.ip();
-            as_learnt(&mut world, source).is(NONE);
-            // ... nor during an attack, ...
-            let mut world = World::unwatched();
-            world.limit(&[ports::ACROSS], calm);
-            let id = world.service(family, proto, ports::ACROSS).row.id;
-            audit::write(world.map("shield_exceeded"), id.into(), &now_seconds().to_ne_bytes());
-            let source = connect(&mut world).request.src.ip();
-            as_learnt(&mut world, source).is(NONE);
-            // ... nor by a service that learns nobody.
-            let mut world = World::unwatched();
-            world.limit(&[ports::ACROSS], ServicePolicy { learns: false, ..calm });
-            let source = connect(&mut world).request.src.ip();
-            as_learnt(&mut world, source).is(NONE);
+            // In a world where these are the rules, who has connected, and who has not.
+            let learnt = |rules, attacked: bool, asks, connects: bool| {
+                let mut world = World::unwatched();
+                world.limit(&[ports::ACROSS], rules);
+                let id = world.service(family, proto, ports::ACROSS).row.id;
+                let last = if attacked { now_seconds() } else { 0 };
+                audit::write(world.map("shield_exceeded"), id.into(), &last.to_ne_bytes());
+                let flow = match connects {
+                    true => connect(&mut world),
+                    false => world.open(family, proto, ports::ACROSS),
+                };
+                as_learnt(&mut world, flow.request.src.ip(), asks)
+            };
+            learnt(calm, false, proto, true).is(calm.learnt.burst);
+            learnt(calm, false, proto, false).is(NONE);
+            learnt(calm, true, proto, true).is(NONE);
+            learnt(nobody, false, proto, true).is(NONE);
+            // Datagrams may be forged, so they learn nothing for other services.
+            let tcp = if proto == TCP { calm.learnt.burst } else { NONE };
+            learnt(calm, false, TCP + UDP - proto, true).is(tcp);
+            learnt(tcp_alone, false, proto, true).is(tcp);
         }
+    }
+}
+
+/// It stays as long as it comes back.
+#[test]
+fn a_source_that_comes_again_is_kept() {
+    needs_root!("a_source_that_comes_again_is_kept");
+    let mut world = World::unwatched();
+    world.limit(&[ports::ACROSS], policy(Limits { packets: Some(FEW), ..Limits::default() }));
+    let times = |world: &World| -> Vec<u32> {
+        let bucket = |n| audit::read(world.map("learnt_sources"), n);
+        let all = (0..RW_LEARNT_BUCKETS).flat_map(bucket).collect::<Vec<u8>>();
+        let words = all.as_chunks().0.iter().map(|word| u64::from_ne_bytes(*word));
+        words.filter(|word| *word != 0).map(|word| word as u32).collect()
+    };
+    world.connect(Family::V4, ports::ACROSS);
+    let first = times(&world);
+    assert_eq!(first.len(), 1);
+    while times(&world) == first {
+        world.connect(Family::V4, ports::ACROSS);
+        world.limit(&[ports::ACROSS], policy(Limits::default()));
+    }
+    assert_eq!(times(&world).len(), 1);
+}
+
+/// A forger of a client's address may guess the end of a handshake.
+#[test]
+fn a_guessed_or_finished_connection_is_not_established() {
+    needs_root!("a_guessed_or_finished_connection_is_not_established");
+    let mut world = World::unwatched();
+    let guessed = world.open(Family::V4, TCP, ports::ACROSS);
+    world.answer(&guessed, flags::SYN | flags::ACK);
+    world.request(&guessed, flags::ACK);
+    let closed = world.connect(Family::V4, ports::ACROSS);
+    world.answer(&closed, flags::RST);
+    world.limit(&[ports::ACROSS], ServicePolicy { learns: false, ..few_packets() });
+    send(&world, ServiceLimit, syns(Family::V4, ports::ACROSS));
+    for flow in [guessed, closed] {
+        send(&world, ServiceLimit, repeat_n(flow.next(flags::ACK), SENT)).is(NONE);
+    }
+}
+
+/// A download's acknowledgements are no attack: nobody is to be dropped for them, here or upstream.
+#[test]
+fn what_passes_all_the_same_is_not_heavy() {
+    needs_root!("what_passes_all_the_same_is_not_heavy");
+    let mut world = World::unwatched();
+    let flow = world.connect(Family::V4, ports::ACROSS);
+    let limits = Limits { source: Some(FEW), packets: Some(FEW), ..Limits::default() };
+    let fast = RateLimit { packets_per_second: 1_000, burst: 1_000 };
+    world.limit(&[ports::ACROSS], ServicePolicy { flow: fast, ..policy(limits) });
+    let acknowledged = send(&world, SourceLimit, repeat_n(flow.next(flags::ACK), SENT));
+    assert!(acknowledged.all());
+    assert_eq!(world.gateway.view().heavy_sources().unwrap(), []);
+    let id = world.service(Family::V4, TCP, ports::ACROSS).row.id;
+    assert_eq!(audit::read(world.map("shield_exceeded"), id.into()), [0; 4]);
+}
+
+/// A flood that the service's own limit ends does not use up what all of the address share.
+#[test]
+fn a_service_over_its_own_rate_leaves_others_theirs() {
+    needs_root!("a_service_over_its_own_rate_leaves_others_theirs");
+    let mut world = World::unwatched();
+    let twenty = RateLimit { packets_per_second: 1, burst: 20 };
+    let limits = Limits { packets: Some(FEW), destination: Some(twenty), ..Limits::default() };
+    world.limit(&[ports::ACROSS, ports::SMALL], policy(limits));
+    for port in [ports::ACROSS, ports::SMALL] {
+        send(&world, ServiceLimit, datagrams(Family::V4, port)).is(FEW.burst);
     }
 }
 
