@@ -161,6 +161,11 @@ pub enum Error {
     /// Tables that the packet path has no room for; nothing was changed.
     #[error("tables refused, nothing changed: {0}")]
     Tables(String),
+    /// The last change of the tables failed on the way.
+    #[error(
+        "what the tables hold is not known since a change failed; the next one that succeeds ends this"
+    )]
+    TablesUnknown,
     #[error(
         "no interface {name} (index {ifindex}) in this network namespace; `ip link` lists them"
     )]

@@ -7,8 +7,8 @@ mod common;
 use std::os::fd::AsRawFd;
 
 use ringway_abi::{Reason, Verdict};
-use ringway_kernel::{Applied, Frame};
-use ringway_plan::tables::{Protocol, Tables};
+use ringway_kernel::{Applied, Error, Frame};
+use ringway_plan::tables::{Protocol, ServiceRow, Tables};
 use ringway_testnet::root_or_skip;
 use ringway_wire::{Builder, Ethernet, Ipv4, Mac, Udp, ethertype, protocol};
 
@@ -131,9 +131,17 @@ fn tables_without_room_change_nothing() {
     no_ring.rings.clear();
     let mut short_ring = good.clone();
     short_ring.rings[0].slots = vec![0; 10].into();
-    for bad in [too_many, no_ring, short_ring] {
+    let mut many_members = good.clone();
+    for n in 2..4096 {
+        let key = key(&format!("10.0.{}.{}", n >> 8, n & 0xff), 1, Protocol::Tcp);
+        let (ring, members) = (many_members.rings[0].id, vec![n; 1024]);
+        let service = ServiceRow { id: n as u16, key, ring, members, ..good.services[0].clone() };
+        many_members.services.push(service);
+    }
+    for bad in [too_many, no_ring, short_ring, many_members] {
         let error = gateway.apply(&bad).unwrap_err().to_string();
         assert!(error.contains("nothing changed"), "{error}");
+        gateway.arrivals().unwrap();
     }
     assert!(gateway.apply(&good).unwrap().is_unchanged());
 }
@@ -151,6 +159,9 @@ fn services_that_could_not_be_put_in_force_are_put_again() {
     for _ in 0..2 {
         let error = gateway.apply(&web()).unwrap_err().to_string();
         assert!(error.contains("service_index"), "{error}");
+        // Not an empty answer: what was learnt of services would be forgotten.
+        let error = gateway.arrivals().unwrap_err();
+        assert!(matches!(error, Error::TablesUnknown), "{error}");
     }
 }
 

@@ -8,12 +8,12 @@ use ringway_abi::{ShieldMode, Slot, addr_to_words};
 use ringway_plan::prefix_list::Prefix;
 
 use super::generation::{Generation, make};
-use crate::Result;
 use crate::gateway::Gateway;
 use crate::maps::Map;
 use crate::programs::capture;
 use crate::read::shield::Arrivals;
 use crate::tables::rings::grace;
+use crate::{Error, Result};
 
 impl Gateway {
     /// Puts another generation in force, or takes the shield away. After a failure the former one
@@ -76,8 +76,11 @@ impl Gateway {
     }
 
     /// What services with limits have met, by their ids.
+    ///
+    /// # Errors
+    /// A change of the tables failed on the way, and no later one has succeeded.
     pub fn arrivals(&self) -> Result<Vec<(u16, Arrivals)>> {
-        let ids = self.rows.iter().flat_map(|rows| rows.policies.keys());
+        let ids = self.rows.as_ref().ok_or(Error::TablesUnknown)?.policies.keys();
         ids.map(|id| Ok((*id as u16, Arrivals::read(self.maps(), *id)?))).collect()
     }
 

@@ -44,16 +44,19 @@ impl Gateway {
             Some(rows) => rows,
             None => Rows::read(self.maps())?,
         };
-        let mut want = Rows::wanted(tables, &have)?;
+        let room = |want: &Rows| service_index::check(want.services.len(), self.maps());
+        let mut want = match Rows::wanted(tables, &have).and_then(|it| room(&it).map(|()| it)) {
+            Ok(want) => want,
+            Err(error) => {
+                self.rows = Some(have);
+                return Err(error);
+            }
+        };
         if self.index.stale {
             // The last change failed on the way.
             let maps = Arc::clone(self.shared_maps());
             self.index.put(&maps, &have.services)?;
             self.index.confirm(&maps)?;
-        }
-        if let Err(error) = service_index::check(want.services.len(), self.maps()) {
-            self.rows = Some(have);
-            return Err(error);
         }
         let hops = tables.backends.iter().filter_map(|backend| backend.next_hop);
         self.note_ways_out(hops.map(|hop| hop.iface))?;

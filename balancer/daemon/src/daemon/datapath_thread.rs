@@ -383,8 +383,10 @@ impl Worker {
 
     /// With what a daemon before this one has armed, the first time.
     fn arrivals(&mut self) -> Result<(Instant, Vec<Arrived>), Error> {
-        let first = !std::mem::replace(&mut self.has_read_arrivals, true);
-        let armed = if first { self.gateway.view().armed() } else { Ok(BTreeMap::new()) };
+        let armed = match self.has_read_arrivals {
+            true => Ok(BTreeMap::new()),
+            false => self.gateway.view().armed(),
+        };
         let (now, armed) = (Instant::now(), armed.map_err(kernel)?);
         let arrived = |(id, counts): (u16, Arrivals)| {
             let (service, name, mode) = self.limited.get(&id)?.clone();
@@ -393,6 +395,7 @@ impl Worker {
             Some(Arrived { service, name, mode, packets, new_flows, armed })
         };
         let counts = self.gateway.arrivals().map_err(kernel)?;
+        self.has_read_arrivals = true;
         Ok((now, counts.into_iter().filter_map(arrived).collect()))
     }
 
