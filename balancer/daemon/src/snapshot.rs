@@ -23,7 +23,7 @@ use ringway_api::node::tables::{
 };
 use ringway_api::problem_kind::ProblemKind;
 use ringway_api::shield::RuntimeShield;
-use ringway_config::Config;
+use ringway_config::{Config, Protocol};
 use ringway_kernel::{ServiceState, View};
 
 use crate::backends::departed::Departed;
@@ -286,6 +286,17 @@ impl StatusStore {
     /// # Errors
     /// The daemon has not posted it yet, or the kernel's tables cannot be read.
     pub async fn shield(status_store: &Arc<StatusStore>) -> Result<ShieldStatus, Error> {
+        StatusStore::shield_of(status_store, None).await
+    }
+
+    /// The same with the heavy sources of one service alone, where one is given.
+    ///
+    /// # Errors
+    /// As [`StatusStore::shield`].
+    pub async fn shield_of(
+        status_store: &Arc<StatusStore>,
+        heavy_of: Option<(String, Protocol)>,
+    ) -> Result<ShieldStatus, Error> {
         let posted = status_store.posted();
         let (config, runtime) = posted.shield.as_ref().ok_or_else(starting)?;
         let mut status = ShieldStatus::new(config, runtime);
@@ -297,7 +308,8 @@ impl StatusStore {
                 status.count(view.shield_counts()?);
                 if !(status.limits.is_empty() && status.mitigation.is_empty()) {
                     let (services, arrivals) = (view.services()?, view.arrivals()?);
-                    status.count_limits(&services, &arrivals, &view.heavy_sources()?);
+                    let heavy = view.heavy_sources()?;
+                    status.count_limits(&services, &arrivals, &heavy, heavy_of.as_ref());
                 }
             }
             Ok(status)

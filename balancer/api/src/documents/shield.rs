@@ -263,12 +263,14 @@ impl ShieldStatus {
         self.observed = counts.observed;
     }
 
-    /// Enters what services with limits have met; `services`: the packet path's.
+    /// Enters what services with limits have met; `services`: the packet path's; `heavy_of`: the
+    /// service that heavy sources are entered of, else of all.
     pub fn count_limits(
         &mut self,
         services: &[ServiceState],
         arrivals: &BTreeMap<u16, Arrivals>,
         heavy: &[HeavySource],
+        heavy_of: Option<&(String, Protocol)>,
     ) {
         for limits in &mut self.limits {
             let own = |it: &&ServiceState| {
@@ -283,6 +285,11 @@ impl ShieldStatus {
             let v4 = source.prefix.is_ipv4();
             let length = if v4 { self.source_prefix_v4 } else { self.source_prefix_v6 };
             let service = services.iter().find(|service| service.id == source.service)?;
+            if heavy_of.is_some_and(|(name, protocol)| {
+                (name, *protocol) != (&service.name, service.key.protocol)
+            }) {
+                return None;
+            }
             Some(HeavySourceStatus {
                 // Not of another length, which another configuration had.
                 prefix: Prefix::new(source.prefix, length).ok()?,
@@ -485,7 +492,27 @@ mod tests {
         let heavy =
             [source([192, 0, 2, 0], 3), source([192, 0, 2, 0], 4), source([192, 0, 2, 7], 3)];
         let arrived = Arrivals { packets: 7, new_flows: 2, over: 1 };
-        status.count_limits(&services, &[(3, arrived), (4, Arrivals::default())].into(), &heavy);
+        status.count_limits(
+            &services,
+            &[(3, arrived), (4, Arrivals::default())].into(),
+            &heavy,
+            None,
+        );
+        let mut alone = status.clone();
+        let many =
+            [[source([192, 0, 2, 0], 4); MOST_HEAVY], [source([198, 51, 100, 0], 3); MOST_HEAVY]]
+                .concat();
+        let both = [
+            ServiceState { id: 4, name: "dns".into(), ..services[0].clone() },
+            services[0].clone(),
+        ];
+        alone.count_limits(&both, &BTreeMap::new(), &many, Some(&("web".into(), Protocol::Tcp)));
+        let names = alone.heavy_sources.iter().map(|source| source.service.as_str());
+        assert_eq!(
+            names.collect::<Vec<_>>(),
+            ["web"; MOST_HEAVY],
+            "not cut before they are chosen"
+        );
         let entry = runtime.entries.first().cloned();
         let status = ShieldStatus { entry, ..status };
         let blocked = Blocked::new("gw", true, runtime.entries.clone());

@@ -29,16 +29,18 @@ pub struct ProgramRunner {
 
 #[derive(Default)]
 struct Waiting {
-    runs: BTreeMap<(IpAddr, u16, Protocol), ProgramRun>,
+    /// By service and command: another program does not hear the end for the one that heard the
+    /// beginning.
+    runs: BTreeMap<(IpAddr, u16, Protocol, Vec<String>), ProgramRun>,
     /// A task runs one after the other.
     busy: bool,
 }
 
 impl Waiting {
-    /// Adds one in place of what the service had; returns whether a task is to begin.
+    /// Adds one in place of what the service had for this program; returns whether a task is to begin.
     fn add(&mut self, run: ProgramRun) -> bool {
-        let attack = &run.attack;
-        self.runs.insert((attack.address, attack.port, attack.protocol), run);
+        let (attack, command) = (&run.attack, run.command.clone());
+        self.runs.insert((attack.address, attack.port, attack.protocol, command), run);
         !std::mem::replace(&mut self.busy, true)
     }
 
@@ -93,17 +95,14 @@ async fn tell(
     let Some((program, arguments)) = run.command.split_first() else { return Ok(None) };
     let user = user()?;
     // It is told without them where they cannot be read.
-    let mut sources =
-        StatusStore::shield(status_store).await.map_or(Vec::new(), |it| it.heavy_sources);
-    let attack = &run.attack;
-    sources
-        .retain(|source| (&source.service, source.protocol) == (&attack.service, attack.protocol));
+    let attack = (run.attack.service.clone(), run.attack.protocol);
+    let shield = StatusStore::shield_of(status_store, Some(attack)).await;
     let event = MitigationEvent {
         schema: SCHEMA.into(),
         node: status_store.node(),
         event: run.event().into(),
         attack: run.attack.clone(),
-        heavy_sources: sources,
+        heavy_sources: shield.map_or(Vec::new(), |it| it.heavy_sources),
     };
     let words =
         serde_json::to_string(&event).map_err(|error| Failure::Program(error.to_string()))?;
@@ -161,5 +160,16 @@ mod tests {
         let told = [waiting.next(), waiting.next(), waiting.next()];
         assert_eq!(told, [Some(run(80, false)), Some(run(443, true)), None]);
         assert!(waiting.add(run(80, true)), "it has ended");
+    }
+
+    #[test]
+    fn the_program_before_a_reload_hears_the_end_that_waits() {
+        let mut waiting = Waiting::default();
+        let by =
+            |program: &str, begins| ProgramRun { command: vec![program.into()], ..run(80, begins) };
+        waiting.add(by("/former", false));
+        waiting.add(by("/present", true));
+        let told = [waiting.next(), waiting.next(), waiting.next()];
+        assert_eq!(told, [Some(by("/former", false)), Some(by("/present", true)), None]);
     }
 }
