@@ -49,7 +49,7 @@ fn every_key_of_the_shield_has_its_row() {
         ("list = [{ xyzzyxyzzy = 1 }]", 4),
         ("rule = [{ xyzzyxyzzy = 1 }]", 6),
         ("limits = { xyzzyxyzzy = 1 }", 8),
-        ("mitigation = { packets = \"1pps\", xyzzyxyzzy = 1 }", 7),
+        ("mitigation = { packets = \"1pps\", xyzzyxyzzy = 1 }", 8),
     ] {
         let wrong = format!("{}[shield]\n{wrong}\n", configuration(""));
         let message = parse(&wrong, "docs").unwrap_err().to_string();

@@ -491,6 +491,14 @@ fn the_shield() {
             "5:42: run = \"announce --rtbh\" in [shield.mitigation] is a string, and no shell splits it: write run = [\"/usr/local/lib/announce\", \"argument\"]",
         ),
         (
+            "mitigation = { packets = \"1pps\", run_after = \"0s\" }",
+            "5:46: run_after of [shield.mitigation] has no effect without run: remove it, or write run = [\"/usr/local/lib/announce\", \"argument\"]",
+        ),
+        (
+            "mitigation = { packets = \"1pps\", run = [\"/bin/a\"], run_after = \"11m\" }",
+            "5:64: run_after = \"11m\" in [shield.mitigation] is out of range: write a number and its unit (ms, s, m, h, d), from \"0ms\" to \"10m\"",
+        ),
+        (
             "mitigation = { above_baseline = 8, run = [\"announce\"] }",
             "5:42: run = [\"announce\"] in [shield.mitigation] does not begin with the absolute path of a program: write run = [\"/usr/local/lib/announce\", \"argument\"]",
         ),

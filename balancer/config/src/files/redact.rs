@@ -80,6 +80,7 @@ const SHOWN: &[&str] = &[
     "record",
     "rise",
     "rule",
+    "run_after",
     "sanity",
     "service",
     "shield",

@@ -330,6 +330,8 @@ pub struct Mitigation {
     pub limits: Limits,
     /// The program that is told, with its arguments; empty: none.
     pub run: Vec<String>,
+    /// It is told once more than the thresholds has come for so long.
+    pub run_after: Duration,
 }
 
 /// A threshold that is learnt, of packets and of new flows.
@@ -354,6 +356,7 @@ impl fmt::Display for Mitigation {
             ("for", Some(written(self.lasting))),
             ("limits", (!self.limits.is_empty()).then(|| format!("({})", self.limits))),
             ("run", self.run.first().cloned()),
+            ("run_after", (!self.run.is_empty()).then(|| written(self.run_after))),
         ];
         let said = keys.into_iter().filter_map(|(key, value)| Some(format!("{key} {}", value?)));
         f.write_str(&said.collect::<Vec<_>>().join(", "))

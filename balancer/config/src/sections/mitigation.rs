@@ -15,6 +15,8 @@ const FACTOR: RangeInclusive<u32> = 2..=1000;
 const MINIMUM: u32 = 5000;
 const LASTING: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(24 * 3600);
 const USUALLY: Duration = Duration::from_secs(600);
+const RUN_AFTER: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_secs(600);
+const FLOOD: Duration = Duration::from_secs(10);
 const THRESHOLD: &str = "packets = \"300kpps\", new_flows = \"20kpps\" or above_baseline = 8";
 const RUN: &str = "run = [\"/usr/local/lib/announce\", \"argument\"]";
 
@@ -46,6 +48,14 @@ pub(super) fn read(shield: &mut Section) -> Option<Mitigation> {
         limits
     });
     let run = section.optional("run", |v| command(v, RUN)).map(Located::into_inner);
+    let run_after = section.optional("run_after", |v| duration(v, RUN_AFTER));
+    if let (Some(run_after), false) = (&run_after, section.has("run")) {
+        let message = format!(
+            "run_after of {} has no effect without run: remove it, or write {RUN}",
+            section.place
+        );
+        section.report.error(run_after.span(), message);
+    }
     section.finish();
     Some(Mitigation {
         packets: packets.map(value),
@@ -54,5 +64,6 @@ pub(super) fn read(shield: &mut Section) -> Option<Mitigation> {
         lasting,
         limits,
         run: run.unwrap_or_default(),
+        run_after: run_after.map_or(FLOOD, Located::into_inner),
     })
 }

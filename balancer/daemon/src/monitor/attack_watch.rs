@@ -50,7 +50,9 @@ pub struct Attack {
     /// What was above its threshold; none: a daemon before this one found it.
     pub measure: Option<Measure>,
     pub since: SystemTime,
-    began: Instant,
+    pub began: Instant,
+    /// For so long in all were samples above a threshold since.
+    pub above: Duration,
     /// Unless packets are above a threshold again.
     pub ends: Instant,
     /// A second, of the last sample.
@@ -89,8 +91,8 @@ struct Usual {
 }
 
 impl AttackWatch {
-    /// Takes the counters as they are now. Services that are missing, or whose shield is off, are
-    /// forgotten, and so are attacks on them.
+    /// Takes the counters as they are now. Services that are missing are forgotten. Of those whose
+    /// shield is off, attacks alone are: what is usual stays, and nothing is learnt meanwhile.
     pub fn note(
         &mut self,
         rules: &Mitigation,
@@ -99,10 +101,12 @@ impl AttackWatch {
         sample: Vec<Arrived>,
     ) {
         let mut before = std::mem::take(&mut self.services);
-        for arrived in sample.into_iter().filter(|arrived| arrived.mode != ShieldMode::Off) {
+        for arrived in sample {
             let mut watched = before.remove(&arrived.service).unwrap_or_default();
             let (service, name) = (arrived.service, arrived.name.clone());
-            if watched.note(rules, now, wall, arrived) {
+            if arrived.mode == ShieldMode::Off {
+                watched = Watched { usual: watched.usual, ..Watched::default() };
+            } else if watched.note(rules, now, wall, arrived) {
                 *self.found.entry((name, service.protocol)).or_default() += 1;
             }
             self.services.insert(service, watched);
@@ -142,6 +146,7 @@ impl Watched {
             measure,
             since: wall,
             began: now,
+            above: Duration::ZERO,
             ends,
             packets: 0,
             new_flows: 0,
@@ -177,6 +182,7 @@ impl Watched {
         match (&mut self.attack, above) {
             (Some(attack), Some(measure)) => {
                 attack.ends = ends;
+                attack.above += since;
                 if attack.measure.is_none() {
                     (attack.measure, attack.baseline) = (above, baseline(measure));
                 }

@@ -150,7 +150,7 @@ impl Watched {
         let text = site.configuration(&site.service("echo", ECHO, "protocol = \"udp\""));
         let shield = format!(
             "[shield.mitigation]\npackets = \"2kpps\"\nfor = \"4s\"\nlimits = {{ source = \"500pps\" }}\n\
-             run = [{program:?}, \"an argument; $PATH\"]\n[shield]\n"
+             run = [{program:?}, \"an argument; $PATH\"]\nrun_after = \"0s\"\n[shield]\n"
         );
         let file = machine.write(&(text + &shield))?;
         executable(&program, run)?;
@@ -267,7 +267,10 @@ fn exabgp_tells_a_router_what_to_drop_while_it_lasts() -> Result<()> {
     let client = watched.site.client();
     let router = bird(client, ROUTER)?;
     let text = block("exabgp.conf", &directory)?
-        .replace("/etc/exabgp/ringway-attacks", &attacks.to_string_lossy())
+        .replace(
+            "/etc/exabgp/ringway-attacks flowspec",
+            &format!("{} rtbh flowspec", attacks.display()),
+        )
         .replace("10.0.0.254", "10.1.0.2")
         .replace("10.0.0.1;", "10.1.0.1;");
     let file = at.join("exabgp.conf");

@@ -21,6 +21,8 @@ use crate::monitor::attack_watch::{Arrived, Attack, AttackWatch, Found, PERIOD};
 
 /// The packet path knows the end of an attack to this.
 const PRECISION: Duration = Duration::from_secs(1);
+/// The limit `source` of an armed service has found the heavy sources after this.
+const SOURCES_FOUND: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Default)]
 pub struct Mitigation {
@@ -121,8 +123,8 @@ impl State {
     /// Packet path, program and status have the attacks that there are.
     fn follow_attacks(&mut self) {
         let at = self.at;
-        let run = self.rules().map(|rules| (rules.run.clone(), rules.lasting));
-        let (run, lasting) = run.unwrap_or_default();
+        let run = self.rules().map(|rules| (rules.run.clone(), rules.run_after, rules.lasting));
+        let (run, run_after, lasting) = run.unwrap_or_default();
         let Mitigation { watch, armed, told, .. } = &mut self.mitigation;
         let attacks: BTreeMap<&ServiceKey, &Attack> = watch.attacks().collect();
         let mut orders = Vec::new();
@@ -154,8 +156,12 @@ impl State {
             stays
         });
         for (service, attack) in enforced.into_iter().filter(|_| !run.is_empty()) {
-            let (until, known) = (attack.ends, told.get(service));
-            if known.is_some_and(|known| until < known.until + lasting / 2) {
+            let until = attack.ends;
+            let due = match told.get(service) {
+                Some(known) => until >= known.until + lasting / 2,
+                None => attack.above >= run_after && at.now >= attack.began + SOURCES_FOUND,
+            };
+            if !due {
                 continue;
             }
             let (command, mut attack) = (run.clone(), shown(service, attack, at));

@@ -16,6 +16,7 @@ fn rules(packets: Option<u32>, factor: Option<u32>) -> Mitigation {
         lasting: LASTING,
         limits: Limits::default(),
         run: Vec::new(),
+        run_after: Duration::ZERO,
     }
 }
 
@@ -201,6 +202,33 @@ fn what_the_shield_does_not_see_is_no_attack() {
         assert!(!it.sample(5000.0, PERIOD));
     }
     assert!(it.sample(5000.0, PERIOD), "it is announced");
+}
+
+#[test]
+fn what_is_usual_stays_while_the_shield_is_off_and_nothing_is_learnt() {
+    let mut it = Simulation::new(rules(None, Some(8)));
+    it.steady(HOUR, 10_000.0);
+    let usual = |it: &Simulation| it.watch.services.values().next().expect("one").usual.rates;
+    let before = usual(&it);
+    it.mode = ShieldMode::Off;
+    it.steady(HOUR, 300_000.0);
+    assert_eq!(usual(&it), before);
+    it.mode = ShieldMode::Enforce;
+    let found = [PERIOD; 3].map(|long| it.sample(300_000.0, long));
+    assert_eq!(found, [false, false, true], "the first sample only counts");
+    assert!(it.attack().is_some_and(|attack| attack.baseline.is_some()));
+}
+
+/// Pauses do not count, nor does the sample that finds it.
+#[test]
+fn how_long_an_attack_was_above_its_threshold_is_known() {
+    let mut it = Simulation::new(rules(Some(100_000), None));
+    let flood = |it: &mut Simulation| (0..8).for_each(|_| _ = it.sample(2e6, PERIOD));
+    it.steady(1, 90_000.0);
+    flood(&mut it);
+    it.sample(90_000.0, Duration::from_secs(60));
+    flood(&mut it);
+    assert_eq!(it.attack().map(|attack| attack.above), Some(PERIOD * 14));
 }
 
 #[test]

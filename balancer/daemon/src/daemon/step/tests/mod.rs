@@ -425,12 +425,14 @@ fn an_attack_arms_its_service_and_the_program_hears_of_both_ends() {
     assert_eq!((world.armed, world.told), (None, None));
     world.traffic(1_000_000, 750);
     assert!(world.armed.is_some_and(|until| until > world.now + Duration::from_secs(9)));
-    assert_eq!(world.told, Some(true));
+    assert_eq!(world.told, None, "a flood may be short");
     let attack = world.log.last().expect("a line");
     for words in ["service web (tcp 203.0.113.9:80) is attacked since", "1000000 packets a second"]
     {
         assert!(attack.contains(words), "{attack}");
     }
+    world.traffic(1_000_000, 3000);
+    assert_eq!(world.told, Some(true));
     let first = world.armed;
     // With half of its time the program hears that it goes on.
     world.told = None;
@@ -447,15 +449,51 @@ fn an_attack_arms_its_service_and_the_program_hears_of_both_ends() {
 }
 
 #[test]
-fn shield_off_ends_a_mitigation_and_begins_none() {
+fn the_program_hears_nothing_of_a_short_flood() {
     let mut world = running();
     world.traffic(1_000_000, 2000);
+    assert!(world.armed.is_some());
+    world.traffic(90_000, 12_000);
+    assert_eq!((world.armed, world.told), (None, None));
+}
+
+/// Heavy sources are found by the limits that the attack has put in force.
+#[test]
+fn the_program_is_told_a_second_after_the_service_is_armed() {
+    let mut world = running();
+    world.file = 4;
+    world.ask(None, false);
+    world.settle();
+    world.traffic(1_000_000, 1000);
+    assert_eq!((world.armed.is_some(), world.told), (true, None));
+    world.traffic(1_000_000, 1000);
+    assert_eq!(world.told, Some(true));
+}
+
+#[test]
+fn arrivals_that_cannot_be_read_end_no_attack() {
+    let mut world = running();
+    world.traffic(1_000_000, 2000);
+    let armed = world.armed;
+    for _ in 0..8 {
+        world.wait(Duration::from_millis(250));
+        world.work(false);
+    }
+    assert!(armed.is_some() && world.armed == armed);
+    world.traffic(90_000, 500);
+    assert_eq!(world.armed, armed, "it goes on");
+}
+
+#[test]
+fn shield_off_ends_a_mitigation_and_begins_none() {
+    let mut world = running();
+    world.traffic(1_000_000, 4500);
     assert!(world.armed.is_some());
     world.ask_shield(shield_off(20));
     world.traffic(1_000_000, 1000);
     assert_eq!((world.armed, world.told), (None, Some(false)));
     world.ask_shield(ShieldChange::Mode { mode: None });
-    world.traffic(1_000_000, 1000);
+    world.traffic(1_000_000, 4500);
     assert_eq!((world.armed.is_some(), world.told), (true, Some(true)));
 }
 
@@ -497,14 +535,17 @@ fn a_service_that_could_not_be_armed_is_armed_with_the_next_sample() {
 #[test]
 fn a_new_daemon_goes_on_with_an_attack() {
     let mut world = running();
-    world.traffic(1_000_000, 2000);
+    world.traffic(1_000_000, 4500);
     world.restart();
+    world.told = None;
     world.check(0, true);
     world.check(1, true);
     world.work(true);
     world.confirm();
     // Too few for a threshold: what is armed is known by itself.
-    world.traffic(1000, 1000);
+    world.traffic(1000, 4000);
+    assert_eq!((world.armed.is_some(), world.told), (true, None));
+    world.traffic(1_000_000, 4500);
     assert_eq!(world.told, Some(true));
     world.traffic(1000, 12_000);
     assert_eq!((world.armed, world.told), (None, Some(false)));

@@ -45,7 +45,7 @@ pub(super) type ShieldAnswer = oneshot::Receiver<Result<ShieldStatus, Error>>;
 type Answer = oneshot::Receiver<Result<Changes, Error>>;
 
 const MITIGATION: &str = "[shield.mitigation]\npackets = \"100kpps\"\nfor = \"10s\"\n\
-                          run = [\"/usr/local/lib/announce\"]\n";
+                          run = [\"/usr/local/lib/announce\"]\nrun_after = ";
 
 fn name(slot: u32) -> String {
     format!("eth{slot}")
@@ -68,7 +68,8 @@ fn interface(slot: u32, mtu: u16) -> Interface {
     }
 }
 
-/// A file with so many backends; with three, attacks are not looked for.
+/// A file with so many backends. With three, attacks are not looked for; with four, the program is
+/// told as soon as can be.
 fn file(backends: usize) -> Arc<Config> {
     let all: Vec<String> =
         (1..=backends).map(|n| format!("{{ address = \"10.0.0.{n}\" }}")).collect();
@@ -76,7 +77,11 @@ fn file(backends: usize) -> Arc<Config> {
         "[node]\nname = \"gw\"\ninterfaces = [\"eth0\", \"eth1\"]\n[[service]]\nname = \"web\"\n\
          address = \"203.0.113.9\"\nport = 80\nannounce = \"arp\"\ncheck = {{ type = \"tcp\" }}\nbackends = [{}]\n[shield]\n{}",
         all.join(", "),
-        if backends == 3 { "" } else { MITIGATION },
+        match backends {
+            3 => String::new(),
+            4 => format!("{MITIGATION}\"0s\"\n"),
+            _ => format!("{MITIGATION}\"3s\"\n"),
+        },
     );
     Arc::new(ringway_config::parse(&text, "gw.toml").expect("valid"))
 }
