@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use ringway_api::documents::mitigation::AttackStatus;
 use ringway_api::documents::mitigation_event::{MitigationEvent, SCHEMA};
 use ringway_api::state_dir::USER;
 use ringway_config::Protocol;
@@ -29,9 +30,9 @@ pub struct ProgramRunner {
 
 #[derive(Default)]
 struct Waiting {
-    /// By service and command: another program does not hear the end for the one that heard the
-    /// beginning.
-    runs: BTreeMap<(IpAddr, u16, Protocol, Vec<String>), ProgramRun>,
+    /// By whether it begins, service and command: after a reload the former program hears the end
+    /// before the present one hears the beginning. Both may keep one file.
+    runs: BTreeMap<(bool, IpAddr, u16, Protocol, Vec<String>), ProgramRun>,
     /// A task runs one after the other.
     busy: bool,
 }
@@ -39,8 +40,10 @@ struct Waiting {
 impl Waiting {
     /// Adds one in place of what the service had for this program; returns whether a task is to begin.
     fn add(&mut self, run: ProgramRun) -> bool {
-        let (attack, command) = (&run.attack, run.command.clone());
-        self.runs.insert((attack.address, attack.port, attack.protocol, command), run);
+        let AttackStatus { address, port, protocol, .. } = run.attack;
+        let key = |begins| (begins, address, port, protocol, run.command.clone());
+        self.runs.remove(&key(!run.begins));
+        self.runs.insert(key(run.begins), run);
         !std::mem::replace(&mut self.busy, true)
     }
 
@@ -127,7 +130,6 @@ fn user() -> Result<Option<(u32, u32)>, Failure> {
 #[cfg(test)]
 mod tests {
     use ringway_api::clock::Timestamp;
-    use ringway_api::documents::mitigation::AttackStatus;
     use ringway_config::ShieldMode;
 
     use super::*;
@@ -167,9 +169,9 @@ mod tests {
         let mut waiting = Waiting::default();
         let by =
             |program: &str, begins| ProgramRun { command: vec![program.into()], ..run(80, begins) };
-        waiting.add(by("/former", false));
         waiting.add(by("/present", true));
+        waiting.add(by("/that was", false));
         let told = [waiting.next(), waiting.next(), waiting.next()];
-        assert_eq!(told, [Some(by("/former", false)), Some(by("/present", true)), None]);
+        assert_eq!(told, [Some(by("/that was", false)), Some(by("/present", true)), None]);
     }
 }
