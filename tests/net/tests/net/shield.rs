@@ -473,8 +473,9 @@ fn limits_drop_what_is_over_them_and_spare_established_flows() -> Result<()> {
     };
     // It sends far more than the rate, and is spared.
     let transfer = world.transfer()?;
-    let one = sockets("10.1.0.3", 1)?;
-    keeps_to(200.0, flood(&world, &one, 2000, "service-limit")?)?;
+    // A new flow each time: one that lasts is established, and passes.
+    let one = || sockets("10.1.0.3", 1);
+    keeps_to(200.0, flood(&world, &one()?, 2000, "service-limit")?)?;
     let of = |status: &Value, service: &str, protocol: &str| -> Result<Value> {
         let all = status["limits"].as_array().context("no limits")?;
         let own = |it: &&Value| it["service"] == service && it["protocol"] == protocol;
@@ -493,7 +494,7 @@ fn limits_drop_what_is_over_them_and_spare_established_flows() -> Result<()> {
     wait_until("packets of the connection over the limit", SOON, || spared() > Some(100))?;
 
     world.reload(&limits("source = \"100pps\""))?;
-    keeps_to(100.0, flood(&world, &one, 2000, "source-limit")?)?;
+    keeps_to(100.0, flood(&world, &one()?, 2000, "source-limit")?)?;
     world.is("others", &[("10.1.0.4", "answered"), ("10.1.0.2", "answered")])?;
     let status = shield(&world.gateway)?;
     // The connection's may be another.
@@ -511,7 +512,7 @@ fn limits_drop_what_is_over_them_and_spare_established_flows() -> Result<()> {
     let observe = limits("packets = \"200pps\"").replacen('\n', "\nmode = \"observe\"\n", 1);
     world.reload(&observe)?;
     let before = shield(&world.gateway)?["observed"]["service-limit"].as_u64();
-    let (answered, _) = flood(&world, &one, 150, "service-limit")?;
+    let (answered, _) = flood(&world, &one()?, 150, "service-limit")?;
     ensure!(answered == 150, "{answered} of 150 were answered in observe mode");
     let after = shield(&world.gateway)?["observed"]["service-limit"].as_u64();
     ensure!(before.is_none() && after > Some(50), "{before:?}, then {after:?}");
