@@ -2,8 +2,9 @@
 /*
  * The shield: in front of the balancer, for packets to service addresses and, if it is told
  * to, to the node's own. In this order: sanity; prefixes that are allowed; prefixes that are
- * blocked; rules. Limits are the balancer's, which knows the flow. Loaded anew, with constants, lists and rules of its own, for each change of
- * the configuration: a generation. The slot leads to one of them at any time.
+ * blocked; rules. Limits are the balancer's, which knows the flow. Loaded anew, with constants,
+ * lists and rules of its own, for each change of the configuration: a generation. The slot leads
+ * to one of them at any time.
  */
 #include "gateway/packet_context.bpf.h"
 #include "calm.bpf.h"
