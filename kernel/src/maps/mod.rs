@@ -104,8 +104,10 @@ macro_rules! maps {
             /// Whether a release before did not have it.
             fn is_added(self) -> bool {
                 use MapName::{
-                    arrivals, flow_budgets, heavy_sources, learnt_sources, rule_budgets, rule_programs, runtime_allow, runtime_block,
-                    service_budgets, service_index, service_places, shield_armed, shield_control, shield_exceeded, shield_policies, source_sketch, shield_counts, shield_labels, shield_observed,
+                    arrivals, flow_budgets, heavy_sources, learnt_sources, rule_budgets,
+                    rule_programs, runtime_allow, runtime_block, service_budgets, service_index,
+                    service_places, shield_armed, shield_control, shield_counts, shield_exceeded,
+                    shield_labels, shield_observed, shield_policies, source_sketch,
                 };
                 matches!(
                     self,
