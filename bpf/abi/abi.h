@@ -641,7 +641,9 @@ struct rw_trace {
 	__u32 shield_runtime; /* 1: the source was allowed or blocked at run time */
 	__u32 shield_rule;    /* 1 + the number of the rule that matched */
 	__u32 shield_mode;    /* 1 + enum rw_shield_mode; 0: the packet is not for it to judge */
-	__u32 pad;
+	__u32 limit;	      /* enum rw_limit: the one it is over */
+	__u32 exempt;	      /* enum rw_exemption: why it passes all the same */
+	__u32 armed_until;    /* second (CLOCK_MONOTONIC) at which armed limits end; 0: none are */
 };
 
 #define RW_CAPTURES 11	       /* at once: a packet may take so many tail calls */

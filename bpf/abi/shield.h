@@ -177,11 +177,30 @@ struct rw_lease {
 	__u32 empty; /* tick of the kernel's clock at which the budget had nothing left */
 };
 
+/* The limit that a packet is over. */
+enum rw_limit {
+	RW_LIMIT_NONE,
+	RW_LIMIT_PACKETS,
+	RW_LIMIT_DESTINATION,
+	RW_LIMIT_NEW_FLOWS,
+	RW_LIMIT_SOURCE,
+	RW_LIMITS,
+};
+
+/* Why a packet over a limit passes all the same. */
+enum rw_exemption {
+	RW_EXEMPT_NOT,
+	RW_EXEMPT_ESTABLISHED, /* an established nat flow, within its rate */
+	RW_EXEMPT_LEARNT,      /* its source was learnt, and is within its rate */
+	RW_EXEMPTIONS,
+};
+
 /* Of a service with a policy. Per CPU. */
 struct rw_arrivals {
-	__u64 packets;	 /* that met limits */
-	__u64 new_flows; /* of these */
-	__u64 over;	 /* of these packets, those over a limit: dropped, or exempt */
+	__u64 packets;		     /* that met limits */
+	__u64 new_flows;	     /* of these */
+	__u64 over[RW_LIMITS];	     /* of these packets, by limit: dropped, or would have been */
+	__u64 exempt[RW_EXEMPTIONS]; /* of these packets: over a limit, and passed */
 	struct rw_lease leases[RW_SERVICE_BUDGETS];
 };
 

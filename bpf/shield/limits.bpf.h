@@ -153,7 +153,7 @@ static __always_inline bool within_flow(const struct rw_shield_policy *policy, _
 	return true;
 }
 
-static __always_inline enum rw_reason
+static __always_inline enum rw_limit
 exceeded(const struct rw_settings *set, const struct rw_shield_policy *policy,
 	 const struct rw_limits *limits, struct rw_arrivals *arrived, const __u32 *source,
 	 __u32 service, bool new_flow, struct rw_heavy_source **heavy)
@@ -166,22 +166,50 @@ exceeded(const struct rw_settings *set, const struct rw_shield_policy *policy,
 		/* Dry, another CPU's sketch would be asked than the packet's. */
 		if ((dry || sketch_add(hash) > limits->unasked) &&
 		    !within_heavy(hash, &prefix, service, &limits->source, heavy))
-			return RW_REASON_SOURCE_LIMIT;
+			return RW_LIMIT_SOURCE;
 	}
 	if (new_flow && !take_leased(&arrived->leases[RW_BUDGET_NEW_FLOWS], &limits->new_flows))
+		return RW_LIMIT_NEW_FLOWS;
+	if (!take_leased(&arrived->leases[RW_BUDGET_PACKETS], &limits->packets))
+		return RW_LIMIT_PACKETS;
+	if (!take_leased(&arrived->leases[RW_BUDGET_DESTINATION], &limits->destination))
+		return RW_LIMIT_DESTINATION;
+	return RW_LIMIT_NONE;
+}
+
+static __always_inline enum rw_reason reason_of(enum rw_limit limit)
+{
+	switch (limit) {
+	case RW_LIMIT_NEW_FLOWS:
 		return RW_REASON_NEW_FLOW_LIMIT;
-	if (!take_leased(&arrived->leases[RW_BUDGET_PACKETS], &limits->packets) ||
-	    !take_leased(&arrived->leases[RW_BUDGET_DESTINATION], &limits->destination))
+	case RW_LIMIT_SOURCE:
+		return RW_REASON_SOURCE_LIMIT;
+	default:
 		return RW_REASON_SERVICE_LIMIT;
-	return RW_REASON_NONE;
+	}
+}
+
+/* Of a packet over a limit. `place`, `key`: as for over_limits(). */
+static __always_inline enum rw_exemption exemption(const struct rw_settings *set,
+						   const struct rw_shield_policy *policy,
+						   const struct rw_scratch *s, __u32 service,
+						   bool new_flow, __u32 place, __u64 key)
+{
+	if (!new_flow && is_established(place, key) && within_flow(policy, place))
+		return RW_EXEMPT_ESTABLISHED;
+	if (within_learnt(set, policy, s->tuple.saddr, LEARNT_BY_TCP) ||
+	    (s->tuple.proto == IPPROTO_UDP &&
+	     within_learnt(set, policy, s->tuple.saddr, LEARNT_BY_UDP(service))))
+		return RW_EXEMPT_LEARNT;
+	return RW_EXEMPT_NOT;
 }
 
 /* Of a packet for which nothing speaks. One source that sends too much is no attack on a service, in
  * which nobody is learnt: else it could see to that. */
 static __always_inline void note_excess(struct rw_heavy_source *heavy, __u32 *last,
-					enum rw_reason reason, __u32 now)
+					enum rw_limit limit, __u32 now)
 {
-	if (reason != RW_REASON_SOURCE_LIMIT) {
+	if (limit != RW_LIMIT_SOURCE) {
 		if (READ_ONCE(*last) != now)
 			WRITE_ONCE(*last, now);
 	} else if (heavy) {
@@ -202,8 +230,9 @@ __noinline __u32 over_limits(__u32 service, __u32 nat, __u32 place, __u64 key)
 	struct rw_scratch *s = RW_ONLY(scratch);
 	__u32 now = now_seconds(), mode;
 	struct rw_heavy_source *heavy = NULL;
-	enum rw_reason reason;
-	bool new_flow;
+	enum rw_exemption exempt;
+	enum rw_limit limit;
+	bool new_flow, is_armed;
 
 	if (!policy || !arrived || !armed || !last || !control || !set || !s)
 		return RW_REASON_NONE;
@@ -215,23 +244,28 @@ __noinline __u32 over_limits(__u32 service, __u32 nat, __u32 place, __u64 key)
 		arrived->packets++;
 		arrived->new_flows += new_flow;
 	}
-	reason = exceeded(set, policy, now < *armed ? &policy->armed : &policy->always, arrived,
-			  s->tuple.saddr, service, new_flow, &heavy);
-	if (!reason)
+	is_armed = now < *armed;
+	limit = exceeded(set, policy, is_armed ? &policy->armed : &policy->always, arrived,
+			 s->tuple.saddr, service, new_flow, &heavy);
+	if (!limit)
 		return RW_REASON_NONE;
-	arrived->over += !dry;
-	if ((!new_flow && is_established(place, key) && within_flow(policy, place)) ||
-	    within_learnt(set, policy, s->tuple.saddr, LEARNT_BY_TCP) ||
-	    (s->tuple.proto == IPPROTO_UDP &&
-	     within_learnt(set, policy, s->tuple.saddr, LEARNT_BY_UDP(service))))
+	exempt = exemption(set, policy, s, service, new_flow, place, key);
+	if (dry) {
+		trace.limit = limit;
+		trace.exempt = exempt;
+		trace.armed_until = is_armed ? *armed : 0;
+		trace.shield_reason = exempt ? RW_REASON_NONE : reason_of(limit);
+	} else if (exempt) {
+		arrived->exempt[exempt]++;
+	} else {
+		arrived->over[limit]++;
+		note_excess(heavy, last, limit, now);
+	}
+	if (exempt)
 		return RW_REASON_NONE;
-	if (dry)
-		trace.shield_reason = reason;
-	else
-		note_excess(heavy, last, reason, now);
 	if (mode == RW_SHIELD_ENFORCE)
-		return reason;
-	count_observed(reason);
+		return reason_of(limit);
+	count_observed(reason_of(limit));
 	return RW_REASON_NONE;
 }
 

@@ -37,7 +37,7 @@ pub use pins::{DEFAULT_BPFFS, Pins};
 pub use programs::decap::{Decap, DecapPin, DecapState, Uses, decap_state};
 pub use programs::drop_reasons::{Counted, DropReasons};
 pub use programs::explain::{
-    Entry, Explained, Explainer, FlowFound, ListedBy, RingAsked, ShieldFinding,
+    Entry, Explained, Explainer, FlowFound, Limited, ListedBy, RingAsked, ShieldFinding,
 };
 pub use programs::pass_program::check_on_pass;
 pub use programs::pinned_link::{DeadEngine, PinnedLink, dead_engines, pin_link};

@@ -87,7 +87,9 @@ pub mod raw {
 pub use address::{addr_from_words, addr_to_words};
 pub use flow::{BackendRef, FlowKey, flow_buckets, index_buckets};
 pub use iface::Faces;
-pub use raw::{FlowState, Forward, Loss, Reason, RuleAction, ShieldMode, Slot, Verdict};
+pub use raw::{
+    Exemption, FlowState, Forward, Limit, Loss, Reason, RuleAction, ShieldMode, Slot, Verdict,
+};
 pub use reason::Explanation;
 pub use track::{TrackedFlow, track_buckets, track_capacity};
 pub use zerocopy::{FromBytes, FromZeros, IntoBytes};

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::raw::{FlowState, Forward, RuleAction, ShieldMode, Slot, Verdict};
+use crate::raw::{Exemption, FlowState, Forward, Limit, RuleAction, ShieldMode, Slot, Verdict};
 
 crate::numbered!(Verdict, "verdict");
 crate::numbered!(Slot, "slot");
@@ -10,6 +10,8 @@ crate::numbered!(FlowState, "flow state");
 crate::numbered!(Forward, "forwarding mode");
 crate::numbered!(ShieldMode, "mode of the shield");
 crate::numbered!(RuleAction, "action of a rule");
+crate::numbered!(Limit, "limit");
+crate::numbered!(Exemption, "exemption");
 
 impl Verdict {
     /// The verdict's name in output, metrics and tests.
@@ -68,6 +70,30 @@ impl RuleAction {
             Self::Pass => "pass",
             Self::Limit => "limit",
             Self::Count => "count",
+        }
+    }
+}
+
+impl Limit {
+    /// The limit's name in configuration and output.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Packets => "packets",
+            Self::Destination => "destination",
+            Self::NewFlows => "new_flows",
+            Self::Source => "source",
+        }
+    }
+}
+
+impl Exemption {
+    /// The exemption's name in output.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Not => "none",
+            Self::Established => "established",
+            Self::Learnt => "learnt",
         }
     }
 }

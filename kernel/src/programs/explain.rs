@@ -8,12 +8,14 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use ringway_abi::raw::{RW_CONFIRMED, rw_iface, rw_ledger, rw_scratch, rw_trace};
 use ringway_abi::{
-    BackendRef, FlowKey, FlowState, Reason, RuleAction, ShieldMode, Slot, Verdict, addr_from_words,
+    BackendRef, Exemption, FlowKey, FlowState, Limit, Reason, RuleAction, ShieldMode, Slot,
+    Verdict, addr_from_words,
 };
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::load::{load_dry, load_dry_icmp, load_root, log};
 use crate::maps::{Map, Maps};
+use crate::read::tracked::now_seconds;
 use crate::shield::generation::{self, Made};
 use crate::testrun::{self, Frame, TestRun};
 use crate::{Error, Result, View, requirements};
@@ -82,6 +84,18 @@ pub struct ShieldFinding {
     pub listed: Option<ListedBy>,
     /// The rule that decided, by its name, and what the rule does.
     pub rule: Option<(String, Option<RuleAction>)>,
+    /// It is over a limit of its service.
+    pub limited: Option<Limited>,
+}
+
+/// A limit that a frame is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limited {
+    pub limit: Limit,
+    /// Why it passes all the same.
+    pub exempt: Option<Exemption>,
+    /// The limit is of an automatic mitigation, for so many seconds more.
+    pub armed_s: Option<u32>,
 }
 
 /// Where the source of a frame is allowed or blocked.
@@ -292,6 +306,7 @@ impl Explainer {
             reason: Reason::try_from(trace.shield_reason).ok().filter(|it| *it != Reason::None),
             listed,
             rule: rule.map(|number| made.rule(live, number)).transpose()?,
+            limited: limited(trace),
         }))
     }
 
@@ -356,6 +371,16 @@ impl Explainer {
 /// gateway.bpf.c and refuse.bpf.h have behind their calls of it.
 fn for_icmp(reason: Reason) -> bool {
     matches!(reason, Reason::NoStage | Reason::TooBig | Reason::TtlExpired)
+}
+
+fn limited(trace: &rw_trace) -> Option<Limited> {
+    let limit = Limit::try_from(trace.limit).ok().filter(|limit| *limit != Limit::None)?;
+    let exempt = Exemption::try_from(trace.exempt).ok();
+    Some(Limited {
+        limit,
+        exempt: exempt.filter(|exempt| *exempt != Exemption::Not),
+        armed_s: trace.armed_until.checked_sub(now_seconds()).filter(|left| *left > 0),
+    })
 }
 
 fn asked(trace: &rw_trace) -> Option<RingAsked> {

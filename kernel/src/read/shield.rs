@@ -11,7 +11,7 @@ use ringway_abi::raw::{
     rw_arrivals, rw_heavy_bucket, rw_heavy_source, rw_shield_count, rw_shield_observed,
     rw_shield_policy,
 };
-use ringway_abi::{Reason, ShieldMode, Slot, addr_from_words};
+use ringway_abi::{Exemption, Limit, Reason, ShieldMode, Slot, addr_from_words};
 
 use super::View;
 use super::tracked::now_seconds;
@@ -40,9 +40,19 @@ pub struct Arrivals {
     pub packets: u64,
     /// Of these, those that open a flow.
     pub new_flows: u64,
-    /// Of these packets, those over a limit: dropped, or of a flow or source that passes all the
-    /// same.
-    pub over: u64,
+    /// Of these packets, those over the service's limit of packets, with none of the exemptions
+    /// below: dropped, or observed.
+    pub over_packets: u64,
+    /// The same, over the limit of its address.
+    pub over_destination: u64,
+    /// The same, over the limit of new flows.
+    pub over_new_flows: u64,
+    /// The same, over the limit of their source.
+    pub over_source: u64,
+    /// Of these packets, those over a limit that passed because their flow is established.
+    pub established: u64,
+    /// The same because their source was learnt.
+    pub learnt: u64,
 }
 
 impl Arrivals {
@@ -51,9 +61,25 @@ impl Arrivals {
         let sum = maps.arrivals.sum(&id, |sum: &mut rw_arrivals, cpu| {
             sum.packets += cpu.packets;
             sum.new_flows += cpu.new_flows;
-            sum.over += cpu.over;
+            sum.over.iter_mut().zip(cpu.over).for_each(|(sum, over)| *sum += over);
+            sum.exempt.iter_mut().zip(cpu.exempt).for_each(|(sum, exempt)| *sum += exempt);
         })?;
-        Ok(Arrivals { packets: sum.packets, new_flows: sum.new_flows, over: sum.over })
+        Ok(Arrivals {
+            packets: sum.packets,
+            new_flows: sum.new_flows,
+            over_packets: sum.over[Limit::Packets as usize],
+            over_destination: sum.over[Limit::Destination as usize],
+            over_new_flows: sum.over[Limit::NewFlows as usize],
+            over_source: sum.over[Limit::Source as usize],
+            established: sum.exempt[Exemption::Established as usize],
+            learnt: sum.exempt[Exemption::Learnt as usize],
+        })
+    }
+
+    /// Packets over a limit: dropped, observed, or passed all the same.
+    pub fn over(&self) -> u64 {
+        let refused = self.over_packets + self.over_destination + self.over_new_flows;
+        refused + self.over_source + self.established + self.learnt
     }
 }
 

@@ -279,7 +279,7 @@ impl ShieldStatus {
             let id = services.iter().find(own).map(|service| service.id);
             let found = id.and_then(|id| arrivals.get(&id)).copied().unwrap_or_default();
             (limits.arrived_packets, limits.arrived_new_flows) = (found.packets, found.new_flows);
-            limits.over_limit_packets = found.over;
+            limits.over_limit_packets = found.over();
         }
         let one = |source: &HeavySource| {
             let v4 = source.prefix.is_ipv4();
@@ -491,7 +491,7 @@ mod tests {
         // One of a service that is gone, and one of a prefix of another length.
         let heavy =
             [source([192, 0, 2, 0], 3), source([192, 0, 2, 0], 4), source([192, 0, 2, 7], 3)];
-        let arrived = Arrivals { packets: 7, new_flows: 2, over: 1 };
+        let arrived = Arrivals { packets: 7, new_flows: 2, over_source: 1, ..Arrivals::default() };
         status.count_limits(
             &services,
             &[(3, arrived), (4, Arrivals::default())].into(),

@@ -14,8 +14,8 @@ use ringway_abi::{FromBytes, Reason, ShieldMode, addr_to_words};
 use ringway_bpf_tests::cast::*;
 use ringway_bpf_tests::frame::{Frame, TCP, UDP, flags};
 use ringway_bpf_tests::{Flow, World, audit, ports, run};
-use ringway_kernel::now_seconds;
 use ringway_kernel::shield::{Generation, RuntimePrefix};
+use ringway_kernel::{Arrivals, now_seconds};
 use ringway_plan::prefix_list::{ListTables, Prefix};
 use ringway_plan::tables::{Limits, RateLimit, ServicePolicy};
 use rustix::thread::sched_getcpu;
@@ -96,6 +96,18 @@ impl Sent {
     }
 }
 
+fn arrivals(world: &World, family: Family, proto: u8, port: u16) -> Arrivals {
+    let id = world.service(family, proto, port).row.id;
+    world.gateway.view().arrivals().unwrap()[&id]
+}
+
+/// What is over a limit is counted here alone.
+#[track_caller]
+fn only(arrivals: Arrivals, counted: impl Fn(&Arrivals) -> u64) {
+    let count = counted(&arrivals);
+    assert!(count > 0 && count == arrivals.over(), "{arrivals:?}");
+}
+
 fn syns(family: Family, port: u16) -> impl Iterator<Item = Frame> {
     let many = (0..SENT).map(move |n| client(family, n));
     many.map(move |client| Frame::tcp(client, vip(family, port), flags::SYN))
@@ -116,10 +128,11 @@ fn a_service_gets_its_rate() {
         send(&world, ServiceLimit, syns(family, ports::ACROSS)).is(FEW.burst);
         assert!(send(&world, ServiceLimit, datagrams(family, ports::SMALL)).all());
         let id = world.service(family, UDP, ports::ACROSS).row.id;
-        let arrivals = world.gateway.view().arrivals().unwrap()[&id];
+        let arrivals = arrivals(&world, family, UDP, ports::ACROSS);
         // The one that was held against a capture is of the first client, and opens no flow.
         assert_eq!((arrivals.packets, arrivals.new_flows), (SENT as u64 + 1, SENT as u64));
-        assert!(arrivals.over < SENT as u64 && arrivals.over > 0);
+        assert!(arrivals.over() < SENT as u64);
+        only(arrivals, |it| it.over_packets);
         assert_eq!(
             world.gateway.arrivals().unwrap().iter().find(|it| it.0 == id).unwrap().1,
             arrivals
@@ -135,6 +148,7 @@ fn services_of_an_address_share_its_rate() {
     world.limit(&[ports::ACROSS, ports::SMALL], shared);
     send(&world, ServiceLimit, datagrams(Family::V4, ports::ACROSS)).is(FEW.burst);
     send(&world, ServiceLimit, syns(Family::V4, ports::SMALL)).is(NONE);
+    only(arrivals(&world, Family::V4, TCP, ports::SMALL), |it| it.over_destination);
     send(&world, ServiceLimit, datagrams(Family::V6, ports::ACROSS)).is(FEW.burst);
 }
 
@@ -148,6 +162,7 @@ fn new_flows_have_a_rate() {
         world.limit(&[ports::ACROSS], policy(limits));
         send(&world, NewFlowLimit, syns(family, ports::ACROSS)).is(FEW.burst);
         send(&world, NewFlowLimit, datagrams(family, ports::ACROSS)).is(FEW.burst);
+        only(arrivals(&world, family, UDP, ports::ACROSS), |it| it.over_new_flows);
         // What opens none is not held against it.
         for _ in 0..SENT {
             world.request(&flow, flags::ACK);
@@ -174,6 +189,7 @@ fn a_source_has_a_rate() {
             Frame::udp(SocketAddr::new(address, 40_000 + n as u16), to)
         };
         send(&world, SourceLimit, (0..SENT).map(one)).is(source.burst);
+        only(arrivals(&world, family, UDP, ports::ACROSS), |it| it.over_source);
         let others = (100..100 + SENT).map(|n| Frame::udp(client(family, n), to));
         assert!(send(&world, SourceLimit, others).all());
         // To another service it may send as much again.
@@ -234,7 +250,11 @@ fn as_learnt(world: &mut World, source: IpAddr, proto: u8) -> Sent {
         TCP => send(world, ServiceLimit, syns(family, ports::ACROSS)),
         _ => send(world, ServiceLimit, datagrams(family, ports::ACROSS)),
     };
-    send(world, ServiceLimit, (0..SENT as u16).map(from))
+    let learnt = |world: &World| arrivals(world, family, proto, ports::ACROSS).learnt;
+    let before = learnt(world);
+    let sent = send(world, ServiceLimit, (0..SENT as u16).map(from));
+    assert_eq!(learnt(world) - before, sent.passed as u64);
+    sent
 }
 
 #[test]
@@ -326,6 +346,7 @@ fn what_passes_all_the_same_is_not_heavy() {
     world.limit(&[ports::ACROSS], ServicePolicy { flow: fast, ..policy(limits) });
     let acknowledged = send(&world, SourceLimit, repeat_n(flow.next(flags::ACK), SENT));
     assert!(acknowledged.all());
+    only(arrivals(&world, Family::V4, TCP, ports::ACROSS), |it| it.established);
     assert_eq!(world.gateway.view().heavy_sources().unwrap(), []);
     let id = world.service(Family::V4, TCP, ports::ACROSS).row.id;
     assert_eq!(audit::read(world.map("shield_exceeded"), id.into()), [0; 4]);
