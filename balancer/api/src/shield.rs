@@ -89,21 +89,16 @@ impl Default for RuntimeShield {
 impl fmt::Display for ShieldChange {
     /// For the log: on what, and what.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let until = |until: Option<Timestamp>| match until {
-            Some(until) => format!(" until {until}"),
-            None => String::new(),
-        };
         match self {
             ShieldChange::Add(entry) => {
-                write!(f, "{} is {}{}", entry.prefix, done(entry.action), until(entry.until))?;
-                match entry.reason.is_empty() {
-                    true => Ok(()),
-                    false => write!(f, ": {}", entry.reason),
-                }
+                let until = entry.until.map_or_else(String::new, |until| format!(" until {until}"));
+                let colon = if entry.reason.is_empty() { "" } else { ": " };
+                let ShieldEntry { prefix, action, reason, .. } = entry;
+                write!(f, "{prefix} is {}{until}{colon}{reason}", done(*action))
             }
             ShieldChange::Remove { prefix } => write!(f, "{prefix} is neither blocked nor allowed"),
             ShieldChange::Mode { mode: Some(mode) } => {
-                write!(f, "the shield's mode is {}{}", mode.mode.name(), until(Some(mode.until)))
+                write!(f, "the shield's mode is {} until {}", mode.mode.name(), mode.until)
             }
             ShieldChange::Mode { mode: None } => {
                 f.write_str("the shield's mode is the configuration's")

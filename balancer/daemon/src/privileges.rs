@@ -7,6 +7,7 @@
 //! nothing.
 
 use ringway_api::error::Error;
+use ringway_api::node::service_manager;
 use rustix::thread::{
     CapabilitySet, CapabilitySets, capabilities, clear_ambient_capability_set, set_capabilities,
 };
@@ -19,6 +20,11 @@ const KEPT: CapabilitySet =
 pub fn may_load() -> bool {
     capabilities(None).is_ok_and(|now| now.effective.contains(CapabilitySet::PERFMON))
         || rustix::process::geteuid().is_root()
+}
+
+/// The command that starts this daemon anew: only that gives it the right to load programs again.
+pub fn restart() -> String {
+    service_manager::restart(std::process::id().into(), false)
 }
 
 /// Gives up everything but [`KEPT`], and the right to load programs if `loads`, in the calling

@@ -145,7 +145,13 @@ fn ruled(it: &explain::Shield) -> Option<String> {
         None if action == "limit" => ": within its rate",
         _ => "",
     };
-    Some(format!("rule {rule}, {action}{rate}"))
+    Some(format!("{}, {action}{rate}", rule_name(rule)))
+}
+
+/// A rule without a name of its own is called `rule 3`.
+fn rule_name(rule: &str) -> String {
+    let kind = if rule.starts_with("rule ") { "" } else { "rule " };
+    format!("{kind}{rule}")
 }
 
 fn flow(it: &Explanation) -> String {
@@ -224,6 +230,7 @@ mod tests {
             rule_action: Some("limit"),
             ..none.clone()
         };
+        let unnamed = explain::Shield { rule: Some("rule 2".into()), ..limit.clone() };
         let over = Some(Reason::RuleLimit.name());
         let dropped = explain::Shield { reason: over, dropped: true, ..limit.clone() };
         let observed =
@@ -259,6 +266,7 @@ mod tests {
             (dropped, "rule dns, limit: over its rate"),
             (observed, "rule dns, limit: over its rate; would be dropped: observe mode"),
             (over_limits, "source-limit: over packets 500kpps, source 1500pps"),
+            (unnamed, "rule 2, limit: within its rate"),
             (land, "land; not dropped: its connection is established"),
         ] {
             assert_eq!(told(&it), want);

@@ -74,11 +74,15 @@ fn change(node: &NodeArgs, change: &ShieldChange) -> anyhow::Result<Exit> {
 
 /// What was done, and whether it has an effect now.
 fn changed(change: &ShieldChange, status: &ShieldStatus) -> String {
-    let words = match (change, &status.entry) {
-        (ShieldChange::Remove { prefix }, Some(was)) => {
+    let words = match (change, &status.entry, &status.replaced) {
+        (ShieldChange::Remove { prefix }, Some(was), _) => {
             format!("{prefix} is no longer {}", done(was.action))
         }
-        (ShieldChange::Mode { .. }, _) => mode(status),
+        (ShieldChange::Mode { .. }, ..) => mode(status),
+        (_, _, Some(ShieldEntry { prefix, action, until, .. })) => {
+            let until = until.map_or("`ringway unblock`".into(), |until| until.to_string());
+            format!("{prefix} was {} until {until}; now {change}", done(*action))
+        }
         _ => change.to_string(),
     };
     let note = match (change, status.mode) {
@@ -96,7 +100,12 @@ fn mode(status: &ShieldStatus) -> String {
         ShieldMode::Off => "the shield is off",
     };
     match status.mode_override {
-        Some(over) => format!("{what} until {}: `ringway shield enforce` ends that", over.until),
+        Some(over) => format!(
+            "{what} until {}; then, or at once by `ringway shield enforce`, mode = \"{}\" of \
+             [shield] is in force again",
+            over.until,
+            status.configured_mode.name()
+        ),
         None if status.configured => {
             format!("{what}: mode = \"{}\" in [shield]", status.mode.name())
         }
@@ -129,9 +138,13 @@ fn render(status: &ShieldStatus, colour: bool) -> String {
             text += &format!("at run time {prefixes} {done}, {packets}: `ringway blocked`\n");
         }
     }
+    let observed = match status.mode {
+        ShieldMode::Observe => "would drop",
+        _ => "would have dropped while it observed",
+    };
     for (reason, packets) in &status.observed {
         let packets = counted(packets, "packet");
-        text += &format!("would have been dropped: {packets}, {}\n", reason.name());
+        text += &format!("{observed}: {packets}, {}\n", reason.name());
     }
     if !status.lists.is_empty() {
         let mut table = Table::new(&["list", "action", "packets", "file"]);
@@ -276,11 +289,19 @@ mod tests {
         let until = Timestamp::default();
         let off = ModeOverride { mode: ShieldMode::Off, until, ends: None };
         let off = status("[shield]\n", Some(off));
-        let want =
-            "the shield is off until 1970-01-01T00:00:00Z: `ringway shield enforce` ends that\n";
+        let want = "the shield is off until 1970-01-01T00:00:00Z; then, or at once by `ringway \
+                    shield enforce`, mode = \"enforce\" of [shield] is in force again\n";
         assert_eq!(changed(&change, &off), format!("{done}{want}"));
         let mode = ShieldChange::Mode { mode: off.mode_override };
         assert_eq!(changed(&mode, &off), format!("node gw: {want}"));
+        let allow = ShieldEntry { action: ListAction::Allow, ..entry.clone() };
+        let replaced = Some(ShieldEntry { until: Some(until), ..entry.clone() });
+        let status_after = ShieldStatus { replaced, ..status("[shield]\n", None) };
+        assert_eq!(
+            changed(&ShieldChange::Add(allow), &status_after),
+            "node gw: 192.0.2.0/24 was blocked until 1970-01-01T00:00:00Z; now 192.0.2.0/24 is \
+             allowed: scans\n"
+        );
         let remove = ShieldChange::Remove { prefix: entry.prefix };
         let was = ShieldStatus { entry: Some(entry), ..status("[shield]\n", None) };
         assert_eq!(changed(&remove, &was), "node gw: 192.0.2.0/24 is no longer blocked\n");
@@ -308,7 +329,7 @@ mod tests {
         for words in [
             "protects services; sanity checks on",
             "2 prefixes blocked, 7 packets",
-            "would have been dropped: 3 packets, malformed",
+            "would have dropped while it observed: 3 packets, malformed",
             "/drop.txt",
             "limit 10kpps",
             "rule 1",

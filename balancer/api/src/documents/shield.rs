@@ -73,6 +73,9 @@ pub struct ShieldStatus {
     /// The entry that a change was about, as it is, or was before it was removed.
     #[serde(default)]
     pub entry: Option<ShieldEntry>,
+    /// The entry of the same prefix that it has replaced.
+    #[serde(default)]
+    pub replaced: Option<ShieldEntry>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -219,6 +222,7 @@ impl ShieldStatus {
             allowed: typed(ListAction::Allow),
             observed: BTreeMap::new(),
             entry: None,
+            replaced: None,
         }
     }
 

@@ -197,7 +197,7 @@ fn shield_needs(old: &Config, new: &Config) -> Result<(), Error> {
              right to load programs",
             new.filename()
         ),
-        "restart the daemon once (no packet is lost): systemctl restart ringway",
+        format!("restart the daemon once (no packet is lost): {}", privileges::restart()),
     ))
 }
 

@@ -220,7 +220,11 @@ pub fn explain(
     let names = Names { status: &status, services: &services };
     let mut explanation = names.explanation(packet, slot, &explained);
     if let Some(headers) = Headers::of(&frame, entry.layer3, 0) {
-        if explained.reason == Reason::NoService {
+        if explanation.service.is_none() && explanation.shield.as_ref().is_some_and(|it| it.dropped)
+        {
+            explanation.service = names.meant_for(&headers);
+        }
+        if explanation.service.is_none() {
             explanation.services_there = names.services_at(headers.to);
         }
         if let Some(shield) = explanation.shield.as_mut().filter(|shield| shield.at_run_time) {
@@ -333,6 +337,21 @@ impl Names<'_> {
     fn interface(&self, slot: u32) -> String {
         let found = self.status.interfaces.iter().find(|one| one.slot == slot);
         found.map_or_else(|| format!("slot {slot}"), |one| one.name.clone())
+    }
+
+    /// The service that it is sent to: the shield drops before the packet path asks for one.
+    fn meant_for(&self, headers: &Headers) -> Option<Service> {
+        let (_, to) = headers.ends()?;
+        let protocol = match headers.transport {
+            headers::Transport::Tcp { .. } => ringway_config::Protocol::Tcp,
+            _ => ringway_config::Protocol::Udp,
+        };
+        let own = |service: &&ServiceState| {
+            let key = &service.key;
+            (key.address, key.protocol) == (to.ip(), protocol)
+                && (key.port..=key.last_port).contains(&to.port())
+        };
+        self.service(self.services.iter().find(own)?.id)
     }
 
     fn services_at(&self, address: IpAddr) -> Vec<String> {

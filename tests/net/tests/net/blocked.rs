@@ -140,7 +140,12 @@ fn what_is_typed_about_the_shield_lasts_for_its_time() -> Result<()> {
     gateway.wait_healthy()?;
     lasts(&gateway, "killed")?;
 
-    done(&gateway, &["shield", "enforce"])?;
+    let told = done(&gateway, &["allow", "192.0.2.0/24"])?;
+    ensure!(told.contains("was blocked until `ringway unblock`; now 192.0.2.0/24 is a"), "{told}");
+    let told = done(&gateway, &["block", "192.0.2.0/24"])?;
+    ensure!(told.contains("was allowed until") && told.contains("is blocked"), "{told}");
+    let told = done(&gateway, &["shield", "enforce"])?;
+    ensure!(told.contains("drops what it should: mode = \"enforce\""), "{told}");
     let status = document(&gateway, &["shield", "status"])?;
     ensure!(status["mode"] == "enforce" && status["mode_override"] == Value::Null, "{status}");
     let told = done(&gateway, &["unblock", "192.0.2.0/24"])?;

@@ -259,6 +259,7 @@ fn names_what_the_shield_goes_by() -> Result<()> {
     let found = &said["shield"];
     ensure!(found["list"] == "junk" && found["mode"] == "enforce", "{said}");
     ensure!(found["dropped"] == true && found["reason"] == "blocked", "{said}");
+    ensure!(said["service"]["name"] == "web", "{said}");
     let said = explain(&gateway, &[&format!("tcp 192.0.2.65:999 > {WEB}")])?;
     let found = &said["shield"];
     ensure!(found["at_run_time"] == true && found["list"].is_null(), "{said}");
@@ -273,7 +274,7 @@ fn names_what_the_shield_goes_by() -> Result<()> {
     told(&gateway, "192.0.2.65", &[typed, ", scans)", "ringway allow 192.0.2.65"])?;
     told(&gateway, "192.0.2.129", &["allowed by `ringway allow` (192.0.2.128/25)"])?;
     told(&gateway, "192.0.2.1", &["drop, rule", "rule one, drop"])?;
-    told(&gateway, "192.0.2.2", &["nat-forward", "rule rule 2, limit: within its rate"])?;
+    told(&gateway, "192.0.2.2", &["nat-forward", "rule 2, limit: within its rate"])?;
     told(&gateway, "192.0.2.3", &["nat-forward", "shield     passed"])?;
 
     done(&gateway, &["shield", "observe", "--for", "10m"])?;

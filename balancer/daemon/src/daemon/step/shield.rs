@@ -20,6 +20,7 @@ use super::State;
 use super::effect::Effect;
 use crate::daemon::datapath_thread::DatapathCommand;
 use crate::daemon::shield_plan::{PlannedShield, ReadList, ShieldPlan, Stamp};
+use crate::privileges;
 use crate::server::control::{Asker, RequestId};
 
 /// Between two generations that files of lists cause. Each loads a program and lists beside those in
@@ -167,9 +168,16 @@ impl State {
         let Some((change, by, request)) = asked else { return self.tell_ended(&before) };
         let outcome = outcome.map(|()| {
             self.effects.info(format!("{change} (by {by})"));
-            let entry = about(&change, &before, &self.shield.in_force).cloned();
             let status = ShieldStatus::new(&self.reload.config, &self.shield.in_force);
-            ShieldStatus { entry, ..status }
+            let of = |shield: &RuntimeShield, prefix| shield.of(prefix).cloned();
+            let (entry, replaced) = match &change {
+                ShieldChange::Add(ShieldEntry { prefix, .. }) => {
+                    (of(&self.shield.in_force, prefix), of(&before, prefix))
+                }
+                ShieldChange::Remove { prefix } => (of(&before, prefix), None),
+                ShieldChange::Mode { .. } => (None, None),
+            };
+            ShieldStatus { entry, replaced, ..status }
         });
         self.effects.push(Effect::AnswerShield(request, change, Box::new(outcome)));
     }
@@ -278,26 +286,17 @@ impl State {
 }
 
 fn has_shield(config: &Config) -> Result<(), Error> {
-    match config.shield {
-        Some(_) => Ok(()),
-        None => Err(Error::configuration(
-            "the configuration has no [shield], so packets meet none",
-            "add [shield] to the configuration, then: ringway reload",
-        )),
+    if config.shield.is_some() {
+        return Ok(());
     }
-}
-
-/// The entry that a change is about.
-fn about<'r>(
-    change: &ShieldChange,
-    before: &'r RuntimeShield,
-    after: &'r RuntimeShield,
-) -> Option<&'r ShieldEntry> {
-    match change {
-        ShieldChange::Add(entry) => after.of(&entry.prefix),
-        ShieldChange::Remove { prefix } => before.of(prefix),
-        ShieldChange::Mode { .. } => None,
-    }
+    let then = match privileges::may_load() {
+        true => "ringway reload".to_owned(),
+        false => format!("{} (no packet is lost)", privileges::restart()),
+    };
+    Err(Error::configuration(
+        "the configuration has no [shield], so packets meet none",
+        format!("add a line `[shield]` to {}, then: {then}", config.filename()),
+    ))
 }
 
 #[cfg(test)]
