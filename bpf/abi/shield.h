@@ -236,10 +236,11 @@ struct rw_rated {
 struct rw_heavy_source {
 	__u32 prefix[4];
 	__u32 service;
-	__u32 over; /* packets that were dropped or observed for it, since it got this place */
-	__u32 seen; /* the last of them: seconds, CLOCK_MONOTONIC */
-	__u32 pad;
+	__u32 over;  /* packets that were dropped or observed for it */
+	__u32 seen;  /* the last of them: seconds, CLOCK_MONOTONIC */
+	__u32 since; /* the first of them; after RW_HEAVY_SECONDS without any it begins anew */
 };
+#define RW_HEAVY_SECONDS 60
 struct rw_heavy_bucket {
 	struct rw_rated budgets;
 	struct rw_heavy_source sources[RW_BUCKET_RATED];

@@ -117,6 +117,7 @@ static __always_inline bool within_heavy(__u64 hash, const struct rw_address *pr
 		source->service = service;
 		source->over = 0;
 		source->seen = 0;
+		source->since = 0;
 	}
 	return true;
 }
@@ -213,6 +214,10 @@ static __always_inline void note_excess(struct rw_heavy_source *heavy, __u32 *la
 		if (READ_ONCE(*last) != now)
 			WRITE_ONCE(*last, now);
 	} else if (heavy) {
+		if (!heavy->over || now - heavy->seen > RW_HEAVY_SECONDS) {
+			heavy->over = 0;
+			heavy->since = now;
+		}
 		heavy->seen = now;
 		heavy->over += heavy->over != (__u32)-1;
 	}

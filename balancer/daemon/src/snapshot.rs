@@ -23,8 +23,8 @@ use ringway_api::node::tables::{
 };
 use ringway_api::problem_kind::ProblemKind;
 use ringway_api::shield::RuntimeShield;
-use ringway_config::{Config, Protocol};
-use ringway_kernel::{ServiceState, View};
+use ringway_config::Config;
+use ringway_kernel::{HeavySource, ServiceState, View};
 
 use crate::backends::departed::Departed;
 use crate::commit_confirm::CommitConfirm;
@@ -89,6 +89,8 @@ struct Counters {
     ledgers: Vec<rw_ledger>,
     services: Vec<ServiceState>,
     shield_observed: Vec<Observed>,
+    /// While a service is attacked.
+    heavy: Vec<HeavySource>,
 }
 
 impl Snapshot {
@@ -118,9 +120,24 @@ impl Snapshot {
         };
         status.degraded = stalled.is_none() && status.is_degraded();
         if let Some(counters) = counters {
+            self.name_sources(&mut status.findings, &counters);
             counters.enter(&mut status);
         }
         status
+    }
+
+    /// Findings of attacks say what is known of their sources.
+    fn name_sources(&self, findings: &mut [Problem], counters: &Counters) {
+        let config = self.shield.as_ref().map(|(config, _)| config);
+        for attack in &self.attacks {
+            let of =
+                |it: &&mut Problem| it.identity() == (ProblemKind::Mitigation, &attack.subject());
+            let Some(finding) = findings.iter_mut().find(of) else { continue };
+            let counted = config.is_some_and(|config| counts_sources(config, &attack.service));
+            let Counters { services, heavy, .. } = counters;
+            let own = heavy.iter().filter(|it| attack.has(it, services, SystemTime::now()));
+            finding.remedy = attack.remedy(counted.then(|| own.count())).into();
+        }
     }
 
     /// Whether the node, or this service of it, should get traffic.
@@ -144,14 +161,15 @@ impl Snapshot {
 impl Counters {
     fn read(
         view: &View,
-        interfaces: &[Interface],
+        Snapshot { interfaces, attacks, .. }: &Snapshot,
         flow_table: FlowTable,
         tracked: Tracked,
     ) -> ringway_kernel::Result<Counters> {
         let ledgers = interfaces.iter().map(|interface| view.ledger(interface.slot));
         let ledgers = ledgers.collect::<ringway_kernel::Result<_>>()?;
         let (services, shield_observed) = (view.services()?, shield_observed(view)?);
-        Ok(Counters { flow_table, tracked, ledgers, services, shield_observed })
+        let heavy = if attacks.is_empty() { Vec::new() } else { view.heavy_sources()? };
+        Ok(Counters { flow_table, tracked, ledgers, services, shield_observed, heavy })
     }
 
     fn enter(self, status: &mut Status) {
@@ -289,13 +307,13 @@ impl StatusStore {
         StatusStore::shield_of(status_store, None).await
     }
 
-    /// The same with the heavy sources of one service alone, where one is given.
+    /// The same with the heavy sources of an attack alone, where one is given.
     ///
     /// # Errors
     /// As [`StatusStore::shield`].
     pub async fn shield_of(
         status_store: &Arc<StatusStore>,
-        heavy_of: Option<(String, Protocol)>,
+        heavy_of: Option<AttackStatus>,
     ) -> Result<ShieldStatus, Error> {
         let posted = status_store.posted();
         let (config, runtime) = posted.shield.as_ref().ok_or_else(starting)?;
@@ -308,8 +326,12 @@ impl StatusStore {
                 status.count(view.shield_counts()?);
                 if !(status.limits.is_empty() && status.mitigation.is_empty()) {
                     let (services, arrivals) = (view.services()?, view.arrivals()?);
-                    let heavy = view.heavy_sources()?;
-                    status.count_limits(&services, &arrivals, &heavy, heavy_of.as_ref());
+                    status.count_limits(&services, &arrivals);
+                    let (heavy, wall) = (view.heavy_sources()?, SystemTime::now());
+                    match heavy_of {
+                        Some(attack) => status.enter_heavy_of(&attack, &services, &heavy, wall),
+                        None => status.enter_heavy(&services, &heavy, wall),
+                    }
                 }
             }
             Ok(status)
@@ -378,7 +400,7 @@ impl StatusStore {
         let snapshot = self.posted();
         let read = |view: &View| -> ringway_kernel::Result<Counters> {
             let (flow_table, tracked) = self.count_flows(view)?;
-            Counters::read(view, &snapshot.interfaces, flow_table, tracked)
+            Counters::read(view, &snapshot, flow_table, tracked)
         };
         let counters = self.view.as_ref().map(read).transpose();
         let counters =
@@ -419,6 +441,13 @@ impl StatusStore {
         flows.age_ms = begun.elapsed().as_millis() as u64;
         Ok((flows, tracked))
     }
+}
+
+/// Whether an attacked service has a limit `source`.
+fn counts_sources(config: &Config, service: &str) -> bool {
+    let own = config.services.iter().find(|it| *it.name == service);
+    let limits = config.shield.as_ref().zip(own).map(|(shield, own)| shield.armed_limits_of(own));
+    limits.is_some_and(|limits| limits.source.is_some())
 }
 
 fn starting() -> Error {
@@ -490,6 +519,7 @@ mod tests {
             ledgers: vec![ledger],
             services,
             shield_observed: Vec::new(),
+            heavy: Vec::new(),
         };
         let status = snapshot().status(Process::default(), Some(counters));
         assert!(!status.healthy && !status.degraded, "web is not served at all");

@@ -7,9 +7,9 @@ use std::ops::Range;
 
 use libbpf_rs::MapCore;
 use ringway_abi::raw::{
-    RW_SHIELD_COUNT_LISTS, RW_SHIELD_COUNT_RUNTIME_ALLOW, RW_SHIELD_COUNT_RUNTIME_BLOCK,
-    rw_arrivals, rw_heavy_bucket, rw_heavy_source, rw_shield_count, rw_shield_observed,
-    rw_shield_policy,
+    RW_HEAVY_SECONDS, RW_SHIELD_COUNT_LISTS, RW_SHIELD_COUNT_RUNTIME_ALLOW,
+    RW_SHIELD_COUNT_RUNTIME_BLOCK, rw_arrivals, rw_heavy_bucket, rw_heavy_source, rw_shield_count,
+    rw_shield_observed, rw_shield_policy,
 };
 use ringway_abi::{Exemption, Limit, Reason, ShieldMode, Slot, addr_from_words};
 
@@ -83,9 +83,6 @@ impl Arrivals {
     }
 }
 
-/// So long is a source heavy after the last packet over its rate.
-const HEAVY_SECONDS: i32 = 60;
-
 /// A source prefix that sends much to a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeavySource {
@@ -93,8 +90,12 @@ pub struct HeavySource {
     pub prefix: IpAddr,
     /// Id of the service.
     pub service: u16,
-    /// Packets over the rate of a source, since it was suspected.
+    /// Packets over the rate of a source, without a pause of a minute.
     pub over: u32,
+    /// Seconds from the first of them to the last.
+    pub lasting: u32,
+    /// Seconds since the last of them.
+    pub silent: u32,
 }
 
 impl View {
@@ -180,13 +181,17 @@ impl View {
         }
         let now = now_seconds();
         self.maps.heavy_sources.for_each(|_, bucket| {
-            let recent = |seen: u32| now.wrapping_sub(seen).cast_signed() <= HEAVY_SECONDS;
-            let heavy_now = |source: &&rw_heavy_source| source.over > 0 && recent(source.seen);
+            // A packet may have come since the clock was read.
+            let silent = |source: &rw_heavy_source| now.saturating_sub(source.seen);
+            let heavy_now =
+                |source: &&rw_heavy_source| source.over > 0 && silent(source) <= RW_HEAVY_SECONDS;
             let sources = bucket.sources.iter().filter(heavy_now);
             heavy.extend(sources.map(|source| HeavySource {
                 prefix: addr_from_words(source.prefix),
                 service: source.service as u16,
                 over: source.over,
+                lasting: source.seen.saturating_sub(source.since),
+                silent: silent(source),
             }));
         })?;
         heavy.sort_by_key(|source| (Reverse(source.over), source.prefix));

@@ -321,6 +321,9 @@ mod tests {
             service: "web".into(),
             protocol: Protocol::Udp,
             over_limit_packets: 4713,
+            over_limit_pps: 471,
+            since: Timestamp::default(),
+            last_seen: Timestamp::default(),
         });
         status.blocked = RuntimeCount { prefixes: 2, packets: 7, bytes: 700 };
         status.rules[0].packets = 4711;

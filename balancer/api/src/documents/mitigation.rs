@@ -1,14 +1,18 @@
 //! Automatic mitigation: what is in force.
 
 use std::net::IpAddr;
+use std::time::{Duration, SystemTime};
 
 use ringway_config::{Protocol, ShieldMode};
+use ringway_kernel::{HeavySource, ServiceState};
 use ringway_plan::tables::ServiceKey;
 use serde::{Deserialize, Serialize};
 
 use crate::clock::Timestamp;
 use crate::documents::measure::Measure;
 use crate::documents::named;
+use crate::problem_kind::Subject;
+use crate::text::counted;
 
 /// An attack on a service.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,12 +31,12 @@ pub struct AttackStatus {
     pub since: Timestamp,
     /// Unless it goes on.
     pub until: Timestamp,
-    /// What was above its threshold; absent: a daemon before this one found it.
+    /// What was above its threshold; null: a daemon before this one found it.
     #[serde(with = "named::optional")]
     pub measure: Option<Measure>,
     pub packets_per_second: u64,
     pub new_flows_per_second: u64,
-    /// What is usual of `measure`, a second; absent while that is not known.
+    /// What is usual of `measure`, a second; null while that is not known.
     pub baseline: Option<u64>,
 }
 
@@ -55,6 +59,41 @@ impl AttackStatus {
         match self.measure {
             Some(Measure::NewFlows) => self.new_flows_per_second,
             _ => self.packets_per_second,
+        }
+    }
+
+    /// Whether a source has sent to its service since it began. An attack is found some time after
+    /// its first packets, and the packet path counts full seconds.
+    pub fn has(&self, source: &HeavySource, services: &[ServiceState], wall: SystemTime) -> bool {
+        const BEFORE: Duration = Duration::from_secs(1);
+        // A clock that was set back tells nothing.
+        let lasts = wall.duration_since(self.since.0).unwrap_or(Duration::MAX);
+        let service = services.iter().find(|service| service.id == source.service);
+        Duration::from_secs(source.silent.into()) <= lasts.saturating_add(BEFORE)
+            && service
+                .is_some_and(|it| (&it.name, it.key.protocol) == (&self.service, self.protocol))
+    }
+
+    /// What a finding about it is about.
+    pub fn subject(&self) -> Subject {
+        Subject::Service(format!("{} ({})", self.service, self.protocol))
+    }
+
+    /// What to do about it; `heavy`: how many sources are heavy, where they are counted.
+    pub fn remedy(&self, heavy: Option<usize>) -> String {
+        match heavy {
+            None => "no source is counted without a limit `source`: write it in limits of \
+                     [shield.mitigation]"
+                .into(),
+            Some(0) => {
+                "no source is heavy: they are spread, and probably forged, so blocking helps \
+                        little; limits hold, and docs/flowspec.md relieves the uplink"
+                    .into()
+            }
+            Some(heavy) => format!(
+                "`ringway shield status` names {}, and `ringway block` blocks them",
+                counted(heavy, "heavy source")
+            ),
         }
     }
 

@@ -18,6 +18,6 @@ pub struct MitigationEvent {
     pub event: String,
     #[serde(flatten)]
     pub attack: AttackStatus,
-    /// Sources that have sent most beyond the rate of one, the most first.
+    /// Sources that have sent beyond the rate of one since it began, the fastest first.
     pub heavy_sources: Vec<HeavySourceStatus>,
 }

@@ -1,7 +1,9 @@
 //! The shield of a node: its configuration, what was typed at run time, and what is in force.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::time::{Duration, SystemTime};
 
 use ringway_abi::Reason;
 use ringway_abi::raw::rw_shield_count;
@@ -171,8 +173,16 @@ pub struct HeavySourceStatus {
     pub service: String,
     #[serde(with = "named")]
     pub protocol: Protocol,
-    /// Over the rate of a source, since it was suspected.
+    /// Over the rate of a source, without a pause of a minute.
     pub over_limit_packets: u64,
+    /// The same a second, from the first of them to the last.
+    #[serde(default)]
+    pub over_limit_pps: u64,
+    /// The first of them.
+    #[serde(default)]
+    pub since: Timestamp,
+    #[serde(default)]
+    pub last_seen: Timestamp,
 }
 
 /// `GET /v1/blocked`: prefixes that were blocked or allowed at run time.
@@ -267,15 +277,8 @@ impl ShieldStatus {
         self.observed = counts.observed;
     }
 
-    /// Enters what services with limits have met; `services`: the packet path's; `heavy_of`: the
-    /// service that heavy sources are entered of, else of all.
-    pub fn count_limits(
-        &mut self,
-        services: &[ServiceState],
-        arrivals: &BTreeMap<u16, Arrivals>,
-        heavy: &[HeavySource],
-        heavy_of: Option<&(String, Protocol)>,
-    ) {
+    /// Enters what services with limits have met; `services`: the packet path's.
+    pub fn count_limits(&mut self, services: &[ServiceState], arrivals: &BTreeMap<u16, Arrivals>) {
         for limits in &mut self.limits {
             let own = |it: &&ServiceState| {
                 it.name == limits.service && it.key.protocol == limits.protocol
@@ -285,24 +288,58 @@ impl ShieldStatus {
             (limits.arrived_packets, limits.arrived_new_flows) = (found.packets, found.new_flows);
             limits.over_limit_packets = found.over();
         }
-        let one = |source: &HeavySource| {
+    }
+
+    /// Enters the sources of all services, those with the most packets first.
+    pub fn enter_heavy(
+        &mut self,
+        services: &[ServiceState],
+        heavy: &[HeavySource],
+        wall: SystemTime,
+    ) {
+        let all = self.heavy(services, heavy.iter(), wall);
+        self.heavy_sources = all.take(MOST_HEAVY).collect();
+    }
+
+    /// Enters those that take part in an attack: its service's, since it began, the fastest first.
+    pub fn enter_heavy_of(
+        &mut self,
+        attack: &AttackStatus,
+        services: &[ServiceState],
+        heavy: &[HeavySource],
+        wall: SystemTime,
+    ) {
+        let sources = heavy.iter().filter(|source| attack.has(source, services, wall));
+        let mut sources: Vec<_> = self.heavy(services, sources, wall).collect();
+        sources.sort_by_key(|source| (Reverse(source.over_limit_pps), source.prefix));
+        sources.truncate(MOST_HEAVY);
+        self.heavy_sources = sources;
+    }
+
+    fn heavy<'s>(
+        &self,
+        services: &'s [ServiceState],
+        heavy: impl Iterator<Item = &'s HeavySource>,
+        wall: SystemTime,
+    ) -> impl Iterator<Item = HeavySourceStatus> {
+        let lengths = (self.source_prefix_v4, self.source_prefix_v6);
+        let ago = move |seconds: u32| Timestamp(wall - Duration::from_secs(seconds.into()));
+        let one = move |source: &HeavySource| {
             let v4 = source.prefix.is_ipv4();
-            let length = if v4 { self.source_prefix_v4 } else { self.source_prefix_v6 };
+            let length = if v4 { lengths.0 } else { lengths.1 };
             let service = services.iter().find(|service| service.id == source.service)?;
-            if heavy_of.is_some_and(|(name, protocol)| {
-                (name, *protocol) != (&service.name, service.key.protocol)
-            }) {
-                return None;
-            }
             Some(HeavySourceStatus {
                 // Not of another length, which another configuration had.
                 prefix: Prefix::new(source.prefix, length).ok()?,
                 service: service.name.clone(),
                 protocol: service.key.protocol,
                 over_limit_packets: source.over.into(),
+                over_limit_pps: (source.over / source.lasting.max(1)).into(),
+                since: ago(source.silent + source.lasting),
+                last_seen: ago(source.silent),
             })
         };
-        self.heavy_sources = heavy.iter().filter_map(one).take(MOST_HEAVY).collect();
+        heavy.filter_map(one)
     }
 }
 
@@ -396,7 +433,7 @@ impl Blocked {
 
 #[cfg(test)]
 mod tests {
-    use std::time::{Duration, Instant};
+    use std::time::Instant;
 
     use ringway_abi::Forward;
     use ringway_plan::tables::ServiceKey;
@@ -490,33 +527,38 @@ mod tests {
             reset_when_none: true,
             backends: Vec::new(),
         }];
-        let source =
-            |prefix: [u8; 4], service| HeavySource { prefix: prefix.into(), service, over: 9 };
+        let source = |prefix: [u8; 4], service| HeavySource {
+            prefix: prefix.into(),
+            service,
+            over: 9,
+            lasting: 2,
+            silent: 1,
+        };
         // One of a service that is gone, and one of a prefix of another length.
         let heavy =
             [source([192, 0, 2, 0], 3), source([192, 0, 2, 0], 4), source([192, 0, 2, 7], 3)];
         let arrived = Arrivals { packets: 7, new_flows: 2, over_source: 1, ..Arrivals::default() };
-        status.count_limits(
-            &services,
-            &[(3, arrived), (4, Arrivals::default())].into(),
-            &heavy,
-            None,
-        );
+        status.count_limits(&services, &[(3, arrived), (4, Arrivals::default())].into());
+        let wall = from_unix_s(1_800_000_003);
+        status.enter_heavy(&services, &heavy, wall);
         let mut alone = status.clone();
-        let many =
-            [[source([192, 0, 2, 0], 4); MOST_HEAVY], [source([198, 51, 100, 0], 3); MOST_HEAVY]]
-                .concat();
+        let part = source([198, 51, 100, 0], 3);
+        let many = [
+            vec![source([192, 0, 2, 0], 4); MOST_HEAVY],
+            vec![HeavySource { silent: 6, over: 999, ..part }],
+            vec![part; MOST_HEAVY],
+            vec![HeavySource { over: 50, lasting: 1, ..source([192, 0, 2, 0], 3) }],
+        ]
+        .concat();
         let both = [
             ServiceState { id: 4, name: "dns".into(), ..services[0].clone() },
             services[0].clone(),
         ];
-        alone.count_limits(&both, &BTreeMap::new(), &many, Some(&("web".into(), Protocol::Tcp)));
-        let names = alone.heavy_sources.iter().map(|source| source.service.as_str());
-        assert_eq!(
-            names.collect::<Vec<_>>(),
-            ["web"; MOST_HEAVY],
-            "not cut before they are chosen"
-        );
+        alone.enter_heavy_of(&attack, &both, &many, wall);
+        let found = alone.heavy_sources.iter().map(|it| (it.service.as_str(), it.over_limit_pps));
+        let mut want = [("web", 4); MOST_HEAVY];
+        want[0] = ("web", 50);
+        assert_eq!(found.collect::<Vec<_>>(), want, "not of another service, nor before it began");
         let entry = runtime.entries.first().cloned();
         let status = ShieldStatus { entry, ..status };
         let blocked = Blocked::new("gw", true, runtime.entries.clone());

@@ -98,8 +98,7 @@ async fn tell(
     let Some((program, arguments)) = run.command.split_first() else { return Ok(None) };
     let user = user()?;
     // It is told without them where they cannot be read.
-    let attack = (run.attack.service.clone(), run.attack.protocol);
-    let shield = StatusStore::shield_of(status_store, Some(attack)).await;
+    let shield = StatusStore::shield_of(status_store, Some(run.attack.clone())).await;
     let event = MitigationEvent {
         schema: SCHEMA.into(),
         node: status_store.node(),

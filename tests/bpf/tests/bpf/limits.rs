@@ -8,9 +8,10 @@ use libbpf_rs::{MapCore, MapFlags};
 use ringway_abi::Reason::{NewFlowLimit, ServiceLimit, SourceLimit};
 use ringway_abi::Verdict::{Drop, Redirect};
 use ringway_abi::raw::{
-    RW_LEARNT_BUCKETS, RW_SKETCH_LINES, RW_SKETCH_WIDTH, rw_settings, rw_sketch_line,
+    RW_HEAVY_BUCKETS, RW_HEAVY_SECONDS, RW_LEARNT_BUCKETS, RW_SKETCH_LINES, RW_SKETCH_WIDTH,
+    rw_heavy_bucket, rw_settings, rw_sketch_line,
 };
-use ringway_abi::{FromBytes, Reason, ShieldMode, addr_to_words};
+use ringway_abi::{FromBytes, IntoBytes, Reason, ShieldMode, addr_to_words};
 use ringway_bpf_tests::cast::*;
 use ringway_bpf_tests::frame::{Frame, TCP, UDP, flags};
 use ringway_bpf_tests::{Flow, World, audit, ports, run};
@@ -207,6 +208,40 @@ fn a_source_has_a_rate() {
         assert_eq!(heavy[0].service, world.service(family, UDP, ports::ACROSS).row.id);
         assert!((heavy[0].over as usize) < SENT, "{heavy:?}");
     }
+}
+
+/// What it sent an hour ago says nothing about this attack.
+#[test]
+fn a_heavy_source_begins_anew_after_a_pause() {
+    needs_root!("a_heavy_source_begins_anew_after_a_pause");
+    let mut world = World::unwatched();
+    world.limit(&[ports::ACROSS], policy(Limits { source: Some(FEW), ..Limits::default() }));
+    let frame = Frame::udp(client(Family::V4, 7), vip(Family::V4, ports::ACROSS));
+    let sends = |world: &World| {
+        send(world, SourceLimit, repeat_n(frame.clone(), SENT));
+        world.gateway.view().heavy_sources().unwrap()
+    };
+    let first = sends(&world)[0];
+    assert!(first.over > SENT as u32 / 2 && first.lasting <= 2 && first.silent <= 2, "{first:?}");
+    let on = sends(&world)[0];
+    assert!(on.over >= first.over + SENT as u32 / 2, "no pause: {on:?}");
+    // Let the source have been silent.
+    let map = world.map("heavy_sources");
+    let ages = |seconds: u32| {
+        for place in 0..RW_HEAVY_BUCKETS {
+            let mut bucket = rw_heavy_bucket::read_from_bytes(&audit::read(map, place)).unwrap();
+            let Some(source) = bucket.sources.iter_mut().find(|it| it.over > 0) else { continue };
+            (source.seen, source.since) = (source.seen - seconds, source.since - seconds);
+            audit::write(map, place, bucket.as_bytes());
+        }
+    };
+    ages(RW_HEAVY_SECONDS / 2);
+    let late = sends(&world)[0];
+    assert!(late.over > on.over && late.lasting >= RW_HEAVY_SECONDS / 2, "{late:?}");
+    ages(RW_HEAVY_SECONDS + 1);
+    assert_eq!(world.gateway.view().heavy_sources().unwrap(), [], "silent");
+    let anew = sends(&world)[0];
+    assert!(anew.over <= SENT as u32 && anew.lasting <= 2 && anew.silent <= 2, "{anew:?}");
 }
 
 #[test]

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use ringway_net_tests::{Gateway, SERVICE_V4, SOON, STARTED, Site, needs_root};
 use ringway_testnet::{Child, Namespace, Signal, wait_for, wait_until};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::blocked::{document, done};
 use super::privileges::{ID, Machine};
@@ -105,6 +105,8 @@ fn an_attack_arms_its_service_for_its_time() -> Result<()> {
     let finding = |status: &Value| status["findings"].to_string().contains("is attacked since");
     let status = gateway.wait_status("a finding", finding)?;
     ensure!(status["healthy"] == true, "{}", status["problems"]);
+    let names = |status: &Value| status["findings"].to_string().contains("names 1 heavy source");
+    gateway.wait_status("its source", names)?;
 
     // A reload keeps it, off ends it, and observe drops nothing.
     done(&gateway, &["reload"])?;
@@ -233,6 +235,42 @@ fn the_program_runs_as_user_ringway_and_hears_of_both_ends() -> Result<()> {
         hears("end")?;
         let log = stop(daemon)?;
         ensure!(log.contains("told it"), "{log}");
+    }
+    Ok(())
+}
+
+/// What ExaBGP is told of an attack by these sources, a second each beyond the limit.
+fn announced(sources: &[(&str, u64)]) -> Result<Vec<String>> {
+    let place = tempfile::tempdir()?;
+    let program = place.path().join("ringway-attacks");
+    executable(&program, &block("ringway-attacks", place.path())?)?;
+    let heavy = |(prefix, rate): &(&str, u64)| json!({ "prefix": prefix, "over_limit_pps": rate });
+    let attack = json!({
+        "address": "203.0.113.10", "port": 53, "last_port": 53, "protocol": "udp",
+        "until": "2100-01-02T03:04:05Z", "packets_per_second": 400_000,
+        "heavy_sources": sources.iter().map(heavy).collect::<Vec<_>>(),
+    });
+    fs::create_dir(place.path().join("attacks"))?;
+    fs::write(place.path().join("attacks/dns-udp.json"), attack.to_string())?;
+    // It ends when its parent does.
+    let shell = format!("{} flowspec & sleep 2", program.display());
+    let output = Command::new("sh").args(["-c", &shell]).output()?;
+    let said = String::from_utf8_lossy(&output.stdout);
+    Ok(said.lines().map(str::to_owned).collect())
+}
+
+/// Blocking a few of many sources helps nobody: what comes for the service is limited, too.
+#[test]
+fn sources_that_are_few_of_many_do_not_replace_a_rate() -> Result<()> {
+    let rate = |said: &[String]| said.iter().any(|line| line.contains("rate-limit"));
+    let drops = |said: &[String]| said.iter().filter(|line| line.contains("discard")).count();
+    for (sources, dropped, limited) in [
+        (&[][..], 0, true),
+        (&[("192.0.2.7/32", 900), ("192.0.2.8/32", 900)][..], 2, true),
+        (&[("192.0.2.7/32", 150_000), ("192.0.2.8/32", 150_000)][..], 2, false),
+    ] {
+        let said = announced(sources)?;
+        ensure!((drops(&said), rate(&said)) == (dropped, limited), "{sources:?}: {said:?}");
     }
     Ok(())
 }

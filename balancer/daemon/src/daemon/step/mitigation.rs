@@ -9,7 +9,7 @@ use ringway_api::documents::measure::Measure;
 use ringway_api::documents::mitigation::AttackStatus;
 use ringway_api::documents::status::Problem;
 use ringway_api::error::Error;
-use ringway_api::problem_kind::{ProblemKind, Subject};
+use ringway_api::problem_kind::ProblemKind;
 use ringway_config::{Mitigation as Rules, ShieldMode};
 use ringway_plan::tables::ServiceKey;
 
@@ -215,7 +215,6 @@ fn finding(attack: &AttackStatus) -> Problem {
         "service {service} ({protocol} {endpoint}) is attacked since {since}: {rate} {what} a \
          second{usual}; {action} until {until} or longer"
     );
-    let remedy = "`ringway shield status` names the sources, and `ringway block` blocks them";
-    let subject = Subject::Service(format!("{service} ({protocol})"));
-    ProblemKind::Mitigation.about(subject, error, remedy)
+    let remedy = "`ringway shield status` shows what arrives, and heavy sources";
+    ProblemKind::Mitigation.about(attack.subject(), error, remedy)
 }
