@@ -45,7 +45,7 @@ pub enum Command {
     Check(CheckArgs),
     /// Show interfaces, services, backends and counters of a node.
     Status(StatusArgs),
-    /// Watch services, backends, interfaces, drops and flows as they change.
+    /// Watch services, backends, interfaces, drops, flows and the shield as they change.
     Top(TopArgs),
     /// List the flows of a node: client, service, backend, state.
     Flows(FlowsArgs),
@@ -381,6 +381,8 @@ pub enum TopView {
     Reasons,
     /// Flows: the first few hundred that the filter lets through.
     Flows,
+    /// The shield: services with limits, lists, rules and heavy sources.
+    Shield,
 }
 
 fn delay(text: &str) -> Result<std::time::Duration, String> {

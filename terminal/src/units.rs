@@ -51,6 +51,16 @@ pub fn bytes(value: u64) -> String {
     format!("{shown:.1} {}", UNITS[unit])
 }
 
+/// How long ago something was, in one unit: `45 s`, `12 min`, `3 h`, `5 days`.
+pub fn age(seconds: u64) -> String {
+    match seconds {
+        0..120 => format!("{seconds} s"),
+        120..7200 => format!("{} min", seconds / 60),
+        7200..172_800 => format!("{} h", seconds / 3600),
+        _ => format!("{} days", seconds / 86_400),
+    }
+}
+
 /// A number that may not be known.
 pub fn count(value: Option<u64>) -> String {
     value.map_or_else(|| "-".to_owned(), |value| value.to_string())

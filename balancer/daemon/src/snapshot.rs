@@ -28,7 +28,7 @@ use ringway_kernel::{HeavySource, ServiceState, View};
 
 use crate::backends::departed::Departed;
 use crate::commit_confirm::CommitConfirm;
-use crate::monitor::attack_watch::Found;
+use crate::monitor::attack_watch::{Found, UsualRates};
 use crate::monitor::rates::{Meter, Sample};
 
 /// A count of flows is shown for so many times what it took, so that those who keep asking cost a
@@ -68,6 +68,8 @@ pub struct Snapshot {
     pub attacks: Vec<AttackStatus>,
     /// Attacks since the daemon began.
     pub attacks_found: Found,
+    /// What services usually get.
+    pub usual: UsualRates,
 }
 
 /// Facts about the daemon's process itself.
@@ -319,7 +321,8 @@ impl StatusStore {
         let (config, runtime) = posted.shield.as_ref().ok_or_else(starting)?;
         let mut status = ShieldStatus::new(config, runtime);
         status.enter_lists(&posted.lists);
-        status.enter_attacks(&posted.attacks, &posted.attacks_found);
+        status.enter_attacks(config, &posted.attacks, &posted.attacks_found);
+        status.enter_usual(&posted.usual);
         let status_store = status_store.clone();
         let reading = tokio::task::spawn_blocking(move || {
             if let Some(view) = &status_store.view {
@@ -333,6 +336,9 @@ impl StatusStore {
                         None => status.enter_heavy(&services, &heavy, wall),
                     }
                 }
+                status.counted_since = view.counting_since().map(Timestamp);
+                let meter = status_store.meter.lock().unwrap_or_else(PoisonError::into_inner);
+                meter.fill_shield(&mut status, Instant::now());
             }
             Ok(status)
         });
@@ -368,7 +374,14 @@ impl StatusStore {
         let ledgers = slots.map(|slot| Ok((slot, view.ledger(slot)?)));
         let ledgers = ledgers.collect::<ringway_kernel::Result<Vec<_>>>()?;
         let observed = shield_observed(view)?;
-        let sample = Sample::of_tables(Instant::now(), services, &ledgers, &observed);
+        let mut sample = Sample::of_tables(Instant::now(), services, &ledgers, &observed);
+        let config = posted.shield.as_ref().map(|(config, _)| config);
+        if let Some(config) = config.filter(|config| config.shield.is_some()) {
+            let mut shield = ShieldStatus::new(config, &RuntimeShield::default());
+            shield.count(view.shield_counts()?);
+            shield.count_limits(services, &view.arrivals()?);
+            sample = sample.with_shield(&mut shield);
+        }
         self.meter.lock().unwrap_or_else(PoisonError::into_inner).note(sample);
         Ok(())
     }

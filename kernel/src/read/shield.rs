@@ -4,6 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::ops::Range;
+use std::time::SystemTime;
 
 use libbpf_rs::MapCore;
 use ringway_abi::raw::{
@@ -16,7 +17,7 @@ use ringway_abi::{Exemption, Limit, Reason, ShieldMode, Slot, addr_from_words};
 use super::View;
 use super::tracked::now_seconds;
 use crate::Result;
-use crate::maps::Maps;
+use crate::maps::{MapName, Maps};
 use crate::tables::rows::label_text;
 
 /// Counts of the shield.
@@ -113,6 +114,12 @@ impl View {
         let left = control.until.saturating_sub(now_seconds());
         let mode = ShieldMode::try_from(control.mode).ok();
         Ok(mode.filter(|_| left > 0).map(|mode| (mode, left)))
+    }
+
+    /// When the tables were made that [`View::shield_counts`] reads; `None`: that is not known.
+    pub fn counting_since(&self) -> Option<SystemTime> {
+        let pin = self.pins.as_ref()?.map(MapName::shield_counts.name());
+        std::fs::metadata(pin).and_then(|pin| pin.modified()).ok()
     }
 
     /// Counts up to now. All zero where an earlier version made the tables.

@@ -1,10 +1,12 @@
 //! `ringway explain`: what the loaded program would do with a packet, and why.
 
-use ringway_abi::{Reason, ShieldMode, Verdict};
+use ringway_abi::{Exemption, Reason, ShieldMode, Verdict};
 use ringway_api::error::Error;
+use ringway_config::RateLimit;
 use ringway_inspect::explain::{self, Explanation, Shape, What, tuple};
 
 use crate::cli::{ExplainArgs, Output};
+use crate::command::shield::rule_name;
 use crate::exit::Exit;
 use crate::table::{self, Cell, Table, Tone};
 
@@ -115,9 +117,21 @@ fn shield(it: &explain::Shield) -> Cell {
     }
 }
 
-/// The limits of its service, where it is over one.
+/// The limit of its service that it is over, and what lets it pass all the same.
 fn limited(it: &explain::Shield) -> Option<String> {
-    Some(format!("{}: over {}", it.reason?, it.limits.as_ref()?.limits()))
+    let limit = it.limit?.name();
+    let rate =
+        it.limit_pps.map_or_else(String::new, |pps| format!(" {}", RateLimit::new(pps).rate()));
+    let until = it.mitigation_until;
+    let until = until.map_or_else(String::new, |until| format!(" of mitigation until {until}"));
+    let over = format!("over {limit}{rate}{until}");
+    match (it.reason, it.exempt) {
+        (Some(reason), _) => Some(format!("{reason}: {over}")),
+        (None, Some(Exemption::Learnt)) => {
+            Some(format!("passed: its source is learnt, within allow_rate; {over}"))
+        }
+        (None, _) => Some(format!("passed: established flow, within flow_rate; {over}")),
+    }
 }
 
 /// By whom its source is allowed or blocked.
@@ -146,12 +160,6 @@ fn ruled(it: &explain::Shield) -> Option<String> {
         _ => "",
     };
     Some(format!("{}, {action}{rate}", rule_name(rule)))
-}
-
-/// A rule without a name of its own is called `rule 3`.
-fn rule_name(rule: &str) -> String {
-    let kind = if rule.starts_with("rule ") { "" } else { "rule " };
-    format!("{kind}{rule}")
 }
 
 fn flow(it: &Explanation) -> String {
@@ -202,8 +210,8 @@ fn health(backend: &explain::Backend) -> Cell {
 
 #[cfg(test)]
 mod tests {
-    use ringway_api::documents::shield::LimitsStatus;
-    use ringway_config::Protocol;
+    use ringway_abi::Limit;
+    use ringway_api::clock::Timestamp;
 
     use super::*;
 
@@ -218,6 +226,10 @@ mod tests {
             entry: None,
             rule: None,
             rule_action: None,
+            limit: None,
+            limit_pps: None,
+            mitigation_until: None,
+            exempt: None,
             limits: None,
         };
         let told = |it: &explain::Shield| {
@@ -235,25 +247,25 @@ mod tests {
         let dropped = explain::Shield { reason: over, dropped: true, ..limit.clone() };
         let observed =
             explain::Shield { mode: ShieldMode::Observe, dropped: false, ..dropped.clone() };
-        let limits = LimitsStatus {
-            service: "web".into(),
-            protocol: Protocol::Tcp,
-            packets_pps: Some(500_000),
-            destination_pps: None,
-            new_flows_pps: None,
-            source_pps: Some(1500),
-            arrived_packets: 7,
-            arrived_new_flows: 0,
-            over_limit_packets: 1,
-        };
-        let over_limits = explain::Shield {
-            reason: Some(Reason::SourceLimit.name()),
-            dropped: true,
-            limits: Some(limits),
+        let spared = explain::Shield {
+            limit: Some(Limit::Source),
+            limit_pps: Some(1500),
+            exempt: Some(Exemption::Learnt),
             rule: Some("web".into()),
             rule_action: Some("pass"),
             ..none.clone()
         };
+        let established =
+            explain::Shield { exempt: Some(Exemption::Established), ..spared.clone() };
+        let over_limit = explain::Shield {
+            reason: Some(Reason::SourceLimit.name()),
+            dropped: true,
+            exempt: None,
+            mitigation_until: Some(Timestamp::default()),
+            ..spared.clone()
+        };
+        let untold =
+            explain::Shield { limit_pps: None, mitigation_until: None, ..over_limit.clone() };
         let land = explain::Shield { reason: Some("land"), ..none.clone() };
         let off = explain::Shield { mode: ShieldMode::Off, ..none.clone() };
         // What was typed is not known without its file.
@@ -265,7 +277,13 @@ mod tests {
             (limit, "rule dns, limit: within its rate"),
             (dropped, "rule dns, limit: over its rate"),
             (observed, "rule dns, limit: over its rate; would be dropped: observe mode"),
-            (over_limits, "source-limit: over packets 500kpps, source 1500pps"),
+            (
+                over_limit,
+                "source-limit: over source 1500pps of mitigation until 1970-01-01T00:00:00Z",
+            ),
+            (untold, "source-limit: over source"),
+            (spared, "passed: its source is learnt, within allow_rate; over source 1500pps"),
+            (established, "passed: established flow, within flow_rate; over source 1500pps"),
             (unnamed, "rule 2, limit: within its rate"),
             (land, "land; not dropped: its connection is established"),
         ] {

@@ -1,11 +1,14 @@
 //! `ringway block`, `allow`, `unblock`, `blocked` and `shield`.
 
+use std::cmp::Reverse;
 use std::time::{Duration, SystemTime};
 
+use ringway_abi::Limit;
 use ringway_api::client::shield as client;
 use ringway_api::clock::Timestamp;
+use ringway_api::documents::limits::{LimitsStatus, PacketCount};
 use ringway_api::documents::measure::Measure;
-use ringway_api::documents::mitigation::AttackStatus;
+use ringway_api::documents::mitigation::{AttackStatus, MitigationStatus};
 use ringway_api::documents::shield::{Blocked, RuleStatus, ShieldStatus};
 use ringway_api::shield::{ModeOverride, ShieldChange, ShieldEntry, done};
 use ringway_api::text::counted;
@@ -16,6 +19,10 @@ use crate::cli::{
 };
 use crate::exit::Exit;
 use crate::table::{self, Cell, Table, Tone};
+use crate::units;
+
+/// Services with limits that are shown, those with most over them; `-o json` has all.
+const SERVICES_SHOWN: usize = 16;
 
 /// `ringway block` and `ringway allow`
 pub fn add(args: &PrefixArgs, action: ListAction) -> anyhow::Result<Exit> {
@@ -146,56 +153,141 @@ fn render(status: &ShieldStatus, colour: bool) -> String {
         let packets = counted(packets, "packet");
         text += &format!("{observed}: {packets}, {}\n", reason.name());
     }
+    if let Some(since) = status.counted_since {
+        let age = SystemTime::now().duration_since(since.0).unwrap_or_default().as_secs();
+        text += &format!("counted since {since} ({})\n", units::age(age));
+    }
     if !status.lists.is_empty() {
-        let mut table = Table::new(&["list", "action", "packets", "file"]);
+        let mut table = Table::new(&["list", "action", "packets", "packets/s", "file"]);
         for list in &status.lists {
             let file = list.file.display().to_string();
             table.row(vec![
                 Cell::new(&list.name),
                 Cell::new(list.action.name()),
                 Cell::number(list.packets),
+                Cell::number(units::rate(list.packets_per_second)),
                 Cell::new(file).tone(Tone::Dim),
             ]);
         }
         text += &table.render(colour);
     }
     if !status.rules.is_empty() {
-        let mut table = Table::new(&["rule", "action", "packets", "match"]);
+        let mut table = Table::new(&["rule", "action", "packets", "packets/s", "match"]);
         for rule in &status.rules {
             table.row(vec![
                 Cell::new(&rule.name),
-                Cell::new(action(rule)),
+                Cell::new(rule_action(rule)),
                 Cell::number(rule.packets),
+                Cell::number(units::rate(rule.packets_per_second)),
                 Cell::new(&rule.expression).tone(Tone::Dim),
             ]);
         }
         text += &table.render(colour);
     }
-    if !status.limits.is_empty() {
-        let mut table = Table::new(&["service", "limits", "packets", "new flows", "over limits"]);
-        for limits in &status.limits {
-            table.row(vec![
-                Cell::new(format!("{} {}", limits.service, limits.protocol)),
-                Cell::new(limits.limits().to_string()),
-                Cell::number(limits.arrived_packets),
-                Cell::number(limits.arrived_new_flows),
-                Cell::number(limits.over_limit_packets),
+    text + &limits(status, colour)
+}
+
+/// What services with limits get, the limits in force, and sources over theirs.
+fn limits(status: &ShieldStatus, colour: bool) -> String {
+    if status.limits.is_empty() {
+        return String::new();
+    }
+    let mut shown: Vec<&LimitsStatus> = status.limits.iter().collect();
+    let left_out = shown.len().saturating_sub(SERVICES_SHOWN);
+    if left_out > 0 {
+        shown.sort_by_key(|it| Reverse(it.over_limit_packets));
+        shown.truncate(SERVICES_SHOWN);
+    }
+    let mut arriving = Table::new(&[
+        "service",
+        "packets/s",
+        "new flows/s",
+        "usually",
+        "packets",
+        "new flows",
+        "established",
+        "learnt",
+    ]);
+    let mut each = Table::new(&["service", "limit", "in force", "of", "over it"]);
+    for limits in &shown {
+        let name = format!("{} {}", limits.service, limits.protocol);
+        arriving.row(vec![
+            Cell::new(&name),
+            Cell::number(units::rate(limits.arrived_packets_per_second)),
+            Cell::number(units::rate(limits.arrived_new_flows_per_second)),
+            Cell::number(usual(status, limits)),
+            Cell::number(limits.arrived_packets),
+            Cell::number(limits.arrived_new_flows),
+            Cell::number(limits.established.packets),
+            Cell::number(limits.learnt.packets),
+        ]);
+        let drops = match status.mode_of(&limits.service) {
+            ShieldMode::Enforce => "dropped",
+            _ => "would drop",
+        };
+        for one in limits.by_limit.iter().filter(|it| it.pps.is_some() || it.over.packets > 0) {
+            let rate = one.pps.map_or_else(|| "none".into(), |pps| RateLimit::new(pps).rate());
+            let source = match (one.pps, one.mitigation_until) {
+                (Some(_), Some(until)) => format!("mitigation until {until}"),
+                (Some(_), None) => "configuration".into(),
+                (None, _) => String::new(),
+            };
+            let PacketCount { packets, packets_per_second } = one.over;
+            let over = format!("{drops} {packets}, {}/s", units::rate(packets_per_second));
+            each.row(vec![
+                Cell::new(&name),
+                Cell::new(one.limit.name()),
+                Cell::new(rate),
+                Cell::new(source),
+                Cell::new(over).tone(if packets > 0 { Tone::Warn } else { Tone::Plain }),
             ]);
         }
-        text += &table.render(colour);
     }
-    if !status.heavy_sources.is_empty() {
-        let mut table = Table::new(&["heavy source", "service", "over its rate"]);
-        for source in &status.heavy_sources {
-            table.row(vec![
-                Cell::new(source.prefix.to_string()),
-                Cell::new(format!("{} {}", source.service, source.protocol)),
-                Cell::number(source.over_limit_packets),
-            ]);
-        }
-        text += &table.render(colour);
+    let mut text = arriving.render(colour);
+    text += "established, learnt: over a limit, and passed all the same\n";
+    if !each.is_empty() {
+        text += &each.render(colour);
     }
-    text
+    if left_out > 0 {
+        let services = counted(left_out, "service");
+        text += &format!("{services} with less over limits: `ringway shield status -o json`\n");
+    }
+    text + &heavy_sources(status, colour)
+}
+
+/// Packets and new flows a second.
+fn usual(status: &ShieldStatus, limits: &LimitsStatus) -> String {
+    let own =
+        |it: &&MitigationStatus| (&it.service, it.protocol) == (&limits.service, limits.protocol);
+    let found = status.mitigation.iter().find(own);
+    let rate = |rate: u64| units::decimal(rate as f64);
+    let both = found
+        .and_then(|it| it.usual_packets_per_second.zip(it.usual_new_flows_per_second))
+        .map(|(packets, flows)| format!("{}, {}", rate(packets), rate(flows)));
+    both.unwrap_or_else(|| "-".into())
+}
+
+fn heavy_sources(status: &ShieldStatus, colour: bool) -> String {
+    if status.heavy_sources.is_empty() {
+        let mut limits = status.limits.iter().flat_map(|it| &it.by_limit);
+        let why = match limits.any(|it| it.limit == Limit::Source && it.pps.is_some()) {
+            true => "none in the last minute",
+            false => "not counted without a limit `source`",
+        };
+        return format!("heavy sources: {why}\n");
+    }
+    let mut table =
+        Table::new(&["heavy source", "service", "over its rate", "a second", "last seen"]);
+    for source in &status.heavy_sources {
+        table.row(vec![
+            Cell::new(source.prefix.to_string()),
+            Cell::new(format!("{} {}", source.service, source.protocol)),
+            Cell::number(source.over_limit_packets),
+            Cell::number(units::decimal(source.over_limit_pps as f64)),
+            Cell::new(source.last_seen.to_string()).tone(Tone::Dim),
+        ]);
+    }
+    table.render(colour)
 }
 
 fn attacked(attack: &AttackStatus) -> String {
@@ -213,13 +305,20 @@ fn attacked(attack: &AttackStatus) -> String {
     )
 }
 
-fn action(rule: &RuleStatus) -> String {
+/// With the rate of a limit.
+pub fn rule_action(rule: &RuleStatus) -> String {
     match (rule.rate_pps, rule.burst) {
         (Some(packets_per_second), Some(burst)) => {
             format!("{} {}", rule.action, RateLimit { packets_per_second, burst }.rate())
         }
         _ => rule.action.clone(),
     }
+}
+
+/// A rule without a name of its own is called `rule 3`.
+pub fn rule_name(rule: &str) -> String {
+    let kind = if rule.starts_with("rule ") { "" } else { "rule " };
+    format!("{kind}{rule}")
 }
 
 fn entries(blocked: &Blocked, colour: bool) -> String {
@@ -252,7 +351,8 @@ mod tests {
     use ringway_abi::Reason;
     use ringway_api::documents::shield::{HeavySourceStatus, RuntimeCount};
     use ringway_api::shield::RuntimeShield;
-    use ringway_config::Protocol;
+    use ringway_config::{Limits, Protocol};
+    use ringway_kernel::Arrivals;
 
     use super::*;
 
@@ -315,7 +415,15 @@ mod tests {
                       rule = [{ match = \"udp\", action = \"limit\", rate = \"10kpps\" }]\n\
                       limits = { packets = \"5kpps\", source = \"9pps\" }\n";
         let mut status = status(shield, None);
-        status.limits[0].over_limit_packets = 4712;
+        let limits = &mut status.limits[0];
+        let found = Arrivals { packets: 4712, over_source: 4715, learnt: 8, ..Arrivals::default() };
+        limits.count(found);
+        limits.arm(
+            Limits { source: Some(RateLimit::new(7)), ..limits.limits() },
+            Timestamp::default(),
+        );
+        limits.arrived_packets_per_second = Some(12_300.0);
+        status.counted_since = Some(Timestamp(SystemTime::now() - Duration::from_secs(720)));
         status.heavy_sources.push(HeavySourceStatus {
             prefix: "192.0.2.0/24".parse().expect("a prefix"),
             service: "web".into(),
@@ -325,7 +433,7 @@ mod tests {
             since: Timestamp::default(),
             last_seen: Timestamp::default(),
         });
-        status.blocked = RuntimeCount { prefixes: 2, packets: 7, bytes: 700 };
+        status.blocked = RuntimeCount { prefixes: 2, packets: 7, ..RuntimeCount::default() };
         status.rules[0].packets = 4711;
         status.observed = [(Reason::Malformed, 3)].into();
         let shown = render(&status, false);
@@ -337,8 +445,10 @@ mod tests {
             "limit 10kpps",
             "rule 1",
             "4711",
-            "packets 5kpps, source 9pps",
-            "4712",
+            " (12 min)",
+            "web tcp     12.3 k            -        -     4712          0            0       8",
+            "packets  5kpps     configuration                          dropped 0, -/s",
+            "source   7pps      mitigation until 1970-01-01T00:00:00Z  dropped 4715, -/s",
             "192.0.2.0/24",
             "web udp",
             "4713",

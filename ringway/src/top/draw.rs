@@ -81,7 +81,7 @@ pub fn fitting(figures: &[String], width: usize) -> String {
 }
 
 fn views(view: TopView, width: u16) -> String {
-    let all = ["services", "backends", "interfaces", "reasons", "flows"];
+    let all = ["services", "backends", "interfaces", "reasons", "flows", "shield"];
     let shown = |(n, name): (usize, &&str)| match n == view as usize {
         true => format!("[{name}]"),
         false => format!(" {name} "),

@@ -3,7 +3,8 @@
 use std::time::Instant;
 
 use ringway_api::client::node_selector::{self, NodeSelector};
-use ringway_api::client::status_query;
+use ringway_api::client::{shield, status_query};
+use ringway_api::documents::shield::ShieldStatus;
 use ringway_api::documents::status::Status;
 use ringway_api::error::Error;
 use ringway_daemon::monitor::rates::{Meter, Sample};
@@ -23,6 +24,18 @@ pub struct Reading {
     pub status: Status,
     /// Flows, where they were asked for.
     pub flows: Option<Flows>,
+    /// The shield, where it was asked for.
+    pub shield: Option<ShieldStatus>,
+}
+
+/// What a view needs beside the status.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum More {
+    #[default]
+    Nothing,
+    /// Flows that this filter lets through.
+    Flows(String),
+    Shield,
 }
 
 /// The first flows that a filter lets through.
@@ -53,20 +66,31 @@ impl Feed {
         Feed { node: node.clone(), meter: Meter::default() }
     }
 
-    /// The node as it is now; with its flows, those that the filter lets through.
+    /// The node as it is now, and more where that is asked for.
     ///
     /// # Errors
     /// The node cannot be asked, or the filter makes no sense.
-    pub fn sample(&mut self, with_flows: bool, filter: &str) -> Result<Reading, Error> {
+    pub fn sample(&mut self, more: &More) -> Result<Reading, Error> {
         let mut status = status_query::status(&self.selector())?;
-        let now = Instant::now();
-        self.meter.note(Sample::of_status(now, &status));
-        self.meter.fill(&mut status, now);
-        let flows = match with_flows {
-            true => Some(read_flows(&status.node, filter)?),
-            false => None,
+        let mut shield = match more {
+            More::Shield => Some(shield::status(&self.selector())?),
+            _ => None,
         };
-        Ok(Reading { status, flows })
+        let now = Instant::now();
+        let sample = Sample::of_status(now, &status);
+        self.meter.note(match &mut shield {
+            Some(shield) => sample.with_shield(shield),
+            None => sample,
+        });
+        self.meter.fill(&mut status, now);
+        if let Some(shield) = &mut shield {
+            self.meter.fill_shield(shield, now);
+        }
+        let flows = match more {
+            More::Flows(filter) => Some(read_flows(&status.node, filter)?),
+            _ => None,
+        };
+        Ok(Reading { status, flows, shield })
     }
 
     fn selector(&self) -> NodeSelector<'_> {

@@ -11,11 +11,12 @@ mod terminal;
 use std::io::{self, IsTerminal};
 use std::time::Instant;
 
+use ringway_api::documents::shield::ShieldStatus;
 use ringway_api::documents::status::Status;
 use ringway_api::error::Error;
 use serde::Serialize;
 
-use crate::cli::{Output, TopArgs, TopView};
+use crate::cli::{Output, TopArgs};
 use crate::exit::Exit;
 use crate::table::{self, Cell, Table};
 
@@ -50,15 +51,19 @@ struct Document<'a> {
     status: &'a Status,
     /// Only with `--view flows`.
     flows: Option<&'a [feed::FlowRow]>,
+    /// Only with `--view shield`.
+    shield: Option<&'a ShieldStatus>,
 }
 
 fn once(args: &TopArgs) -> anyhow::Result<Exit> {
     let mut feed = Feed::new(&args.node);
-    let sample = |feed: &mut Feed| feed.sample(args.view == TopView::Flows, "");
+    let mut model = Model::new(args.view, args.delay);
+    let more = model.more_wanted();
+    let sample = |feed: &mut Feed| feed.sample(&more);
     let begun = Instant::now();
     sample(&mut feed)?;
     std::thread::sleep(args.delay);
-    let Reading { status, flows } = sample(&mut feed)?;
+    let Reading { status, flows, shield } = sample(&mut feed)?;
     let exit = if status.healthy { Exit::Done } else { Exit::Unhealthy };
     if args.output.output == Output::Json {
         let interval_s = (begun.elapsed().as_secs_f64() * 10.0).round() / 10.0;
@@ -70,11 +75,11 @@ fn once(args: &TopArgs) -> anyhow::Result<Exit> {
             interval_s,
             status: &status,
             flows,
+            shield: shield.as_ref(),
         })?;
         return Ok(exit);
     }
-    let mut model = Model::new(args.view, args.delay);
-    model.take(Ok(Reading { status, flows }));
+    model.take(Ok(Reading { status, flows, shield }));
     // A pipe is as wide as one likes.
     let terminal = io::stdout().is_terminal().then(ratatui::crossterm::terminal::size);
     let width = terminal.and_then(Result::ok).map_or(u16::MAX, |(width, _)| width);

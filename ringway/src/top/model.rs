@@ -8,8 +8,9 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use ringway_api::documents::status::{Counter, Problem, Status};
 use ringway_api::error::Error;
 use ringway_api::problem_kind::ProblemKind;
+use ringway_config::ShieldMode;
 
-use super::feed::Reading;
+use super::feed::{More, Reading};
 use super::sheet::{self, Column, Kind, Rank, Row};
 use crate::cli::TopView;
 use crate::units;
@@ -97,9 +98,13 @@ impl Model {
         self.scroll = self.scroll.min(self.rows().len().saturating_sub(1));
     }
 
-    /// Whether flows are to be looked at, and by which filter.
-    pub fn flows_wanted(&self) -> Option<&str> {
-        (self.view == TopView::Flows).then_some(self.filter.as_str())
+    /// What is to be read beside the status.
+    pub fn more_wanted(&self) -> More {
+        match self.view {
+            TopView::Flows => More::Flows(self.filter.clone()),
+            TopView::Shield => More::Shield,
+            _ => More::Nothing,
+        }
     }
 
     /// The columns of the view.
@@ -109,7 +114,7 @@ impl Model {
 
     /// The rows in their order.
     pub fn rows(&self) -> Vec<Row> {
-        let mut rows = sheet::rows(self.view, &self.sample.status, self.sample.flows.as_ref());
+        let mut rows = sheet::rows(self.view, &self.sample);
         let wanted = self.filter.to_lowercase();
         if self.view != TopView::Flows && !wanted.is_empty() {
             rows.retain(|row| row.iter().any(|f| f.text.to_lowercase().contains(&wanted)));
@@ -158,6 +163,10 @@ impl Model {
                 figures.push(format!("{what} {}/s", units::rate(sum(rates.into_iter()))));
             }
         }
+        let shield = self.sample.shield.as_ref().filter(|_| self.view == TopView::Shield);
+        if let Some(shield) = shield.filter(|shield| shield.mode != ShieldMode::Enforce) {
+            figures.insert(0, format!("mode {}", shield.mode.name()));
+        }
         Heading { health: health.trim_end().to_owned(), is_bad, figures }
     }
 
@@ -167,6 +176,9 @@ impl Model {
             Some(trouble) => trouble.lines().map(str::to_owned).collect(),
             None if self.sample.status.node.is_empty() => Vec::new(),
             None if !self.filter.is_empty() => vec![format!("nothing matches {:?}", self.filter)],
+            None if self.sample.shield.as_ref().is_some_and(|shield| !shield.configured) => {
+                vec!["the configuration has no [shield]".to_owned()]
+            }
             None => vec!["nothing yet".to_owned()],
         }
     }
@@ -189,7 +201,9 @@ impl Model {
             KeyCode::Char('h' | '?') | KeyCode::F(1) => self.help = true,
             KeyCode::Char('/') | KeyCode::F(4) => self.writing = Some(self.filter.clone()),
             KeyCode::Char('t') | KeyCode::Tab => return self.show(next_view(self.view, 1)),
-            KeyCode::BackTab => return self.show(next_view(self.view, 4)),
+            KeyCode::BackTab => {
+                return self.show(next_view(self.view, TopView::value_variants().len() - 1));
+            }
             KeyCode::Char('>' | '.') | KeyCode::F(6) | KeyCode::Right => self.sort_by(1),
             KeyCode::Char('<' | ',') | KeyCode::Left => {
                 self.sort_by(self.columns().len().saturating_sub(1));

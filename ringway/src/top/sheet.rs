@@ -2,12 +2,18 @@
 
 use std::collections::BTreeMap;
 
-use ringway_abi::Verdict;
+use ringway_abi::{ShieldMode, Verdict};
+use ringway_api::documents::limits::{LimitStatus, LimitsStatus};
+use ringway_api::documents::mitigation::MitigationStatus;
+use ringway_api::documents::shield::ShieldStatus;
 use ringway_api::documents::status::{Backend, Rates, Service, Status};
+use ringway_api::text::counted;
+use ringway_config::{ListAction, RuleAction};
 use ringway_kernel::XdpMode;
 
-use super::feed::Flows;
+use super::feed::Reading;
 use crate::cli::TopView;
+use crate::command::shield::{rule_action, rule_name};
 use crate::table::Tone;
 use crate::units;
 
@@ -96,6 +102,14 @@ const FLOWS: &[Column] = &[
     text("SERVICE", 4),
     text("PROTOCOL", 5),
 ];
+const SHIELD: &[Column] = &[
+    text("SHIELD", 0),
+    load("DROPS/s", 1),
+    number("IN/s", 2),
+    number("NEW/s", 3),
+    number("KNOWN/s", 4),
+    text("DETAIL", 5),
+];
 
 /// The columns of a view.
 pub fn columns(view: TopView) -> &'static [Column] {
@@ -105,6 +119,7 @@ pub fn columns(view: TopView) -> &'static [Column] {
         TopView::Interfaces => INTERFACES,
         TopView::Reasons => REASONS,
         TopView::Flows => FLOWS,
+        TopView::Shield => SHIELD,
     }
 }
 
@@ -150,7 +165,8 @@ impl Field {
 pub type Row = Vec<Field>;
 
 /// The rows of a view, in no order.
-pub fn rows(view: TopView, status: &Status, flows: Option<&Flows>) -> Vec<Row> {
+pub fn rows(view: TopView, reading: &Reading) -> Vec<Row> {
+    let Reading { status, flows, shield } = reading;
     match view {
         TopView::Services => status.services.iter().map(service).collect(),
         TopView::Backends => {
@@ -161,7 +177,89 @@ pub fn rows(view: TopView, status: &Status, flows: Option<&Flows>) -> Vec<Row> {
         }
         TopView::Interfaces => interfaces(status),
         TopView::Reasons => reasons(status),
-        TopView::Flows => flows.into_iter().flat_map(|flows| &flows.rows).map(flow).collect(),
+        TopView::Flows => flows.iter().flat_map(|flows| &flows.rows).map(flow).collect(),
+        TopView::Shield => shield.iter().flat_map(shield_rows).collect(),
+    }
+}
+
+/// Services with limits, lists, prefixes that were typed, rules, heavy sources.
+fn shield_rows(shield: &ShieldStatus) -> Vec<Row> {
+    let row = |name: String, [drops, arrives, new, known]: [Option<f64>; 4], what: String| {
+        let mode = if shield.mode == ShieldMode::Enforce { Tone::Bad } else { Tone::Warn };
+        let tone = if drops > Some(0.0) { mode } else { Tone::Plain };
+        vec![
+            Field::new(name),
+            Field::rate(drops).tone(tone),
+            Field::rate(arrives),
+            Field::rate(new),
+            Field::rate(known),
+            Field::new(what),
+        ]
+    };
+    let none = Some(0.0);
+    let mut rows = Vec::new();
+    for limits in &shield.limits {
+        let known = [limits.established, limits.learnt].map(|it| it.packets_per_second);
+        let rates = [
+            limits.over_per_second(),
+            limits.arrived_packets_per_second,
+            limits.arrived_new_flows_per_second,
+            known.into_iter().sum(),
+        ];
+        let name = format!("{} {}", limits.service, limits.protocol);
+        rows.push(row(name, rates, service_detail(shield, limits)));
+    }
+    for list in &shield.lists {
+        let (rate, action) = (list.packets_per_second, list.action);
+        let drops = if action == ListAction::Block { rate } else { none };
+        rows.push(row(
+            format!("list {}", list.name),
+            [drops, rate, None, None],
+            action.name().into(),
+        ));
+    }
+    for (action, typed) in
+        [(ListAction::Block, shield.blocked), (ListAction::Allow, shield.allowed)]
+    {
+        if typed.prefixes > 0 {
+            let rate = typed.packets_per_second;
+            let drops = if action == ListAction::Block { rate } else { none };
+            let what = format!("{} at run time", counted(typed.prefixes, "prefix"));
+            rows.push(row(format!("ringway {}", action.name()), [drops, rate, None, None], what));
+        }
+    }
+    for rule in &shield.rules {
+        let rate = rule.packets_per_second;
+        let drops = match rule.action == RuleAction::Drop.name() {
+            true => rate,
+            // What is over a limit is not counted apart.
+            false => none.filter(|_| rule.rate_pps.is_none()),
+        };
+        let what = format!("{}: {}", rule_action(rule), rule.expression);
+        rows.push(row(rule_name(&rule.name), [drops, rate, None, None], what));
+    }
+    for source in &shield.heavy_sources {
+        let what =
+            format!("to {} {}, last seen {}", source.service, source.protocol, source.last_seen);
+        let drops = Some(source.over_limit_pps as f64);
+        rows.push(row(format!("source {}", source.prefix), [drops, None, None, None], what));
+    }
+    rows
+}
+
+/// Whether it is attacked, which limits drop, the most first, and until when it is armed.
+fn service_detail(shield: &ShieldStatus, limits: &LimitsStatus) -> String {
+    let rate = |it: &LimitStatus| it.over.packets_per_second.unwrap_or(0.0);
+    let mut over: Vec<&LimitStatus> = limits.by_limit.iter().filter(|it| rate(it) > 0.0).collect();
+    over.sort_by(|a, b| rate(b).total_cmp(&rate(a)));
+    let over = over.iter().map(|it| format!("{} {}", it.limit.name(), units::decimal(rate(it))));
+    let own =
+        |it: &&MitigationStatus| (&it.service, it.protocol) == (&limits.service, limits.protocol);
+    let attack = shield.mitigation.iter().find(own).and_then(|it| it.attack.as_ref());
+    let over = over.collect::<Vec<_>>().join(", ");
+    match attack {
+        Some(attack) => format!("attacked: {over}; armed until {}", attack.until),
+        None => over,
     }
 }
 

@@ -13,7 +13,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use super::draw;
-use super::feed::{Feed, Reading};
+use super::feed::{Feed, More, Reading};
 use super::model::{KeyRequest, Model};
 use crate::cli::TopArgs;
 use crate::table;
@@ -101,7 +101,7 @@ struct Wanted(Arc<Mutex<Wish>>);
 
 #[derive(Clone, Debug, Default)]
 struct Wish {
-    flows: Option<String>,
+    more: More,
     now: bool,
     paused: bool,
 }
@@ -109,7 +109,7 @@ struct Wish {
 impl Wanted {
     fn set(&self, model: &Model, now: bool) {
         let mut wish = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        wish.flows = model.flows_wanted().map(str::to_owned);
+        wish.more = model.more_wanted();
         wish.paused = model.paused;
         wish.now |= now;
     }
@@ -142,7 +142,7 @@ fn sample_until_closed(
     loop {
         let wish = wanted.get();
         if !wish.paused {
-            let sample = feed.sample(wish.flows.is_some(), wish.flows.as_deref().unwrap_or(""));
+            let sample = feed.sample(&wish.more);
             if send.send(sample).is_err() {
                 return;
             }

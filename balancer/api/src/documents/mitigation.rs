@@ -51,6 +51,11 @@ pub struct MitigationStatus {
     /// The one that lasts.
     #[serde(default)]
     pub attack: Option<AttackStatus>,
+    /// What is usual; null while that is not known.
+    #[serde(default)]
+    pub usual_packets_per_second: Option<u64>,
+    #[serde(default)]
+    pub usual_new_flows_per_second: Option<u64>,
 }
 
 impl AttackStatus {

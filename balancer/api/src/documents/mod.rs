@@ -3,6 +3,7 @@
 pub mod changes;
 pub mod durations;
 pub mod health;
+pub mod limits;
 pub mod measure;
 pub mod mitigation;
 pub mod mitigation_event;

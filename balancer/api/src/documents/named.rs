@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use ringway_abi::{Faces, FlowState, Forward, Loss, Reason, Verdict};
+use ringway_abi::{Faces, FlowState, Forward, Limit, Loss, Reason, Verdict};
 use ringway_config::{Announce, ListAction, Protect, Protocol, ShieldMode, SourceMode};
 use ringway_kernel::XdpMode;
 
@@ -44,6 +44,7 @@ named! {
     Forward: Forward::all();
     Measure: Measure::ALL.into_iter();
     Lack: Lack::ALL.into_iter();
+    Limit: Limit::all();
     Loss: Loss::all();
     Reason: Reason::all();
     Verdict: Verdict::all();

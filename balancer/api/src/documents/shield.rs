@@ -8,14 +8,15 @@ use std::time::{Duration, SystemTime};
 use ringway_abi::Reason;
 use ringway_abi::raw::rw_shield_count;
 use ringway_config::{
-    Config, Limits, ListAction, Protect, Protocol, RateLimit, RuleAction, Service, Shield,
-    ShieldList, ShieldMode, ShieldRule,
+    Config, ListAction, Protect, Protocol, RateLimit, RuleAction, Service, ShieldList, ShieldMode,
+    ShieldRule,
 };
 use ringway_kernel::{Arrivals, HeavySource, ServiceState, ShieldCounts};
 use ringway_plan::prefix_list::Prefix;
 use serde::{Deserialize, Serialize};
 
 use crate::clock::Timestamp;
+use crate::documents::limits::{LimitCounter, LimitsStatus};
 use crate::documents::mitigation::{AttackStatus, MitigationStatus};
 use crate::documents::named;
 use crate::shield::{ModeOverride, RuntimeShield, ShieldEntry, prefix_text};
@@ -29,7 +30,7 @@ const MOST_HEAVY: usize = 10;
 pub const BLOCKED_SCHEMA: &str = "ringway.blocked/1";
 
 /// `GET /v1/shield`, and the answer to a change.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ShieldStatus {
     pub schema: String,
     /// `[node] name`.
@@ -69,6 +70,9 @@ pub struct ShieldStatus {
     /// What was blocked at run time.
     pub blocked: RuntimeCount,
     pub allowed: RuntimeCount,
+    /// When the packet path began to count.
+    #[serde(default)]
+    pub counted_since: Option<Timestamp>,
     /// Packets that would have been dropped, by reason; only reasons that occurred.
     #[serde(with = "named::counts")]
     pub observed: BTreeMap<Reason, u64>,
@@ -80,7 +84,7 @@ pub struct ShieldStatus {
     pub replaced: Option<ShieldEntry>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ListStatus {
     pub name: String,
     pub file: PathBuf,
@@ -99,6 +103,18 @@ pub struct ListStatus {
     pub packets: u64,
     /// Of layer 3.
     pub bytes: u64,
+    /// Null while it is not known.
+    #[serde(default)]
+    pub packets_per_second: Option<f64>,
+}
+
+/// A counter of the shield.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum ShieldCounter {
+    List(String),
+    Rule(String),
+    RunTime(ListAction),
+    Service(String, Protocol, LimitCounter),
 }
 
 /// A list as it was read last.
@@ -112,15 +128,18 @@ pub struct ListReading {
 }
 
 /// Prefixes that were typed, and packets from them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RuntimeCount {
     pub prefixes: u64,
     pub packets: u64,
     /// Of layer 3.
     pub bytes: u64,
+    /// Null while it is not known.
+    #[serde(default)]
+    pub packets_per_second: Option<f64>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RuleStatus {
     pub name: String,
     /// The expression, a preset's, too.
@@ -136,6 +155,9 @@ pub struct RuleStatus {
     pub packets: u64,
     /// Of layer 3.
     pub bytes: u64,
+    /// That match; null while it is not known.
+    #[serde(default)]
+    pub packets_per_second: Option<f64>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -143,25 +165,6 @@ pub struct ServiceMode {
     pub service: String,
     #[serde(with = "named")]
     pub mode: ShieldMode,
-}
-
-/// Packets a second that a service may get, and what it has met.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LimitsStatus {
-    pub service: String,
-    #[serde(with = "named")]
-    pub protocol: Protocol,
-    pub packets_pps: Option<u32>,
-    /// Of its address.
-    pub destination_pps: Option<u32>,
-    pub new_flows_pps: Option<u32>,
-    /// Of one source.
-    pub source_pps: Option<u32>,
-    /// That met the limits.
-    pub arrived_packets: u64,
-    pub arrived_new_flows: u64,
-    /// Over a limit: dropped, unless the mode, their flow or their source lets them pass.
-    pub over_limit_packets: u64,
 }
 
 /// A source that sends too much.
@@ -230,10 +233,17 @@ impl ShieldStatus {
             mitigation: mitigation(config),
             blocked: typed(ListAction::Block),
             allowed: typed(ListAction::Allow),
+            counted_since: None,
             observed: BTreeMap::new(),
             entry: None,
             replaced: None,
         }
+    }
+
+    /// The mode of packets to a service.
+    pub fn mode_of(&self, service: &str) -> ShieldMode {
+        let own = self.services.iter().find(|it| it.service == service);
+        own.filter(|_| self.mode_override.is_none()).map_or(self.mode, |own| own.mode)
     }
 
     /// Enters how its lists were read.
@@ -248,6 +258,7 @@ impl ShieldStatus {
     /// Enters attacks that last, and how many there were.
     pub fn enter_attacks(
         &mut self,
+        config: &Config,
         attacks: &[AttackStatus],
         found: &BTreeMap<(String, Protocol), u64>,
     ) {
@@ -258,6 +269,47 @@ impl ShieldStatus {
                 |attack: &&AttackStatus| (&attack.service, attack.protocol) == (&name.0, name.1);
             it.attack = attacks.iter().find(own).cloned();
         }
+        for attack in attacks {
+            let service = config.services.iter().find(|it| *it.name == *attack.service);
+            let Some((shield, service)) = config.shield.as_ref().zip(service) else { continue };
+            let own = |it: &&mut LimitsStatus| {
+                (&it.service, it.protocol) == (&attack.service, attack.protocol)
+            };
+            if let Some(limits) = self.limits.iter_mut().find(own) {
+                limits.arm(shield.armed_limits_of(service), attack.until);
+            }
+        }
+    }
+
+    /// Enters what services usually get: packets and new flows a second.
+    pub fn enter_usual(&mut self, usual: &BTreeMap<(String, Protocol), [Option<u64>; 2]>) {
+        for it in &mut self.mitigation {
+            let found = usual.get(&(it.service.clone(), it.protocol)).copied();
+            [it.usual_packets_per_second, it.usual_new_flows_per_second] =
+                found.unwrap_or_default();
+        }
+    }
+
+    /// Its counters, with the places of their rates.
+    pub fn counters(&mut self) -> impl Iterator<Item = (ShieldCounter, u64, &mut Option<f64>)> {
+        let lists = self.lists.iter_mut().map(|list| {
+            (ShieldCounter::List(list.name.clone()), list.packets, &mut list.packets_per_second)
+        });
+        let rules = self.rules.iter_mut().map(|rule| {
+            (ShieldCounter::Rule(rule.name.clone()), rule.packets, &mut rule.packets_per_second)
+        });
+        let typed =
+            [(ListAction::Block, &mut self.blocked), (ListAction::Allow, &mut self.allowed)];
+        let typed = typed.into_iter().map(|(action, it)| {
+            (ShieldCounter::RunTime(action), it.packets, &mut it.packets_per_second)
+        });
+        let limits = self.limits.iter_mut().flat_map(|limits| {
+            let (service, protocol) = (limits.service.clone(), limits.protocol);
+            limits.counters().map(move |(counter, packets, rate)| {
+                (ShieldCounter::Service(service.clone(), protocol, counter), packets, rate)
+            })
+        });
+        lists.chain(rules).chain(typed).chain(limits)
     }
 
     /// Enters what the packet path has counted.
@@ -285,8 +337,7 @@ impl ShieldStatus {
             };
             let id = services.iter().find(own).map(|service| service.id);
             let found = id.and_then(|id| arrivals.get(&id)).copied().unwrap_or_default();
-            (limits.arrived_packets, limits.arrived_new_flows) = (found.packets, found.new_flows);
-            limits.over_limit_packets = found.over();
+            limits.count(found);
         }
     }
 
@@ -343,37 +394,6 @@ impl ShieldStatus {
     }
 }
 
-impl LimitsStatus {
-    fn of(shield: Option<&Shield>, service: &Service) -> Vec<LimitsStatus> {
-        let limits = shield.map(|shield| shield.limits_of(service)).unwrap_or_default();
-        let pps = |limit: Option<RateLimit>| limit.map(|limit| limit.packets_per_second);
-        let one = |protocol: &Protocol| LimitsStatus {
-            service: service.name.to_string(),
-            protocol: *protocol,
-            packets_pps: pps(limits.packets),
-            destination_pps: pps(limits.destination),
-            new_flows_pps: pps(limits.new_flows),
-            source_pps: pps(limits.source),
-            arrived_packets: 0,
-            arrived_new_flows: 0,
-            over_limit_packets: 0,
-        };
-        match limits.is_empty() {
-            true => Vec::new(),
-            false => service.protocols.iter().map(one).collect(),
-        }
-    }
-
-    pub fn limits(&self) -> Limits {
-        Limits {
-            packets: self.packets_pps.map(RateLimit::new),
-            destination: self.destination_pps.map(RateLimit::new),
-            new_flows: self.new_flows_pps.map(RateLimit::new),
-            source: self.source_pps.map(RateLimit::new),
-        }
-    }
-}
-
 fn mitigation(config: &Config) -> Vec<MitigationStatus> {
     if config.shield.as_ref().is_none_or(|shield| shield.mitigation.is_none()) {
         return Vec::new();
@@ -384,6 +404,8 @@ fn mitigation(config: &Config) -> Vec<MitigationStatus> {
             protocol: *protocol,
             attacks: 0,
             attack: None,
+            usual_packets_per_second: None,
+            usual_new_flows_per_second: None,
         };
         service.protocols.iter().map(status)
     });
@@ -402,6 +424,7 @@ impl ListStatus {
             written: None,
             packets: 0,
             bytes: 0,
+            packets_per_second: None,
         }
     }
 }
@@ -420,6 +443,7 @@ impl RuleStatus {
             burst: limit.map(|limit| limit.burst),
             packets: 0,
             bytes: 0,
+            packets_per_second: None,
         }
     }
 }
@@ -503,7 +527,7 @@ mod tests {
             baseline: Some(3100),
         };
         let found = [(("web".to_owned(), Protocol::Tcp), 2)].into();
-        status.enter_attacks(std::slice::from_ref(&attack), &found);
+        status.enter_attacks(&config, std::slice::from_ref(&attack), &found);
         status.enter_lists(&[ListReading {
             name: "drop".into(),
             prefixes: 8,

@@ -12,10 +12,9 @@ use ringway_abi::raw::RW_REASON_SPACE;
 use ringway_abi::{Loss, Reason, ShieldMode};
 use ringway_api::clock::{self, Timestamp};
 use ringway_api::documents::durations;
+use ringway_api::documents::limits::LimitsStatus;
 use ringway_api::documents::mitigation::MitigationStatus;
-use ringway_api::documents::shield::{
-    LimitsStatus, ListStatus, RuleStatus, RuntimeCount, ShieldStatus,
-};
+use ringway_api::documents::shield::{ListStatus, RuleStatus, RuntimeCount, ShieldStatus};
 use ringway_api::documents::status::{Backend, Counter, Service, Status};
 use ringway_api::problem_kind::ProblemKind;
 use ringway_kernel::XdpMode;

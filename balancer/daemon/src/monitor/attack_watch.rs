@@ -72,8 +72,12 @@ pub struct AttackWatch {
 /// How many attacks on services of a name.
 pub type Found = BTreeMap<(String, Protocol), u64>;
 
+/// What services of a name usually get, packets and new flows a second, where that is known.
+pub type UsualRates = BTreeMap<(String, Protocol), [Option<u64>; 2]>;
+
 #[derive(Debug, Default)]
 struct Watched {
+    name: String,
     counted: Option<(Instant, Each<u64>)>,
     /// Samples above a threshold, up to now.
     in_a_row: u32,
@@ -104,8 +108,9 @@ impl AttackWatch {
         for arrived in sample {
             let mut watched = before.remove(&arrived.service).unwrap_or_default();
             let (service, name) = (arrived.service, arrived.name.clone());
+            watched.name.clone_from(&name);
             if arrived.mode == ShieldMode::Off {
-                watched = Watched { usual: watched.usual, ..Watched::default() };
+                watched = Watched { name, usual: watched.usual, ..Watched::default() };
             } else if watched.note(rules, now, wall, arrived) {
                 *self.found.entry((name, service.protocol)).or_default() += 1;
             }
@@ -120,6 +125,12 @@ impl AttackWatch {
 
     pub fn found(&self) -> &Found {
         &self.found
+    }
+
+    pub fn usual(&self, rules: &Mitigation) -> UsualRates {
+        let rates = |it: &Watched| Measure::ALL.map(|measure| it.usual.known(rules, measure));
+        let all = self.services.iter();
+        all.map(|(service, it)| ((it.name.clone(), service.protocol), rates(it))).collect()
     }
 
     /// Attacks that last.

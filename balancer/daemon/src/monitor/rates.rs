@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use ringway_abi::raw::rw_ledger;
 use ringway_abi::{Loss, Reason, Verdict};
+use ringway_api::documents::shield::{ShieldCounter, ShieldStatus};
 use ringway_api::documents::status::{Observed, Rates, Status};
 use ringway_kernel::ServiceState;
 use ringway_plan::tables::ServiceKey;
@@ -26,6 +27,7 @@ pub struct Sample {
     packets: HashMap<(u32, Fate), u64>,
     /// What the shield would have dropped.
     observed: HashMap<Reason, u64>,
+    shield: HashMap<ShieldCounter, u64>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -45,8 +47,8 @@ struct Traffic {
 
 impl Sample {
     fn new(at: Instant) -> Sample {
-        let (backends, seen, packets, observed) = Default::default();
-        Sample { at, backends, seen, packets, observed }
+        let (backends, seen, packets, observed, shield) = Default::default();
+        Sample { at, backends, seen, packets, observed, shield }
     }
 
     /// From the packet path's own tables; `ledgers` by interface slot.
@@ -119,6 +121,12 @@ impl Sample {
         sample
     }
 
+    /// With what the shield has counted.
+    pub fn with_shield(mut self, status: &mut ShieldStatus) -> Sample {
+        self.shield = status.counters().map(|(counter, packets, _)| (counter, packets)).collect();
+        self
+    }
+
     fn observe(&mut self, observed: &[Observed]) {
         self.observed.extend(observed.iter().map(|one| (one.reason, one.packets)));
     }
@@ -141,12 +149,25 @@ impl Meter {
 
     /// Enters what happened per second; nothing where that is not known (any more).
     pub fn fill(&self, status: &mut Status, now: Instant) {
-        let (Some(before), Some(last)) = (&self.before, &self.last) else { return };
-        let seconds = last.at.saturating_duration_since(before.at).as_secs_f64();
-        if seconds <= 0.0 || now.saturating_duration_since(last.at) > FRESH {
-            return;
+        if let Some(span) = self.span(now) {
+            span.fill(status);
         }
-        Span { before, last, seconds }.fill(status);
+    }
+
+    /// The same of the shield; what is not known stays as it was.
+    pub fn fill_shield(&self, status: &mut ShieldStatus, now: Instant) {
+        let Some(span) = self.span(now) else { return };
+        for (counter, _, rate) in status.counters() {
+            let of = |sample: &Sample| sample.shield.get(&counter).copied();
+            *rate = span.rate(of(span.before), of(span.last)).or(*rate);
+        }
+    }
+
+    fn span(&self, now: Instant) -> Option<Span<'_>> {
+        let (before, last) = (self.before.as_ref()?, self.last.as_ref()?);
+        let seconds = last.at.saturating_duration_since(before.at).as_secs_f64();
+        let known = seconds > 0.0 && now.saturating_duration_since(last.at) <= FRESH;
+        known.then_some(Span { before, last, seconds })
     }
 }
 
@@ -220,7 +241,9 @@ impl Span<'_> {
 mod tests {
     use super::*;
     use ringway_api::documents::status::{self, Backend, Counter, Interface, Ledger, Service};
+    use ringway_api::shield::RuntimeShield;
     use ringway_config::{Forward, Protocol};
+    use ringway_kernel::Arrivals;
 
     fn status(packets: u64) -> Status {
         let backend = |address: &str| Backend {
@@ -297,6 +320,38 @@ mod tests {
         assert_eq!(found.counters[0].rate_pps, Some(10.0));
         assert_eq!(found.losses[0].rate_pps, Some(40.0));
         assert_eq!(found.shield_observed[0].rate_pps, Some(60.0));
+    }
+
+    fn shield(arrived: u64) -> ShieldStatus {
+        let text = "[node]\nname = \"gw\"\ninterfaces = [\"eth0\"]\n[shield]\n\
+                    rule = [{ match = \"udp\", action = \"drop\" }]\n\
+                    limits = { source = \"1kpps\" }\n[[service]]\nname = \"web\"\n\
+                    address = \"203.0.113.10\"\nport = 80\nbackends = [{ address = \"10.0.0.2\" }]\n";
+        let config = ringway_config::parse(text, "gw.toml").expect("valid");
+        let mut shield = ShieldStatus::new(&config, &RuntimeShield::default());
+        shield.rules[0].packets = 2 * arrived;
+        let over_source = arrived / 2;
+        shield.limits[0].count(Arrivals { packets: arrived, over_source, ..Arrivals::default() });
+        shield
+    }
+
+    #[test]
+    fn the_shield_has_rates() {
+        let (begin, mut meter) = (Instant::now(), Meter::default());
+        let end = begin + Duration::from_secs(2);
+        for (at, arrived) in [(begin, 20), (end, 40)] {
+            meter.note(Sample::of_status(at, &status(1)).with_shield(&mut shield(arrived)));
+        }
+        let mut found = shield(40);
+        meter.fill_shield(&mut found, end);
+        assert_eq!(found.rules[0].packets_per_second, Some(20.0));
+        assert_eq!(found.blocked.packets_per_second, Some(0.0));
+        let limits = &found.limits[0];
+        assert_eq!(limits.arrived_packets_per_second, Some(10.0));
+        assert_eq!(limits.over_per_second(), Some(5.0));
+        let mut later = shield(40);
+        meter.fill_shield(&mut later, end + Duration::from_secs(11));
+        assert_eq!(later, shield(40));
     }
 
     #[test]

@@ -7,12 +7,14 @@ pub mod tuple;
 
 use std::net::IpAddr;
 use std::path::Path;
+use std::time::{Duration, SystemTime};
 
-use ringway_abi::{Reason, RuleAction, ShieldMode, Verdict};
+use ringway_abi::{Exemption, Limit, Reason, RuleAction, ShieldMode, Verdict};
 use ringway_api::client::node_selector::{self, NodeSelector};
 use ringway_api::client::{shield, status_query};
+use ringway_api::clock::Timestamp;
+use ringway_api::documents::limits::LimitsStatus;
 use ringway_api::documents::named;
-use ringway_api::documents::shield::LimitsStatus;
 use ringway_api::documents::status::{self, NextHop, Status};
 use ringway_api::error::Error;
 use ringway_api::shield::ShieldEntry;
@@ -20,10 +22,10 @@ use ringway_config::ListAction;
 use ringway_host::Mac;
 use ringway_host::netlink::links;
 use ringway_kernel::{
-    BackendState, Entry, Explained, Explainer, FlowFound, ListedBy, RingAsked, ServiceState,
-    ShieldFinding,
+    BackendState, Entry, Explained, Explainer, FlowFound, Limited, ListedBy, RingAsked,
+    ServiceState, ShieldFinding,
 };
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use crate::headers::{self, Headers};
 
@@ -31,9 +33,6 @@ use tuple::{Details, Protocol, Tuple};
 
 /// Name and version of the schema.
 pub const SCHEMA: &str = "ringway.explain/1";
-
-/// Reasons of packets over a limit of their service.
-const LIMITS: [Reason; 3] = [Reason::ServiceLimit, Reason::NewFlowLimit, Reason::SourceLimit];
 
 /// Backends that somebody keeps new flows from: so many are named.
 const WITHHELD_SHOWN: usize = 3;
@@ -134,7 +133,17 @@ pub struct Shield {
     pub rule: Option<String>,
     /// `drop`, `pass` or `limit`.
     pub rule_action: Option<&'static str>,
-    /// Those of its service, where it is over one.
+    /// The limit of its service that it is over, whether or not it passes all the same.
+    #[serde(serialize_with = "limit_name")]
+    pub limit: Option<Limit>,
+    /// Packets a second of this limit, where a daemon tells.
+    pub limit_pps: Option<u32>,
+    /// The limit is of an automatic mitigation, until then.
+    pub mitigation_until: Option<Timestamp>,
+    /// Why it passes all the same: `established` or `learnt`.
+    #[serde(serialize_with = "exemption_name")]
+    pub exempt: Option<Exemption>,
+    /// All limits of its service, where it is over one.
     pub limits: Option<LimitsStatus>,
 }
 
@@ -219,6 +228,7 @@ pub fn explain(
     let services = view.services().map_err(failed)?;
     let names = Names { status: &status, services: &services };
     let mut explanation = names.explanation(packet, slot, &explained);
+    let limited = explained.shield.as_ref().and_then(|found| found.limited);
     if let Some(headers) = Headers::of(&frame, entry.layer3, 0) {
         if explanation.service.is_none() && explanation.shield.as_ref().is_some_and(|it| it.dropped)
         {
@@ -232,11 +242,9 @@ pub fn explain(
                 if shield.reason.is_some() { ListAction::Block } else { ListAction::Allow };
             shield.entry = typed(selector, action, headers.from);
         }
-        if let Some(shield) = explanation.shield.as_mut()
-            && shield.reason.is_some_and(|reason| LIMITS.iter().any(|it| it.name() == reason))
-        {
+        if let Some((shield, limited)) = explanation.shield.as_mut().zip(limited) {
             let service = services.iter().find(|one| Some(one.id) == explained.service);
-            shield.limits = service.and_then(|service| limits_of(selector, service));
+            shield.limited(limited, service.and_then(|service| limits_of(selector, service)));
         }
         explanation.next =
             explanation.next.map(|it| it.replace("SOURCE", &headers.from.to_string()));
@@ -497,8 +505,39 @@ fn shield_found(found: &ShieldFinding, it: &Explained) -> Shield {
         entry: None,
         rule,
         rule_action: rule_action.flatten().map(RuleAction::name),
+        limit: None,
+        limit_pps: None,
+        mitigation_until: None,
+        exempt: None,
         limits: None,
     }
+}
+
+impl Shield {
+    /// It is over this limit; `limits`: of its service, where a daemon tells.
+    fn limited(&mut self, found: Limited, limits: Option<LimitsStatus>) {
+        (self.limit, self.exempt) = (Some(found.limit), found.exempt);
+        let own = limits.as_ref().map(|all| all.by_limit.iter().find(|it| it.limit == found.limit));
+        match own {
+            Some(own) => {
+                self.limit_pps = own.and_then(|own| own.pps);
+                self.mitigation_until = own.and_then(|own| own.mitigation_until);
+            }
+            None => {
+                let until = |left: u32| SystemTime::now() + Duration::from_secs(left.into());
+                self.mitigation_until = found.armed_s.map(until).map(Timestamp);
+            }
+        }
+        self.limits = limits;
+    }
+}
+
+fn limit_name<S: Serializer>(limit: &Option<Limit>, to: S) -> Result<S::Ok, S::Error> {
+    limit.map(Limit::name).serialize(to)
+}
+
+fn exemption_name<S: Serializer>(exempt: &Option<Exemption>, to: S) -> Result<S::Ok, S::Error> {
+    exempt.map(Exemption::name).serialize(to)
 }
 
 /// Address, port and protocol: `203.0.113.10:80 tcp`.

@@ -9,18 +9,21 @@ use clap::ValueEnum;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{KeyCode, KeyEvent};
-use ringway_abi::{Forward, Reason, Verdict};
+use ringway_abi::{Forward, Reason, ShieldMode, Verdict};
 use ringway_api::clock::Timestamp;
 use ringway_api::documents::health::Health;
+use ringway_api::documents::mitigation::AttackStatus;
+use ringway_api::documents::shield::{HeavySourceStatus, ShieldStatus};
 use ringway_api::documents::status::{
     Backend, Counter, Daemon, FlowTable, Interface, Ledger, Loss, NextHop, Observed, Rates,
     Service, Status,
 };
 use ringway_api::error::Error;
+use ringway_api::shield::RuntimeShield;
 use ringway_kernel::XdpMode;
 use ringway_plan::tables::{Protocol, ServiceKey};
 
-use super::super::feed::{FlowRow, Flows, Reading};
+use super::super::feed::{FlowRow, Flows, More, Reading};
 use super::super::model::KeyRequest;
 use super::*;
 
@@ -105,7 +108,56 @@ fn sample() -> Reading {
         ..Status::default()
     };
     let flows = Flows { rows: (1..=30).map(flow).collect(), matched: 10_000_000 };
-    Reading { status, flows: Some(flows) }
+    Reading { status, flows: Some(flows), shield: Some(shield()) }
+}
+
+/// A service is attacked.
+fn shield() -> ShieldStatus {
+    let text = "[node]\nname = \"gw1\"\ninterfaces = [\"eth0\"]\n[shield]\nlist = [\
+        { name = \"drop\", file = \"/drop.txt\", action = \"block\" }]\n\
+        rule = [{ match = \"udp\", action = \"limit\", rate = \"10kpps\" },\
+        { preset = \"dns-amplification\", action = \"drop\" }]\n\
+        limits = { source = \"1kpps\", new_flows = \"2kpps\" }\n\
+        mitigation = { packets = \"300kpps\" }\n[[service]]\nname = \"web\"\n\
+        address = \"203.0.113.10\"\nport = 80\nprotocol = [\"tcp\", \"udp\"]\n\
+        backends = [{ address = \"10.0.0.2\" }]\n";
+    let config = ringway_config::parse(text, "gw.toml").expect("valid");
+    let mut shield = ShieldStatus::new(&config, &RuntimeShield::default());
+    shield.counters().for_each(|(_, _, rate)| *rate = Some(0.0));
+    let until = Timestamp(UNIX_EPOCH + Duration::from_secs(1_769_860_800));
+    shield.mitigation[0].attack = Some(AttackStatus {
+        service: "web".into(),
+        address: [203, 0, 113, 10].into(),
+        port: 80,
+        last_port: 80,
+        protocol: Protocol::Tcp,
+        mode: ShieldMode::Enforce,
+        since: Timestamp::default(),
+        until,
+        measure: None,
+        packets_per_second: 412_000,
+        new_flows_per_second: 390_000,
+        baseline: None,
+    });
+    let web = &mut shield.limits[0];
+    web.arrived_packets_per_second = Some(412_000.0);
+    web.arrived_new_flows_per_second = Some(390_000.0);
+    web.learnt.packets_per_second = Some(120.0);
+    web.by_limit[2].over.packets_per_second = Some(388_000.0);
+    web.by_limit[3].over.packets_per_second = Some(2000.0);
+    shield.lists[0].packets_per_second = Some(20_000.0);
+    shield.rules[0].packets_per_second = Some(9000.0);
+    shield.blocked.prefixes = 2;
+    shield.heavy_sources.push(HeavySourceStatus {
+        prefix: "192.0.2.7/32".parse().expect("a prefix"),
+        service: "web".into(),
+        protocol: Protocol::Tcp,
+        over_limit_packets: 18_000,
+        over_limit_pps: 2000,
+        since: Timestamp::default(),
+        last_seen: until,
+    });
+    shield
 }
 
 fn model(view: TopView) -> Model {
@@ -213,9 +265,9 @@ fn keys_sort_filter_scroll_and_pause() {
     assert_eq!(press(&mut model, &[KeyCode::Char(' ')]), KeyRequest::Sample);
 
     assert_eq!(press(&mut model, &[KeyCode::Tab]), KeyRequest::Sample);
-    assert_eq!((model.view, model.flows_wanted()), (TopView::Interfaces, None));
+    assert_eq!((model.view, model.more_wanted()), (TopView::Interfaces, More::Nothing));
     press(&mut model, &[KeyCode::Char('t'), KeyCode::Char('t')]);
-    assert_eq!(model.flows_wanted(), Some(""));
+    assert_eq!(model.more_wanted(), More::Flows(String::new()));
     press(&mut model, &[KeyCode::F(1)]);
     assert!(screen(&model, 80, 24).contains("column to sort by"));
     press(&mut model, &[KeyCode::Char('x')]);

@@ -107,6 +107,18 @@ fn an_attack_arms_its_service_for_its_time() -> Result<()> {
     ensure!(status["healthy"] == true, "{}", status["problems"]);
     let names = |status: &Value| status["findings"].to_string().contains("names 1 heavy source");
     gateway.wait_status("its source", names)?;
+    let client = site.net.client.v4.context("IPv4")?;
+    let packet = format!("udp {client}:9 > {ECHO}");
+    let told = |arguments: &[&str], words: &str| {
+        wait_for(words, SOON, || match done(&gateway, arguments) {
+            Ok(told) if told.contains(words) => Ok(()),
+            other => Err(format!("{other:?}")),
+        })
+    };
+    told(&["shield", "status"], "source  500pps    mitigation until ")?;
+    let over = "source-limit: over source 500pps of mitigation until ";
+    told(&["explain", "-i", "eth0", &packet], over)?;
+    told(&["top", "--once", "--view", "shield"], "attacked: source ")?;
 
     // A reload keeps it, off ends it, and observe drops nothing.
     done(&gateway, &["reload"])?;

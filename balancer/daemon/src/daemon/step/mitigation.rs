@@ -17,7 +17,7 @@ use super::effect::{Effect, ProgramRun};
 use super::{Moment, State};
 use crate::daemon::background::BackgroundWork;
 use crate::daemon::datapath_thread::DatapathCommand;
-use crate::monitor::attack_watch::{Arrived, Attack, AttackWatch, Found, PERIOD};
+use crate::monitor::attack_watch::{Arrived, Attack, AttackWatch, Found, PERIOD, UsualRates};
 
 /// The packet path knows the end of an attack to this.
 const PRECISION: Duration = Duration::from_secs(1);
@@ -84,6 +84,11 @@ impl State {
         if !std::mem::replace(&mut self.mitigation.reading, true) {
             self.effects.order(DatapathCommand::ReadArrivals);
         }
+    }
+
+    /// What services usually get.
+    pub(super) fn usual(&self) -> UsualRates {
+        self.rules().map(|rules| self.mitigation.watch.usual(rules)).unwrap_or_default()
     }
 
     fn rules(&self) -> Option<&Rules> {

@@ -264,6 +264,7 @@ impl State {
             lists: self.shield.lists(),
             attacks: self.mitigation.attacks(self.at),
             attacks_found: self.mitigation.found().clone(),
+            usual: self.usual(),
         }
     }
 
