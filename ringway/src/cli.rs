@@ -77,6 +77,9 @@ pub enum Command {
     #[command(after_help = "Examples:\n  ringway blocked\n  ringway blocked -o json")]
     Blocked(BlockedArgs),
     /// Show the shield, or switch it off for a time.
+    #[command(
+        after_help = "Examples:\n  ringway shield status\n  ringway shield observe --for 15m"
+    )]
     Shield(ShieldArgs),
     /// Explain why packets get their verdicts.
     Reasons(ReasonsArgs),
@@ -348,7 +351,7 @@ pub struct ReasonsArgs {
 #[command(
     after_help = "Keys as in htop: q or F10 ends, h or F1 helps, t or Tab changes the view, / or F4 filters, < > or F6 \
     choose the column to sort by, I turns the order round, arrows and page keys scroll, space pauses. With --once: one \
-    look of DELAY seconds, printed.\n\nExamples:\n  ringway top\n  ringway top -d 5 --view backends\n  \
+    look of DELAY seconds, printed.\n\nExamples:\n  ringway top\n  ringway top -d 5 --view shield\n  \
     ringway top --once -o json"
 )]
 pub struct TopArgs {

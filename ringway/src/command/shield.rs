@@ -108,7 +108,7 @@ fn mode(status: &ShieldStatus) -> String {
     };
     match status.mode_override {
         Some(over) => format!(
-            "{what} until {}; then, or at once by `ringway shield enforce`, mode = \"{}\" of \
+            "{what} until {}\nthen, or at once by `ringway shield enforce`, mode = \"{}\" of \
              [shield] is in force again",
             over.until,
             status.configured_mode.name()
@@ -142,7 +142,9 @@ fn render(status: &ShieldStatus, colour: bool) -> String {
         if typed.prefixes > 0 {
             let (prefixes, done) = (counted(typed.prefixes, "prefix"), done(action));
             let packets = counted(typed.packets, "packet");
-            text += &format!("at run time {prefixes} {done}, {packets}: `ringway blocked`\n");
+            let rate = units::rate(typed.packets_per_second);
+            text +=
+                &format!("at run time {prefixes} {done}, {packets}, {rate}/s: `ringway blocked`\n");
         }
     }
     let observed = match status.mode {
@@ -190,7 +192,8 @@ fn render(status: &ShieldStatus, colour: bool) -> String {
 /// What services with limits get, the limits in force, and sources over theirs.
 fn limits(status: &ShieldStatus, colour: bool) -> String {
     if status.limits.is_empty() {
-        return String::new();
+        return "no service has limits: what arrives, and who sends most, is counted with limits\n"
+            .into();
     }
     let mut shown: Vec<&LimitsStatus> = status.limits.iter().collect();
     let left_out = shown.len().saturating_sub(SERVICES_SHOWN);
@@ -208,7 +211,7 @@ fn limits(status: &ShieldStatus, colour: bool) -> String {
         "established",
         "learnt",
     ]);
-    let mut each = Table::new(&["service", "limit", "in force", "of", "over it"]);
+    let mut each = Table::new(&["service", "limit", "in force", "of", "over it", "now"]);
     for limits in &shown {
         let name = format!("{} {}", limits.service, limits.protocol);
         arriving.row(vec![
@@ -222,8 +225,9 @@ fn limits(status: &ShieldStatus, colour: bool) -> String {
             Cell::number(limits.learnt.packets),
         ]);
         let drops = match status.mode_of(&limits.service) {
-            ShieldMode::Enforce => "dropped",
-            _ => "would drop",
+            ShieldMode::Enforce => "drops",
+            ShieldMode::Observe => "would drop",
+            ShieldMode::Off => "off:",
         };
         for one in limits.by_limit.iter().filter(|it| it.pps.is_some() || it.over.packets > 0) {
             let rate = one.pps.map_or_else(|| "none".into(), |pps| RateLimit::new(pps).rate());
@@ -233,13 +237,15 @@ fn limits(status: &ShieldStatus, colour: bool) -> String {
                 (None, _) => String::new(),
             };
             let PacketCount { packets, packets_per_second } = one.over;
-            let over = format!("{drops} {packets}, {}/s", units::rate(packets_per_second));
+            let now = format!("{drops} {}/s", units::rate(packets_per_second));
+            let tone = if packets_per_second > Some(0.0) { Tone::Warn } else { Tone::Plain };
             each.row(vec![
                 Cell::new(&name),
                 Cell::new(one.limit.name()),
                 Cell::new(rate),
                 Cell::new(source),
-                Cell::new(over).tone(if packets > 0 { Tone::Warn } else { Tone::Plain }),
+                Cell::number(packets),
+                Cell::new(now).tone(tone),
             ]);
         }
     }
@@ -389,7 +395,7 @@ mod tests {
         let until = Timestamp::default();
         let off = ModeOverride { mode: ShieldMode::Off, until, ends: None };
         let off = status("[shield]\n", Some(off));
-        let want = "the shield is off until 1970-01-01T00:00:00Z; then, or at once by `ringway \
+        let want = "the shield is off until 1970-01-01T00:00:00Z\nthen, or at once by `ringway \
                     shield enforce`, mode = \"enforce\" of [shield] is in force again\n";
         assert_eq!(changed(&change, &off), format!("{done}{want}"));
         let mode = ShieldChange::Mode { mode: off.mode_override };
@@ -439,7 +445,7 @@ mod tests {
         let shown = render(&status, false);
         for words in [
             "protects services; sanity checks on",
-            "2 prefixes blocked, 7 packets",
+            "2 prefixes blocked, 7 packets, -/s",
             "would have dropped while it observed: 3 packets, malformed",
             "/drop.txt",
             "limit 10kpps",
@@ -447,8 +453,8 @@ mod tests {
             "4711",
             " (12 min)",
             "web tcp     12.3 k            -        -     4712          0            0       8",
-            "packets  5kpps     configuration                          dropped 0, -/s",
-            "source   7pps      mitigation until 1970-01-01T00:00:00Z  dropped 4715, -/s",
+            "packets  5kpps     configuration                                0  drops -/s",
+            "source   7pps      mitigation until 1970-01-01T00:00:00Z     4715  drops -/s",
             "192.0.2.0/24",
             "web udp",
             "4713",

@@ -241,6 +241,9 @@ pub fn explain(
             let action =
                 if shield.reason.is_some() { ListAction::Block } else { ListAction::Allow };
             shield.entry = typed(selector, action, headers.from);
+            if let Some(entry) = shield.entry.as_ref().filter(|_| shield.reason.is_some()) {
+                explanation.next = Some(format!("ringway unblock {}", entry.prefix));
+            }
         }
         if let Some((shield, limited)) = explanation.shield.as_mut().zip(limited) {
             let service = services.iter().find(|one| Some(one.id) == explained.service);

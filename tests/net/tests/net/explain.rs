@@ -268,10 +268,10 @@ fn names_what_the_shield_goes_by() -> Result<()> {
     let said = explain(&gateway, &[&format!("tcp [2001:db8::1]:999 > {other}")])?;
     ensure!(said["shield"].is_null(), "not to a service: {said}");
 
-    told(&gateway, "198.51.100.8", &["drop, blocked", "blocked by list junk"])?;
+    told(&gateway, "198.51.100.8", &["drop, blocked", "by list junk", "allow 198.51.100.8"])?;
     told(&gateway, "198.51.100.7", &["nat-forward", "allowed by list friends"])?;
     let typed = "blocked by `ringway block` (192.0.2.64/26 until ";
-    told(&gateway, "192.0.2.65", &[typed, ", scans)", "ringway allow 192.0.2.65"])?;
+    told(&gateway, "192.0.2.65", &[typed, ", scans)", "ringway unblock 192.0.2.64/26"])?;
     told(&gateway, "192.0.2.129", &["allowed by `ringway allow` (192.0.2.128/25)"])?;
     told(&gateway, "192.0.2.1", &["drop, rule", "rule one, drop"])?;
     told(&gateway, "192.0.2.2", &["nat-forward", "rule 2, limit: within its rate"])?;

@@ -512,7 +512,7 @@ fn limits_drop_what_is_over_them_and_spare_established_flows() -> Result<()> {
     ensure!(heavy["service"] == "echo" && heavy["protocol"] == "udp", "{status}");
     ensure!(heavy["over_limit_packets"].as_u64() > Some(1000), "{status}");
     let shown = done(&world.gateway, &["shield", "status"])?;
-    let words = ["100pps    configuration  dropped 1", "10.1.0.3/32", "last seen"];
+    let words = ["source   100pps    configuration", "10.1.0.3/32", "last seen"];
     ensure!(words.iter().all(|words| shown.contains(words)), "{shown}");
 
     world.reload(&limits("new_flows = \"50pps\""))?;

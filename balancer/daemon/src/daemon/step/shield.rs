@@ -286,22 +286,36 @@ impl State {
 }
 
 fn has_shield(config: &Config) -> Result<(), Error> {
-    if config.shield.is_some() {
-        return Ok(());
+    match config.shield {
+        Some(_) => Ok(()),
+        None => Err(no_shield(config.filename(), privileges::may_load())),
     }
-    let then = match privileges::may_load() {
+}
+
+/// What puts one in force.
+fn no_shield(file: &str, may_load: bool) -> Error {
+    let then = match may_load {
         true => "ringway reload".to_owned(),
         false => format!("{} (no packet is lost)", privileges::restart()),
     };
-    Err(Error::configuration(
+    Error::configuration(
         "the configuration has no [shield], so packets meet none",
-        format!("add a line `[shield]` to {}, then: {then}", config.filename()),
-    ))
+        format!("add a line `[shield]` to {file}, then: {then}"),
+    )
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn whoever_has_no_shield_hears_what_puts_one_in_force() {
+        let [reload, restart] =
+            [true, false].map(|may_load| no_shield("gw.toml", may_load).remedy.to_string());
+        assert_eq!(reload, "add a line `[shield]` to gw.toml, then: ringway reload");
+        let this = std::process::id().to_string();
+        assert!(restart.contains(&this) && !restart.contains("ringway reload"), "{restart}");
+    }
 
     #[test]
     fn lists_change_every_five_seconds_at_most() {
