@@ -293,7 +293,12 @@ fn heavy_sources(status: &ShieldStatus, colour: bool) -> String {
             Cell::new(source.last_seen.to_string()).tone(Tone::Dim),
         ]);
     }
-    table.render(colour)
+    let left_out = status.heavy_source_count.saturating_sub(status.heavy_sources.len() as u64);
+    let more = match left_out {
+        0 => String::new(),
+        _ => format!("and {}\n", counted(left_out, "other heavy source")),
+    };
+    table.render(colour) + &more
 }
 
 fn attacked(attack: &AttackStatus) -> String {
@@ -430,6 +435,7 @@ mod tests {
         );
         limits.arrived_packets_per_second = Some(12_300.0);
         status.counted_since = Some(Timestamp(SystemTime::now() - Duration::from_secs(720)));
+        status.heavy_source_count = 23;
         status.heavy_sources.push(HeavySourceStatus {
             prefix: "192.0.2.0/24".parse().expect("a prefix"),
             service: "web".into(),
@@ -456,6 +462,7 @@ mod tests {
             "packets  5kpps     configuration                                0  drops -/s",
             "source   7pps      mitigation until 1970-01-01T00:00:00Z     4715  drops -/s",
             "192.0.2.0/24",
+            "and 22 other heavy sources\n",
             "web udp",
             "4713",
         ] {

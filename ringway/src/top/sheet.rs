@@ -257,8 +257,9 @@ fn service_detail(shield: &ShieldStatus, limits: &LimitsStatus) -> String {
         |it: &&MitigationStatus| (&it.service, it.protocol) == (&limits.service, limits.protocol);
     let attack = shield.mitigation.iter().find(own).and_then(|it| it.attack.as_ref());
     let over = over.collect::<Vec<_>>().join(", ");
+    let colon = if over.is_empty() { "" } else { ": " };
     match attack {
-        Some(attack) => format!("attacked: {over}; armed until {}", attack.until),
+        Some(attack) => format!("attacked{colon}{over}; armed until {}", attack.until),
         None => over,
     }
 }

@@ -64,6 +64,9 @@ pub struct ShieldStatus {
     /// Sources that have sent most beyond the rate of one, the most first.
     #[serde(default)]
     pub heavy_sources: Vec<HeavySourceStatus>,
+    /// All of them, of which `heavy_sources` has the first ten.
+    #[serde(default)]
+    pub heavy_source_count: u64,
     /// Each protocol of each service, where there is `[shield.mitigation]`.
     #[serde(default)]
     pub mitigation: Vec<MitigationStatus>,
@@ -230,6 +233,7 @@ impl ShieldStatus {
             source_prefix_v4: shield.map_or(0, |shield| shield.limits.source_prefix.0),
             source_prefix_v6: shield.map_or(0, |shield| shield.limits.source_prefix.1),
             heavy_sources: Vec::new(),
+            heavy_source_count: 0,
             mitigation: mitigation(config),
             blocked: typed(ListAction::Block),
             allowed: typed(ListAction::Allow),
@@ -348,8 +352,10 @@ impl ShieldStatus {
         heavy: &[HeavySource],
         wall: SystemTime,
     ) {
-        let all = self.heavy(services, heavy.iter(), wall);
-        self.heavy_sources = all.take(MOST_HEAVY).collect();
+        let mut all: Vec<_> = self.heavy(services, heavy.iter(), wall).collect();
+        self.heavy_source_count = all.len() as u64;
+        all.truncate(MOST_HEAVY);
+        self.heavy_sources = all;
     }
 
     /// Enters those that take part in an attack: its service's, since it began, the fastest first.
