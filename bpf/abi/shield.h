@@ -16,8 +16,10 @@
 /*
  * Lists of prefixes. A leaf holds disjoint prefixes, sorted by their first addresses; leaves are
  * sorted, too; unused places of the last one repeat its last prefix, so that the address of all
- * ones finds it. An index leads from the upper bits of an address to the few leaves that may hold
- * its prefix. Allow and block lists of both families are sections of the same maps.
+ * ones finds it. An index leads from the distance between an address and the first prefix to the few
+ * leaves that may hold its prefix, or tells that none does. Where many leaves are in one slot it
+ * leads to another index, of this slot alone. Allow and block lists of both families are sections of
+ * the same maps.
  */
 #define RW_LIST_V4_PREFIXES 10 /* in a leaf */
 #define RW_LIST_V6_PREFIXES 7
@@ -37,26 +39,31 @@ struct rw_list_v6 {
 };
 
 /*
- * A place in the index: the leaves that the addresses of a slot may be in. As large as the kernel
- * makes an array's elements, which are a multiple of 8 bytes.
+ * A slot of the index, in one word: a bit for each sixteenth that has addresses in prefixes
+ * << RW_SLOT_PARTS | the last leaf that its addresses may be in << RW_SLOT_LAST | the first one.
+ * Leaves are counted from the section's first one.
  */
-struct rw_list_slot {
-	__u32 first; /* leaf, counted from the section's first one */
-	__u32 last;
-};
+#define RW_SLOT_PARTS 48
+#define RW_SLOT_LAST 24
+#define RW_SLOT_NESTED 0x800000 /* in place of the first leaf, with the number of a span */
+#define RW_SLOT_NUMBER 0x7fffff /* of a leaf or span */
 
 /*
- * With x = address - base (IPv6: of the upper halves): its slot is x >> shift. Below base or behind
- * the last slot is no prefix.
+ * Addresses that a part of the index is for. With x = (address - base) >> shift: the slot is x / 16,
+ * and its part x % 16. Below base or behind the last slot is no prefix.
  */
-struct rw_list_section {
-	__u64 base;   /* of the first prefix */
-	__u32 index;  /* place of its first slot in the index */
-	__u32 slots;  /* a power of two */
-	__u32 leaf;   /* first leaf; the index counts from here */
-	__u32 leaves; /* 0: the section is empty */
+struct rw_list_span {
+	__u64 base[2]; /* upper half first; of IPv4 the lower half alone */
+	__u32 index;   /* place of its first slot in the index */
+	__u32 slots;   /* a power of two */
 	__u32 shift;
 	__u32 pad;
+};
+
+struct rw_list_section {
+	struct rw_list_span span;
+	__u32 leaf;   /* first leaf; the index counts from here */
+	__u32 leaves; /* 0: the section is empty */
 };
 
 enum rw_shield_mode {
@@ -277,8 +284,8 @@ _Static_assert(sizeof(struct rw_list_v4) == 64, "one cache line");
 _Static_assert(sizeof(struct rw_list_v6) == 128, "two cache lines");
 _Static_assert(sizeof(struct rw_sketch_line) == 64, "one cache line");
 _Static_assert(sizeof(struct rw_rated) == 64, "one cache line");
-_Static_assert(sizeof(struct rw_list_slot) == 8, "an element of an array");
-_Static_assert(sizeof(struct rw_list_section) == 32, "layout");
+_Static_assert(sizeof(struct rw_list_span) == 32, "half a cache line");
+_Static_assert(sizeof(struct rw_list_section) == 40, "layout");
 _Static_assert(sizeof(struct rw_shield_prefix) == 20, "a key of the kernel's trie");
 
 #endif

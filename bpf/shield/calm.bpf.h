@@ -51,9 +51,8 @@ static __always_inline bool source4_is_calm(const struct rw_shield_control *cont
 		if (!runtime_is_calm(control, mapped, false))
 			return false;
 	}
-	if (shield.allow4.leaves && listed4(&shield.allow4, source) != NOT_LISTED)
-		return false;
-	return !shield.block4.leaves || listed4(&shield.block4, source) == NOT_LISTED;
+	return listed4(&shield.allow4, source) == NOT_LISTED &&
+	       listed4(&shield.block4, source) == NOT_LISTED;
 }
 
 static __always_inline bool source6_is_calm(const struct rw_shield_control *control,

@@ -10,7 +10,8 @@
 
 /* writer: control; reader: shield. */
 const volatile struct rw_shield shield SEC(".rodata.shield") = {};
-RW_MAP(list_index, BPF_MAP_TYPE_ARRAY, 1, __u32, struct rw_list_slot, BPF_F_MMAPABLE);
+RW_MAP(list_index, BPF_MAP_TYPE_ARRAY, 1, __u32, __u64, BPF_F_MMAPABLE);
+RW_MAP(list_spans, BPF_MAP_TYPE_ARRAY, 1, __u32, struct rw_list_span, BPF_F_MMAPABLE);
 RW_MAP(list_v4, BPF_MAP_TYPE_ARRAY, 1, __u32, struct rw_list_v4, BPF_F_MMAPABLE);
 RW_MAP(list_v6, BPF_MAP_TYPE_ARRAY, 1, __u32, struct rw_list_v6, BPF_F_MMAPABLE);
 RW_MAP(list_counts, BPF_MAP_TYPE_ARRAY, RW_SHIELD_LISTS, __u32, __u32, 0);

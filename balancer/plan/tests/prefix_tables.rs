@@ -5,7 +5,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use proptest::prelude::*;
-use ringway_abi::raw::rw_list_section;
+use ringway_abi::raw::{RW_SLOT_LAST, RW_SLOT_NESTED, rw_list_section, rw_list_span};
 use ringway_plan::prefix_list::{
     Entry, Family, ListTables, Listed, MAX_ENTRIES, Prefix, PrefixError, PrefixSet,
 };
@@ -124,11 +124,22 @@ proptest! {
 
 /// What the packet path relies on.
 fn check(section: &rw_list_section, tables: &ListTables) {
-    let index = &tables.index[section.index as usize..][..section.slots as usize];
-    assert!(section.slots.is_power_of_two() && section.shift < 64);
-    assert!(section.slots < 4 * section.leaves.max(1));
-    assert!(index.windows(2).all(|slots| slots[0].last == slots[1].first));
-    assert!(index.iter().all(|slot| slot.first <= slot.last && slot.last < section.leaves));
+    let slots = |span: &rw_list_span| {
+        assert!(span.slots.is_power_of_two() && span.shift < 124);
+        assert!(span.slots < 4 * section.leaves.max(1));
+        &tables.index[span.index as usize..][..span.slots as usize]
+    };
+    let number = |word: u64| word as u32 & 0x7f_ffff;
+    for slot in slots(&section.span) {
+        let own = std::slice::from_ref(slot);
+        let nested = slot & u64::from(RW_SLOT_NESTED) != 0;
+        let leads = if nested { slots(&tables.spans[number(*slot) as usize]) } else { own };
+        for slot in leads {
+            let (first, last) = (number(*slot), number(slot >> RW_SLOT_LAST));
+            assert!(slot & u64::from(RW_SLOT_NESTED) == 0);
+            assert!(first <= last && last < section.leaves);
+        }
+    }
 }
 
 #[test]
@@ -192,13 +203,14 @@ fn sections_share_the_tables() {
     let both = set(&[entry(IpAddr::from([192, 0, 2, 0]), 24), entry(IpAddr::from([0; 16]), 0)]);
     let tables = ListTables::new(&four, &both);
     for section in [&tables.allow4, &tables.block4, &tables.block6] {
-        assert_eq!((section.leaves, section.slots, section.pad), (1, 2, 0));
+        assert_eq!((section.leaves, section.span.slots, section.span.pad), (1, 2, 0));
         check(section, &tables);
     }
     assert_eq!(tables.allow6, rw_list_section::default());
     assert_eq!((tables.allow4.leaf, tables.block4.leaf, tables.block6.leaf), (0, 1, 0));
     assert_eq!((tables.v4.len(), tables.v6.len(), tables.index.len()), (2, 1, 6));
-    assert_eq!((tables.block4.base, tables.block4.shift), (0xc000_0200, 7));
-    assert_eq!((tables.block6.base, tables.block6.shift), (0, 63));
+    assert_eq!((tables.block4.span.base, tables.block4.span.shift), ([0, 0xc000_0200], 3));
+    assert_eq!((tables.block6.span.base, tables.block6.span.shift), ([0; 2], 123));
+    assert_eq!(tables.spans, []);
     assert_eq!(tables.bytes(), 2 * 64 + 128 + 6 * 8);
 }

@@ -68,6 +68,7 @@ pub mod raw {
         rw_list_v4,
         rw_list_v6,
         rw_list_section,
+        rw_list_span,
         rw_shield,
         rw_shield_control,
         rw_shield_rule,

@@ -442,6 +442,11 @@ pub(crate) const PRIVATE: &[MapText] = &[
         "which leaf of the shield's lists an address may be in",
         Never("cannot be: made for them"),
     ),
+    (
+        "list_spans",
+        "parts of that index where many prefixes are near each other",
+        Never("cannot be: made for them"),
+    ),
     ("list_v4", "IPv4 prefixes of the shield's lists", Never("cannot be: made for them")),
     ("list_v6", "IPv6 prefixes of the shield's lists", Never("cannot be: made for them")),
     (

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use libbpf_rs::MapHandle;
 use ringway_abi::raw::{
     RW_SHIELD_COUNT_LISTS, RW_SHIELD_COUNT_RUNTIME_ALLOW, RW_SHIELD_GENERATIONS, RW_SHIELD_RULES,
-    rw_clock, rw_label, rw_list_slot, rw_list_v4, rw_list_v6, rw_shield, rw_shield_control,
+    rw_clock, rw_label, rw_list_span, rw_list_v4, rw_list_v6, rw_shield, rw_shield_control,
     rw_shield_count, rw_shield_rule,
 };
 use ringway_abi::{IntoBytes, RuleAction, ShieldMode};
@@ -89,6 +89,7 @@ pub(super) fn make(live: &Maps, generation: &Generation<'_>) -> Result<(OwnedFd,
     load::constants(&mut open.maps.rodata_shield_data)?.shield = constants;
     let entries = |length: usize| u32::try_from(length).unwrap_or(u32::MAX).max(1);
     load::set_entries(&mut open.maps.list_index, entries(lists.index.len()))?;
+    load::set_entries(&mut open.maps.list_spans, entries(lists.spans.len()))?;
     load::set_entries(&mut open.maps.list_v4, entries(lists.v4.len()))?;
     load::set_entries(&mut open.maps.list_v6, entries(lists.v6.len()))?;
     live.share_with_shield(&mut open.maps)?;
@@ -97,12 +98,14 @@ pub(super) fn make(live: &Maps, generation: &Generation<'_>) -> Result<(OwnedFd,
     let made = Made {
         constants,
         list_index: map!(shield, loaded_maps, list_index)?,
+        list_spans: map!(shield, loaded_maps, list_spans)?,
         list_v4: map!(shield, loaded_maps, list_v4)?,
         list_v6: map!(shield, loaded_maps, list_v6)?,
         list_counts: map!(shield, loaded_maps, list_counts)?,
         rule_table: map!(shield, loaded_maps, rule_table)?,
     };
     fill(&made.list_index, &lists.index)?;
+    fill(&made.list_spans, &lists.spans)?;
     fill(&made.list_v4, &lists.v4)?;
     fill(&made.list_v6, &lists.v6)?;
     // The last that can fail for what is in it: names and counters are still the former one's.
@@ -196,7 +199,8 @@ fn assign(labels: &[String], names: &[&str]) -> (Vec<u32>, Vec<(usize, u32)>) {
 #[derive(Debug)]
 pub(crate) struct Made {
     constants: rw_shield,
-    list_index: Map<u32, rw_list_slot>,
+    list_index: Map<u32, u64>,
+    list_spans: Map<u32, rw_list_span>,
     list_v4: Map<u32, rw_list_v4>,
     list_v6: Map<u32, rw_list_v6>,
     list_counts: Map<u32, u32>,
@@ -208,12 +212,16 @@ impl Made {
     /// of ours.
     pub(crate) fn of(program: u32) -> Result<Option<Made>> {
         let constants = Map::<u32, rw_shield>::of_program(program, ".rodata.shield")?;
-        let (Some(constants), Some(list_index), Some(list_v4), Some(list_v6)) = (
+        let (Some(constants), Some(list_index), Some(list_spans)) = (
             constants,
             Map::of_program(program, "list_index")?,
-            Map::of_program(program, "list_v4")?,
-            Map::of_program(program, "list_v6")?,
+            Map::of_program(program, "list_spans")?,
         ) else {
+            return Ok(None);
+        };
+        let (Some(list_v4), Some(list_v6)) =
+            (Map::of_program(program, "list_v4")?, Map::of_program(program, "list_v6")?)
+        else {
             return Ok(None);
         };
         let (Some(list_counts), Some(rule_table)) =
@@ -222,7 +230,15 @@ impl Made {
             return Ok(None);
         };
         let constants = constants.get(0)?;
-        Ok(Some(Made { constants, list_index, list_v4, list_v6, list_counts, rule_table }))
+        Ok(Some(Made {
+            constants,
+            list_index,
+            list_spans,
+            list_v4,
+            list_v6,
+            list_counts,
+            rule_table,
+        }))
     }
 
     /// The name of a list file, by its number.
@@ -245,6 +261,7 @@ macro_rules! share_generation {
         load::constants(&mut $open.maps.rodata_clock_data)?.ticks = clock::ticks()?;
         load::constants(&mut $open.maps.rodata_shield_data)?.shield = made.constants;
         maps::reuse(&mut $open.maps.list_index, &made.list_index)?;
+        maps::reuse(&mut $open.maps.list_spans, &made.list_spans)?;
         maps::reuse(&mut $open.maps.list_v4, &made.list_v4)?;
         maps::reuse(&mut $open.maps.list_v6, &made.list_v6)?;
         maps::reuse(&mut $open.maps.list_counts, &made.list_counts)?;

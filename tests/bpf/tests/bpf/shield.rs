@@ -384,6 +384,7 @@ fn the_program_searches_as_the_tables_say() {
         text += &format!("{net}/{len}\n");
     }
     let shield = Shield::lists("", &text);
+    assert!(!shield.lists.spans.is_empty());
     shield.raise(&mut world);
     let mut verdicts = [0usize; 2];
     for line in text.lines().step_by(7) {

@@ -3,7 +3,7 @@
 use std::os::fd::AsFd;
 
 use libbpf_rs::ObjectBuilder;
-use ringway_abi::raw::{rw_list_section, rw_shield};
+use ringway_abi::raw::{rw_list_section, rw_list_span, rw_shield};
 use ringway_abi::{IntoBytes, Slot};
 use ringway_bpf_tests::run::Program;
 use ringway_bpf_tests::{World, can_run};
@@ -44,7 +44,8 @@ fn every_program_loads() {
 
 /// A shield with all that it can have.
 fn every_part() -> rw_shield {
-    let section = rw_list_section { slots: 1 << 18, leaves: 1 << 17, ..Default::default() };
+    let span = rw_list_span { slots: 1 << 18, ..Default::default() };
+    let section = rw_list_section { span, leaves: 1 << 17, leaf: 0 };
     rw_shield {
         allow4: section,
         allow6: section,
