@@ -471,6 +471,22 @@ mod tests {
     }
 
     #[test]
+    fn of_many_services_those_with_most_over_limits_are_shown() {
+        let mut status = status("[shield]\nlimits = { source = \"9pps\" }\n", None);
+        status.limits = (1..=20)
+            .map(|n| LimitsStatus {
+                service: format!("s{n}"),
+                over_limit_packets: n,
+                ..status.limits[0].clone()
+            })
+            .collect();
+        let shown = render(&status, false);
+        assert!(shown.contains("  s5 tcp") && !shown.contains("  s4 tcp"), "{shown}");
+        assert!(shown.contains("4 services with less over limits"), "{shown}");
+        assert!(shown.contains("heavy sources: none in the last minute"), "{shown}");
+    }
+
+    #[test]
     fn a_service_that_is_attacked_is_shown() {
         let mitigation = "[shield.mitigation]\nabove_baseline = 8\n";
         let mut status = status(&format!("[shield]\n{mitigation}"), None);

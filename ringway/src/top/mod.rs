@@ -106,5 +106,7 @@ fn printed(model: &Model, width: u16, colour: bool) -> String {
     let over = format!("  over {} s", model.delay.as_secs_f64());
     let Heading { health, figures, .. } = model.heading();
     let figures = draw::fitting(&figures, usize::from(width).saturating_sub(over.len()));
-    format!("{health}\n{figures}{over}\n{}", sheet.render(colour))
+    let instead = if rows.is_empty() { model.instead() } else { Vec::new() };
+    let instead: String = instead.iter().map(|line| format!("{line}\n")).collect();
+    format!("{health}\n{figures}{over}\n{}{instead}", sheet.render(colour))
 }

@@ -235,6 +235,19 @@ fn no_rows_are_explained() {
 }
 
 #[test]
+fn a_node_without_a_shield_says_so() {
+    let mut model = model(TopView::Shield);
+    let text = "[node]\nname = \"gw1\"\ninterfaces = [\"eth0\"]\n[[service]]\nname = \"web\"\n\
+                address = \"203.0.113.10\"\nport = 80\nbackends = [{ address = \"10.0.0.2\" }]\n";
+    let config = ringway_config::parse(text, "gw.toml").expect("valid");
+    let shield = Some(ShieldStatus::new(&config, &RuntimeShield::default()));
+    model.take(Ok(Reading { shield, ..sample() }));
+    let words = "the configuration has no [shield]";
+    assert!(screen(&model, 80, 24).contains(words));
+    assert!(super::super::printed(&model, 80, false).contains(words));
+}
+
+#[test]
 fn keys_sort_filter_scroll_and_pause() {
     let mut model = model(TopView::Backends);
     assert_eq!(first(&model), "10.0.0.4:80", "the busiest first");
