@@ -79,6 +79,8 @@ troubles! {
     ShieldListLines => "shield-list-lines",
     /// A service is attacked.
     Mitigation => "mitigation",
+    /// The program of mitigation was not told of an attack that lasts.
+    MitigationProgram => "mitigation-program",
     /// The state directory cannot be used.
     State => "state",
     /// Nobody answers for an address that packets are sent to.

@@ -10,8 +10,7 @@ use ringway_api::documents::changes::{
 };
 use ringway_api::error::Error;
 use ringway_config::{
-    Backend, CheckAt, Config, Mitigation, RateLimit, Service, Shield, ShieldList, ShieldMode,
-    ShieldRule,
+    Backend, CheckAt, Config, RateLimit, Service, ShieldList, ShieldMode, ShieldRule,
 };
 use ringway_kernel::View;
 use ringway_plan::tables::{NextHop, Protocol, ServiceKey};
@@ -151,7 +150,7 @@ impl ConfigDiff<'_> {
             (None, None) => return Vec::new(),
         };
         let mut changes = Vec::new();
-        let mut push = |key, was: &dyn Display, is: &dyn Display| {
+        let mut push = |key: &str, was: &dyn Display, is: &dyn Display| {
             changes.extend(becomes(key, was, is));
         };
         push("mode", &was.mode.name(), &is.mode.name());
@@ -161,14 +160,15 @@ impl ConfigDiff<'_> {
         for ((key, was), (_, is)) in before.into_iter().zip(is.limits.named()) {
             push(key, &was, &is);
         }
-        let mitigation = |shield: &Shield| {
-            shield.mitigation.as_ref().map_or("off".into(), Mitigation::to_string)
-        };
-        push("mitigation", &mitigation(was), &mitigation(is));
-        if let (Some(was), Some(is)) = (&was.mitigation, &is.mitigation)
-            && was.run != is.run
-        {
-            changes.push("run of mitigation".into());
+        match (&was.mitigation, &is.mitigation) {
+            (Some(was), Some(is)) => {
+                for ((key, was), (_, is)) in was.named().into_iter().zip(is.named()) {
+                    push(&format!("mitigation {key}"), &was, &is);
+                }
+            }
+            (None, Some(_)) => changes.push("mitigation added".into()),
+            (Some(_), None) => changes.push("mitigation removed".into()),
+            (None, None) => {}
         }
         let name = |list: &ShieldList| list.name.to_string();
         changes.extend(named("list", &was.lists, &is.lists, name));

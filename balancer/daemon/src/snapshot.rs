@@ -28,6 +28,7 @@ use ringway_kernel::{HeavySource, ServiceState, View};
 
 use crate::backends::departed::Departed;
 use crate::commit_confirm::CommitConfirm;
+use crate::mitigation_program::ProgramOutcomes;
 use crate::monitor::attack_watch::{Found, UsualRates};
 use crate::monitor::rates::{Meter, Sample};
 
@@ -80,6 +81,8 @@ struct Process {
     stalled: Option<Problem>,
     /// What it is to be told.
     confirm: Option<Problem>,
+    /// The program of mitigation failed.
+    untold: Vec<Problem>,
 }
 
 /// The kernel's counters at one moment.
@@ -98,7 +101,7 @@ struct Counters {
 impl Snapshot {
     /// The status of `ringway status` and the API.
     fn status(&self, process: Process, counters: Option<Counters>) -> Status {
-        let Process { mut daemon, stalled, confirm } = process;
+        let Process { mut daemon, stalled, confirm, untold } = process;
         daemon.configuration = self.configuration.as_ref().map(|file| file.display().to_string());
         let Snapshot { problems, unready, findings, .. } = self;
         let with = |first: &Option<Problem>, rest: &[Problem]| {
@@ -110,7 +113,7 @@ impl Snapshot {
             healthy: problems.is_empty() && stalled.is_none(),
             problems: with(&stalled, problems),
             unready: with(&stalled, unready),
-            findings: with(&confirm, findings),
+            findings: [with(&confirm, findings), untold].concat(),
             daemon,
             interfaces: self.interfaces.clone(),
             services: self.services.clone(),
@@ -208,6 +211,8 @@ pub struct StatusStore {
     turned: Mutex<Instant>,
     /// Attachments that wait for `ringway confirm`.
     pub commit_confirm: CommitConfirm,
+    /// The program of mitigation.
+    pub program_outcomes: ProgramOutcomes,
     /// Counting a large flow table takes a while.
     flows: Mutex<Option<Count>>,
     /// When it was last decided anew who gets new flows.
@@ -251,6 +256,7 @@ impl StatusStore {
             commit: None,
             turned: Mutex::new(Instant::now()),
             commit_confirm: CommitConfirm::default(),
+            program_outcomes: ProgramOutcomes::default(),
             flows: Mutex::default(),
             settled: Mutex::default(),
             meter: Mutex::default(),
@@ -323,6 +329,7 @@ impl StatusStore {
         status.enter_lists(&posted.lists);
         status.enter_attacks(config, &posted.attacks, &posted.attacks_found);
         status.enter_usual(&posted.usual);
+        status.program_failures = status_store.program_outcomes.failures();
         let status_store = status_store.clone();
         let reading = tokio::task::spawn_blocking(move || {
             if let Some(view) = &status_store.view {
@@ -439,7 +446,8 @@ impl StatusStore {
             loop_age_ms: Some(self.loop_age().as_millis() as u64),
             configuration: None,
         };
-        Process { daemon, stalled: self.stall(), confirm: self.commit_confirm.finding() }
+        let (confirm, untold) = (self.commit_confirm.finding(), self.program_outcomes.findings());
+        Process { daemon, stalled: self.stall(), confirm, untold }
     }
 }
 

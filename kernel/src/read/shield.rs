@@ -79,8 +79,12 @@ impl Arrivals {
 
     /// Packets over a limit: dropped, observed, or passed all the same.
     pub fn over(&self) -> u64 {
-        let refused = self.over_packets + self.over_destination + self.over_new_flows;
-        refused + self.over_source + self.established + self.learnt
+        self.refused() + self.established + self.learnt
+    }
+
+    /// Packets over a limit that were dropped or observed.
+    pub fn refused(&self) -> u64 {
+        self.over_packets + self.over_destination + self.over_new_flows + self.over_source
     }
 }
 

@@ -70,6 +70,9 @@ pub struct ShieldStatus {
     /// Each protocol of each service, where there is `[shield.mitigation]`.
     #[serde(default)]
     pub mitigation: Vec<MitigationStatus>,
+    /// How often the program of `[shield.mitigation]` has failed since the daemon began.
+    #[serde(default)]
+    pub program_failures: u64,
     /// What was blocked at run time.
     pub blocked: RuntimeCount,
     pub allowed: RuntimeCount,
@@ -235,6 +238,7 @@ impl ShieldStatus {
             heavy_sources: Vec::new(),
             heavy_source_count: 0,
             mitigation: mitigation(config),
+            program_failures: 0,
             blocked: typed(ListAction::Block),
             allowed: typed(ListAction::Allow),
             counted_since: None,

@@ -343,9 +343,9 @@ pub struct AboveBaseline {
     pub minimum: u32,
 }
 
-/// With the keys of the configuration.
-impl fmt::Display for Mitigation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl Mitigation {
+    /// With the keys of the configuration, in words.
+    pub fn named(&self) -> Vec<(String, String)> {
         let rate = |rate: Option<u32>| rate.map(|rate| RateLimit::new(rate).rate());
         let above = self.above_baseline;
         let keys = [
@@ -354,11 +354,13 @@ impl fmt::Display for Mitigation {
             ("above_baseline", above.map(|above| above.factor.to_string())),
             ("minimum", rate(above.map(|above| above.minimum))),
             ("for", Some(written(self.lasting))),
-            ("limits", (!self.limits.is_empty()).then(|| format!("({})", self.limits))),
-            ("run", self.run.first().cloned()),
+            ("run", Some(self.run.join(" ")).filter(|run| !run.is_empty())),
             ("run_after", (!self.run.is_empty()).then(|| written(self.run_after))),
         ];
-        let said = keys.into_iter().filter_map(|(key, value)| Some(format!("{key} {}", value?)));
-        f.write_str(&said.collect::<Vec<_>>().join(", "))
+        let limits = self.limits.named();
+        let limits =
+            limits.map(|(key, limit)| (format!("limits {key}"), limit.map(RateLimit::rate)));
+        let keys = keys.into_iter().map(|(key, value)| (key.to_owned(), value)).chain(limits);
+        keys.map(|(key, value)| (key, value.unwrap_or_else(|| "none".into()))).collect()
     }
 }

@@ -391,8 +391,9 @@ impl Worker {
         let arrived = |(id, counts): (u16, Arrivals)| {
             let (service, name, mode) = self.limited.get(&id)?.clone();
             let armed = armed.get(&id).map(|left| now + Duration::from_secs((*left).into()));
-            let Arrivals { packets, new_flows, .. } = counts;
-            Some(Arrived { service, name, mode, packets, new_flows, armed })
+            let (packets, new_flows, refused) =
+                (counts.packets, counts.new_flows, counts.refused());
+            Some(Arrived { service, name, mode, packets, new_flows, refused, armed })
         };
         let counts = self.gateway.arrivals().map_err(kernel)?;
         self.has_read_arrivals = true;

@@ -8,14 +8,13 @@ use std::time::Duration;
 
 use ringway_api::documents::mitigation::AttackStatus;
 use ringway_api::documents::mitigation_event::{MitigationEvent, SCHEMA};
-use ringway_api::state_dir::USER;
 use ringway_config::Protocol;
-use ringway_host::users;
 use tokio::sync::Semaphore;
 
 use super::step::ProgramRun;
 use crate::health::Failure;
 use crate::health::exec::{self, LastRun};
+use crate::mitigation_program;
 use crate::snapshot::StatusStore;
 
 /// A program that runs longer is killed.
@@ -76,7 +75,10 @@ impl ProgramRunner {
             let next = || lock(&waiting).next();
             while let Some(run) = next() {
                 let (service, event) = (run.attack.service.clone(), run.event());
-                match tell(&status_store, &room, run).await {
+                let outcome = tell(&status_store, &room, &run).await;
+                let failure = outcome.as_ref().err().map(Failure::to_string);
+                status_store.program_outcomes.note(&run.attack, &run.command, run.begins, failure);
+                match outcome {
                     Ok(said) => {
                         tracing::info!(service, event, said, "the program was told of an attack");
                     }
@@ -93,10 +95,10 @@ impl ProgramRunner {
 async fn tell(
     status_store: &Arc<StatusStore>,
     room: &Arc<Semaphore>,
-    run: ProgramRun,
+    run: &ProgramRun,
 ) -> Result<Option<String>, Failure> {
     let Some((program, arguments)) = run.command.split_first() else { return Ok(None) };
-    let user = user()?;
+    let user = mitigation_program::user().map_err(Failure::Program)?;
     // It is told without them where they cannot be read.
     let shield = StatusStore::shield_of(status_store, Some(run.attack.clone())).await;
     let event = MitigationEvent {
@@ -112,18 +114,6 @@ async fn tell(
     let permit = Arc::new(permit.map_err(|error| Failure::Program(error.to_string()))?);
     let mut last = LastRun::default();
     exec::tell(program, arguments, &format!("{words}\n"), user, LIMIT, &mut last, permit).await
-}
-
-/// The user and the group that it is to run as, where that is not the daemon's.
-fn user() -> Result<Option<(u32, u32)>, Failure> {
-    if !rustix::process::geteuid().is_root() {
-        return Ok(None);
-    }
-    users::ids(USER).map(Some).ok_or_else(|| {
-        Failure::Program(format!(
-            "it runs as user {USER}, and there is none: useradd --system --user-group {USER}"
-        ))
-    })
 }
 
 #[cfg(test)]

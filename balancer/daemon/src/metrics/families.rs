@@ -94,6 +94,7 @@ families! {
     SHIELD_OVER = Counter "ringway_shield_over_limit_packets_total" ["service", "protocol"] "Packets of these over a limit: dropped, unless the mode, their flow or their source lets them pass.";
     SHIELD_ATTACKED = Gauge "ringway_shield_mitigation_active" ["service", "protocol"] "1 while the service is attacked, as [shield.mitigation] has it.";
     SHIELD_ATTACKS = Counter "ringway_shield_mitigations_total" ["service", "protocol"] "Attacks on the service.";
+    SHIELD_UNTOLD = Counter "ringway_shield_mitigation_program_failures_total" [] "Runs of the program of [shield.mitigation] that failed.";
     CPU = Counter "process_cpu_seconds_total" [] "CPU time of the daemon.";
     MEMORY = Gauge "process_resident_memory_bytes" [] "Memory of the daemon; maps of the packet path are the kernel's.";
     OPEN_FDS = Gauge "process_open_fds" [] "Open descriptors of the daemon.";
@@ -379,6 +380,7 @@ fn shield_counts(sheet: &mut Sheet, shield: &ShieldStatus) {
     };
     each(&SHIELD_ATTACKED, |service| service.attack.is_some().into());
     each(&SHIELD_ATTACKS, |service| service.attacks);
+    sheet.family(&SHIELD_UNTOLD).add(&[], shield.program_failures);
 }
 
 fn own(sheet: &mut Sheet) {

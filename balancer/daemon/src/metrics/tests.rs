@@ -93,6 +93,7 @@ fn shield() -> ShieldStatus {
     let limits = &mut shield.limits[0];
     (limits.arrived_packets, limits.arrived_new_flows, limits.over_limit_packets) = (12, 11, 10);
     shield.mitigation[0].attacks = 13;
+    shield.program_failures = 14;
     shield.lists[0].written = Some(Timestamp(from_unix_s(1_800_000_000)));
     shield
 }
@@ -135,6 +136,7 @@ fn every_line_has_its_labels() {
         "ringway_shield_over_limit_packets_total{service=\"web\",protocol=\"tcp\"} 10",
         "ringway_shield_mitigation_active{service=\"web\",protocol=\"tcp\"} 0",
         "ringway_shield_mitigations_total{service=\"web\",protocol=\"tcp\"} 13",
+        "ringway_shield_mitigation_program_failures_total 14",
         "ringway_check_duration_seconds_bucket{service=\"web\",le=\"+Inf\"} 0",
     ] {
         assert!(text.lines().any(|found| found == line), "{line} not in\n{text}");

@@ -26,7 +26,7 @@ const FALL: Duration = Duration::from_secs(24 * 3600);
 const LONGEST: Duration = Duration::from_secs(24 * 3600);
 
 /// One value for each measure.
-type Each<T> = [T; 2];
+pub type Each<T> = [T; 2];
 
 /// What had come for a service at one time.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,6 +38,8 @@ pub struct Arrived {
     pub mode: ShieldMode,
     pub packets: u64,
     pub new_flows: u64,
+    /// Of these packets, those over a limit that nothing speaks for.
+    pub refused: u64,
     /// A daemon before this one has armed it: until when.
     pub armed: Option<Instant>,
 }
@@ -58,6 +60,10 @@ pub struct Attack {
     /// A second, of the last sample.
     pub packets: u64,
     pub new_flows: u64,
+    /// The most packets and new flows a second.
+    pub highest: Each<u64>,
+    /// Packets over a limit since, that were dropped or would have been.
+    pub refused: u64,
     /// What the service usually gets of [`Attack::measure`], where that is known.
     pub baseline: Option<u64>,
 }
@@ -79,6 +85,7 @@ pub type UsualRates = BTreeMap<(String, Protocol), [Option<u64>; 2]>;
 struct Watched {
     name: String,
     counted: Option<(Instant, Each<u64>)>,
+    refused: u64,
     /// Samples above a threshold, up to now.
     in_a_row: u32,
     usual: Usual,
@@ -149,7 +156,7 @@ impl Watched {
         wall: SystemTime,
         arrived: Arrived,
     ) -> bool {
-        let Arrived { name, mode, packets, new_flows, armed, .. } = arrived;
+        let Arrived { name, mode, packets, new_flows, refused, armed, .. } = arrived;
         let counts = [packets, new_flows];
         let begun = |measure, ends| Attack {
             name: name.clone(),
@@ -161,8 +168,11 @@ impl Watched {
             ends,
             packets: 0,
             new_flows: 0,
+            highest: [0; 2],
+            refused: 0,
             baseline: None,
         };
+        let refused = refused.saturating_sub(std::mem::replace(&mut self.refused, refused));
         if let Some(ends) = armed.filter(|ends| *ends > now) {
             self.attack.get_or_insert_with(|| begun(None, ends));
         }
@@ -209,6 +219,9 @@ impl Watched {
         match &mut self.attack {
             Some(attack) => {
                 [attack.packets, attack.new_flows] = rates.map(|rate| rate as u64);
+                let highest = attack.highest;
+                attack.highest = [attack.packets.max(highest[0]), attack.new_flows.max(highest[1])];
+                attack.refused += if begins { 0 } else { refused };
                 (attack.name, attack.mode) = (name, mode);
                 if now.saturating_duration_since(attack.began) > LONGEST {
                     self.usual = Usual::default();

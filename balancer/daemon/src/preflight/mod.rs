@@ -24,6 +24,8 @@ use ringway_config::{Config, Located};
 use ringway_doctor::{MACHINE, Outcome, Program, Report};
 use ringway_host::Fix;
 
+use crate::mitigation_program;
+
 pub use causes::{Cause, causes, refusal};
 pub(crate) use machine_state::own_links;
 pub use machine_state::{MachineState, compiler};
@@ -43,17 +45,25 @@ pub(crate) mod names {
 
 /// Looks at this machine, in the calling thread's network namespace. Changes nothing.
 pub fn run(config: &Config) -> Report {
-    with_needs(config, judge(config, &MachineState::gather(config)))
+    with_needs(config, judge(config, &MachineState::gather(config)), Outcome::warn)
 }
 
 /// The same; `None` where links, addresses or routes could not be read, so that what is said to be
 /// missing may be there.
 pub fn run_sighted(config: &Config) -> Option<Report> {
     let state = MachineState::gather(config);
-    (!state.blind).then(|| with_needs(config, judge(config, &state)))
+    (!state.blind).then(|| with_needs(config, judge(config, &state), Outcome::warn))
 }
 
-fn with_needs(config: &Config, mut report: Report) -> Report {
+/// `untold`: how severe it is that the program of mitigation cannot be run. It forbids no start.
+fn with_needs(
+    config: &Config,
+    mut report: Report,
+    untold: fn(&'static str, String) -> Outcome,
+) -> Report {
+    if let Some(why) = mitigation_program::unfit(config) {
+        report.push("mitigation-program", untold("[shield.mitigation]", why));
+    }
     for error in crate::health::unfit(config) {
         let outcome = Outcome::crit("health checks", &error.message);
         report.push("check-needs", Outcome { place: place(&error), ..outcome });
@@ -66,7 +76,7 @@ fn with_needs(config: &Config, mut report: Report) -> Report {
 /// returned beside the findings. Changes nothing.
 pub fn run_all(config: &Config) -> (Report, Program) {
     let state = MachineState::gather_all(config);
-    let report = with_needs(config, about(config, &state, Report::default()));
+    let report = with_needs(config, about(config, &state, Report::default()), Outcome::crit);
     (report, host::program(config, &state))
 }
 

@@ -125,6 +125,34 @@ fn weights_move_slots_and_nobody_goes() {
 }
 
 #[test]
+fn changes_of_mitigation_are_one_line_for_each_key() {
+    let with = |text: &str| {
+        let shield = format!("[shield]\n{text}");
+        config(&[service("a", 1, A, ""), shield])
+    };
+    let said = |was: &str, is: &str| {
+        let (old, new) = (with(was), with(is));
+        ConfigDiff { old: &old, new: &new }.shield()
+    };
+    let was = "mitigation = { packets = \"2kpps\", limits = { source = \"500pps\" } }";
+    let is = "mitigation = { packets = \"3kpps\", for = \"4s\", run = [\"/a\", \"b\"], \
+              limits = { new_flows = \"1kpps\" } }";
+    assert_eq!(
+        said(was, is),
+        [
+            "mitigation packets 2kpps becomes 3kpps",
+            "mitigation for 10m becomes 4s",
+            "mitigation run none becomes /a b",
+            "mitigation run_after none becomes 10s",
+            "mitigation limits new_flows none becomes 1kpps",
+            "mitigation limits source 500pps becomes none",
+        ]
+    );
+    assert_eq!(said("", was), ["mitigation added"]);
+    assert_eq!(said(was, ""), ["mitigation removed"]);
+}
+
+#[test]
 fn changes_of_the_shield_are_in_words() {
     let with = |shield: &str| config(&[service("a", 1, A, ""), shield.to_owned()]);
     let none = with("");

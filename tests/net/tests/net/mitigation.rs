@@ -251,6 +251,42 @@ fn the_program_runs_as_user_ringway_and_hears_of_both_ends() -> Result<()> {
     Ok(())
 }
 
+/// A failure is seen where people look, and goes with the next success.
+#[test]
+fn a_program_that_fails_is_a_finding_until_it_succeeds() -> Result<()> {
+    needs_root!();
+    let watched = Watched::new("#!/bin/sh\ncat >/dev/null\necho no route to the router\nexit 3\n")?;
+    let daemon = watched.machine.start(&watched.file)?;
+    let program = watched.machine.directory.join("announce");
+    let file = watched.file.to_string_lossy();
+    let said = |words: &[&str]| -> Result<String> {
+        let ringway = watched.machine.directory.join("ringway");
+        let words: Vec<&str> = [&[&*ringway.to_string_lossy()], words].concat();
+        let output = watched.site.net.gateway.spawn(watched.machine.command(&words))?.wait(SOON)?;
+        Ok(output.log)
+    };
+    let finding = |wanted: bool| {
+        let look = || match said(&["status", "-c", &file]) {
+            Ok(said) if said.contains("was not told of the attack on service echo (udp)") == wanted => {
+                Ok(said)
+            }
+            other => Err(format!("{other:?}")),
+        };
+        wait_for("a finding", SOON, look).with_context(|| daemon.log())
+    };
+    let flood = Flood::start(watched.site.client())?;
+    let status = finding(true)?;
+    ensure!(status.contains("no route to the router"), "{status}");
+    // What is run again after half of its time succeeds.
+    executable(&program, "#!/bin/sh\ncat >/dev/null\n")?;
+    finding(false)?;
+    drop(flood);
+    fs::remove_file(&program)?;
+    let checked = said(&["check", "-c", &file])?;
+    ensure!(checked.contains("warning: run of [shield.mitigation]: "), "{checked}");
+    Ok(())
+}
+
 /// What ExaBGP is told of an attack by these sources, a second each beyond the limit.
 fn announced(sources: &[(&str, u64)]) -> Result<Vec<String>> {
     let place = tempfile::tempdir()?;

@@ -10,10 +10,11 @@ use ringway_api::documents::mitigation::AttackStatus;
 use ringway_api::documents::status::Problem;
 use ringway_api::error::Error;
 use ringway_api::problem_kind::ProblemKind;
-use ringway_config::{Mitigation as Rules, ShieldMode};
+use ringway_config::{Limits, Mitigation as Rules, ShieldMode};
 use ringway_plan::tables::ServiceKey;
+use tracing::Level;
 
-use super::effect::{Effect, ProgramRun};
+use super::effect::{Effect, LogLine, ProgramRun};
 use super::{Moment, State};
 use crate::daemon::background::BackgroundWork;
 use crate::daemon::datapath_thread::DatapathCommand;
@@ -35,6 +36,8 @@ pub struct Mitigation {
     armed: BTreeMap<ServiceKey, Instant>,
     /// What the program was told last.
     told: BTreeMap<ServiceKey, Told>,
+    /// Attacks as they were with the last sample.
+    known: BTreeMap<ServiceKey, Attack>,
 }
 
 /// That an attack lasts, until when.
@@ -130,8 +133,15 @@ impl State {
         let at = self.at;
         let run = self.rules().map(|rules| (rules.run.clone(), rules.run_after, rules.lasting));
         let (run, run_after, lasting) = run.unwrap_or_default();
-        let Mitigation { watch, armed, told, .. } = &mut self.mitigation;
+        let Mitigation { watch, armed, told, known, .. } = &mut self.mitigation;
         let attacks: BTreeMap<&ServiceKey, &Attack> = watch.attacks().collect();
+        let now = attacks.iter().map(|(service, attack)| (**service, (*attack).clone()));
+        let before = std::mem::replace(known, now.collect());
+        for (service, attack) in before.iter().filter(|(service, _)| !attacks.contains_key(service))
+        {
+            let line = LogLine::new(Level::INFO, over(service, attack, at));
+            self.effects.log(LogLine { crowds: true, ..line });
+        }
         let mut orders = Vec::new();
         armed.retain(|service, _| {
             let stays = attacks.contains_key(service);
@@ -183,7 +193,9 @@ impl State {
     }
 
     pub(super) fn attack_findings(&self) -> Vec<Problem> {
-        self.mitigation.attacks(self.at).iter().map(finding).collect()
+        let limits = self.rules().map(|rules| rules.limits).unwrap_or_default();
+        let attacks = self.mitigation.attacks(self.at);
+        attacks.iter().map(|attack| finding(attack, limits)).collect()
     }
 }
 
@@ -204,16 +216,43 @@ fn shown(service: &ServiceKey, attack: &Attack, at: Moment) -> AttackStatus {
     }
 }
 
-fn finding(attack: &AttackStatus) -> Problem {
-    let AttackStatus { service, protocol, since, until, .. } = attack;
-    let what = match attack.measure {
-        Some(Measure::NewFlows) => "new flows",
-        _ => "packets",
+/// The line of the log when it is over.
+fn over(service: &ServiceKey, attack: &Attack, at: Moment) -> String {
+    let shown = shown(service, attack, at);
+    let lasted = at.now.saturating_duration_since(attack.began).as_secs();
+    let measure = attack.measure.unwrap_or(Measure::Packets);
+    let (what, highest) = (measured(measure), attack.highest[measure as usize]);
+    let were = match attack.mode {
+        ShieldMode::Enforce => "were dropped",
+        _ => "would have been dropped: the shield observes",
     };
+    format!(
+        "over: service {} ({} {}) was attacked for {lasted} s, since {}: up to {highest} {what} a \
+         second; {} packets over limits {were}",
+        shown.service,
+        shown.protocol,
+        shown.endpoint(),
+        shown.since,
+        attack.refused,
+    )
+}
+
+fn measured(measure: Measure) -> &'static str {
+    match measure {
+        Measure::NewFlows => "new flows",
+        Measure::Packets => "packets",
+    }
+}
+
+/// `limits`: those of `[shield.mitigation]`.
+fn finding(attack: &AttackStatus, limits: Limits) -> Problem {
+    let AttackStatus { service, protocol, since, until, .. } = attack;
+    let what = measured(attack.measure.unwrap_or(Measure::Packets));
     let usual = attack.baseline.map_or(String::new(), |usual| format!(", usually {usual}"));
     let action = match attack.mode {
+        _ if limits.is_empty() => "[shield.mitigation] has no limits: it is announced",
         ShieldMode::Enforce => "the limits of [shield.mitigation] are in force",
-        _ => "nothing is dropped, as the shield observes,",
+        _ => "the shield observes and drops nothing: these limits would be in force",
     };
     let (endpoint, rate) = (attack.endpoint(), attack.rate());
     let error = format!(

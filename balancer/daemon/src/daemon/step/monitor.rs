@@ -185,7 +185,8 @@ impl State {
                 let crowds = may_be_many(problem.kind);
                 self.effects.log(LogLine::new_problem(&problem, crowds));
             }
-            for problem in over {
+            // An attack's end has a line of its own.
+            for problem in over.into_iter().filter(|it| it.kind != ProblemKind::Mitigation) {
                 let line = LogLine::new(Level::INFO, format!("over: {}", problem.error));
                 self.effects.log(LogLine { crowds: may_be_many(problem.kind), ..line });
             }

@@ -57,7 +57,9 @@ impl Simulation {
         let service = ServiceKey::new([203, 0, 113, 9].into(), 80, Protocol::Tcp);
         let (packets, new_flows) = (self.packets as u64, self.new_flows as u64);
         let (name, mode) = ("web".to_owned(), self.mode);
-        let one = Arrived { service, name, mode, packets, new_flows, armed };
+        // A tenth of it is over a limit.
+        let refused = packets / 10;
+        let one = Arrived { service, name, mode, packets, new_flows, refused, armed };
         self.watch.note(&self.rules, self.now, SystemTime::UNIX_EPOCH, vec![one]);
     }
 
@@ -98,6 +100,11 @@ fn an_attack_is_found_with_the_second_sample_and_lasts_its_time() {
     let attack = it.attack().expect("one").clone();
     assert_eq!((attack.measure, attack.packets), (Some(Measure::Packets), 2_000_000));
     assert_eq!((attack.ends, attack.baseline), (it.now + LASTING, None));
+    assert_eq!((attack.highest, attack.refused), ([2_000_000, 100_000], 0), "it begins");
+    it.sample(3e6, PERIOD);
+    it.sample(2e6, PERIOD);
+    let attack = it.attack().expect("it lasts").clone();
+    assert_eq!((attack.highest, attack.refused), ([3_000_000, 150_000], 125_000));
     for _ in 0..4 * 3600 {
         assert!(it.sample(2e6, PERIOD), "it lasts");
     }

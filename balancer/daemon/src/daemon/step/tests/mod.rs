@@ -445,7 +445,14 @@ fn an_attack_arms_its_service_and_the_program_hears_of_both_ends() {
     world.traffic(90_000, 1000);
     assert_eq!((world.armed, world.told), (None, Some(false)));
     let over = world.log.last().expect("a line");
-    assert!(over.starts_with("over: service web"), "{over}");
+    // Half of what comes is over a limit.
+    assert_eq!(
+        over.split_once(", since ").expect("when").0,
+        "over: service web (tcp 203.0.113.9:80) was attacked for 19 s"
+    );
+    assert!(over.contains(": up to 1000000 packets a second; "), "{over}");
+    assert!(over.ends_with(" packets over limits were dropped"), "{over}");
+    assert!(!over.contains("in force"), "{over}");
 }
 
 #[test]

@@ -504,7 +504,8 @@ impl World {
         let service = ServiceKey::new([203, 0, 113, 9].into(), 80, Protocol::Tcp);
         let (name, mode) = ("web".to_owned(), ShieldMode::Enforce);
         let armed = self.armed.filter(|_| std::mem::take(&mut self.first_sample));
-        Arrived { service, name, mode, packets: self.packets, new_flows: 0, armed }
+        let (packets, refused) = (self.packets, self.packets / 2);
+        Arrived { service, name, mode, packets, new_flows: 0, refused, armed }
     }
 
     /// Work on other threads is done, or cannot be.
