@@ -15,7 +15,7 @@ pub use self::engine::{
     Cpus, EngineApp, EngineArgs, FrameSize, HostArgs, HugePages, IcmpArgs, InspectArgs, L2fwdArgs,
     OnLoss, TakeOver, WhenDead, WorkArgs, ZeroCopy,
 };
-pub use self::shield::{BlockedArgs, PrefixArgs, ShieldAction, ShieldArgs, UnblockArgs};
+pub use self::shield::{BlockArgs, BlockedArgs, PrefixArgs, ShieldAction, ShieldArgs, UnblockArgs};
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use ringway_host::Mac;
@@ -58,10 +58,11 @@ pub enum Command {
     Overrides(OverridesArgs),
     /// Drop packets from a prefix, from now on and after a restart.
     #[command(
-        after_help = "Packets to what the shield protects are meant. Lists and prefixes that allow go first.\n\n\
+        after_help = "Packets to what the shield protects are meant. Lists and prefixes that allow go first.\n\
+        A prefix that holds all clients, a service's address or a backend's needs --force.\n\n\
         Examples:\n  ringway block 192.0.2.0/24 --for 10m --reason 'scans'\n  ringway block 2001:db8::7"
     )]
-    Block(PrefixArgs),
+    Block(BlockArgs),
     /// Let packets from a prefix pass the shield's lists and rules.
     #[command(
         after_help = "Example:\n  ringway allow 198.51.100.0/24 --for 1h --reason monitoring"

@@ -10,7 +10,6 @@ mod version;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
-use ringway_config::ListAction;
 use ringway_terminal::exit::Exit;
 use ringway_terminal::{command_line, exit, table, units};
 
@@ -34,8 +33,8 @@ fn main() -> ExitCode {
         Command::Reload(args) => command::reload::main(&args),
         Command::Backend(args) => command::overrides::backend(&args),
         Command::Overrides(args) => command::overrides::main(&args),
-        Command::Block(args) => command::shield::add(&args, ListAction::Block),
-        Command::Allow(args) => command::shield::add(&args, ListAction::Allow),
+        Command::Block(args) => command::shield::block(&args),
+        Command::Allow(args) => command::shield::allow(&args),
         Command::Unblock(args) => command::shield::unblock(&args),
         Command::Blocked(args) => command::shield::blocked(&args),
         Command::Shield(args) => command::shield::main(&args),

@@ -61,6 +61,8 @@ pub struct ModeOverride {
 pub enum ShieldChange {
     /// Block or allow; in place of what was said of the same prefix.
     Add(ShieldEntry),
+    /// The same of a prefix that holds all clients, or addresses of our own.
+    Force(ShieldEntry),
     /// Neither block nor allow this prefix any more.
     Remove {
         #[serde(with = "prefix_text")]
@@ -90,7 +92,7 @@ impl fmt::Display for ShieldChange {
     /// For the log: on what, and what.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            ShieldChange::Add(entry) => {
+            ShieldChange::Add(entry) | ShieldChange::Force(entry) => {
                 let until = entry.until.map_or_else(String::new, |until| format!(" until {until}"));
                 let colon = if entry.reason.is_empty() { "" } else { ": " };
                 let ShieldEntry { prefix, action, reason, .. } = entry;
@@ -169,7 +171,7 @@ impl RuntimeShield {
             })
         };
         match change {
-            ShieldChange::Add(entry) => {
+            ShieldChange::Add(entry) | ShieldChange::Force(entry) => {
                 let ends = entry.until.map(ends).transpose()?;
                 new.add(ShieldEntry { since: Timestamp(wall), ends, ..entry.clone() })?;
             }

@@ -105,7 +105,7 @@ fn bad_lines_say_what_to_write() {
         ("example.com", "no IPv4 or IPv6 address: write a prefix as 192.0.2.0/24 or 2001:db8::/32"),
     ] {
         let text = format!("192.0.2.0/24\n\n  {line}\t# comment");
-        assert_eq!(bad(&text), [format!("line 3: \"{line}\\t# comment\": {why}")]);
+        assert_eq!(bad(&text), [format!("line 3: \"{line}\\t# comment\", {why}")]);
     }
     let first = "{\"cidr\":\"192.0.2.0/24\"}\n";
     for (line, why) in [

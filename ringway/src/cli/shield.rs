@@ -32,6 +32,16 @@ pub struct PrefixArgs {
     pub node: NodeArgs,
 }
 
+/// `ringway block`
+#[derive(Debug, Args)]
+pub struct BlockArgs {
+    #[command(flatten)]
+    pub entry: PrefixArgs,
+    /// Also a prefix that holds all clients, a service's address or a backend's.
+    #[arg(long)]
+    pub force: bool,
+}
+
 /// `ringway unblock`
 #[derive(Debug, Args)]
 pub struct UnblockArgs {

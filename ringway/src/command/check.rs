@@ -2,12 +2,15 @@
 
 use std::fmt::Write as _;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use ringway_api::text::counted;
-use ringway_config::{Config, DEFAULT_PATH, Errors, ListAction, Service};
-use ringway_daemon::daemon::shield_plan::{self, ReadList};
+use ringway_config::{Config, DEFAULT_PATH, Errors};
+use ringway_daemon::daemon::shield_plan::{self, ReadList, ShieldPlan};
+use ringway_daemon::daemon::shield_warnings;
 use ringway_daemon::health;
+use ringway_daemon::mitigation_program;
 use ringway_daemon::preflight;
 use ringway_doctor::{Finding, Outcome, Program, Report, Rule, Severity, rules};
 use ringway_host::Fix;
@@ -17,7 +20,7 @@ use serde::Serialize;
 use super::doctor::{Looked, balancer, tone};
 use crate::cli::{CheckArgs, Output};
 use crate::exit::{self, Exit};
-use crate::table::{self, Cell, Table, paint};
+use crate::table::{self, Cell, Table, Tone, paint};
 
 /// Between the two looks at the machine.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -29,7 +32,7 @@ struct Document<'a> {
     file: Option<String>,
     valid: Option<bool>,
     errors: Vec<Place>,
-    /// Lists of the shield, as they were read; empty where one is refused.
+    /// Lists of the shield, as they were read.
     lists: Vec<ListEntry<'a>>,
     /// What is valid and yet worth knowing.
     notes: Vec<String>,
@@ -67,6 +70,8 @@ struct ListEntry<'a> {
     skipped_lines: usize,
     /// The first of these lines.
     first: Vec<SkippedLine<'a>>,
+    /// Why it cannot be read: it is empty, unless a daemon has it in force.
+    error: Option<&'a str>,
 }
 
 #[derive(Serialize)]
@@ -85,7 +90,8 @@ impl<'a> From<&'a ReadList> for ListEntry<'a> {
         };
         let first = list.bad.iter().map(line).collect();
         let (prefixes, skipped_lines) = (list.entries, list.skipped);
-        ListEntry { name: &list.name, prefixes, skipped_lines, first }
+        let error = list.error.as_ref().map(|error| error.what.as_str());
+        ListEntry { name: &list.name, prefixes, skipped_lines, first, error }
     }
 }
 
@@ -106,8 +112,8 @@ struct Subject<'a> {
     path: &'a Path,
     /// `None`: there is no file, and none was named.
     config: Option<Result<Config, Errors>>,
-    /// The shield's lists.
-    lists: Vec<ReadList>,
+    /// The shield, with its lists as they were read.
+    plan: Option<Arc<ShieldPlan>>,
     report: Option<Report>,
     host: Option<Looked>,
 }
@@ -117,21 +123,21 @@ pub fn main(args: &CheckArgs) -> anyhow::Result<Exit> {
     let path = args.config.as_deref().unwrap_or(Path::new(DEFAULT_PATH));
     let alone = args.host && args.config.is_none() && !path.exists();
     let mut config = (!alone).then(|| load(path));
-    let lists = match &config {
+    let plan = match &config {
         Some(Ok(valid)) => shield_plan::check(valid).unwrap_or_else(|errors| {
             config = Some(Err(errors));
-            Vec::new()
+            None
         }),
-        _ => Vec::new(),
+        _ => None,
     };
     if let (Some(Ok(config)), true) = (&config, args.upgrade) {
         return super::upgrade::main(config, args.output.output);
     }
     let subject = match args.host {
         true => examine(path, config, rules::balancer(), INTERVAL),
-        false => Subject { path, config, lists: Vec::new(), report: None, host: None },
+        false => Subject { path, config, plan: None, report: None, host: None },
     };
-    let subject = Subject { lists, ..subject };
+    let subject = Subject { plan, ..subject };
     let exit = subject.verdict();
     match (args.output.output, &subject.config) {
         (Output::Json, _) => table::json(&subject.document())?,
@@ -155,13 +161,13 @@ fn examine<'a>(
 ) -> Subject<'a> {
     let (report, program): (Option<Report>, Option<Program>) = match &config {
         Some(Err(_)) => {
-            return Subject { path, config, lists: Vec::new(), report: None, host: None };
+            return Subject { path, config, plan: None, report: None, host: None };
         }
         Some(Ok(config)) => Some(preflight::run_all(config)).unzip(),
         None => (None, None),
     };
     let host = Some(balancer(program, checks, interval));
-    Subject { path, config, lists: Vec::new(), report, host }
+    Subject { path, config, plan: None, report, host }
 }
 
 /// The answer of `ringway check --host -o json`, but for findings that name clients.
@@ -171,6 +177,23 @@ pub fn host_document(path: &Path) -> impl Serialize {
 }
 
 impl Subject<'_> {
+    fn lists(&self) -> impl Iterator<Item = &ReadList> {
+        self.plan.iter().flat_map(|plan| &plan.lists)
+    }
+
+    /// What is valid and yet worth knowing.
+    fn notes(&self) -> Vec<String> {
+        let Some(Ok(config)) = &self.config else { return Vec::new() };
+        let lists = self.lists().filter_map(ReadList::problem);
+        let mut notes: Vec<String> =
+            lists.map(|problem| format!("{}: {}", problem.error, problem.remedy)).collect();
+        notes.extend(shield_warnings::warnings(config, self.plan.as_deref()));
+        // With --host it is a finding.
+        let program = mitigation_program::unfit(config).filter(|_| self.report.is_none());
+        notes.extend(program);
+        notes
+    }
+
     fn verdict(&self) -> Exit {
         let fits = self.report.as_ref().is_none_or(|report| report.worst() == Severity::Ok);
         let sound = self.host.as_ref().is_none_or(|host| host.crit == 0);
@@ -194,11 +217,8 @@ impl Subject<'_> {
             file: self.config.is_some().then(|| self.path.display().to_string()),
             valid: self.config.as_ref().map(Result::is_ok),
             errors: errors.flat_map(Errors::iter).map(place).collect(),
-            lists: self.lists.iter().map(ListEntry::from).collect(),
-            notes: match &self.config {
-                Some(Ok(config)) => notes(config),
-                _ => Vec::new(),
-            },
+            lists: self.lists().map(ListEntry::from).collect(),
+            notes: self.notes(),
             findings: self
                 .report
                 .as_ref()
@@ -212,8 +232,9 @@ impl Subject<'_> {
         let path = self.path.display();
         let mut text = match &self.config {
             Some(Ok(config)) => {
-                let notes: String = notes(config).iter().map(|note| format!("{note}\n")).collect();
-                valid(self.path, config) + &skipped(&self.lists) + &notes
+                let warning = paint("warning", Tone::Warn, colour);
+                let notes = self.notes().into_iter().map(|note| format!("{warning}: {note}\n"));
+                valid(self.path, config) + &skipped(self.lists()) + &notes.collect::<String>()
             }
             _ => format!("{path}: not there, so this machine alone\n"),
         };
@@ -239,32 +260,17 @@ fn valid(path: &Path, config: &Config) -> String {
 }
 
 /// The lists that are in force but for some lines.
-fn skipped(lists: &[ReadList]) -> String {
+fn skipped<'l>(lists: impl Iterator<Item = &'l ReadList>) -> String {
     let mut text = String::new();
-    for list in lists.iter().filter(|list| list.skipped > 0) {
+    for list in lists.filter(|list| list.skipped > 0) {
         let lines = counted(list.skipped, "line");
-        text += &format!("list {}: {lines} of its file skipped, these first:\n", list.name);
+        text += &format!("list {}: {lines} of its file skipped:\n", list.name);
         list.bad.iter().for_each(|bad| text += &format!("  {bad}\n"));
+        if list.skipped > list.bad.len() {
+            text += &format!("  and {} more\n", counted(list.skipped - list.bad.len(), "line"));
+        }
     }
     text
-}
-
-/// Limits that spare nobody.
-fn notes(config: &Config) -> Vec<String> {
-    let Some(shield) = &config.shield else { return Vec::new() };
-    if shield.lists.iter().any(|list| list.action == ListAction::Allow) {
-        return Vec::new();
-    }
-    let limited =
-        |service: &&Service| service.forward.is_dsr() && !shield.limits_of(service).is_empty();
-    let note = |service: &Service| {
-        format!(
-            "service {}: {}: answers do not pass here, so no source is learnt, and limits hold for \
-             all: list the sources that matter in an allow list",
-            *service.name, service.forward
-        )
-    };
-    config.services.iter().filter(limited).map(note).collect()
 }
 
 fn lines(report: &Report, colour: bool) -> String {
@@ -287,34 +293,4 @@ fn lines(report: &Report, colour: bool) -> String {
         }
     }
     if text.ends_with('\n') { text } else { text + "\n" }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn limits_of_dsr_services_that_spare_nobody_are_told() {
-        let of = |shield: &str, own: &str| {
-            let text = format!(
-                "[node]\nname = \"gw\"\ninterfaces = [\"eth0\"]\n{shield}\n[[service]]\nname = \"web\"\n\
-                 address = \"203.0.113.9\"\nport = 80\n{own}\nbackends = [{{ address = \"10.0.0.2\" }}]\n"
-            );
-            notes(&ringway_config::parse(&text, "gw.toml").expect("valid"))
-        };
-        let limits = "[shield]\nlimits = { packets = \"1kpps\" }";
-        let dsr = "forward = \"dsr-l2\"";
-        let told = of(limits, dsr);
-        assert!(told.len() == 1 && told[0].starts_with("service web: dsr-l2: answers"), "{told:?}");
-        let allow = "list = [{ name = \"a\", file = \"/a\", action = \"allow\" }]";
-        for (shield, own) in [
-            ("", dsr),
-            ("[shield]", dsr),
-            (limits, ""),
-            (&format!("{limits}\n{allow}"), dsr),
-            (limits, &format!("{dsr}\nshield = {{ packets = \"none\" }}")),
-        ] {
-            assert_eq!(of(shield, own), Vec::<String>::new(), "{shield} {own}");
-        }
-    }
 }

@@ -15,7 +15,7 @@ use ringway_api::text::counted;
 use ringway_config::{ListAction, RateLimit, ShieldMode};
 
 use crate::cli::{
-    BlockedArgs, NodeArgs, Output, PrefixArgs, ShieldAction, ShieldArgs, UnblockArgs,
+    BlockArgs, BlockedArgs, NodeArgs, Output, PrefixArgs, ShieldAction, ShieldArgs, UnblockArgs,
 };
 use crate::exit::Exit;
 use crate::table::{self, Cell, Table, Tone};
@@ -24,17 +24,25 @@ use crate::units;
 /// Services with limits that are shown, those with most over them; `-o json` has all.
 const SERVICES_SHOWN: usize = 16;
 
-/// `ringway block` and `ringway allow`
-pub fn add(args: &PrefixArgs, action: ListAction) -> anyhow::Result<Exit> {
-    let entry = ShieldEntry {
+pub fn block(args: &BlockArgs) -> anyhow::Result<Exit> {
+    let entry = entry(&args.entry, ListAction::Block);
+    let force = if args.force { ShieldChange::Force } else { ShieldChange::Add };
+    change(&args.entry.node, &force(entry))
+}
+
+pub fn allow(args: &PrefixArgs) -> anyhow::Result<Exit> {
+    change(&args.node, &ShieldChange::Add(entry(args, ListAction::Allow)))
+}
+
+fn entry(args: &PrefixArgs, action: ListAction) -> ShieldEntry {
+    ShieldEntry {
         prefix: args.prefix,
         action,
         until: args.lasting.map(until),
         reason: args.reason.clone(),
         since: Timestamp::default(),
         ends: None,
-    };
-    change(&args.node, &ShieldChange::Add(entry))
+    }
 }
 
 pub fn unblock(args: &UnblockArgs) -> anyhow::Result<Exit> {

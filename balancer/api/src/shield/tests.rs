@@ -133,6 +133,7 @@ fn there_is_room_for_so_many_and_for_short_reasons() {
 fn a_change_is_read_as_it_was_written() {
     for change in [
         block("192.0.2.0/24", Some(60)),
+        ShieldChange::Force(entry("0.0.0.0/0", ListAction::Block, None)),
         ShieldChange::Remove { prefix: prefix("2001:db8::/32") },
         mode(ShieldMode::Off, 60),
         ShieldChange::Mode { mode: None },

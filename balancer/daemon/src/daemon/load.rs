@@ -10,6 +10,7 @@ use ringway_api::documents::changes::Changes;
 use ringway_api::documents::status::Problem;
 use ringway_api::error::Error;
 use ringway_api::overrides::{self, OverrideChange, Overrides};
+use ringway_api::problem_kind::ProblemKind;
 use ringway_api::state_dir::StateDir;
 use ringway_config::{Config, Errors};
 use ringway_doctor::{Finding, Severity};
@@ -18,6 +19,7 @@ use ringway_kernel::View;
 use crate::backends::BackendSet;
 use crate::daemon::machine_problems;
 use crate::daemon::shield_plan::{PlannedShield, ReadList, ShieldPlan, Unreadable};
+use crate::daemon::shield_warnings;
 use crate::preflight;
 use crate::privileges;
 use crate::reload_diff::ConfigDiff;
@@ -106,6 +108,10 @@ pub fn file(now: &Now, meant: Option<&Path>, overrides: Overrides) -> Result<Loa
     let lists = shield.iter().flat_map(|shield| &shield.lists);
     loaded.changes.warnings = warnings;
     loaded.changes.warnings.extend(lists.filter_map(ReadList::problem));
+    let before = shield_warnings::warnings(&now.config, now.shield.as_deref());
+    let warned = shield_warnings::warnings(&loaded.config, shield.as_deref());
+    let new = warned.into_iter().filter(|warning| !before.contains(warning));
+    loaded.changes.warnings.extend(new.map(|it| ProblemKind::CheckHost.problem(it, "")));
     loaded.shield = PlannedShield::Other(shield);
     Ok(loaded)
 }

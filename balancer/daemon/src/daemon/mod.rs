@@ -17,6 +17,7 @@ mod posted_status;
 mod probe_routes;
 mod program_runner;
 pub mod shield_plan;
+pub mod shield_warnings;
 mod start;
 mod step;
 

@@ -59,7 +59,7 @@ pub struct ReadList {
     /// The first of them.
     pub bad: Vec<BadLine>,
     /// Why it is not as its file is: it has what it had before, or nothing since the daemon started.
-    pub error: Option<String>,
+    pub error: Option<Error>,
     /// When the file was written that its prefixes are from.
     pub written: Option<Timestamp>,
     /// Of the file when it was last looked at.
@@ -83,8 +83,9 @@ impl ReadList {
             0 => "the list is empty meanwhile".to_owned(),
             entries => format!("{} of before stay in force", counted(entries, "prefix")),
         };
-        let what = format!("{}: {stays}", self.error.as_ref()?);
-        let remedy = "mend the file: it is read again when it changes";
+        let Error { what, remedy, .. } = self.error.as_ref()?;
+        let what = format!("{what}; {stays}");
+        let remedy = format!("{remedy}; it is read again when it changes");
         Some(ProblemKind::ShieldList.about(Subject::List(self.name.clone()), what, remedy))
     }
 
@@ -143,23 +144,15 @@ pub enum PlannedShield {
     Other(Option<Arc<ShieldPlan>>),
 }
 
-/// Reads the lists of a configuration as a reload does.
+/// Reads the lists of a configuration as a start does: one that cannot be read is empty and says why.
 ///
 /// # Errors
-/// A list that a reload would refuse, at the place that names its file.
-pub fn check(config: &Config) -> Result<Vec<ReadList>, Errors> {
-    let plan = ShieldPlan::read(config, Unreadable::Refused);
-    let error = match plan {
-        Ok(plan) => return Ok(plan.map_or_else(Vec::new, |plan| plan.lists.clone())),
-        Err(error) => error.what,
-    };
-    let lists = config.shield.iter().flat_map(|shield| &shield.lists);
-    let unread = lists.clone().find(|list| read_list(list).is_err());
-    let at = match unread.or(lists.last()) {
-        Some(list) => config.error_at(&list.file, error),
-        None => config.error_at_key("shield", "rule", error),
-    };
-    Errors::new(vec![at]).map_or(Ok(Vec::new()), Err)
+/// Rules that cannot be one program.
+pub fn check(config: &Config) -> Result<Option<Arc<ShieldPlan>>, Errors> {
+    ShieldPlan::read(config, Unreadable::Empty).or_else(|error| {
+        let at = config.error_at_key("shield", "rule", error.what);
+        Errors::new(vec![at]).map_or(Ok(None), Err)
+    })
 }
 
 /// How lists are treated that cannot be read.
@@ -199,11 +192,11 @@ impl ShieldPlan {
                 (Err(error), Unreadable::Refused) => return Err(error),
                 (Err(error), Unreadable::Kept(before)) => {
                     let (read, content) = before.list(list).ok_or_else(|| error.clone())?;
-                    (ReadList { error: Some(error.what), stamp, ..read.clone() }, content.clone())
+                    (ReadList { error: Some(error), stamp, ..read.clone() }, content.clone())
                 }
                 (Err(error), Unreadable::Empty) => {
                     let (read, content) = as_read(list, Stamp::default(), ListFile::default());
-                    (ReadList { error: Some(error.what), stamp, ..read }, content)
+                    (ReadList { error: Some(error), stamp, ..read }, content)
                 }
             };
             lists.push(read);
@@ -213,7 +206,7 @@ impl ShieldPlan {
             Err(error) if matches!(unreadable, Unreadable::Empty) => {
                 let of_action = lists.iter_mut().zip(&mut contents);
                 for (list, content) in of_action.filter(|(list, _)| list.action == action) {
-                    (list.entries, list.error) = (0, Some(error.what.clone()));
+                    (list.entries, list.error) = (0, Some(error.clone()));
                     *content = Arc::default();
                 }
                 Ok(PrefixSet::default())
@@ -243,6 +236,11 @@ impl ShieldPlan {
     /// A list that is in force, and what is in it.
     fn list(&self, list: &ShieldList) -> Option<(&ReadList, &Arc<[Entry]>)> {
         self.lists.iter().zip(&self.contents).find(|(read, _)| read.is(list))
+    }
+
+    /// The lists, and what is in them.
+    pub fn entries(&self) -> impl Iterator<Item = (&ReadList, &[Entry])> {
+        self.lists.iter().zip(self.contents.iter().map(|content| &content[..]))
     }
 
     pub fn generation(&self) -> Generation<'_> {
@@ -341,19 +339,21 @@ fn as_read(list: &ShieldList, stamp: Stamp, file: ListFile) -> (ReadList, Arc<[E
 
 fn read_list(list: &ShieldList) -> Result<ListFile, Error> {
     let (name, path) = (&*list.name, list.file.display());
-    let remedy = || "mend the file, or take the list out of [shield]; what was in force stays";
-    let wrong = |what: String| {
-        Error::configuration(format!("list {name:?} of [shield]: {path}: {what}"), remedy())
+    let wrong = |what: String, remedy: &str| {
+        Error::configuration(format!("list {name:?} of [shield]: {path}: {what}"), remedy)
     };
-    let text = read_text(&list.file).map_err(|error| wrong(error.to_string()))?;
-    let file = prefix_list::parse(&text).map_err(|error| wrong(error.to_string()))?;
+    const MEND: &str = "mend the file, or take the list out of [shield]";
+    let text = read_text(&list.file).map_err(|error| wrong(error.to_string(), MEND))?;
+    let file = prefix_list::parse(&text).map_err(|error| wrong(error.to_string(), MEND))?;
     match (list.bad_lines, file.bad.first()) {
         (BadLines::Refuse, Some(bad)) => {
             let more = match file.bad_lines {
                 1 => String::new(),
                 lines => format!(" (and {} more)", counted(lines - 1, "bad line")),
             };
-            Err(wrong(format!("line {}: {:?} {}{more}", bad.line, bad.text, bad.why)))
+            let remedy =
+                "mend the file, or write bad_lines = \"skip\", which takes the other lines";
+            Err(wrong(format!("{bad}{more}"), remedy))
         }
         _ => Ok(file),
     }
@@ -390,18 +390,27 @@ mod tests {
     }
 
     #[test]
-    fn a_check_reads_lists_as_a_reload_does() {
+    fn a_check_reads_lists_as_a_start_does() {
         let place = tempfile::tempdir().expect("a directory");
         let file = place.path().join("junk.txt");
-        let refused = check(&config(&file, "skip")).expect_err("there is no file").brief();
-        assert!(refused.starts_with("gw.toml:6:") && refused.contains("\"junk\""), "{refused}");
+        let read = |bad_lines: &str| {
+            let plan = check(&config(&file, bad_lines)).expect("no reason for no start");
+            plan.expect("a shield").lists[0].clone()
+        };
+        let problem = |list: ReadList| list.problem().map(|it| (it.error, it.remedy.to_string()));
+        let (what, _) = problem(read("skip")).expect("there is no file");
+        assert!(
+            what.contains("\"junk\"") && what.ends_with("the list is empty meanwhile"),
+            "{what}"
+        );
         std::fs::write(&file, "192.0.2.0/24\nx\n198.51.100.0/33\na\nb\n").expect("written");
-        let refused = check(&config(&file, "refuse")).expect_err("bad lines").brief();
-        assert!(refused.contains("line 2: \"x\"") && refused.contains("3 bad lines"), "{refused}");
-        let read = check(&config(&file, "skip")).expect("the other line");
-        assert_eq!((read[0].entries, read[0].skipped), (1, 4));
-        let lines: Vec<u32> = read[0].bad.iter().map(|bad| bad.line).collect();
-        assert_eq!(lines, [2, 3, 4]);
+        let (what, remedy) = problem(read("refuse")).expect("bad lines");
+        assert!(what.contains("line 2: \"x\", no IPv4") && what.contains("3 bad lines"), "{what}");
+        assert!(remedy.contains("bad_lines = \"skip\""), "{remedy}");
+        let read = read("skip");
+        assert_eq!((read.entries, read.skipped), (1, 4));
+        let lines: Vec<u32> = read.bad.iter().map(|bad| bad.line).collect();
+        assert_eq!((lines, problem(read)), (vec![2, 3, 4], None));
     }
 
     #[test]

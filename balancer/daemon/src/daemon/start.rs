@@ -29,6 +29,7 @@ use crate::daemon::config_loader::ConfigLoader;
 use crate::daemon::datapath_thread::{DatapathEvent, DatapathThread};
 use crate::daemon::netlink_watch::{self, Found, NetlinkWatch};
 use crate::daemon::shield_plan::{ShieldPlan, Unreadable};
+use crate::daemon::shield_warnings;
 use crate::health::dsr_probe::ProbeTunnel;
 use crate::health::{Checks, HealthFile};
 use crate::network::next_hop;
@@ -205,6 +206,9 @@ impl StartConfig {
             tracing::error!(%error, "no shield");
             None
         });
+        for warning in shield_warnings::warnings(&config, shield.as_deref()) {
+            tracing::warn!("{warning}");
+        }
         StartConfig { config, file: Arc::new(file), overrides, state, shield, commit }
     }
 }

@@ -50,7 +50,7 @@ pub struct BadLine {
 
 impl fmt::Display for BadLine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "line {}: {:?}: {}", self.line, self.text, self.why)
+        write!(f, "line {}: {:?}, {}", self.line, self.text, self.why)
     }
 }
 

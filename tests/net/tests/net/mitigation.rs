@@ -261,13 +261,16 @@ fn a_program_that_fails_is_a_finding_until_it_succeeds() -> Result<()> {
     let file = watched.file.to_string_lossy();
     let said = |words: &[&str]| -> Result<String> {
         let ringway = watched.machine.directory.join("ringway");
-        let words: Vec<&str> = [&[&*ringway.to_string_lossy()], words].concat();
+        let ringway = ringway.to_string_lossy();
+        let words: Vec<&str> = [&[&*ringway], words].concat();
         let output = watched.site.net.gateway.spawn(watched.machine.command(&words))?.wait(SOON)?;
         Ok(output.log)
     };
     let finding = |wanted: bool| {
         let look = || match said(&["status", "-c", &file]) {
-            Ok(said) if said.contains("was not told of the attack on service echo (udp)") == wanted => {
+            Ok(said)
+                if said.contains("was not told of the attack on service echo (udp)") == wanted =>
+            {
                 Ok(said)
             }
             other => Err(format!("{other:?}")),

@@ -244,7 +244,7 @@ fn lists_block_allow_and_follow_their_files() -> Result<()> {
     world.becomes("the other list again", &FOLLOWS)?;
     let new = bad.replace("\"drop\"", "\"newer\"");
     world.gateway.rewrite(&format!("{}{new}", world.plain))?;
-    refused(&world.gateway, &["reload"], &["line 2", "what was in force stays"])?;
+    refused(&world.gateway, &["reload"], &["line 2", "mend the file"])?;
     ensure!(fs::read_to_string(world.gateway.configuration())?.ends_with(&new), "rewritten");
 
     world.reload(&shield_of(&world, "skip"))?;

@@ -14,12 +14,13 @@ use ringway_api::error::Error;
 use ringway_api::problem_kind::{ProblemKind, Subject};
 use ringway_api::shield::{RuntimeShield, ShieldChange, ShieldEntry};
 use ringway_api::text::counted;
-use ringway_config::Config;
+use ringway_config::{Config, ListAction};
 
 use super::State;
 use super::effect::Effect;
 use crate::daemon::datapath_thread::DatapathCommand;
 use crate::daemon::shield_plan::{PlannedShield, ReadList, ShieldPlan, Stamp};
+use crate::daemon::shield_warnings;
 use crate::privileges;
 use crate::server::control::{Asker, RequestId};
 
@@ -133,7 +134,8 @@ impl State {
 
     pub(super) fn change_shield(&mut self, change: ShieldChange, by: Asker, request: RequestId) {
         let with = |_| self.shield.in_force.with(&change, self.at.now, self.at.wall);
-        match has_shield(&self.reload.config).and_then(with) {
+        let config = &self.reload.config;
+        match has_shield(config).and_then(|()| spares_our_own(config, &change)).and_then(with) {
             Ok(next) => self.write_shield(Arc::new(next), Some((change, by, request))),
             Err(error) => {
                 let answer = Effect::AnswerShield(request, change, Box::new(Err(error)));
@@ -171,7 +173,8 @@ impl State {
             let status = ShieldStatus::new(&self.reload.config, &self.shield.in_force);
             let of = |shield: &RuntimeShield, prefix| shield.of(prefix).cloned();
             let (entry, replaced) = match &change {
-                ShieldChange::Add(ShieldEntry { prefix, .. }) => {
+                ShieldChange::Add(ShieldEntry { prefix, .. })
+                | ShieldChange::Force(ShieldEntry { prefix, .. }) => {
                     (of(&self.shield.in_force, prefix), of(&before, prefix))
                 }
                 ShieldChange::Remove { prefix } => (of(&before, prefix), None),
@@ -302,6 +305,19 @@ fn no_shield(file: &str, may_load: bool) -> Error {
         "the configuration has no [shield], so packets meet none",
         format!("add a line `[shield]` to {file}, then: {then}"),
     )
+}
+
+/// What is typed under attack may be too wide: that is refused until it is typed on purpose.
+fn spares_our_own(config: &Config, change: &ShieldChange) -> Result<(), Error> {
+    let ShieldChange::Add(ShieldEntry { prefix, action: ListAction::Block, .. }) = change else {
+        return Ok(());
+    };
+    shield_warnings::holds(config, prefix).map_or(Ok(()), |what| {
+        Err(Error::configuration(
+            format!("{prefix} would block {what}"),
+            format!("block less; or, if you mean it: ringway block {prefix} --force"),
+        ))
+    })
 }
 
 #[cfg(test)]

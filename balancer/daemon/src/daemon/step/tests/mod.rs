@@ -401,6 +401,31 @@ fn a_block_waits_for_no_reload_and_lasts_until_its_time_is_over() {
 }
 
 #[test]
+fn a_block_of_all_clients_or_of_a_backend_needs_force() {
+    let mut world = World::new();
+    world.settle();
+    let ShieldChange::Add(entry) = block(1, None) else { unreachable!("a block") };
+    let backend = world.state.reload.config.services[0].backends[0].address.to_string();
+    let mut answer = |change: ShieldChange| {
+        world.ask_shield(change);
+        world.settle();
+        let (_, mut asked) = world.asked_shield.pop().expect("asked");
+        asked.try_recv().expect("answered").map(drop)
+    };
+    for (wide, what) in
+        [("0.0.0.0/0", "all of IPv4"), ("::/0", "all of IPv6"), (&backend, "a backend of")]
+    {
+        let entry = ShieldEntry { prefix: wide.parse().expect("a prefix"), ..entry.clone() };
+        let refused = answer(ShieldChange::Add(entry.clone())).expect_err(wide);
+        assert!(refused.what.contains(what), "{refused}");
+        assert!(refused.remedy.to_string().contains(&format!("block {} --force", entry.prefix)));
+        let allow = ShieldEntry { action: ListAction::Allow, ..entry.clone() };
+        answer(ShieldChange::Add(allow)).expect("that drops nothing");
+        answer(ShieldChange::Force(entry)).expect("on purpose");
+    }
+}
+
+#[test]
 fn what_the_packet_path_refuses_is_not_in_force() {
     let mut world = World::new();
     world.settle();

@@ -1,0 +1,302 @@
+//! What a valid `[shield]` may do that nobody means: drop clients, backends or whole services, limit
+//! what one client needs, or nothing at all. `ringway check` and `ringway reload` warn of it.
+
+use std::net::{IpAddr, SocketAddr};
+
+use ringway_api::text::counted;
+use ringway_config::{
+    Config, Limits, ListAction, Protocol, RuleAction, Service, Shield, ShieldRule,
+};
+use ringway_plan::prefix_list::Prefix;
+
+use super::shield_plan::ShieldPlan;
+
+/// What one client alone needs, packets a second, by the key of the limit.
+const NEEDED: [(&str, u32); 4] =
+    [("packets", 100), ("destination", 100), ("new_flows", 10), ("source", 10)];
+/// Of a list's prefixes, those that are named.
+const NAMED: usize = 3;
+/// Clients that have nothing in common. A rule that drops what all of them send spares nobody.
+const CLIENTS: [(&str, &str, u16); 3] = [
+    ("5.6.7.8", "2003:ab:1::8", 61_234),
+    ("93.184.216.34", "2606:2800:220::34", 40_001),
+    ("203.0.113.201", "2a00:1450:4001::65", 1_025),
+];
+
+/// `plan`: with the lists as they were read.
+pub fn warnings(config: &Config, plan: Option<&ShieldPlan>) -> Vec<String> {
+    let Some(shield) = &config.shield else { return Vec::new() };
+    let mut all = spare_nobody(config, shield);
+    all.extend(low_limits(config, shield));
+    all.extend(dropped_services(config, shield));
+    all.extend(shield.mitigation.iter().filter_map(|mitigation| {
+        let idle = mitigation.limits.is_empty() && mitigation.run.is_empty();
+        let only = "[shield.mitigation] has neither limits nor run, so an attack is announced and \
+                    nothing is done: write limits = { source = \"500pps\" }";
+        idle.then(|| only.to_owned())
+    }));
+    all.extend(plan.iter().flat_map(|plan| wide_lists(config, plan)));
+    all
+}
+
+/// Limits of dsr services, under which nothing is learnt.
+fn spare_nobody(config: &Config, shield: &Shield) -> Vec<String> {
+    if shield.lists.iter().any(|list| list.action == ListAction::Allow) {
+        return Vec::new();
+    }
+    let limited =
+        |service: &&Service| service.forward.is_dsr() && !shield.limits_of(service).is_empty();
+    let note = |service: &Service| {
+        format!(
+            "service {}: {}: answers do not pass here, so no source is learnt, and limits hold for \
+             all: list the sources that matter in an allow list",
+            *service.name, service.forward
+        )
+    };
+    config.services.iter().filter(limited).map(note).collect()
+}
+
+fn low_limits(config: &Config, shield: &Shield) -> Vec<String> {
+    let low = |place: &str, limits: Limits| -> Vec<String> {
+        let pairs = limits.named().into_iter().zip(NEEDED);
+        let low = pairs.filter_map(|((key, limit), (_, needed))| {
+            let limit = limit.filter(|limit| limit.packets_per_second < needed)?;
+            let rate = limit.rate();
+            Some(format!(
+                "{key} = \"{rate}\" of {place}: one client alone may need {needed} a second: write more"
+            ))
+        });
+        low.collect()
+    };
+    let mut all = low("[shield.limits]", shield.limits.every_service);
+    for service in &config.services {
+        let own = service.shield.map(|own| own.limits.instead_of(Limits::default()));
+        all.extend(low(&format!("service {}", *service.name), own.unwrap_or_default()));
+    }
+    let armed = shield.mitigation.as_ref().map(|mitigation| mitigation.limits);
+    all.extend(low("limits of [shield.mitigation]", armed.unwrap_or_default()));
+    all
+}
+
+/// Services for which a rule drops everything.
+fn dropped_services(config: &Config, shield: &Shield) -> Vec<String> {
+    let mut all = Vec::new();
+    for service in &config.services {
+        for protocol in &service.protocols {
+            let ports = [*service.port, service.last_port];
+            let packets = ports.into_iter().flat_map(|port| {
+                let to = SocketAddr::new(*service.address, port);
+                CLIENTS.map(|client| opening(client, to, *protocol))
+            });
+            let mut by = packets.map(|packet| dropped_by(shield, &packet));
+            let first = by.next().flatten();
+            if let Some(rule) = first.filter(|rule| by.all(|other| other == Some(rule))) {
+                all.push(format!(
+                    "rule {:?} ({}) drops what every client sends to service {} ({protocol}): write a \
+                     narrower match",
+                    *rule.name,
+                    rule.filter.expression(),
+                    *service.name,
+                ));
+            }
+        }
+    }
+    all
+}
+
+/// The rule that drops a packet, if one does.
+fn dropped_by<'s>(shield: &'s Shield, packet: &[u8]) -> Option<&'s ShieldRule> {
+    let decides = |rule: &&ShieldRule| {
+        rule.action != RuleAction::Count && rule.filter.matches(packet, packet.len() as u32)
+    };
+    shield.rules.iter().find(decides).filter(|rule| rule.action == RuleAction::Drop)
+}
+
+/// The first packet of a client: a SYN or a datagram, with an Ethernet header.
+fn opening((v4, v6, port): (&str, &str, u16), to: SocketAddr, protocol: Protocol) -> Vec<u8> {
+    let transport = match protocol {
+        // Data offset 5 words, SYN, a window.
+        Protocol::Tcp => [&[0; 8][..], &[0x50, 2, 0xff, 0xff, 0, 0, 0, 0]].concat(),
+        Protocol::Udp => [&[0, 28, 0, 0][..], &[0; 20]].concat(),
+    };
+    let transport = [&port.to_be_bytes()[..], &to.port().to_be_bytes(), &transport].concat();
+    let number = match protocol {
+        Protocol::Tcp => 6,
+        Protocol::Udp => 17,
+    };
+    let (length, macs) = (transport.len() as u16, [2; 12]);
+    let (kind, head) = match to.ip() {
+        IpAddr::V4(to) => {
+            let from = v4.parse::<std::net::Ipv4Addr>().map_or([0; 4], |from| from.octets());
+            let total = (20 + length).to_be_bytes();
+            let head = [0x45, 0, total[0], total[1], 0, 0, 0x40, 0, 64, number, 0, 0];
+            (0x0800_u16, [&head[..], &from, &to.octets()].concat())
+        }
+        IpAddr::V6(to) => {
+            let from = v6.parse::<std::net::Ipv6Addr>().map_or([0; 16], |from| from.octets());
+            let payload = length.to_be_bytes();
+            let head = [0x60, 0, 0, 0, payload[0], payload[1], number, 64];
+            (0x86dd, [&head[..], &from, &to.octets()].concat())
+        }
+    };
+    [&macs[..], &kind.to_be_bytes(), &head, &transport].concat()
+}
+
+/// Addresses that must not be blocked, in the order of their prefixes, and what they are.
+fn own_addresses(config: &Config) -> Vec<(Prefix, String)> {
+    let one = |address: IpAddr, what: &str, service: &Service| {
+        let prefix = Prefix::new(address, if address.is_ipv4() { 32 } else { 128 }).ok()?;
+        Some((prefix, format!("{address}, {what} of service {}", *service.name)))
+    };
+    let mut all: Vec<_> = Vec::new();
+    for service in &config.services {
+        all.extend(one(*service.address, "the address", service));
+        let backends = service.backends.iter();
+        all.extend(backends.filter_map(|backend| one(*backend.address, "a backend", service)));
+    }
+    all.sort();
+    all
+}
+
+/// What a prefix holds that must not be blocked.
+fn held<'o>(own: &'o [(Prefix, String)], prefix: &Prefix) -> Option<&'o str> {
+    if prefix.length() == 0 {
+        return Some(if prefix.addr().is_ipv4() { "all of IPv4" } else { "all of IPv6" });
+    }
+    // A prefix stands right before those that it contains.
+    let next = &own[own.partition_point(|(address, _)| address < prefix)..];
+    next.first().filter(|(address, _)| prefix.covers(address)).map(|(_, what)| what.as_str())
+}
+
+/// As [`held`], of one prefix.
+pub fn holds(config: &Config, prefix: &Prefix) -> Option<String> {
+    held(&own_addresses(config), prefix).map(str::to_owned)
+}
+
+fn wide_lists(config: &Config, plan: &ShieldPlan) -> Vec<String> {
+    let own = own_addresses(config);
+    let mut all = Vec::new();
+    for (list, entries) in plan.entries().filter(|(list, _)| list.action == ListAction::Block) {
+        let mut wide = entries.iter().filter_map(|it| Some((it, held(&own, &it.prefix)?)));
+        let named: Vec<_> = wide.by_ref().take(NAMED).collect();
+        for (entry, what) in named {
+            let (name, line, prefix) = (&list.name, entry.line, entry.prefix);
+            all.push(format!("list {name}: line {line}: {prefix} blocks {what}"));
+        }
+        let more = wide.count();
+        if more > 0 {
+            let lines = counted(more, "such line");
+            all.push(format!("list {}: {lines} more", list.name));
+        }
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::daemon::shield_plan::Unreadable;
+
+    fn config(shield: &str, service: &str) -> Config {
+        let text = format!(
+            "[node]\nname = \"gw\"\ninterfaces = [\"eth0\"]\n[shield]\n{shield}\n[[service]]\n\
+             name = \"web\"\naddress = \"198.51.100.10\"\nport = 80\n{service}\n\
+             backends = [{{ address = \"10.0.0.2\" }}]\n"
+        );
+        ringway_config::parse(&text, "gw.toml").expect("valid")
+    }
+
+    fn of(shield: &str, service: &str) -> Vec<String> {
+        warnings(&config(shield, service), None)
+    }
+
+    fn of_rule(expression: &str) -> usize {
+        of(&format!("rule = [{{ match = {expression:?}, action = \"drop\" }}]"), "").len()
+    }
+
+    #[test]
+    fn limits_of_dsr_services_that_spare_nobody_are_told() {
+        let (limits, dsr) = ("limits = { packets = \"1kpps\" }", "forward = \"dsr-l2\"");
+        let told = of(limits, dsr);
+        assert!(told.len() == 1 && told[0].starts_with("service web: dsr-l2: answers"), "{told:?}");
+        let allow = "list = [{ name = \"a\", file = \"/a\", action = \"allow\" }]";
+        for (shield, own) in [
+            ("", dsr),
+            (limits, ""),
+            (&format!("{limits}\n{allow}"), dsr),
+            (limits, &format!("{dsr}\nshield = {{ packets = \"none\" }}")),
+        ] {
+            assert_eq!(of(shield, own), Vec::<String>::new(), "{shield} {own}");
+        }
+    }
+
+    #[test]
+    fn a_rule_that_drops_all_of_a_service_is_told() {
+        for all in ["tcp", "ip", "dst port 80", "tcp[tcpflags] & tcp-syn != 0", "not udp"] {
+            assert_eq!(of_rule(all), 1, "{all}");
+        }
+        for some in
+            ["udp", "ip6", "dst port 81", "net 5.6.0.0/16", "tcp src port 40001", "greater 600"]
+        {
+            assert_eq!(of_rule(some), 0, "{some}");
+        }
+        let rules = |first: &str| {
+            let last = "{ match = \"tcp\", action = \"drop\" }";
+            of(&format!("rule = [{first}, {last}]"), "")
+        };
+        let told = rules("{ match = \"udp\", action = \"drop\" }");
+        assert!(told[0].starts_with("rule \"rule 2\" (tcp) drops what every client"), "{told:?}");
+        assert_eq!(rules("{ match = \"tcp\", action = \"count\" }").len(), 1);
+        assert_eq!(rules("{ match = \"tcp\", action = \"pass\" }").len(), 0, "none reaches it");
+        let six = "rule = [{ match = \"ip6\", action = \"drop\" }]\n[[service]]\nname = \"six\"\n\
+                   address = \"2001:db8::9\"\nport = 53\nprotocol = [\"tcp\", \"udp\"]\n\
+                   backends = [{ address = \"2001:db8::2\" }]";
+        assert_eq!(of(six, "").len(), 2, "{:?}", of(six, ""));
+    }
+
+    #[test]
+    fn limits_below_what_one_client_needs_are_told() {
+        for low in ["source = \"9pps\"", "packets = \"99pps\"", "new_flows = \"1pps\""] {
+            for (shield, own) in [
+                (format!("limits = {{ {low} }}"), String::new()),
+                (String::new(), format!("shield = {{ {low} }}")),
+                (
+                    format!("mitigation = {{ packets = \"1kpps\", limits = {{ {low} }} }}"),
+                    String::new(),
+                ),
+            ] {
+                assert_eq!(of(&shield, &own).len(), 1, "{shield} {own}");
+            }
+        }
+        let enough = "limits = { source = \"10pps\", packets = \"100pps\", new_flows = \"10pps\" }";
+        assert_eq!(of(enough, ""), Vec::<String>::new());
+    }
+
+    #[test]
+    fn mitigation_that_does_nothing_is_told() {
+        let told = of("mitigation = { packets = \"1kpps\" }", "");
+        assert!(told.len() == 1 && told[0].contains("neither limits nor run"), "{told:?}");
+        assert_eq!(of("mitigation = { packets = \"1kpps\", run = [\"/a\"] }", "").len(), 0);
+    }
+
+    #[test]
+    fn a_list_that_blocks_all_or_our_own_is_told() {
+        let place = tempfile::tempdir().expect("a directory");
+        let file = place.path().join("list");
+        let with = |text: &str, action: &str| {
+            std::fs::write(&file, text).expect("written");
+            let list = format!("list = [{{ name = \"l\", file = {file:?}, action = {action:?} }}]");
+            let config = config(&list, "");
+            let plan = ShieldPlan::read(&config, Unreadable::Refused).expect("readable");
+            warnings(&config, plan.as_deref())
+        };
+        let told = with("192.0.2.0/24\n10.0.0.0/8\n", "block");
+        assert_eq!(told, ["list l: line 2: 10.0.0.0/8 blocks 10.0.0.2, a backend of service web"]);
+        let told = with("0.0.0.0/0\n::/0\n198.51.100.10\n10.0.0.0/7\n10.0.0.2\n", "block");
+        assert!(told[0].ends_with("0.0.0.0/0 blocks all of IPv4"), "{told:?}");
+        assert!(told[2].ends_with("198.51.100.10, the address of service web"), "{told:?}");
+        assert_eq!((told.len(), &*told[3]), (4, "list l: 2 such lines more"));
+        assert_eq!(with("192.0.2.0/24\n10.0.0.3\n9.0.0.0/8\n", "block").len(), 0);
+        assert_eq!(with("0.0.0.0/0\n", "allow").len(), 0);
+    }
+}
