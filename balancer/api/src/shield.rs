@@ -136,6 +136,33 @@ impl RuntimeShield {
         Ok(kept)
     }
 
+    /// What the packet path still has, where nothing else is known: prefixes, whether they are
+    /// allowed, and the mode, each with the time that is left.
+    pub fn recovered(
+        prefixes: impl IntoIterator<Item = (Prefix, ListAction, Option<Duration>)>,
+        mode: Option<(ShieldMode, Duration)>,
+        now: Instant,
+        wall: SystemTime,
+    ) -> RuntimeShield {
+        let since = Timestamp(wall);
+        let entry = |(prefix, action, left): (Prefix, ListAction, Option<Duration>)| ShieldEntry {
+            prefix,
+            action,
+            until: left.map(|left| Timestamp(wall + left)),
+            reason: String::new(),
+            since,
+            ends: left.map(|left| now + left),
+        };
+        let mut entries: Vec<_> = prefixes.into_iter().map(entry).collect();
+        entries.sort_by_key(|entry| entry.prefix);
+        let mode = mode.map(|(mode, left)| ModeOverride {
+            mode,
+            until: Timestamp(wall + left),
+            ends: Some(now + left),
+        });
+        RuntimeShield { entries, mode, ..RuntimeShield::default() }
+    }
+
     /// What was said of exactly this prefix.
     pub fn of(&self, prefix: &Prefix) -> Option<&ShieldEntry> {
         self.place(prefix).ok().map(|place| &self.entries[place])

@@ -222,6 +222,16 @@ pub struct StatusStore {
     departed: Mutex<Departed>,
 }
 
+/// The heavy sources that are asked for: to read them takes a millisecond.
+#[derive(Debug)]
+pub enum Sources {
+    None,
+    /// Of all services.
+    All,
+    /// Of those that take part in an attack.
+    Of(AttackStatus),
+}
+
 #[derive(Clone, Debug)]
 struct Count {
     begun: Instant,
@@ -307,21 +317,13 @@ impl StatusStore {
         self.posted().readiness(self.stall(), service)
     }
 
-    /// The shield with its counts, read on a thread that may wait.
+    /// The shield with its counts and these heavy sources, read on a thread that may wait.
     ///
     /// # Errors
     /// The daemon has not posted it yet, or the kernel's tables cannot be read.
-    pub async fn shield(status_store: &Arc<StatusStore>) -> Result<ShieldStatus, Error> {
-        StatusStore::shield_of(status_store, None).await
-    }
-
-    /// The same with the heavy sources of an attack alone, where one is given.
-    ///
-    /// # Errors
-    /// As [`StatusStore::shield`].
-    pub async fn shield_of(
+    pub async fn shield(
         status_store: &Arc<StatusStore>,
-        heavy_of: Option<AttackStatus>,
+        sources: Sources,
     ) -> Result<ShieldStatus, Error> {
         let posted = status_store.posted();
         let (config, runtime) = posted.shield.as_ref().ok_or_else(starting)?;
@@ -337,10 +339,13 @@ impl StatusStore {
                 if !(status.limits.is_empty() && status.mitigation.is_empty()) {
                     let (services, arrivals) = (view.services()?, view.arrivals()?);
                     status.count_limits(&services, &arrivals);
-                    let (heavy, wall) = (view.heavy_sources()?, SystemTime::now());
-                    match heavy_of {
-                        Some(attack) => status.enter_heavy_of(&attack, &services, &heavy, wall),
-                        None => status.enter_heavy(&services, &heavy, wall),
+                    let (heavy, wall) = (|| view.heavy_sources(), SystemTime::now());
+                    match sources {
+                        Sources::None => {}
+                        Sources::All => status.enter_heavy(&services, &heavy()?, wall),
+                        Sources::Of(attack) => {
+                            status.enter_heavy_of(&attack, &services, &heavy()?, wall);
+                        }
                     }
                 }
                 status.counted_since = view.counting_since().map(Timestamp);

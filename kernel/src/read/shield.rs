@@ -18,6 +18,7 @@ use super::View;
 use super::tracked::now_seconds;
 use crate::Result;
 use crate::maps::{MapName, Maps};
+use crate::shield::control::{RuntimePrefix, runtime_prefix};
 use crate::tables::rows::label_text;
 
 /// Counts of the shield.
@@ -124,6 +125,21 @@ impl View {
     pub fn counting_since(&self) -> Option<SystemTime> {
         let pin = self.pins.as_ref()?.map(MapName::shield_counts.name());
         std::fs::metadata(pin).and_then(|pin| pin.modified()).ok()
+    }
+
+    /// Prefixes that are allowed and blocked at run time now. One within another may be told to last
+    /// as long as that does.
+    pub fn runtime_prefixes(&self) -> Result<Vec<RuntimePrefix>> {
+        let mut prefixes = Vec::new();
+        if !self.has_shield_maps() {
+            return Ok(prefixes);
+        }
+        let now = now_seconds();
+        for (map, allow) in [(&self.maps.runtime_allow, true), (&self.maps.runtime_block, false)] {
+            let rows = map.entries()?.into_iter().filter(|(_, row)| row.until > now);
+            prefixes.extend(rows.filter_map(|(key, row)| runtime_prefix(&key, &row, allow)));
+        }
+        Ok(prefixes)
     }
 
     /// Counts up to now. All zero where an earlier version made the tables.

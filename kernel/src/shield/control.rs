@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::os::fd::AsFd;
 
 use ringway_abi::raw::{rw_shield_control, rw_shield_prefix, rw_shield_runtime};
-use ringway_abi::{ShieldMode, Slot, addr_to_words};
+use ringway_abi::{ShieldMode, Slot, addr_from_words, addr_to_words};
 use ringway_plan::prefix_list::Prefix;
 
 use super::generation::{Generation, make};
@@ -115,6 +115,18 @@ fn runtime_rows(prefixes: &[&RuntimePrefix]) -> BTreeMap<rw_shield_prefix, rw_sh
         rows.insert(runtime_key(entry.prefix), rw_shield_runtime { until, v6 });
     }
     rows
+}
+
+/// As a row has it; none: no prefix that was put there.
+pub(crate) fn runtime_prefix(
+    key: &rw_shield_prefix,
+    row: &rw_shield_runtime,
+    allow: bool,
+) -> Option<RuntimePrefix> {
+    let mapped = if row.v6 == 0 { 96 } else { 0 };
+    let length = u8::try_from(key.len.checked_sub(mapped)?).ok()?;
+    let prefix = Prefix::new(addr_from_words(key.addr), length).ok()?;
+    Some(RuntimePrefix { prefix, allow, until: row.until })
 }
 
 fn runtime_key(prefix: Prefix) -> rw_shield_prefix {

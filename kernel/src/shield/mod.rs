@@ -4,7 +4,7 @@
 //! be made leaves that in force, and a packet meets one of both as a whole. Counters, budgets and
 //! prefixes blocked at run time outlive generations.
 
-mod control;
+pub(crate) mod control;
 pub(crate) mod generation;
 
 pub use control::RuntimePrefix;

@@ -15,7 +15,7 @@ use super::step::ProgramRun;
 use crate::health::Failure;
 use crate::health::exec::{self, LastRun};
 use crate::mitigation_program;
-use crate::snapshot::StatusStore;
+use crate::snapshot::{Sources, StatusStore};
 
 /// A program that runs longer is killed.
 const LIMIT: Duration = Duration::from_secs(10);
@@ -100,7 +100,7 @@ async fn tell(
     let Some((program, arguments)) = run.command.split_first() else { return Ok(None) };
     let user = mitigation_program::user().map_err(Failure::Program)?;
     // It is told without them where they cannot be read.
-    let shield = StatusStore::shield_of(status_store, Some(run.attack.clone())).await;
+    let shield = StatusStore::shield(status_store, Sources::Of(run.attack.clone())).await;
     let event = MitigationEvent {
         schema: SCHEMA.into(),
         node: status_store.node(),

@@ -9,10 +9,11 @@ use ringway_api::error::Error;
 use ringway_api::overrides::{self, Overrides};
 use ringway_api::shield::{self, RuntimeShield};
 use ringway_api::state_dir::StateDir;
-use ringway_config::Config;
+use ringway_api::text::counted;
+use ringway_config::{Config, ListAction};
 use ringway_doctor::{Finding, Outcome, Report, Severity};
 use ringway_host::netlink::links::{self, Link};
-use ringway_kernel::{BackendState, DEFAULT_BPFFS, Opened, OrphanCause};
+use ringway_kernel::{BackendState, DEFAULT_BPFFS, Opened, OrphanCause, View};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -322,10 +323,9 @@ impl Parts {
         let recalled = !state_dir.trouble(overrides::DOCUMENT);
         // From here on backends have their time for a first check, however slow the disk was.
         let at = Moment::now();
-        let shield = RuntimeShield::load(&state_dir, at.now, at.wall).inspect_err(|error| {
-            tracing::error!(%error, "what was blocked and allowed at run time is not read: it is not in force");
-        });
-        let shield = Shield::new(shield.ok(), plan);
+        let shield = RuntimeShield::load(&state_dir, at.now, at.wall);
+        let shield = shield.map_or_else(|error| recovered(&datapath, at, &error), Some);
+        let shield = Shield::new(shield, plan);
         let reload = Reload::new(config, file, overrides, recalled, at.wall);
         let daemon = Daemon {
             state: State::new(reload, shield, interfaces, backend_set, patience, at),
@@ -351,6 +351,42 @@ impl Parts {
             log_limiter: LogLimiter::default(),
         };
         (daemon, self.found)
+    }
+}
+
+/// What was typed about the shield cannot be read: the packet path of a daemon before this one has
+/// it, without reasons, and it is kept anew. None: there is no such path.
+fn recovered(datapath: &DatapathThread, at: Moment, error: &Error) -> Option<RuntimeShield> {
+    let read = |view: &View| {
+        let now = ringway_kernel::now_seconds();
+        let left = |until: u32| Duration::from_secs(until.saturating_sub(now).into());
+        let prefixes = view.runtime_prefixes()?.into_iter().map(|it| {
+            let action = if it.allow { ListAction::Allow } else { ListAction::Block };
+            (it.prefix, action, (it.until != u32::MAX).then(|| left(it.until)))
+        });
+        let mode = view.shield_override()?;
+        let mode = mode.map(|(mode, left)| (mode, Duration::from_secs(left.into())));
+        Ok::<_, ringway_kernel::Error>(RuntimeShield::recovered(prefixes, mode, at.now, at.wall))
+    };
+    let found = datapath.opened.taken_over.as_ref().map(|_| read(&datapath.view));
+    match found {
+        Some(Ok(shield)) => {
+            let prefixes = counted(shield.entries.len(), "prefix");
+            tracing::warn!(
+                %error,
+                "what was blocked and allowed at run time is not read: the packet path still has \
+                 {prefixes}, which stay in force without their reasons, and are kept anew"
+            );
+            Some(shield)
+        }
+        Some(Err(also)) => {
+            tracing::error!(%error, %also, "what was blocked and allowed at run time is not read: it is not in force");
+            None
+        }
+        None => {
+            tracing::error!(%error, "what was blocked and allowed at run time is not read: it is not in force");
+            None
+        }
     }
 }
 

@@ -27,7 +27,7 @@ use tokio::net::TcpListener;
 use tokio::sync::Mutex;
 
 use crate::server::connections;
-use crate::snapshot::StatusStore;
+use crate::snapshot::{Sources, StatusStore};
 
 /// A text is shown again until it is so old ...
 const FRESH: Duration = Duration::from_millis(250);
@@ -85,7 +85,7 @@ impl Source {
         }
         let status = StatusStore::read(&self.status_store).await?;
         // Not known while the daemon starts.
-        let shield = StatusStore::shield(&self.status_store).await.ok();
+        let shield = StatusStore::shield(&self.status_store, Sources::None).await.ok();
         let most_backends = self.most_backends;
         let made = tokio::task::spawn_blocking(move || {
             families::render(&status, shield.as_ref(), most_backends)

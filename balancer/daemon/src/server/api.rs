@@ -25,7 +25,7 @@ use super::control::{self, Control};
 use super::refuse;
 use super::{BODY_LIMIT, BODY_PATIENCE};
 use crate::server::connections;
-use crate::snapshot::StatusStore;
+use crate::snapshot::{Sources, StatusStore};
 
 /// Group that may use the socket, when it exists.
 const GROUP: &str = "ringway";
@@ -199,7 +199,7 @@ async fn ready_for(
 }
 
 async fn shield(State(status_store): State<Arc<StatusStore>>) -> Response {
-    of_shield(StatusStore::shield(&status_store).await)
+    of_shield(StatusStore::shield(&status_store, Sources::All).await)
 }
 
 async fn blocked(State(status_store): State<Arc<StatusStore>>) -> Response {

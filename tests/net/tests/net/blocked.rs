@@ -159,6 +159,43 @@ fn what_is_typed_about_the_shield_lasts_for_its_time() -> Result<()> {
     Ok(())
 }
 
+/// The packet path has it while no daemon runs, and a file that was damaged takes nothing away.
+#[test]
+fn what_is_in_force_outlives_its_file() -> Result<()> {
+    needs_root!();
+    let site = Site::new(1)?;
+    let plain = site.configuration(&site.service("web", WEB, ""));
+    let mut gateway = Gateway::start(&site.net.gateway, &format!("{plain}[shield]\n"))?;
+    done(&gateway, &["block", "192.0.2.0/24", "--reason", "scans"])?;
+    done(&gateway, &["block", "2001:db8::/32", "--for", "1h"])?;
+    done(&gateway, &["allow", "198.51.100.7"])?;
+    done(&gateway, &["shield", "observe", "--for", "1h"])?;
+    let file = site.net.gateway.directory().join("state/shield.json");
+    let kept = |words: &str| {
+        let look = || match fs::read_to_string(&file) {
+            Ok(text) if text.contains(words) => Ok(()),
+            other => Err(format!("{other:?}")),
+        };
+        wait_for("it is kept", SOON, look)
+    };
+    kept("observe")?;
+    let before = blocked(&gateway)?;
+    gateway.kill()?;
+    fs::write(&file, "{ \"schema\": \"ringway.shie")?;
+    gateway.start_again()?;
+    gateway.wait_healthy()?;
+    ensure!(before.len() == 3 && blocked(&gateway)? == before, "{before:?}");
+    let listed = document(&gateway, &["blocked"])?;
+    let entry = |n: usize| &listed["entries"][n];
+    ensure!(entry(0)["until"] == Value::Null && entry(2)["until"].is_string(), "{listed}");
+    let status = document(&gateway, &["shield", "status"])?;
+    ensure!(status["mode"] == "observe", "{status}");
+    ensure!(gateway.log().contains("the packet path still has 3 prefixes"), "{}", gateway.log());
+    kept("192.0.2.0/24")?;
+    kept("observe")?;
+    Ok(())
+}
+
 const METRICS: &str = "127.0.0.1:9810";
 
 /// Lines of the log with these words.
