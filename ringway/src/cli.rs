@@ -59,7 +59,7 @@ pub enum Command {
     /// Drop packets from a prefix, from now on and after a restart.
     #[command(
         after_help = "Packets to what the shield protects are meant. Lists and prefixes that allow go first.\n\
-        A prefix that holds all clients, a service's address or a backend's needs --force.\n\n\
+        A prefix that holds all clients or a backend needs --force.\n\n\
         Examples:\n  ringway block 192.0.2.0/24 --for 10m --reason 'scans'\n  ringway block 2001:db8::7"
     )]
     Block(BlockArgs),

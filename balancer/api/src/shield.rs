@@ -61,7 +61,7 @@ pub struct ModeOverride {
 pub enum ShieldChange {
     /// Block or allow; in place of what was said of the same prefix.
     Add(ShieldEntry),
-    /// The same of a prefix that holds all clients, or addresses of our own.
+    /// The same of a prefix that holds all clients, or a backend.
     Force(ShieldEntry),
     /// Neither block nor allow this prefix any more.
     Remove {

@@ -37,7 +37,7 @@ pub struct PrefixArgs {
 pub struct BlockArgs {
     #[command(flatten)]
     pub entry: PrefixArgs,
-    /// Also a prefix that holds all clients, a service's address or a backend's.
+    /// Also a prefix that holds all clients or a backend.
     #[arg(long)]
     pub force: bool,
 }

@@ -142,23 +142,28 @@ fn opening((v4, v6, port): (&str, &str, u16), to: SocketAddr, protocol: Protocol
     [&macs[..], &kind.to_be_bytes(), &head, &transport].concat()
 }
 
-/// Addresses that must not be blocked, in the order of their prefixes, and what they are.
-fn own_addresses(config: &Config) -> Vec<(Prefix, String)> {
-    let one = |address: IpAddr, what: &str, service: &Service| {
-        let prefix = Prefix::new(address, if address.is_ipv4() { 32 } else { 128 }).ok()?;
-        Some((prefix, format!("{address}, {what} of service {}", *service.name)))
-    };
-    let mut all: Vec<_> = Vec::new();
-    for service in &config.services {
-        all.extend(one(*service.address, "the address", service));
-        let backends = service.backends.iter();
-        all.extend(backends.filter_map(|backend| one(*backend.address, "a backend", service)));
-    }
-    all.sort();
-    all
+/// Addresses that must not be blocked, and what they are.
+type Own = Vec<(Prefix, String)>;
+
+fn own(address: IpAddr, what: &str, service: &Service) -> Option<(Prefix, String)> {
+    let prefix = Prefix::new(address, if address.is_ipv4() { 32 } else { 128 }).ok()?;
+    Some((prefix, format!("{address}, {what} of service {}", *service.name)))
 }
 
-/// What a prefix holds that must not be blocked.
+fn backends(config: &Config) -> Own {
+    let of = |service: &Service| -> Own {
+        let backends = service.backends.iter();
+        backends.filter_map(|backend| own(*backend.address, "a backend", service)).collect()
+    };
+    config.services.iter().flat_map(of).collect()
+}
+
+fn services(config: &Config) -> Own {
+    let one = |service: &Service| own(*service.address, "the address", service);
+    config.services.iter().filter_map(one).collect()
+}
+
+/// What a prefix holds that must not be blocked; `own` is sorted.
 fn held<'o>(own: &'o [(Prefix, String)], prefix: &Prefix) -> Option<&'o str> {
     if prefix.length() == 0 {
         return Some(if prefix.addr().is_ipv4() { "all of IPv4" } else { "all of IPv6" });
@@ -168,13 +173,16 @@ fn held<'o>(own: &'o [(Prefix, String)], prefix: &Prefix) -> Option<&'o str> {
     next.first().filter(|(address, _)| prefix.covers(address)).map(|(_, what)| what.as_str())
 }
 
-/// As [`held`], of one prefix.
+/// What a prefix holds that nobody blocks in haste: all clients, or a backend.
 pub fn holds(config: &Config, prefix: &Prefix) -> Option<String> {
-    held(&own_addresses(config), prefix).map(str::to_owned)
+    let mut own = backends(config);
+    own.sort();
+    held(&own, prefix).map(str::to_owned)
 }
 
 fn wide_lists(config: &Config, plan: &ShieldPlan) -> Vec<String> {
-    let own = own_addresses(config);
+    let mut own = [backends(config), services(config)].concat();
+    own.sort();
     let mut all = Vec::new();
     for (list, entries) in plan.entries().filter(|(list, _)| list.action == ListAction::Block) {
         let mut wide = entries.iter().filter_map(|it| Some((it, held(&own, &it.prefix)?)));
