@@ -6,7 +6,6 @@ pub mod daemon;
 mod descriptor_reserve;
 pub mod health;
 pub mod metrics;
-pub mod mitigation_program;
 pub mod monitor;
 pub mod network;
 pub mod notify;

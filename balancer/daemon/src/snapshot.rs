@@ -28,8 +28,8 @@ use ringway_kernel::{HeavySource, ServiceState, View};
 
 use crate::backends::departed::Departed;
 use crate::commit_confirm::CommitConfirm;
-use crate::mitigation_program::ProgramOutcomes;
 use crate::monitor::attack_watch::{Found, UsualRates};
+use crate::monitor::mitigation_program::ProgramOutcomes;
 use crate::monitor::rates::{Meter, Sample};
 
 /// A count of flows is shown for so many times what it took, so that those who keep asking cost a

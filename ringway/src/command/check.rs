@@ -10,7 +10,7 @@ use ringway_config::{Config, DEFAULT_PATH, Errors};
 use ringway_daemon::daemon::shield_plan::{self, ReadList, ShieldPlan};
 use ringway_daemon::daemon::shield_warnings;
 use ringway_daemon::health;
-use ringway_daemon::mitigation_program;
+use ringway_daemon::monitor::mitigation_program;
 use ringway_daemon::preflight;
 use ringway_doctor::{Finding, Outcome, Program, Report, Rule, Severity, rules};
 use ringway_host::Fix;

@@ -14,7 +14,7 @@ use tokio::sync::Semaphore;
 use super::step::ProgramRun;
 use crate::health::Failure;
 use crate::health::exec::{self, LastRun};
-use crate::mitigation_program;
+use crate::monitor::mitigation_program;
 use crate::snapshot::{Sources, StatusStore};
 
 /// A program that runs longer is killed.

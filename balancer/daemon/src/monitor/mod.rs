@@ -4,5 +4,6 @@
 
 pub mod attack_watch;
 pub mod counter_watch;
+pub mod mitigation_program;
 pub mod no_reply_watch;
 pub mod rates;

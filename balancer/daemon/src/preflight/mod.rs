@@ -24,7 +24,7 @@ use ringway_config::{Config, Located};
 use ringway_doctor::{MACHINE, Outcome, Program, Report};
 use ringway_host::Fix;
 
-use crate::mitigation_program;
+use crate::monitor::mitigation_program;
 
 pub use causes::{Cause, causes, refusal};
 pub(crate) use machine_state::own_links;
