@@ -18,7 +18,7 @@ use super::View;
 use super::tracked::now_seconds;
 use crate::Result;
 use crate::maps::{MapName, Maps};
-use crate::shield::control::{RuntimePrefix, runtime_prefix};
+use crate::shield::runtime::{RuntimePrefix, runtime_prefix};
 use crate::tables::rows::label_text;
 
 /// Counts of the shield.

@@ -4,8 +4,9 @@
 //! be made leaves that in force, and a packet meets one of both as a whole. Counters, budgets and
 //! prefixes blocked at run time outlive generations.
 
-pub(crate) mod control;
+mod control;
 pub(crate) mod generation;
+pub(crate) mod runtime;
 
-pub use control::RuntimePrefix;
 pub use generation::{Generation, Rule};
+pub use runtime::RuntimePrefix;
