@@ -118,15 +118,26 @@ static __always_inline bool may_be_answer(struct packet_context *pctx, const str
 	       !service_at(pctx, p);
 }
 
+static __always_inline void capture_service_at(struct packet_context *pctx, const struct packet *p)
+{
+	struct rw_service *service = service_at(pctx, p);
+
+	if (service)
+		capture_service(pctx->scratch, service->id);
+}
+
 /* Ends the packet, or counts what would have become of it. */
 static __always_inline int refuse_packet(struct xdp_md *ctx, struct packet_context *pctx,
-					 const struct packet *p, __u32 mode, bool to_node,
-					 enum rw_reason reason)
+					 const struct packet *p, bool has_ports, __u32 mode,
+					 bool to_node, enum rw_reason reason)
 {
 	if (to_node && is_connected(ctx, p))
 		return go_on(ctx, pctx);
-	if (mode == RW_SHIELD_ENFORCE)
+	if (mode == RW_SHIELD_ENFORCE) {
+		if (capturing && has_ports)
+			capture_service_at(pctx, p);
 		return leave_shielded(pctx->counters, reason);
+	}
 	count_observed(reason);
 	return go_on(ctx, pctx);
 }
@@ -181,30 +192,30 @@ static __always_inline enum listed listed(const struct rw_shield_control *contro
 	return LISTED_BLOCK;
 }
 
-/* NONE: the packet may go on. `matched`: what run_rules() found of a calm packet. */
+/* NONE: the packet may go on. `matched`: what run_rules() found of a calm packet, about which
+ * neither sanity nor lists have anything to say. */
 static __always_inline enum rw_reason judge(struct xdp_md *ctx, struct packet_context *pctx,
 					    const struct rw_shield_control *control,
 					    const struct packet *p, enum rw_reason why, bool calm,
 					    __u64 matched)
 {
-	enum rw_reason reason = RW_REASON_NONE;
-	enum listed where;
+	if (!calm) {
+		enum rw_reason reason = shield.sanity ? insane(ctx, p, why) : RW_REASON_NONE;
+		enum listed where;
 
-	if (shield.sanity)
-		reason = insane(ctx, p, why);
-	if (reason)
-		return reason;
-	where = listed(control, p);
-	if (where == LISTED_BLOCK)
-		return RW_REASON_BLOCKED;
-	if (where == LISTED_ALLOW) {
-		pctx->scratch->allowed = 1;
-		return RW_REASON_NONE;
-	}
-	if (!shield.rules)
-		return RW_REASON_NONE;
-	if (!calm)
+		if (reason)
+			return reason;
+		where = listed(control, p);
+		if (where == LISTED_BLOCK)
+			return RW_REASON_BLOCKED;
+		if (where == LISTED_ALLOW) {
+			pctx->scratch->allowed = 1;
+			return RW_REASON_NONE;
+		}
+		if (!shield.rules)
+			return RW_REASON_NONE;
 		matched = run_rules(ctx);
+	}
 	switch (ruled_by(matched, p->l3_len)) {
 	case RULED_DROP:
 		return RW_REASON_RULE;
@@ -240,7 +251,7 @@ GATEWAY_PROGRAM(ringway_shield)
 	struct rw_shield_control *control = RW_ONLY(shield_control);
 	struct packet p = {};
 	struct packet_context pctx;
-	enum rw_reason why;
+	enum rw_reason why, reason;
 	__u32 flags, mode;
 	__u64 matched = 0;
 	bool calm, to_node;
@@ -273,10 +284,12 @@ GATEWAY_PROGRAM(ringway_shield)
 		trace.shield_mode = mode + 1;
 	if (mode == RW_SHIELD_OFF || keeps_the_link(ctx, &p, to_node))
 		return go_on(ctx, &pctx);
-	why = judge(ctx, &pctx, control, &p, why, calm, matched);
+	reason = judge(ctx, &pctx, control, &p, why, calm, matched);
 	if (dry)
-		trace.shield_reason = why;
-	return why ? refuse_packet(ctx, &pctx, &p, mode, to_node, why) : go_on(ctx, &pctx);
+		trace.shield_reason = reason;
+	if (!reason)
+		return go_on(ctx, &pctx);
+	return refuse_packet(ctx, &pctx, &p, !why, mode, to_node, reason);
 }
 
 char LICENSE[] SEC("license") = "GPL";

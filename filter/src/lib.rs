@@ -172,7 +172,12 @@ impl Filter {
     /// Whether a frame may match, as far as can be told: false is certain, for frames with a whole
     /// Ethernet header.
     pub fn can_match(&self) -> bool {
-        range::can_match(&self.operations)
+        range::can_match(&self.operations, None)
+    }
+
+    /// The same for frames of this ethertype, in host byte order.
+    pub fn can_match_ethertype(&self, ethertype: u16) -> bool {
+        range::can_match(&self.operations, Some(ethertype))
     }
 
     /// A program of type XDP (to be loaded with the frags flag) that sets the capture's bit in the

@@ -94,8 +94,11 @@ impl Known {
     }
 }
 
-/// False: no frame matches. True: one may.
-pub(crate) fn can_match(operations: &[Operation]) -> bool {
+/// Where an Ethernet header has the ethertype, which is two bytes.
+const ETHERTYPE: u32 = 12;
+
+/// False: no frame matches, of this ethertype if there is one. True: one may.
+pub(crate) fn can_match(operations: &[Operation], ethertype: Option<u16>) -> bool {
     let mut reached: Vec<Option<Known>> = vec![None; operations.len()];
     reached[0] = Some(Known {
         a: Range::exactly(0),
@@ -106,6 +109,10 @@ pub(crate) fn can_match(operations: &[Operation]) -> bool {
     for (number, operation) in operations.iter().enumerate() {
         let Some(known) = reached[number] else { continue };
         let next = match *operation {
+            Operation::Packet { bytes: 2, at: ETHERTYPE, behind_x: false } => {
+                let value = ethertype.map_or(Range::up_to(0xffff), |it| Range::exactly(it.into()));
+                vec![(number + 1, Some(known.loaded(value)))]
+            }
             Operation::Return(NO_MATCH) => continue,
             Operation::Return(_) => return true,
             Operation::ReturnA if known.a.most > 0 => return true,

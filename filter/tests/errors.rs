@@ -101,6 +101,27 @@ fn it_is_told_in_libpcaps_words_with_a_mark_below() {
 }
 
 #[test]
+fn what_can_never_match_in_ip() {
+    let can_match = |expression: &str| {
+        let filter = Filter::compile(expression, 65_535).unwrap();
+        [0x0800, 0x86dd].map(|ethertype| filter.can_match_ethertype(ethertype))
+    };
+    for never in ["vlan", "vlan 5 and udp", "arp", "ether proto 0x8100", "mpls", "pppoes"] {
+        assert_eq!(can_match(never), [false; 2], "{never}");
+    }
+    for (expression, expected) in [
+        ("udp", [true; 2]),
+        ("not vlan", [true; 2]),
+        ("vlan or tcp", [true; 2]),
+        ("ip", [true, false]),
+        ("ip6 and udp port 53", [false, true]),
+        ("ether[0] & 1 = 1", [true; 2]),
+    ] {
+        assert_eq!(can_match(expression), expected, "{expression}");
+    }
+}
+
+#[test]
 fn what_can_never_match() {
     for expression in ["tcp and udp", "ip and ip6", "port 80 and icmp", "1 = 2"] {
         let never = Error::NeverMatches { expression: expression.to_owned() };

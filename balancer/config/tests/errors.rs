@@ -384,6 +384,10 @@ fn the_shield() {
             "5:19: match of rule 1 of [shield]: no packet can ever match the filter \"tcp and udp\": its conditions contradict each other, or a length or value is out of range; correct the expression",
         ),
         (
+            "rule = [{ match = \"vlan 5 and udp\", action = \"drop\" }]",
+            "5:19: match of rule 1 of [shield]: no packet that the shield judges can ever match: those are IPv4 and IPv6, without their VLAN tags; write it without vlan",
+        ),
+        (
             "rule = [{ match = \"inbound\", action = \"drop\" }]",
             "5:19: match of rule 1 of [shield]: the filter \"inbound\" uses `inbound`, `outbound` or `ifindex`, which are not part of a packet: filter by what is in the packet, such as its addresses",
         ),

@@ -248,10 +248,24 @@ fn preset(value: &DeValue) -> Read<&'static Preset> {
     choice(value, &names)
 }
 
+/// Ethertypes of what comes to the shield: IPv4 and IPv6.
+const JUDGED: [u16; 2] = [0x0800, 0x86dd];
+
 /// An error of the expression is marked where it is, not at the whole value.
 fn compile(section: &Section, written: &Located<String>) -> Option<Located<Filter>> {
     let error = match Filter::compile(written, WHOLE) {
-        Ok(filter) => return Some(Located::new(filter, written.span())),
+        Ok(filter) if JUDGED.iter().any(|it| filter.can_match_ethertype(*it)) => {
+            return Some(Located::new(filter, written.span()));
+        }
+        Ok(_) => {
+            let message = format!(
+                "match of {}: no packet that the shield judges can ever match: those are IPv4 and \
+                 IPv6, without their VLAN tags; write it without vlan",
+                section.place
+            );
+            section.report.error(written.span(), message);
+            return None;
+        }
         Err(error) => error,
     };
     let at = match &error {

@@ -2,6 +2,7 @@
 //! captured, too: both must tell the same.
 
 use std::net::{IpAddr, SocketAddr};
+use std::time::Instant;
 
 use ringway_abi::Reason::{
     Blocked, FragmentOverlap, FragmentTiny, IpOptions, Land, Malformed, MartianSource, NatForward,
@@ -11,6 +12,7 @@ use ringway_abi::Verdict::{self, Drop, Redirect};
 use ringway_abi::{Reason, RuleAction, ShieldMode};
 use ringway_bpf_tests::cast::*;
 use ringway_bpf_tests::frame::{Frame, TCP, UDP, flags, fragments};
+use ringway_bpf_tests::watch::{seen, start};
 use ringway_bpf_tests::{World, ports};
 use ringway_filter::{Filter, Instruction, OnMatch};
 use ringway_kernel::shield::{Generation, Rule, RuntimePrefix};
@@ -319,6 +321,22 @@ fn the_first_rule_decides() {
 }
 
 #[test]
+fn a_capture_knows_the_service_of_what_is_dropped() {
+    needs_root!("a_capture_knows_the_service_of_what_is_dropped");
+    let mut world = World::pinned();
+    let rule = Shield::rule("tcp", RuleAction::Drop, None);
+    Shield { lists: Shield::lists("", "192.0.2.0/24").lists, ..rule }.raise(&mut world);
+    let service = world.service(Family::V4, TCP, ports::ACROSS).row.id;
+    let mut captured = start(&world.gateway.view(), "", |w| w.service = Some(service)).unwrap();
+    dropped(&world, &from("192.0.2.7", vip(Family::V4)), Blocked);
+    dropped(&world, &from("198.51.100.7", vip(Family::V4)), Reason::Rule);
+    let elsewhere = SocketAddr::new(Family::V4.vip(), 4_711);
+    dropped(&world, &from("192.0.2.7", elsewhere), Blocked);
+    let reasons: Vec<Reason> = seen(&mut captured).iter().map(|seen| seen.pair.1).collect();
+    assert_eq!(reasons, [Blocked, Reason::Rule]);
+}
+
+#[test]
 fn a_rule_has_a_rate() {
     needs_root!("a_rule_has_a_rate");
     let mut world = World::watched();
@@ -331,13 +349,14 @@ fn a_rule_has_a_rate() {
         assert!(sent.iter().all(|pair| matches!(pair, (Redirect, _) | (Drop, RuleLimit))));
         sent.iter().filter(|pair| pair.0 == Redirect).count()
     };
-    // A second may pass meanwhile.
+    let begun = Instant::now();
     let first = sent(&world);
-    assert!((5..=7).contains(&first), "{first}");
+    assert!(first >= 5, "{first}");
     // Another generation goes on with the same budget.
     Shield::rule("tcp", RuleAction::Limit, Some(limit)).raise(&mut world);
     let second = sent(&world);
-    assert!(second <= 3, "{second}");
+    let most = 6 + begun.elapsed().as_secs() as usize;
+    assert!(first + second <= most && most < 30, "{first}, {second}: {most}");
 }
 
 #[test]
