@@ -258,7 +258,7 @@ fn limits(status: &ShieldStatus, colour: bool) -> String {
         }
     }
     let mut text = arriving.render(colour);
-    text += "established, learnt: over a limit, and passed all the same\n";
+    text += "usually: packets/s, new flows/s; established, learnt: over a limit, and passed\n";
     if !each.is_empty() {
         text += &each.render(colour);
     }
