@@ -1,6 +1,8 @@
 //! What is typed about the shield at run time: prefixes that are blocked or allowed, and another
 //! mode for a time. Kept in the state directory, without what has run out.
 
+mod entries;
+
 use std::fmt;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -14,6 +16,8 @@ use crate::clock::Timestamp;
 use crate::documents::named;
 use crate::error::Error;
 use crate::state_dir::StateDir;
+
+pub use entries::Entries;
 
 /// Name of the document in the state directory.
 pub const DOCUMENT: &str = "shield";
@@ -72,19 +76,29 @@ pub enum ShieldChange {
     Mode { mode: Option<ModeOverride> },
 }
 
+impl ShieldChange {
+    /// The prefix that it is about.
+    pub fn prefix(&self) -> Option<Prefix> {
+        match self {
+            ShieldChange::Add(entry) | ShieldChange::Force(entry) => Some(entry.prefix),
+            ShieldChange::Remove { prefix } => Some(*prefix),
+            ShieldChange::Mode { .. } => None,
+        }
+    }
+}
+
 /// All that is in force of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RuntimeShield {
     pub schema: String,
-    /// No two of one prefix; in their order.
-    pub entries: Vec<ShieldEntry>,
+    pub entries: Entries,
     #[serde(default)]
     pub mode: Option<ModeOverride>,
 }
 
 impl Default for RuntimeShield {
     fn default() -> RuntimeShield {
-        RuntimeShield { schema: SCHEMA.into(), entries: Vec::new(), mode: None }
+        RuntimeShield { schema: SCHEMA.into(), entries: Entries::default(), mode: None }
     }
 }
 
@@ -124,12 +138,12 @@ impl RuntimeShield {
     /// The state directory cannot be used, or what is there is of another version.
     pub fn load(state: &StateDir, now: Instant, wall: SystemTime) -> Result<RuntimeShield, Error> {
         let mut kept: RuntimeShield = state.read(DOCUMENT, SCHEMA)?.unwrap_or_default();
-        kept.entries.retain_mut(|entry| {
-            entry.ends = entry.until.map(|until| end(until, now, wall));
-            lasts(entry.ends, now)
-        });
-        kept.entries.sort_by_key(|entry| entry.prefix);
-        kept.entries.dedup_by_key(|entry| entry.prefix);
+        let with_end = |entry: &ShieldEntry| {
+            let ends = entry.until.map(|until| end(until, now, wall));
+            ShieldEntry { ends, ..entry.clone() }
+        };
+        let entries = kept.entries.iter().map(with_end);
+        kept.entries = entries.filter(|entry| lasts(entry.ends, now)).collect();
         kept.mode =
             kept.mode.map(|mode| ModeOverride { ends: Some(end(mode.until, now, wall)), ..mode });
         kept.mode = kept.mode.filter(|mode| lasts(mode.ends, now));
@@ -153,8 +167,7 @@ impl RuntimeShield {
             since,
             ends: left.map(|left| now + left),
         };
-        let mut entries: Vec<_> = prefixes.into_iter().map(entry).collect();
-        entries.sort_by_key(|entry| entry.prefix);
+        let entries = prefixes.into_iter().map(entry).collect();
         let mode = mode.map(|(mode, left)| ModeOverride {
             mode,
             until: Timestamp(wall + left),
@@ -165,16 +178,12 @@ impl RuntimeShield {
 
     /// What was said of exactly this prefix.
     pub fn of(&self, prefix: &Prefix) -> Option<&ShieldEntry> {
-        self.place(prefix).ok().map(|place| &self.entries[place])
-    }
-
-    fn place(&self, prefix: &Prefix) -> Result<usize, usize> {
-        self.entries.binary_search_by_key(prefix, |entry| entry.prefix)
+        self.entries.get(prefix)
     }
 
     /// How many prefixes have this action.
     pub fn count(&self, action: ListAction) -> usize {
-        self.entries.iter().filter(|entry| entry.action == action).count()
+        self.entries.count(action)
     }
 
     /// It with one change.
@@ -203,8 +212,9 @@ impl RuntimeShield {
                 new.add(ShieldEntry { since: Timestamp(wall), ends, ..entry.clone() })?;
             }
             ShieldChange::Remove { prefix } => {
-                let place = self.place(prefix).map_err(|_| self.not_there(prefix))?;
-                new.entries.remove(place);
+                if !new.entries.remove(prefix) {
+                    return Err(self.not_there(prefix));
+                }
             }
             ShieldChange::Mode { mode } => {
                 let with_end = |mode: ModeOverride| {
@@ -225,8 +235,7 @@ impl RuntimeShield {
                 "write a shorter one, in one line",
             ));
         }
-        let place = self.place(&entry.prefix);
-        let has_action = place.is_ok_and(|place| self.entries[place].action == entry.action);
+        let has_action = self.of(&entry.prefix).is_some_and(|it| it.action == entry.action);
         if !has_action && self.count(entry.action) >= MAX_ENTRIES {
             return Err(Error::configuration(
                 format!(
@@ -236,15 +245,12 @@ impl RuntimeShield {
                 "write a list file: [[shield.list]] in the configuration takes a million prefixes",
             ));
         }
-        match place {
-            Ok(place) => self.entries[place] = entry,
-            Err(place) => self.entries.insert(place, entry),
-        }
+        self.entries.insert(entry);
         Ok(())
     }
 
     fn not_there(&self, prefix: &Prefix) -> Error {
-        let around = self.entries.iter().rev().find(|entry| entry.prefix.covers(prefix));
+        let around = self.entries.around(*prefix).last();
         let remedy = match around {
             Some(ShieldEntry { prefix, .. }) => {
                 format!("{prefix} covers it: `ringway unblock {prefix}`")
@@ -257,12 +263,12 @@ impl RuntimeShield {
         )
     }
 
-    /// It without what has run out; `None`: nothing has.
-    pub fn without_ended(&self, now: Instant) -> Option<RuntimeShield> {
+    /// It without what has run out, and the prefixes that have; `None`: nothing has.
+    pub fn without_ended(&self, now: Instant) -> Option<(RuntimeShield, Vec<Prefix>)> {
         let mut new = self.clone();
-        new.entries.retain(|entry| lasts(entry.ends, now));
+        let ended = new.entries.remove_ended(now);
         new.mode = new.mode.filter(|mode| lasts(mode.ends, now));
-        (new != *self).then_some(new)
+        (!ended.is_empty() || new.mode != self.mode).then_some((new, ended))
     }
 }
 

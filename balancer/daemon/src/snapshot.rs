@@ -366,7 +366,7 @@ impl StatusStore {
     pub fn blocked(&self) -> Result<Blocked, Error> {
         let posted = self.posted();
         let (_, runtime) = posted.shield.as_ref().ok_or_else(starting)?;
-        Ok(Blocked::new(&posted.node, true, runtime.entries.clone()))
+        Ok(Blocked::new(&posted.node, true, runtime.entries.to_vec()))
     }
 
     /// The problem that the loop is stuck, if it is.

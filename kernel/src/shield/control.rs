@@ -6,8 +6,10 @@ use std::os::fd::AsFd;
 use ringway_abi::raw::{rw_shield_control, rw_shield_prefix, rw_shield_runtime};
 use ringway_abi::{ShieldMode, Slot};
 
+use ringway_plan::prefix_list::Prefix;
+
 use super::generation::{Generation, make};
-use super::runtime::{RuntimePrefix, runtime_rows};
+use super::runtime::{RuntimePrefix, runtime_key, runtime_row, runtime_rows};
 use crate::gateway::Gateway;
 use crate::maps::Map;
 use crate::programs::capture;
@@ -66,6 +68,32 @@ impl Gateway {
         let blocks = put_runtime(&maps.runtime_block, &runtime_rows(&blocks))?;
         let control = maps.shield_control.get(0)?;
         maps.shield_control.put(&0, &rw_shield_control { allows, blocks, ..control })
+    }
+
+    /// Changes some of them: these are allowed or blocked, and those that are gone are neither.
+    /// `allows` and `blocks`: how many there are then. As [`Gateway::set_runtime_prefixes`] does it,
+    /// a prefix within others of its kind has to last as long as any of them.
+    pub fn change_runtime_prefixes(
+        &mut self,
+        changed: &[RuntimePrefix],
+        gone: &[Prefix],
+        (allows, blocks): (u32, u32),
+    ) -> Result<()> {
+        let maps = self.maps();
+        let of = |allow| if allow { &maps.runtime_allow } else { &maps.runtime_block };
+        for entry in changed {
+            of(entry.allow).put(&runtime_key(entry.prefix), &runtime_row(entry))?;
+        }
+        let control = maps.shield_control.get(0)?;
+        maps.shield_control.put(&0, &rw_shield_control { allows, blocks, ..control })?;
+        for entry in changed {
+            of(!entry.allow).remove(&runtime_key(entry.prefix))?;
+        }
+        for prefix in gone {
+            of(true).remove(&runtime_key(*prefix))?;
+            of(false).remove(&runtime_key(*prefix))?;
+        }
+        Ok(())
     }
 
     /// Puts a mode in place of every other, until a second of CLOCK_MONOTONIC; `None`: no more.

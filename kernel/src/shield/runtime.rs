@@ -29,8 +29,7 @@ pub(super) fn runtime_rows(
         while around.pop_if(|(outer, _)| !outer.covers(&entry.prefix)).is_some() {}
         let until = around.last().map_or(entry.until, |(_, until)| entry.until.max(*until));
         around.push((entry.prefix, until));
-        let v6 = entry.prefix.addr().is_ipv6().into();
-        rows.insert(runtime_key(entry.prefix), rw_shield_runtime { until, v6 });
+        rows.insert(runtime_key(entry.prefix), runtime_row(&RuntimePrefix { until, ..*entry }));
     }
     rows
 }
@@ -47,7 +46,11 @@ pub(crate) fn runtime_prefix(
     Some(RuntimePrefix { prefix, allow, until: row.until })
 }
 
-fn runtime_key(prefix: Prefix) -> rw_shield_prefix {
+pub(super) fn runtime_row(entry: &RuntimePrefix) -> rw_shield_runtime {
+    rw_shield_runtime { until: entry.until, v6: entry.prefix.addr().is_ipv6().into() }
+}
+
+pub(super) fn runtime_key(prefix: Prefix) -> rw_shield_prefix {
     let mapped = if prefix.addr().is_ipv4() { 96 } else { 0 };
     let len = u32::from(prefix.length()) + mapped;
     rw_shield_prefix { len, addr: addr_to_words(prefix.addr()) }

@@ -318,9 +318,10 @@ fn attacked(attack: &AttackStatus) -> String {
         (_, None) => String::new(),
     };
     format!(
-        "service {service} ({protocol} {}): attacked since {since}, armed until {until}: \
+        "service {service} ({protocol} {}): attacked since {since}, {} until {until}: \
          {packets} packets/s, {flows} new flows/s{usual}\n",
-        attack.endpoint()
+        attack.endpoint(),
+        attack.armed()
     )
 }
 

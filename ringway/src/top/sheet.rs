@@ -259,7 +259,7 @@ fn service_detail(shield: &ShieldStatus, limits: &LimitsStatus) -> String {
     let over = over.collect::<Vec<_>>().join(", ");
     let colon = if over.is_empty() { "" } else { ": " };
     match attack {
-        Some(attack) => format!("attacked{colon}{over}; armed until {}", attack.until),
+        Some(attack) => format!("attacked{colon}{over}; {} until {}", attack.armed(), attack.until),
         None => over,
     }
 }

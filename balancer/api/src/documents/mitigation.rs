@@ -79,6 +79,14 @@ impl AttackStatus {
                 .is_some_and(|it| (&it.name, it.key.protocol) == (&self.service, self.protocol))
     }
 
+    /// Whether its limits drop.
+    pub fn armed(&self) -> &'static str {
+        match self.mode {
+            ShieldMode::Enforce => "armed",
+            _ => "would be armed",
+        }
+    }
+
     /// What a finding about it is about.
     pub fn subject(&self) -> Subject {
         Subject::Service(format!("{} ({})", self.service, self.protocol))

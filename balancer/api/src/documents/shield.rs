@@ -593,9 +593,9 @@ mod tests {
         let mut want = [("web", 4); MOST_HEAVY];
         want[0] = ("web", 50);
         assert_eq!(found.collect::<Vec<_>>(), want, "not of another service, nor before it began");
-        let entry = runtime.entries.first().cloned();
+        let entry = runtime.entries.iter().next().cloned();
         let status = ShieldStatus { entry, ..status };
-        let blocked = Blocked::new("gw", true, runtime.entries.clone());
+        let blocked = Blocked::new("gw", true, runtime.entries.to_vec());
         fn text(document: &impl Serialize) -> String {
             serde_json::to_string_pretty(document).expect("JSON") + "\n"
         }

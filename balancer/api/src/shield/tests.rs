@@ -69,7 +69,8 @@ fn time_runs_out_on_the_clock_that_nobody_sets() {
     let changes =
         [block("192.0.2.0/24", Some(10)), block("198.51.100.0/24", None), mode(ShieldMode::Off, 5)];
     let runtime = after(&changes, now);
-    let at = |seconds| runtime.without_ended(now + Duration::from_secs(seconds));
+    let at =
+        |seconds| runtime.without_ended(now + Duration::from_secs(seconds)).map(|(new, _)| new);
     assert_eq!(at(4), None);
     let without_mode = at(5).expect("the mode is over");
     assert_eq!((without_mode.mode, without_mode.entries.len()), (None, 2));
@@ -102,7 +103,11 @@ fn what_is_kept_comes_back_unless_its_time_is_over() {
         (soon.entries.len(), soon.mode.map(|mode| mode.mode)),
         (2, Some(ShieldMode::Observe))
     );
-    assert_eq!(soon.entries[0].ends, Some(now + Duration::from_secs(6)), "what is left of it");
+    assert_eq!(
+        soon.entries.iter().next().expect("one").ends,
+        Some(now + Duration::from_secs(6)),
+        "what is left of it"
+    );
     let late = later(10);
     assert_eq!((shown(&late), late.mode), (vec!["198.51.100.0/24 block".into()], None));
 }
@@ -144,4 +149,28 @@ fn a_change_is_read_as_it_was_written() {
     let wrong = r#"{"change":"remove","prefix":"192.0.2.7/24"}"#;
     let error = serde_json::from_str::<ShieldChange>(wrong).expect_err("no prefix").to_string();
     assert!(error.contains("192.0.2.7/24") && error.contains("192.0.2.0/24"), "{error}");
+}
+
+/// Copies share what they have: neither a change nor a second looks at all prefixes.
+#[test]
+fn what_ends_and_what_lies_within_is_found_among_many() {
+    let now = Instant::now();
+    let nth = |n: usize| format!("10.{}.{}.{}", n >> 16, n >> 8 & 255, n & 255);
+    let many = (0..MAX_ENTRIES).map(|n| {
+        let ends = (n % 1000 == 0).then(|| now + Duration::from_secs(n as u64));
+        ShieldEntry { ends, ..entry(&nth(n), ListAction::Block, None) }
+    });
+    let runtime = RuntimeShield { entries: many.collect(), ..RuntimeShield::default() };
+    assert_eq!(runtime.count(ListAction::Block), MAX_ENTRIES);
+    let (less, ended) =
+        runtime.without_ended(now + Duration::from_secs(2000)).expect("three have ended");
+    assert_eq!(ended, [0, 1000, 2000].map(|n| prefix(&nth(n))));
+    assert_eq!(less.entries.len(), MAX_ENTRIES - 3);
+    assert_eq!(less.without_ended(now + Duration::from_secs(2999)), None);
+    assert_eq!(runtime.entries.len(), MAX_ENTRIES, "the copy is as it was");
+    let wide = less.with(&block("10.0.0.0/28", None), now, wall()).expect("room");
+    let within = wide.entries.within(prefix("10.0.0.0/28"));
+    assert_eq!(within.count(), 16, "itself, and all but 10.0.0.0");
+    let around: Vec<_> = wide.entries.around(prefix(&nth(7))).map(|it| it.prefix).collect();
+    assert_eq!(around, [prefix("10.0.0.0/28"), prefix(&nth(7))]);
 }

@@ -8,13 +8,14 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use ringway_api::error::Error;
-use ringway_api::shield::{RuntimeShield, ShieldEntry};
+use ringway_api::shield::{Entries, RuntimeShield, ShieldEntry};
 use ringway_config::{Config, ListAction, ShieldMode};
 use ringway_kernel::shield::RuntimePrefix;
 use ringway_kernel::{
     Arrivals, AttachState, AttachStateQuery, Attached, Gateway, Interface, Opened, ProbeProgram,
     View, XdpMode,
 };
+use ringway_plan::prefix_list::Prefix;
 use ringway_plan::tables::{ServiceKey, ServiceRow};
 use ringway_plan::{Observed, Planner, Records};
 use tokio::sync::mpsc;
@@ -52,7 +53,7 @@ pub enum DatapathCommand {
     /// Another MAC address, MTU or index.
     Describe(Interface),
     /// Give the shield all that was typed about it. With the number of this.
-    Shield(u64, Arc<RuntimeShield>),
+    Shield(u64, Arc<RuntimeShield>, Option<Vec<Prefix>>),
     /// Put a shield with other lists in force.
     Lists(Arc<ShieldPlan>),
     /// Read what has arrived for services.
@@ -264,8 +265,9 @@ impl Worker {
                     let _ = self.reports.send(DatapathEvent::Described(interface, outcome));
                     None
                 }
-                DatapathCommand::Shield(number, runtime) => {
-                    let outcome = self.by_all_means(|worker| worker.shield(&runtime));
+                DatapathCommand::Shield(number, runtime, changed) => {
+                    let outcome =
+                        self.by_all_means(|worker| worker.shield(&runtime, changed.as_deref()));
                     let _ = self.reports.send(DatapathEvent::Shielded(number, outcome));
                     None
                 }
@@ -413,7 +415,8 @@ impl Worker {
         self.gateway.arm(*id, until).map_err(kernel)
     }
 
-    fn shield(&mut self, runtime: &RuntimeShield) -> Result<(), Error> {
+    /// `changed`: the packet path has all but these already.
+    fn shield(&mut self, runtime: &RuntimeShield, changed: Option<&[Prefix]>) -> Result<(), Error> {
         let (now, seconds) = (Instant::now(), ringway_kernel::now_seconds());
         // Now and what is left are both cut to whole seconds, and nothing ends before its time: the
         // loop ends it, and where none runs the packet path, within two seconds. What is over does
@@ -428,8 +431,19 @@ impl Worker {
             let allow = entry.action == ListAction::Allow;
             Some(RuntimePrefix { prefix: entry.prefix, allow, until })
         };
-        let prefixes: Vec<RuntimePrefix> = runtime.entries.iter().filter_map(prefix).collect();
-        self.gateway.set_runtime_prefixes(&prefixes).map_err(kernel)?;
+        match changed {
+            None => {
+                let all: Vec<_> = runtime.entries.iter().filter_map(prefix).collect();
+                self.gateway.set_runtime_prefixes(&all).map_err(kernel)?;
+            }
+            Some(changed) => {
+                let (rows, gone) = runtime_rows(&runtime.entries, changed);
+                let rows: Vec<_> = rows.iter().filter_map(prefix).collect();
+                let count = |action| runtime.count(action) as u32;
+                let counts = (count(ListAction::Allow), count(ListAction::Block));
+                self.gateway.change_runtime_prefixes(&rows, &gone, counts).map_err(kernel)?;
+            }
+        }
         let mode = runtime.mode.and_then(|mode| Some((mode.mode, until_s(mode.ends?)?)));
         self.gateway.set_shield_override(mode).map_err(kernel)
     }
@@ -635,4 +649,56 @@ pub fn below(interface: &Interface) -> u32 {
 /// The kernel crate's messages carry their remedies themselves.
 pub fn kernel(error: ringway_kernel::Error) -> Error {
     Error::failed(error.to_string(), "")
+}
+/// What the packet path is to be told where these prefixes have changed: entries, each with the end
+/// of what lies around it, and prefixes that have none any more. An entry within a changed one may
+/// end at another time than before.
+fn runtime_rows(entries: &Entries, changed: &[Prefix]) -> (Vec<ShieldEntry>, Vec<Prefix>) {
+    let last = |entry: &ShieldEntry| {
+        let kind = entries.around(entry.prefix).filter(|around| around.action == entry.action);
+        let ends = kind.map(|around| around.ends);
+        let ends = ends.reduce(|one, other| one.zip(other).map(|(one, other)| one.max(other)));
+        ShieldEntry { ends: ends.flatten(), ..entry.clone() }
+    };
+    let rows = changed.iter().flat_map(|prefix| entries.within(*prefix)).map(last).collect();
+    let gone = changed.iter().filter(|prefix| entries.get(prefix).is_none()).copied().collect();
+    (rows, gone)
+}
+
+#[cfg(test)]
+mod tests {
+    use ringway_api::clock::Timestamp;
+
+    use super::*;
+
+    fn entry(prefix: Prefix, action: ListAction, ends: Option<Instant>) -> ShieldEntry {
+        let (until, reason, since) = (None, String::new(), Timestamp::default());
+        ShieldEntry { prefix, action, until, reason, since, ends }
+    }
+
+    #[test]
+    fn a_change_among_many_prefixes_is_few_rows() {
+        let soon = Instant::now();
+        let late = soon + Duration::from_secs(60);
+        let nth = |n: u32| Prefix::new(std::net::Ipv4Addr::from(0x0a00_0000 + n).into(), 32);
+        let nth = |n: u32| nth(n).expect("a prefix");
+        let many = (0..65_535).map(|n| entry(nth(n), ListAction::Block, Some(soon)));
+        let mut entries: Entries = many.collect();
+        assert_eq!(runtime_rows(&entries, &[nth(7)]).0.len(), 1);
+        let outer: Prefix = "10.0.0.0/28".parse().expect("a prefix");
+        entries.insert(entry(outer, ListAction::Block, Some(late)));
+        entries.insert(entry(nth(3), ListAction::Allow, Some(soon)));
+        let (rows, gone) = runtime_rows(&entries, &[outer]);
+        assert_eq!((rows.len(), gone.len()), (17, 0), "those within last as long as it");
+        for row in &rows {
+            let ends = if row.action == ListAction::Block { late } else { soon };
+            assert_eq!(row.ends, Some(ends), "{}", row.prefix);
+        }
+        entries.insert(entry(outer, ListAction::Block, None));
+        assert_eq!(runtime_rows(&entries, &[nth(7)]).0[0].ends, None, "it has no end");
+        entries.remove(&outer);
+        let (rows, gone) = runtime_rows(&entries, &[outer]);
+        assert_eq!((rows.len(), gone), (16, vec![outer]));
+        assert!(rows.iter().all(|row| row.ends == Some(soon)));
+    }
 }

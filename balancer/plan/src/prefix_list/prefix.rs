@@ -100,6 +100,11 @@ impl Prefix {
         self.family() == Family::of(addr) && (aligned(addr) ^ self.bits()) & mask(self.len) == 0
     }
 
+    /// The prefixes that cover it, the widest first; the last is itself.
+    pub fn around(self) -> impl Iterator<Item = Prefix> {
+        (0..=self.len).map(move |len| Prefix::of_bits(self.family(), self.bits() & mask(len), len))
+    }
+
     /// Whether every address of another prefix is in it.
     pub fn covers(&self, other: &Prefix) -> bool {
         self.len <= other.len && self.contains(other.addr)

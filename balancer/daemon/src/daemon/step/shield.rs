@@ -15,6 +15,7 @@ use ringway_api::problem_kind::{ProblemKind, Subject};
 use ringway_api::shield::{RuntimeShield, ShieldChange, ShieldEntry};
 use ringway_api::text::counted;
 use ringway_config::{Config, ListAction};
+use ringway_plan::prefix_list::Prefix;
 
 use super::State;
 use super::effect::Effect;
@@ -136,7 +137,10 @@ impl State {
         let with = |_| self.shield.in_force.with(&change, self.at.now, self.at.wall);
         let config = &self.reload.config;
         match has_shield(config).and_then(|()| spares_our_own(config, &change)).and_then(with) {
-            Ok(next) => self.write_shield(Arc::new(next), Some((change, by, request))),
+            Ok(next) => {
+                let changed = change.prefix().into_iter().collect();
+                self.write_shield(next.into(), Some(changed), Some((change, by, request)));
+            }
             Err(error) => {
                 let answer = Effect::AnswerShield(request, change, Box::new(Err(error)));
                 self.effects.push(answer);
@@ -144,15 +148,19 @@ impl State {
         }
     }
 
+    /// `changed`: the prefixes in which it differs from what is in force; none: the packet path may
+    /// have anything.
     fn write_shield(
         &mut self,
         next: Arc<RuntimeShield>,
+        changed: Option<Vec<Prefix>>,
         asked: Option<(ShieldChange, Asker, RequestId)>,
     ) {
         self.shield.writes += 1;
-        self.shield.due = false;
+        let unknown = std::mem::take(&mut self.shield.due) || self.shield.error.is_some();
+        let changed = changed.filter(|_| !unknown);
         let number = self.shield.writes;
-        self.effects.order(DatapathCommand::Shield(number, next.clone()));
+        self.effects.order(DatapathCommand::Shield(number, next.clone(), changed));
         self.shield.pending = Some(PendingWrite { number, next, asked });
     }
 
@@ -163,7 +171,7 @@ impl State {
         self.shield.error = outcome.as_ref().err().cloned();
         let before = std::mem::replace(&mut self.shield.in_force, next);
         match &outcome {
-            Ok(()) if before != self.shield.in_force => self.keep_shield(),
+            Ok(()) if !Arc::ptr_eq(&before, &self.shield.in_force) => self.keep_shield(),
             Ok(()) => {}
             Err(_) => self.shield.in_force = before.clone(),
         }
@@ -261,7 +269,7 @@ impl State {
         if self.reload.config.shield.is_none() {
             self.shield.error = None;
         } else if self.shield.due && self.takes_shield_changes() {
-            self.write_shield(self.shield.in_force.clone(), None);
+            self.write_shield(self.shield.in_force.clone(), None, None);
         }
     }
 
@@ -276,9 +284,10 @@ impl State {
             return;
         }
         self.shield.due |= self.shield.error.is_some();
-        let Some(next) = self.shield.in_force.without_ended(self.at.now) else { return };
+        let ended = self.shield.in_force.without_ended(self.at.now);
+        let Some((next, ended)) = ended else { return };
         match self.reload.config.shield {
-            Some(_) => self.write_shield(Arc::new(next), None),
+            Some(_) => self.write_shield(Arc::new(next), Some(ended), None),
             None => {
                 self.shield.in_force = Arc::new(next);
                 self.keep_shield();

@@ -17,6 +17,7 @@ use ringway_api::shield::{RuntimeShield, ShieldChange};
 use ringway_config::{Config, ShieldMode};
 use ringway_host::Mac;
 use ringway_kernel::{AttachState, Attached, Interface, XdpMode};
+use ringway_plan::prefix_list::Prefix;
 use ringway_plan::tables::{Protocol, ServiceKey};
 use tokio::sync::oneshot;
 
@@ -469,9 +470,9 @@ impl World {
                 }
                 DatapathEvent::Described(interface, outcome)
             }
-            DatapathCommand::Shield(number, runtime) => {
+            DatapathCommand::Shield(number, runtime, changed) => {
                 if good {
-                    self.shield = runtime;
+                    self.write_shield(&runtime, changed.as_deref());
                 }
                 DatapathEvent::Shielded(number, outcome)
             }
@@ -494,6 +495,20 @@ impl World {
             }
         };
         self.event(Event::Datapath(event));
+    }
+
+    /// Nothing is written but what has changed.
+    fn write_shield(&mut self, runtime: &RuntimeShield, changed: Option<&[Prefix]>) {
+        let mut has = self.shield.as_ref().clone();
+        has.mode = runtime.mode;
+        match changed {
+            None => has.entries = runtime.entries.clone(),
+            Some(changed) => changed.iter().for_each(|prefix| {
+                has.entries.remove(prefix);
+                runtime.of(prefix).into_iter().for_each(|it| has.entries.insert(it.clone()));
+            }),
+        }
+        self.shield = Arc::new(has);
     }
 
     /// What has come for the service.
