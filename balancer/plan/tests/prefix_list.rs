@@ -125,7 +125,7 @@ fn bad_lines_say_what_to_write() {
              alone",
         ),
     ] {
-        let want = format!("line 2: {line:?}: {why}");
+        let want = format!("line 2: {line:?}, {why}");
         assert_eq!(bad(&format!("{first}{line}")), [want]);
     }
 }
