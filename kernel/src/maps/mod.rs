@@ -103,34 +103,14 @@ macro_rules! maps {
 
             /// Whether a release before did not have it.
             fn is_added(self) -> bool {
-                use MapName::{
+                use MapName::*;
+                const ADDED: [MapName; 19] = [
                     arrivals, flow_budgets, heavy_sources, learnt_sources, rule_budgets,
                     rule_programs, runtime_allow, runtime_block, service_budgets, service_index,
                     service_places, shield_armed, shield_control, shield_counts, shield_exceeded,
                     shield_labels, shield_observed, shield_policies, source_sketch,
-                };
-                matches!(
-                    self,
-                    arrivals
-                        | flow_budgets
-                        | heavy_sources
-                        | learnt_sources
-                        | service_budgets
-                        | shield_armed
-                        | shield_exceeded
-                        | shield_policies
-                        | source_sketch
-                        | service_index
-                        | service_places
-                        | rule_budgets
-                        | rule_programs
-                        | runtime_allow
-                        | runtime_block
-                        | shield_control
-                        | shield_counts
-                        | shield_labels
-                        | shield_observed
-                )
+                ];
+                ADDED.contains(&self)
             }
 
             /// What the map is for, and what happens when it is full.
