@@ -12,7 +12,6 @@ use super::lists::{MATCHES, MATCHES_NOT, Shield, neighbours, sources};
 use super::peers::{Peers, Storage};
 use super::{Defence, firewall};
 use crate::Result;
-use crate::benches::packet::PACKETS;
 use crate::benches::packet::feeder::Feeder;
 use crate::benches::packet::path::{Clients, Ip, PacketPath};
 use crate::benches::packet::site::Site;
@@ -120,14 +119,15 @@ fn keys(prefixes: u32) -> Vec<Key> {
 }
 
 /// Measures all, the drops with lists of so many prefixes.
-pub(super) fn measure(rounds: u32, prefixes: u32, harness: &mut Harness<'_>) -> Result<Found> {
-    let mut keys = keys(prefixes);
+pub(super) fn measure(bench: &super::Shield, harness: &mut Harness<'_>) -> Result<Found> {
+    let mut keys = keys(bench.prefixes);
     let mut storages: Vec<Storage> = keys.iter().map(|_| Storage::uninit()).collect();
     let (mut feeding, mut bare) =
         (crate::benches::packet::feeder::Storage::uninit(), Storage::uninit());
     let mut costs = Costs {
         feeder: Feeder::load(&mut feeding)?,
         bare: Peers::load(&mut bare, &[])?,
+        packets: bench.packets,
         prepared: BTreeMap::new(),
         found: Found::new(),
     };
@@ -136,7 +136,7 @@ pub(super) fn measure(rounds: u32, prefixes: u32, harness: &mut Harness<'_>) -> 
         Some(storage) => costs.prepare(*key, storage),
         None => Ok(()),
     });
-    harness.rounds(rounds, &mut keys, |harness, round, key| {
+    harness.rounds(bench.repeated.rounds.count, &mut keys, |harness, round, key| {
         let ns = costs.round(round, *key)?;
         costs.found.entry(*key).or_default().push(ns);
         harness.say(format!("{key}: {ns} ns"));
@@ -158,6 +158,8 @@ struct Prepared<'s> {
 struct Costs<'s> {
     feeder: Feeder<'s>,
     bare: Peers<'s>,
+    /// Of a cost, at least.
+    packets: u32,
     prepared: BTreeMap<Key, Prepared<'s>>,
     found: Found,
 }
@@ -207,9 +209,9 @@ impl<'s> Costs<'s> {
         };
         let Prepared { site, shield, peer, flows } = prepared;
         let (flows, feeder) = (*flows, &mut self.feeder);
-        let packets = PACKETS.max(flows);
+        let packets = self.packets.max(flows);
         // Caches as they are when nothing else has been going on.
-        let warm = flows.max(PACKETS / 8);
+        let warm = flows.max(self.packets / 8);
         let (with, without) = match (key.fate, peer) {
             (Fate::Drop, Some(peer)) => {
                 site.measure_peer(feeder, peer.trie(), flows, warm)?;

@@ -48,6 +48,10 @@ impl Shield {
 
     /// One of ten rules that drop, of which this is the last.
     pub(super) fn of_rules(last: &str) -> Result<Self> {
+        Self::of_both(&[], last)
+    }
+
+    pub(super) fn of_both(prefixes: &[Prefix], last: &str) -> Result<Self> {
         let compiled = RULES.iter().chain([&last]).map(|text| Filter::compile(text, MOST_BYTES));
         let filters: Vec<Filter> = compiled.collect::<Result<_, _>>().map_err(tables)?;
         let ends: Vec<_> = filters.iter().map(|filter| (filter, OnMatch::End)).collect();
@@ -55,7 +59,7 @@ impl Shield {
         let drops =
             |filter: &Filter| Rule { name: name(filter), action: RuleAction::Drop, limit: None };
         let rules = filters.iter().map(drops).collect();
-        Ok(Self { rules, program, ..Self::of_list(&[])? })
+        Ok(Self { rules, program, ..Self::of_list(prefixes)? })
     }
 
     pub(super) fn generation(&self) -> Generation<'_> {

@@ -4,6 +4,9 @@
 //! drops of the kernel's firewalls are by the rate of packets through a veth pair. [`scenarios`] are
 //! attacks beside good traffic.
 
+mod adversary;
+mod arming;
+mod begin;
 mod costs;
 mod firewall;
 mod flood;
@@ -24,7 +27,7 @@ use serde_json::{Value, json};
 
 use self::report::ShieldFigures;
 use self::swap::{Swap, SwapSite};
-use crate::benches::packet::settle;
+use crate::benches::packet::{PACKETS, settle};
 use crate::harness::named_enum::named;
 use crate::harness::{self, Case, Harness, Repeated, Scenario};
 use crate::{Error, Result, programs};
@@ -69,6 +72,10 @@ named! {
         Swap = "swap",
         /// Good traffic beside attacks, by the defences in turn.
         Scenarios = "scenarios",
+        /// Mixes of packets that cost good traffic most.
+        Adversary = "adversary",
+        /// The time until an attack has armed its service.
+        Arming = "arming",
     }
 }
 
@@ -77,10 +84,12 @@ named! {
 #[command(
     mut_arg("rounds", |rounds| rounds.default_value("3")),
     mut_arg("seconds", |seconds| seconds.default_value("4")),
-    after_help = format!("Needs root. Takes six minutes; runs in network namespaces of its own. Exit code 1 when something that can run \
+    after_help = format!("Needs root. Takes twelve minutes; runs in network namespaces of its own. Exit code 1 when something that can run \
     here did not.\n\n{}\n\nExamples:\n  ringway-lab bench shield\n  \
     ringway-lab bench shield --only costs --rounds 5 -o json\n  \
-    ringway-lab bench shield --only scenarios --seconds 10", programs::PEERS_HELP)
+    ringway-lab bench shield --only scenarios --seconds 10\n  \
+    ringway-lab bench shield --only adversary --budget 1000 --seed 7\n  \
+    ringway-lab bench shield --only arming --rounds 100", programs::PEERS_HELP)
 )]
 pub struct Shield {
     /// Only these parts.
@@ -90,7 +99,20 @@ pub struct Shield {
     /// prefixes.
     #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = value_parser!(u32).range(1..=1_000_000))]
     pub prefixes: u32,
-    /// How often costs and gaps are measured, and for how many seconds each attack.
+    /// Packets of each cost.
+    #[arg(long, value_name = "N", default_value_t = PACKETS, value_parser = value_parser!(u32).range(10_000..))]
+    pub packets: u32,
+    /// Only these defences of `scenarios`. Rates of attacks are those of bare-drop.
+    #[arg(long, value_name = "DEFENCE", value_delimiter = ',')]
+    pub defence: Vec<Defence>,
+    /// Mixes that the adversary may try.
+    #[arg(long, value_name = "N", default_value_t = 200, value_parser = value_parser!(u32).range(1..=1_000_000))]
+    pub budget: u32,
+    /// What it tries first.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// How often costs and gaps are measured, attacks in a row of `arming`, and for how many seconds
+    /// each attack of `scenarios`.
     #[command(flatten)]
     pub repeated: Repeated,
     /// The `ringway` binary to measure.
@@ -108,37 +130,54 @@ impl Scenario for Shield {
         let parts = harness::chosen(&Part::ALL, &self.only);
         // A thread of its own can have a network namespace of its own, gone with it, and keep to
         // one processor.
-        let (costs, swap) = thread::scope(|scope| {
+        let (costs, swap, adversary) = thread::scope(|scope| {
             let thread = scope.spawn(|| {
                 settle()?;
                 let costs = match parts.contains(&Part::Costs) {
-                    true => costs::measure(self.repeated.rounds.count, self.prefixes, harness)?,
+                    true => costs::measure(self, harness)?,
                     false => costs::Found::new(),
                 };
                 let swap = parts.contains(&Part::Swap).then(|| self.swap(harness));
-                Ok::<_, Error>((costs, swap.flatten()))
+                let mut adversary = adversary::Found::default();
+                if parts.contains(&Part::Adversary) {
+                    harness.each(&mut vec![PartCase(Part::Adversary)], |harness, _| {
+                        adversary =
+                            adversary::search(self.budget, self.seed, self.prefixes, harness)?;
+                        Ok(())
+                    });
+                }
+                Ok::<_, Error>((costs, swap.flatten(), adversary))
             });
             thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         })?;
         let scenarios = match parts.contains(&Part::Scenarios) {
             true => {
                 let time = Duration::from_secs(self.repeated.seconds);
-                scenarios::measure(&self.ringway, time, harness)?
+                let defences = harness::chosen(&Defence::SCENARIOS, &self.defence);
+                scenarios::measure(&self.ringway, &defences, time, harness)?
             }
             false => Vec::new(),
         };
-        Ok(ShieldFigures::new(&self.repeated, &costs, swap, scenarios))
+        let mut arming = None;
+        if parts.contains(&Part::Arming) {
+            harness.each(&mut vec![PartCase(Part::Arming)], |harness, _| {
+                arming = Some(arming::measure(&self.ringway, self.repeated.rounds.count, harness)?);
+                Ok(())
+            });
+        }
+        Ok(ShieldFigures::new(&self.repeated, &costs, swap, scenarios, adversary, arming))
     }
 }
 
 impl Shield {
     /// Whether it runs the gateway's program.
     pub fn needs_ringway(&self) -> bool {
-        harness::chosen(&Part::ALL, &self.only).contains(&Part::Scenarios)
+        let parts = harness::chosen(&Part::ALL, &self.only);
+        parts.contains(&Part::Scenarios) || parts.contains(&Part::Arming)
     }
 
     fn swap(&self, harness: &mut Harness<'_>) -> Option<Swap> {
-        let (mut cases, mut site) = (vec![SwapCase], None);
+        let (mut cases, mut site) = (vec![PartCase(Part::Swap)], None);
         harness.each(&mut cases, |_, _| {
             site = Some(SwapSite::new(self.prefixes)?);
             Ok(())
@@ -153,17 +192,18 @@ impl Shield {
     }
 }
 
-struct SwapCase;
+/// A part that is one case.
+struct PartCase(Part);
 
-impl Case for SwapCase {
+impl Case for PartCase {
     fn key(&self) -> Value {
-        json!({ "case": Part::Swap })
+        json!({ "case": self.0 })
     }
 }
 
-impl fmt::Display for SwapCase {
+impl fmt::Display for PartCase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(Part::Swap.name())
+        f.pad(self.0.name())
     }
 }
 

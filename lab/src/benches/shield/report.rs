@@ -3,6 +3,8 @@
 use serde::Serialize;
 
 use super::Defence;
+use super::adversary::{self, Attempt};
+use super::arming::Arming;
 use super::costs::{Fate, Found, Key};
 use super::flood::Attack;
 use super::scenarios::Row;
@@ -20,6 +22,8 @@ const RULES_NS: f64 = 60.0;
 const CALM_ONE_NS: f64 = 10.0;
 const CALM_MANY_NS: f64 = 25.0;
 const GAP_NS: f64 = 1e6;
+/// From an attack's first packet until its service is armed.
+const ARMED_MS: f64 = 1000.0;
 /// The p99 of good traffic beside an attack, of that in peace, at most.
 const TIMES_QUIET: f64 = 2.0;
 
@@ -30,6 +34,12 @@ pub struct ShieldFigures {
     pub costs: Vec<Cost>,
     /// None where it was not measured.
     pub swap: Option<Swap>,
+    /// The mixes that cost good traffic most, the worst first.
+    pub adversary: Vec<Attempt>,
+    /// Of so many.
+    pub mixes_evaluated: u32,
+    /// None where it was not measured.
+    pub arming: Option<Arming>,
     pub goals: Vec<ShieldGoal>,
     pub rounds: u32,
     /// Of each scenario.
@@ -75,14 +85,32 @@ impl ShieldFigures {
         found: &Found,
         swap: Option<Swap>,
         scenarios: Vec<Row>,
+        adversary: adversary::Found,
+        arming: Option<Arming>,
     ) -> Self {
         let costs: Vec<Cost> = found.iter().map(|(key, ns)| Cost::new(*key, ns)).collect();
         let mut goals: Vec<ShieldGoal> =
             costs.iter().flat_map(|cost| goals(cost, &costs)).collect();
         goals.extend(swap.iter().flat_map(swap_goals));
         goals.extend(scenario_goals(&scenarios));
+        let adversary::Found { worst, evaluated } = adversary;
+        goals.extend(worst.iter().map(|attempt| ShieldGoal {
+            case: format!("the adversary's {}", attempt.in_words),
+            goal: Goal::at_most("known packets lost at most", attempt.known_lost as f64, 0.0),
+        }));
+        goals.extend(arming.iter().flat_map(arming_goals));
         let Repeated { rounds, seconds } = *repeated;
-        Self { scenarios, costs, swap, goals, rounds: rounds.count, duration_s: seconds }
+        Self {
+            scenarios,
+            costs,
+            swap,
+            adversary: worst,
+            mixes_evaluated: evaluated,
+            arming,
+            goals,
+            rounds: rounds.count,
+            duration_s: seconds,
+        }
     }
 }
 
@@ -129,6 +157,16 @@ fn swap_goals(swap: &Swap) -> [ShieldGoal; 2] {
     ]
 }
 
+fn arming_goals(arming: &Arming) -> Vec<ShieldGoal> {
+    let goal = |what, figure, most| ShieldGoal {
+        case: format!("{} attacks in a row", arming.attacks),
+        goal: Goal::at_most(what, figure, most),
+    };
+    let mut goals = vec![goal("not armed at most", arming.not_armed as f64, 0.0)];
+    goals.extend(arming.p99_ms.map(|ms| goal("p99 in ms at most", ms as f64, ARMED_MS)));
+    goals
+}
+
 /// Good traffic beside an attack upon Ringway: losses as beside a bare drop, p99 twice that in
 /// peace.
 fn scenario_goals(rows: &[Row]) -> Vec<ShieldGoal> {
@@ -160,7 +198,7 @@ fn scenario_goals(rows: &[Row]) -> Vec<ShieldGoal> {
     goals
 }
 
-const SCENARIO_COLUMNS: [Column<Row>; 10] = [
+const SCENARIO_COLUMNS: [Column<Row>; 11] = [
     Column::text("attack", |row| row.attack.to_string()),
     Column::text("defence", |row| row.defence.to_string()),
     Column::number("packets/s", |row| row.attack_pps.to_string()),
@@ -171,6 +209,7 @@ const SCENARIO_COLUMNS: [Column<Row>; 10] = [
     Column::number("http lost", |row| row.http_failed.to_string()),
     Column::number("http p99 us", |row| or_dash(row.http_p99_ns.map(us), 0)),
     Column::number("more ns", |row| or_dash(row.cost_ns_over_bare_drop.map(|ns| ns as f64), 0)),
+    Column::number("armed ms", |row| or_dash(row.armed_after_ms.map(|ms| ms as f64), 0)),
 ];
 
 fn us(ns: u64) -> f64 {
@@ -187,6 +226,15 @@ const COLUMNS: [Column<Cost>; 9] = [
     Column::text("by", |cost| cost.key.defence.to_string()),
     Column::number("more ns", |cost| format!("{:.0}", cost.ns)),
     Column::number("least - most", Cost::span),
+];
+
+const ATTEMPT_COLUMNS: [Column<Attempt>; 6] = [
+    Column::number("known lost", |one| one.known_lost.to_string()),
+    Column::number("good lost", |one| one.good_lost.to_string()),
+    Column::number("sent", |one| one.good_sent.to_string()),
+    Column::number("more ns", |one| format!("{:.0}", one.cost_ns_over_bare_drop)),
+    Column::number("x bare", |one| format!("{:.1}", one.times_bare_drop)),
+    Column::text("the adversary's packets", |one| one.in_words.clone()),
 ];
 
 impl Figures for ShieldFigures {
@@ -210,6 +258,17 @@ impl Figures for ShieldFigures {
                 swap.packets,
             );
         }
+        if !self.adversary.is_empty() {
+            text += &table(&ATTEMPT_COLUMNS, &self.adversary);
+        }
+        if let Some(Arming { attacks, not_armed, p50_ms, p99_ms, max_ms, .. }) = &self.arming {
+            let ms = |ms: &Option<u64>| or_dash(ms.map(|ms| ms as f64), 0);
+            text += &format!(
+                "{attacks} attacks in a row: armed after {p50_ms} ms, p99 {} ms, at most {} ms; {not_armed} not armed\n",
+                ms(p99_ms),
+                ms(max_ms),
+            );
+        }
         text
     }
 
@@ -229,6 +288,12 @@ impl Figures for ShieldFigures {
             notes.push(format!(
                 "scenarios: {} s each; one processor sends the attack, receives and drops it; the other has the good traffic.",
                 self.duration_s
+            ));
+        }
+        if self.mixes_evaluated > 0 {
+            notes.push(format!(
+                "adversary: the worst of {} mixes; known: packets of established flows and learnt sources.",
+                self.mixes_evaluated
             ));
         }
         notes
@@ -281,16 +346,29 @@ mod tests {
             row(Attack::Quiet, Defence::Ringway, 0, 1000, None),
             row(Attack::OneSource, Defence::Ringway, 3, 2100, Some(40)),
         ];
+        let adversary = adversary::Found { worst: vec![Attempt::example()], evaluated: 9 };
+        let arming = Arming {
+            attacks: 2,
+            not_armed: 1,
+            p50_ms: 600,
+            p99_ms: Some(600),
+            max_ms: Some(600),
+            armed_after_ms: vec![600],
+        };
         let repeated = Repeated { rounds: Rounds { count: 3 }, seconds: 4 };
-        ShieldFigures::new(&repeated, &found, Some(swap), scenarios)
+        ShieldFigures::new(&repeated, &found, Some(swap), scenarios, adversary, Some(arming))
     }
 
     #[test]
     fn json_has_the_promised_keys() {
         assert_eq!(
             testing::names(&testing::report("shield", figures(), Vec::new())),
-            "costs costs.clients costs.defence costs.fate costs.ip costs.ns costs.ns_by_round costs.over costs.prefixes \
-             costs.rules costs.sources duration_s failed goals goals.case goals.figure goals.goal goals.met goals.what machine rounds \
+            "adversary adversary.cost_ns_over_bare_drop adversary.good_lost adversary.good_sent adversary.in_words \
+             adversary.known_lost adversary.known_lost_as adversary.known_sent adversary.mix adversary.mix.ip adversary.mix.layer4 \
+             adversary.mix.payload adversary.mix.shape adversary.mix.sources adversary.mix.to adversary.mix.weight \
+             adversary.times_bare_drop arming arming.armed_after_ms arming.attacks arming.max_ms arming.not_armed arming.p50_ms arming.p99_ms \
+             costs costs.clients costs.defence costs.fate costs.ip costs.ns costs.ns_by_round costs.over costs.prefixes \
+             costs.rules costs.sources duration_s failed goals goals.case goals.figure goals.goal goals.met goals.what machine mixes_evaluated rounds \
              scenarios scenarios.armed_after_ms scenarios.attack scenarios.attack_pps scenarios.attack_wanted_pps \
              scenarios.cost_ns_over_bare_drop scenarios.defence scenarios.good_lost scenarios.good_p99_ns scenarios.good_sent \
              scenarios.http_failed scenarios.http_p99_ns scenarios.http_requests schema skipped swap swap.longest_gap_ns swap.longest_gap_ns_by_round swap.longest_gap_quiet_ns \
@@ -311,6 +389,8 @@ mod tests {
         assert_eq!(met("swap"), [true, false]);
         assert_eq!(met("upon ringway"), [true, false, true], "losses, p99, cost");
         assert_eq!(met("upon nft"), [false; 0]);
+        assert_eq!(met("adversary"), [false]);
+        assert_eq!(met("in a row"), [false, true], "not armed, p99");
     }
 
     #[test]

@@ -4,17 +4,18 @@
 use std::fmt::{self, Write as _};
 use std::fs;
 use std::net::Ipv4Addr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
 use ringway_kernel::{XdpLink, XdpMode};
 use ringway_testnet::{
-    End, Families, Link, Nginx, TwoArmed, VethOptions, enable_napi, two_armed, veth,
+    End, Families, Link, Namespace, Nginx, TwoArmed, VethOptions, enable_napi, two_armed, veth,
 };
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use super::begin::Begin;
 use super::flood::{self, Attack, Target};
 use super::peers::{Peers, Storage};
 use super::{Defence, firewall, good};
@@ -31,6 +32,8 @@ const PER_GOOD: u64 = 24;
 const MOST_GOOD: u64 = 20_000;
 /// Of the web service: what its connections need, many times over.
 const WEB_LIMIT: &str = "50kpps";
+/// More to a service is an attack.
+const THRESHOLD: &str = "100kpps";
 /// As fast as it can.
 const UNPACED: Duration = Duration::from_secs(1);
 /// The attack is under way when good traffic begins.
@@ -38,7 +41,8 @@ const BEFORE: Duration = Duration::from_millis(200);
 /// Of a bare drop: its own spread.
 const BARE_RUNS: u32 = 5;
 
-const TARGET: Target = Target { address: Ipv4Addr::new(10, 1, 0, 80), tcp: 80, udp: 7000 };
+pub(super) const TARGET: Target =
+    Target { address: Ipv4Addr::new(10, 1, 0, 80), tcp: 80, udp: 7000 };
 
 /// One attack upon one defence.
 #[derive(Debug, Clone, Serialize)]
@@ -56,7 +60,7 @@ pub struct Row {
     /// Of an attack as fast as it can be, without good traffic: nanoseconds of a packet, on the one
     /// processor that sends and drops it, more than with a bare XDP drop.
     pub cost_ns_over_bare_drop: Option<i64>,
-    /// From the attack's begin to an automatic mitigation; there was none: none.
+    /// From the attack's first packet until a service was armed; none was: none.
     pub armed_after_ms: Option<u64>,
     pub http_requests: u64,
     pub http_failed: u64,
@@ -78,9 +82,10 @@ impl fmt::Display for Defended {
     }
 }
 
-/// Measures all attacks upon all defences, so long each.
+/// Measures all attacks upon these defences, so long each.
 pub(super) fn measure(
     ringway: &Path,
+    defences: &[Defence],
     time: Duration,
     harness: &mut Harness<'_>,
 ) -> Result<Vec<Row>> {
@@ -90,7 +95,7 @@ pub(super) fn measure(
             pin(Cpus::here()?.measured)?;
             let mut measured =
                 Measured { ringway, time, bare: None, rates: Vec::new(), rows: Vec::new() };
-            let mut cases: Vec<Defended> = Defence::SCENARIOS.map(Defended).into();
+            let mut cases: Vec<Defended> = defences.iter().copied().map(Defended).collect();
             harness.each(&mut cases, |harness, case| measured.defence(case.0, harness));
             measured.bare.map_or(Ok(()), |mut bare| bare.take_down())?;
             Ok(measured.rows)
@@ -141,16 +146,27 @@ impl Measured<'_> {
         // In peace as many as beside the fastest attack.
         let good = if wanted == 0 { MOST_GOOD } else { (wanted / PER_GOOD).min(MOST_GOOD) };
         let all = BEFORE + self.time;
-        let (attack_pps, good) = thread::scope(|scope| {
-            let flood =
-                (wanted > 0).then(|| scope.spawn(move || scene.attack(attack, Some(wanted), all)));
+        let begin = Begin::default();
+        let (attack_pps, good, armed) = thread::scope(|scope| {
+            let flood = || {
+                scene.flood(attack, Some(wanted), |elapsed| {
+                    begin.goes_on(elapsed);
+                    elapsed >= all
+                })
+            };
+            let flood = (wanted > 0).then(|| scope.spawn(flood));
+            let arms = wanted > 0 && defence == Defence::Ringway;
+            let armed = arms.then(|| scope.spawn(|| begin.armed_after(scene.node(), all)));
             thread::sleep(BEFORE);
             let backend = &scene.net.backends[0].ns;
             let good = good::run(&scene.net.client.ns, backend, &TARGET, good, self.time);
             let flood = flood.map_or(Ok(0.0), |flood| {
                 flood.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
             });
-            Ok::<_, Error>((flood?, good?))
+            let armed = armed.map_or(Ok(None), |armed| {
+                armed.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            });
+            Ok::<_, Error>((flood?, good?, armed?))
         })?;
         let cost = match &self.bare {
             Some(bare) if wanted > 0 => {
@@ -169,7 +185,7 @@ impl Measured<'_> {
             good_lost: good.lost,
             good_p99_ns: good.p99_ns,
             cost_ns_over_bare_drop: cost,
-            armed_after_ms: None,
+            armed_after_ms: armed.map(|time| time.as_millis() as u64),
             http_requests: good.http_requests,
             http_failed: good.http_failed,
             http_p99_ns: good.http_p99_ns,
@@ -186,7 +202,7 @@ fn in_words(row: &Row) -> String {
 }
 
 /// A defence with a client before and a backend behind it. Dropping it takes it down.
-struct Scene {
+pub(super) struct Scene {
     daemon: Option<Daemon>,
     _nginx: Nginx,
     /// Where the attack leaves, and the other end.
@@ -197,6 +213,11 @@ struct Scene {
 
 impl Scene {
     fn new(defence: Defence, ringway: &Path) -> Result<Self> {
+        Self::with(defence, ringway, "")
+    }
+
+    /// One whose shield is this, where it is not empty.
+    pub(super) fn with(defence: Defence, ringway: &Path, shield: &str) -> Result<Self> {
         let net = two_armed(1, Families::V4)?;
         let nginx = Nginx::start(&net.backends[0].ns, &net.backends[0].sockets(TARGET.tcp), "b1")?;
         let mut scene = Self {
@@ -207,9 +228,9 @@ impl Scene {
             net,
         };
         match defence {
-            Defence::None | Defence::Ringway => scene.start(ringway, defence)?,
+            Defence::None | Defence::Ringway => scene.start(ringway, defence, shield)?,
             Defence::BareDrop => {
-                scene.start(ringway, defence)?;
+                scene.start(ringway, defence, shield)?;
                 scene.drop_elsewhere()?;
             }
             _ => scene.forward_by_kernel(defence)?,
@@ -217,7 +238,7 @@ impl Scene {
         Ok(scene)
     }
 
-    fn start(&mut self, ringway: &Path, defence: Defence) -> Result<()> {
+    fn start(&mut self, ringway: &Path, defence: Defence, shield: &str) -> Result<()> {
         let gateway = &self.net.gateway;
         let list = gateway.directory().join("attackers.txt");
         if defence == Defence::Ringway {
@@ -228,7 +249,13 @@ impl Scene {
             fs::write(&list, text).map_err(|source| Error::Write { path: list.clone(), source })?;
         }
         let configuration = gateway.directory().join("ringway.toml");
-        let text = configuration_of(&self.net, defence, &list);
+        let text = match (defence, shield) {
+            (Defence::Ringway, "") => {
+                let limit = format!("shield = {{ packets = \"{WEB_LIMIT}\" }}\n");
+                configuration_of(&self.net, &whole_shield(&list), &limit)
+            }
+            (_, shield) => configuration_of(&self.net, shield, ""),
+        };
         fs::write(&configuration, text)
             .map_err(|source| Error::Write { path: configuration.clone(), source })?;
         self.daemon = Some(Daemon::start(ringway, gateway, &configuration)?);
@@ -273,33 +300,46 @@ impl Scene {
         firewall::fill(defence, gateway, &self.net.outer.name, &firewall::of_attack())
     }
 
-    fn attack(&self, attack: Attack, rate: Option<u64>, time: Duration) -> Result<f64> {
+    /// Packets a second that came in: `rate` of them were to be sent until `over`.
+    pub(super) fn flood(
+        &self,
+        attack: Attack,
+        rate: Option<u64>,
+        over: impl Fn(Duration) -> bool + Send,
+    ) -> Result<f64> {
         let (by, to) = &self.way;
-        flood::send(attack, &TARGET, (by, to), rate, |elapsed| elapsed >= time)
+        flood::send(attack, &TARGET, (by, to), rate, over)
     }
 
     /// Packets a second, as many as there can be.
     fn unpaced(&self, attack: Attack) -> Result<f64> {
-        self.attack(attack, None, UNPACED)
+        self.flood(attack, None, |elapsed| elapsed >= UNPACED)
     }
 
-    fn take_down(&mut self) -> Result<()> {
+    pub(super) fn node(&self) -> &str {
+        self.net.gateway.name()
+    }
+
+    pub(super) fn client(&self) -> &Namespace {
+        &self.net.client.ns
+    }
+
+    pub(super) fn take_down(&mut self) -> Result<()> {
         self.daemon.take().map_or(Ok(()), |mut daemon| daemon.detach())
     }
 }
 
-fn configuration_of(net: &TwoArmed, defence: Defence, list: &PathBuf) -> String {
+/// A list for attacks from many sources, a rule for amplification, a limit for what is left.
+fn whole_shield(list: &Path) -> String {
+    format!(
+        "[shield]\nlist = [{{ name = \"attackers\", file = {list:?}, action = \"block\" }}]\n\
+         rule = [{{ preset = \"dns-amplification\", action = \"drop\" }}]\n\
+         [shield.mitigation]\npackets = \"{THRESHOLD}\"\nfor = \"1s\"\n\n"
+    )
+}
+
+fn configuration_of(net: &TwoArmed, shield: &str, limit: &str) -> String {
     let directory = net.gateway.directory();
-    let (shield, limit) = match defence {
-        Defence::Ringway => (
-            format!(
-                "[shield]\nlist = [{{ name = \"attackers\", file = {list:?}, action = \"block\" }}]\n\
-                 rule = [{{ preset = \"dns-amplification\", action = \"drop\" }}]\n\n"
-            ),
-            format!("shield = {{ packets = \"{WEB_LIMIT}\" }}\n"),
-        ),
-        _ => (String::new(), String::new()),
-    };
     let Target { address, tcp, udp } = TARGET;
     let backend = net.backends[0].v4.unwrap_or(Ipv4Addr::UNSPECIFIED);
     let service = |name: &str, port: u16, more: &str| {
@@ -313,7 +353,7 @@ fn configuration_of(net: &TwoArmed, defence: Defence, list: &PathBuf) -> String 
         "[node]\nname = \"{}\"\ninterfaces = [\"eth0\", \"eth1\"]\nstate = {:?}\n\n{shield}{}{}[api]\nsocket = {:?}\n",
         net.gateway.name(),
         directory.join("state"),
-        service("web", tcp, &limit),
+        service("web", tcp, limit),
         service("stream", udp, "protocol = \"udp\"\n"),
         directory.join("api.sock"),
     )

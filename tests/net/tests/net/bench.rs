@@ -101,7 +101,8 @@ fn the_shield_is_measured() -> Result<()> {
         let measure = ["bench", "shield", "--rounds", "1", "-o", "json"];
         Ok(Command::new(lab_binary()?).args(measure).args(arguments).output()?.into())
     };
-    let ran = shield(&["--only", "costs,swap", "--prefixes", "1000"])?;
+    let few = ["--prefixes", "1000", "--packets", "20000", "--budget", "6"];
+    let ran = shield(&[&["--only", "costs,swap,adversary"][..], &few].concat())?;
     ensure!(ran.code == 0, "{ran:?}");
     let report = ran.json()?;
     ensure!(report["schema"] == "ringway.bench.shield/1", "{report}");
@@ -116,6 +117,14 @@ fn the_shield_is_measured() -> Result<()> {
     ensure!(swap["packets"].as_u64().is_some_and(|n| n > 100), "{report}");
     ensure!(swap["lost"] == 0 && swap["longest_gap_ns"] != 0, "{report}");
     ensure!(report["goals"].as_array().is_some_and(|goals| goals.len() > 10), "{report}");
+    ensure!(report["mixes_evaluated"] == 6, "{report}");
+    let worst = report["adversary"].as_array().context("no adversary")?;
+    ensure!(!worst.is_empty() && worst.len() <= 3, "{report}");
+    for mix in worst {
+        ensure!(mix["known_sent"].as_u64().is_some_and(|n| n > 10_000), "{mix}");
+        ensure!(mix["known_lost"] == 0, "{mix}");
+        ensure!(mix["cost_ns_over_bare_drop"].as_f64().is_some_and(|ns| ns < 1e5), "{mix}");
+    }
     ensure!(ran.err.contains("round 1/1  drop IPv4"), "no progress: {ran:?}");
     let wrong = shield(&["--prefixes", "1000001"])?;
     ensure!(wrong.code == 2 && wrong.err.contains("1..=1000000"), "{wrong:?}");
@@ -125,8 +134,9 @@ fn the_shield_is_measured() -> Result<()> {
 #[test]
 fn attacks_are_measured() -> Result<()> {
     needs_root!();
-    let measure = ["bench", "shield", "--only", "scenarios", "--seconds", "1", "-o", "json"];
-    let ran: Ran = Command::new(lab_binary()?).args(measure).output()?.into();
+    let measure = ["bench", "shield", "--only", "scenarios"];
+    let short = ["--defence", "bare-drop,ringway", "--seconds", "1", "-o", "json"];
+    let ran: Ran = Command::new(lab_binary()?).args(measure).args(short).output()?.into();
     ensure!(ran.code == 0, "{ran:?}");
     let report = ran.json()?;
     let rows = report["scenarios"].as_array().context("no scenarios")?;
@@ -134,12 +144,13 @@ fn attacks_are_measured() -> Result<()> {
     ensure!(ours.len() == 5, "{report}");
     for row in ours {
         ensure!(row["good_sent"].as_u64().is_some_and(|n| n > 100), "{row}");
-        ensure!(row["armed_after_ms"].is_null(), "{row}");
         let attacked = row["attack"] != "quiet";
         ensure!((row["attack_pps"] != 0) == attacked, "{row}");
         ensure!(row["cost_ns_over_bare_drop"].is_i64() == attacked, "{row}");
+        // What lists and rules drop never comes to limits. A slow machine may send too little.
+        ensure!(row["attack"] == "ack-flood" || row["armed_after_ms"].is_null(), "{row}");
     }
-    let bare = rows.iter().filter(|row| row["defence"] == "bare-drop").count();
-    ensure!(bare == 5, "{report}");
+    let bare: Vec<_> = rows.iter().filter(|row| row["defence"] == "bare-drop").collect();
+    ensure!(bare.len() == 5 && bare.iter().all(|row| row["armed_after_ms"].is_null()), "{report}");
     Ok(())
 }

@@ -122,7 +122,7 @@ fn octets(address: IpAddr) -> [u8; 16] {
 }
 
 /// RFC 1071, of parts of whole words.
-fn checksum(parts: &[&[u8]]) -> [u8; 2] {
+pub(in crate::benches) fn checksum(parts: &[&[u8]]) -> [u8; 2] {
     let words = parts.iter().flat_map(|part| part.chunks(2));
     let sum: u32 = words.map(|word| u32::from(word[0]) << 8 | u32::from(word[1])).sum();
     let folded = (sum & 0xffff) + (sum >> 16);
