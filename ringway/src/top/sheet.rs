@@ -184,9 +184,13 @@ pub fn rows(view: TopView, reading: &Reading) -> Vec<Row> {
 
 /// Services with limits, lists, prefixes that were typed, rules, heavy sources.
 fn shield_rows(shield: &ShieldStatus) -> Vec<Row> {
-    let row = |name: String, [drops, arrives, new, known]: [Option<f64>; 4], what: String| {
-        let mode = if shield.mode == ShieldMode::Enforce { Tone::Bad } else { Tone::Warn };
-        let tone = if drops > Some(0.0) { mode } else { Tone::Plain };
+    let of_mode = |mode: ShieldMode, name: String, rates: [Option<f64>; 4], what: String| {
+        let [drops, arrives, new, known] = rates;
+        let tone = match mode {
+            _ if drops <= Some(0.0) => Tone::Plain,
+            ShieldMode::Enforce => Tone::Bad,
+            _ => Tone::Warn,
+        };
         vec![
             Field::new(name),
             Field::rate(drops).tone(tone),
@@ -196,6 +200,7 @@ fn shield_rows(shield: &ShieldStatus) -> Vec<Row> {
             Field::new(what),
         ]
     };
+    let row = |name, rates, what| of_mode(shield.mode, name, rates, what);
     let none = Some(0.0);
     let mut rows = Vec::new();
     for limits in &shield.limits {
@@ -207,7 +212,8 @@ fn shield_rows(shield: &ShieldStatus) -> Vec<Row> {
             known.into_iter().sum(),
         ];
         let name = format!("{} {}", limits.service, limits.protocol);
-        rows.push(row(name, rates, service_detail(shield, limits)));
+        let mode = shield.mode_of(&limits.service);
+        rows.push(of_mode(mode, name, rates, service_detail(shield, limits)));
     }
     for list in &shield.lists {
         let (rate, action) = (list.packets_per_second, list.action);
@@ -242,12 +248,14 @@ fn shield_rows(shield: &ShieldStatus) -> Vec<Row> {
         let what =
             format!("to {} {}, last seen {}", source.service, source.protocol, source.last_seen);
         let drops = Some(source.over_limit_pps as f64);
-        rows.push(row(format!("source {}", source.prefix), [drops, None, None, None], what));
+        let (mode, name) = (shield.mode_of(&source.service), format!("source {}", source.prefix));
+        rows.push(of_mode(mode, name, [drops, None, None, None], what));
     }
     rows
 }
 
-/// Whether it is attacked, which limits drop, the most first, and until when it is armed.
+/// Its mode where that is not the node's, whether it is attacked, which limits drop, the most first,
+/// and until when it is armed.
 fn service_detail(shield: &ShieldStatus, limits: &LimitsStatus) -> String {
     let rate = |it: &LimitStatus| it.over.packets_per_second.unwrap_or(0.0);
     let mut over: Vec<&LimitStatus> = limits.by_limit.iter().filter(|it| rate(it) > 0.0).collect();
@@ -258,10 +266,14 @@ fn service_detail(shield: &ShieldStatus, limits: &LimitsStatus) -> String {
     let attack = shield.mitigation.iter().find(own).and_then(|it| it.attack.as_ref());
     let over = over.collect::<Vec<_>>().join(", ");
     let colon = if over.is_empty() { "" } else { ": " };
-    match attack {
+    let state = match attack {
         Some(attack) => format!("attacked{colon}{over}; {} until {}", attack.armed(), attack.until),
         None => over,
-    }
+    };
+    let own = Some(shield.mode_of(&limits.service)).filter(|mode| *mode != shield.mode);
+    let mode = own.map(|mode| format!("mode {}", mode.name()));
+    let parts: Vec<String> = mode.into_iter().chain([state]).filter(|it| !it.is_empty()).collect();
+    parts.join("; ")
 }
 
 fn flow(flow: &super::feed::FlowRow) -> Row {

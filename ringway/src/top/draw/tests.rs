@@ -13,7 +13,7 @@ use ringway_abi::{Forward, Reason, ShieldMode, Verdict};
 use ringway_api::clock::Timestamp;
 use ringway_api::documents::health::Health;
 use ringway_api::documents::mitigation::AttackStatus;
-use ringway_api::documents::shield::{HeavySourceStatus, ShieldStatus};
+use ringway_api::documents::shield::{HeavySourceStatus, ServiceMode, ShieldStatus};
 use ringway_api::documents::status::{
     Backend, Counter, Daemon, FlowTable, Interface, Ledger, Loss, NextHop, Observed, Rates,
     Service, Status,
@@ -25,7 +25,9 @@ use ringway_plan::tables::{Protocol, ServiceKey};
 
 use super::super::feed::{FlowRow, Flows, More, Reading};
 use super::super::model::KeyRequest;
+use super::super::sheet;
 use super::*;
+use crate::table::Tone;
 
 fn backend(n: u8, health: Health) -> Backend {
     Backend {
@@ -245,6 +247,26 @@ fn a_node_without_a_shield_says_so() {
     let words = "the configuration has no [shield]";
     assert!(screen(&model, 80, 24).contains(words));
     assert!(super::super::printed(&model, 80, false).contains(words));
+}
+
+#[test]
+fn a_mode_of_a_service_is_shown_in_its_rows() {
+    let shown = |node, web| {
+        let mut shield = ShieldStatus { mode: node, ..shield() };
+        shield.services.push(ServiceMode { service: "web".into(), mode: web });
+        let rows = sheet::rows(TopView::Shield, &Reading { shield: Some(shield), ..sample() });
+        let row = |name: &str| rows.iter().find(|row| row[0].text == name).expect("a row").clone();
+        let [web, list, source] = ["web tcp", "list drop", "source 192.0.2.7/32"].map(row);
+        ([web[1].tone, source[1].tone, list[1].tone], web[5].text.clone())
+    };
+    let (tones, text) = shown(ShieldMode::Enforce, ShieldMode::Observe);
+    assert_eq!(tones, [Tone::Warn, Tone::Warn, Tone::Bad]);
+    assert!(text.starts_with("mode observe; attacked: "), "{text}");
+    let (tones, text) = shown(ShieldMode::Observe, ShieldMode::Enforce);
+    assert_eq!(tones, [Tone::Bad, Tone::Bad, Tone::Warn]);
+    assert!(text.starts_with("mode enforce; attacked: "), "{text}");
+    let (_, text) = shown(ShieldMode::Enforce, ShieldMode::Enforce);
+    assert!(text.starts_with("attacked: "), "{text}");
 }
 
 #[test]
