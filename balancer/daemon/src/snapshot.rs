@@ -11,7 +11,7 @@ use ringway_api::clock::Timestamp;
 use ringway_api::documents::health::Lack;
 use ringway_api::documents::mitigation::AttackStatus;
 use ringway_api::documents::readiness::{Readiness, line};
-use ringway_api::documents::shield::{Blocked, ListReading, ShieldStatus};
+use ringway_api::documents::shield::{Blocked, ListReading, ShieldStatus, service_ids};
 use ringway_api::documents::status::{
     self, FlowTable, Interface, Observed, Override, Problem, Reload, Reloads, SCHEMA, Service,
     Status, Tracked,
@@ -133,15 +133,25 @@ impl Snapshot {
 
     /// Findings of attacks say what is known of their sources.
     fn name_sources(&self, findings: &mut [Problem], counters: &Counters) {
+        if self.attacks.is_empty() {
+            return;
+        }
+        let (wall, ids) = (SystemTime::now(), service_ids(&counters.services));
         let config = self.shield.as_ref().map(|(config, _)| config);
-        for attack in &self.attacks {
-            let of =
-                |it: &&mut Problem| it.identity() == (ProblemKind::Mitigation, &attack.subject());
-            let Some(finding) = findings.iter_mut().find(of) else { continue };
+        // Thousands of services and of sources meet: nothing here looks at each of both.
+        let mut by_service: HashMap<u16, Vec<&HeavySource>> = HashMap::new();
+        for source in &counters.heavy {
+            by_service.entry(source.service).or_default().push(source);
+        }
+        let attacks = self.attacks.iter().map(|attack| (attack.subject(), attack));
+        let attacks: BTreeMap<_, _> = attacks.collect();
+        for finding in findings.iter_mut().filter(|it| it.kind == ProblemKind::Mitigation) {
+            let Some(attack) = attacks.get(&finding.subject) else { continue };
             let counted = config.is_some_and(|config| counts_sources(config, &attack.service));
-            let Counters { services, heavy, .. } = counters;
-            let own = heavy.iter().filter(|it| attack.has(it, services, SystemTime::now()));
-            finding.remedy = attack.remedy(counted.then(|| own.count())).into();
+            let id = ids.get(&(&*attack.service, attack.protocol));
+            let own = id.and_then(|id| by_service.get(id)).into_iter().flatten();
+            let heavy = own.filter(|source| attack.has_met(source, wall)).count();
+            finding.remedy = attack.remedy(counted.then_some(heavy)).into();
         }
     }
 
@@ -579,6 +589,84 @@ mod tests {
         assert_eq!(status.problems[0].kind, ProblemKind::LoopStalled);
         let kinds = status.findings.iter().map(|finding| finding.kind);
         assert_eq!(kinds.collect::<Vec<_>>(), [ProblemKind::Confirm, ProblemKind::CheckHost]);
+    }
+
+    #[test]
+    fn many_attacks_and_many_sources_are_told_at_once() {
+        const SERVICES: u16 = 500;
+        let name = |n: u16| format!("s{n}");
+        let mut text = "[node]\nname = \"gw\"\ninterfaces = [\"eth0\"]\n[shield]\n\
+            mitigation = { packets = \"300kpps\" }\nlimits = { source = \"1kpps\" }\n"
+            .to_owned();
+        for n in 0..SERVICES {
+            text += &format!(
+                "[[service]]\nname = \"s{n}\"\naddress = \"203.0.113.9\"\nport = {}\n\
+                 backends = [{{ address = \"10.0.0.2\" }}]\n",
+                n + 1
+            );
+        }
+        let config = ringway_config::parse(&text, "gw.toml").expect("valid");
+        let now = SystemTime::now();
+        let attack = |n: u16| AttackStatus {
+            service: name(n),
+            address: [203, 0, 113, 9].into(),
+            port: n + 1,
+            last_port: n + 1,
+            protocol: Protocol::Tcp,
+            mode: ringway_config::ShieldMode::Enforce,
+            since: Timestamp(now - Duration::from_secs(60)),
+            until: Timestamp(now),
+            measure: None,
+            packets_per_second: 1,
+            new_flows_per_second: 1,
+            baseline: None,
+        };
+        let attacks: Vec<_> = (0..SERVICES).map(attack).collect();
+        let state = |n: u16| ServiceState {
+            id: SERVICES - n,
+            key: ServiceKey::new([203, 0, 113, 9].into(), n + 1, Protocol::Tcp),
+            name: name(n),
+            forward: Forward::Nat,
+            source_client: false,
+            reset_when_none: true,
+            backends: Vec::new(),
+        };
+        let source = |service, silent| HeavySource {
+            prefix: [192, 0, 2, 0].into(),
+            service,
+            over: 9,
+            lasting: 2,
+            silent,
+        };
+        // One service has two sources more, one of them from before its attack.
+        let mut heavy: Vec<_> = (0..40_000).map(|n| source(n % SERVICES, 1)).collect();
+        heavy.extend([source(SERVICES - 3, 1), source(SERVICES - 3, 600)]);
+        let counters = Counters {
+            flow_table: FlowTable::default(),
+            tracked: Tracked::default(),
+            ledgers: Vec::new(),
+            services: (0..SERVICES).map(state).collect(),
+            shield_observed: Vec::new(),
+            heavy,
+        };
+        let finding = |attack: &AttackStatus| Problem {
+            subject: attack.subject(),
+            ..ProblemKind::Mitigation.problem("attacked", "")
+        };
+        let mut findings: Vec<_> = attacks.iter().map(finding).collect();
+        let shield = Some((Arc::new(config), Arc::default()));
+        let snapshot = Snapshot { attacks, shield, ..snapshot() };
+        let begun = Instant::now();
+        snapshot.name_sources(&mut findings, &counters);
+        // A step for each attack and source would take most of a minute.
+        assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
+        let told = |n: usize, words: &str| {
+            let remedy = findings[n].remedy.to_string();
+            assert!(remedy.contains(words), "{n}: {remedy}");
+        };
+        told(0, "no source is heavy");
+        told(1, " 80 heavy sources");
+        told(3, " 81 heavy sources");
     }
 
     #[test]

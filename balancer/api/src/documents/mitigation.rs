@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::time::{Duration, SystemTime};
 
 use ringway_config::{Protocol, ShieldMode};
-use ringway_kernel::{HeavySource, ServiceState};
+use ringway_kernel::HeavySource;
 use ringway_plan::tables::ServiceKey;
 use serde::{Deserialize, Serialize};
 
@@ -67,16 +67,13 @@ impl AttackStatus {
         }
     }
 
-    /// Whether a source has sent to its service since it began. An attack is found some time after
+    /// Whether a source of its service has sent since it began. An attack is found some time after
     /// its first packets, and the packet path counts full seconds.
-    pub fn has(&self, source: &HeavySource, services: &[ServiceState], wall: SystemTime) -> bool {
+    pub fn has_met(&self, source: &HeavySource, wall: SystemTime) -> bool {
         const BEFORE: Duration = Duration::from_secs(1);
         // A clock that was set back tells nothing.
         let lasts = wall.duration_since(self.since.0).unwrap_or(Duration::MAX);
-        let service = services.iter().find(|service| service.id == source.service);
         Duration::from_secs(source.silent.into()) <= lasts.saturating_add(BEFORE)
-            && service
-                .is_some_and(|it| (&it.name, it.key.protocol) == (&self.service, self.protocol))
     }
 
     /// Whether its limits drop.

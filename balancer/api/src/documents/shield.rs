@@ -1,7 +1,7 @@
 //! The shield of a node: its configuration, what was typed at run time, and what is in force.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
@@ -339,13 +339,10 @@ impl ShieldStatus {
 
     /// Enters what services with limits have met; `services`: the packet path's.
     pub fn count_limits(&mut self, services: &[ServiceState], arrivals: &BTreeMap<u16, Arrivals>) {
+        let ids = service_ids(services);
         for limits in &mut self.limits {
-            let own = |it: &&ServiceState| {
-                it.name == limits.service && it.key.protocol == limits.protocol
-            };
-            let id = services.iter().find(own).map(|service| service.id);
-            let found = id.and_then(|id| arrivals.get(&id)).copied().unwrap_or_default();
-            limits.count(found);
+            let id = ids.get(&(&*limits.service, limits.protocol));
+            limits.count(id.and_then(|id| arrivals.get(id)).copied().unwrap_or_default());
         }
     }
 
@@ -370,7 +367,9 @@ impl ShieldStatus {
         heavy: &[HeavySource],
         wall: SystemTime,
     ) {
-        let sources = heavy.iter().filter(|source| attack.has(source, services, wall));
+        let id = service_ids(services).get(&(&*attack.service, attack.protocol)).copied();
+        let own = heavy.iter().filter(|source| Some(source.service) == id);
+        let sources = own.filter(|source| attack.has_met(source, wall));
         let mut sources: Vec<_> = self.heavy(services, sources, wall).collect();
         sources.sort_by_key(|source| (Reverse(source.over_limit_pps), source.prefix));
         sources.truncate(MOST_HEAVY);
@@ -384,11 +383,12 @@ impl ShieldStatus {
         wall: SystemTime,
     ) -> impl Iterator<Item = HeavySourceStatus> {
         let lengths = (self.source_prefix_v4, self.source_prefix_v6);
+        let by_id: HashMap<u16, _> = services.iter().map(|it| (it.id, it)).collect();
         let ago = move |seconds: u32| Timestamp(wall - Duration::from_secs(seconds.into()));
         let one = move |source: &HeavySource| {
             let v4 = source.prefix.is_ipv4();
             let length = if v4 { lengths.0 } else { lengths.1 };
-            let service = services.iter().find(|service| service.id == source.service)?;
+            let service = by_id.get(&source.service)?;
             Some(HeavySourceStatus {
                 // Not of another length, which another configuration had.
                 prefix: Prefix::new(source.prefix, length).ok()?,
@@ -402,6 +402,11 @@ impl ShieldStatus {
         };
         heavy.filter_map(one)
     }
+}
+
+/// The ids of the packet path's services, by their names and protocols.
+pub fn service_ids(services: &[ServiceState]) -> HashMap<(&str, Protocol), u16> {
+    services.iter().map(|it| ((&*it.name, it.key.protocol), it.id)).collect()
 }
 
 fn mitigation(config: &Config) -> Vec<MitigationStatus> {
