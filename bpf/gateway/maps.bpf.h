@@ -92,10 +92,11 @@ struct {
 	__type(value, __u32);
 } rule_programs SEC(".maps");
 
-/* writer: control; reader: shield. Prefixes of `ringway allow` and `ringway block`. Full: refused. */
-RW_MAP(runtime_allow, BPF_MAP_TYPE_LPM_TRIE, RW_SHIELD_RUNTIME, struct rw_shield_prefix,
+/* writer: control; reader: shield. Prefixes of `ringway allow` and `ringway block`. Full: refused.
+ * One more than there may be: old kernels refuse a full trie even the replacement of an entry. */
+RW_MAP(runtime_allow, BPF_MAP_TYPE_LPM_TRIE, RW_SHIELD_RUNTIME + 1, struct rw_shield_prefix,
        struct rw_shield_runtime, BPF_F_NO_PREALLOC);
-RW_MAP(runtime_block, BPF_MAP_TYPE_LPM_TRIE, RW_SHIELD_RUNTIME, struct rw_shield_prefix,
+RW_MAP(runtime_block, BPF_MAP_TYPE_LPM_TRIE, RW_SHIELD_RUNTIME + 1, struct rw_shield_prefix,
        struct rw_shield_runtime, BPF_F_NO_PREALLOC);
 
 /* writer, reader: shield. By place in shield_counts. */

@@ -81,6 +81,13 @@ impl Gateway {
     ) -> Result<()> {
         let maps = self.maps();
         let of = |allow| if allow { &maps.runtime_allow } else { &maps.runtime_block };
+        // First, so that there is room in a full map. Until the next rows are there, for microseconds, a
+        // packet from what is gone meets the prefix around it, if any: as it does for good afterwards.
+        // A prefix that only changes its kind has a row all along.
+        for prefix in gone {
+            of(true).remove(&runtime_key(*prefix))?;
+            of(false).remove(&runtime_key(*prefix))?;
+        }
         for entry in changed {
             of(entry.allow).put(&runtime_key(entry.prefix), &runtime_row(entry))?;
         }
@@ -88,10 +95,6 @@ impl Gateway {
         maps.shield_control.put(&0, &rw_shield_control { allows, blocks, ..control })?;
         for entry in changed {
             of(!entry.allow).remove(&runtime_key(entry.prefix))?;
-        }
-        for prefix in gone {
-            of(true).remove(&runtime_key(*prefix))?;
-            of(false).remove(&runtime_key(*prefix))?;
         }
         Ok(())
     }

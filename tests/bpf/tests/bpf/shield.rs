@@ -1,7 +1,7 @@
 //! The shield: what it drops, in which order, and what it leaves alone. Each frame is explained and
 //! captured, too: both must tell the same.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Instant;
 
 use ringway_abi::Reason::{
@@ -9,6 +9,7 @@ use ringway_abi::Reason::{
     NoService, OtherHost, RuleLimit, TcpFlags,
 };
 use ringway_abi::Verdict::{self, Drop, Redirect};
+use ringway_abi::raw::RW_SHIELD_RUNTIME;
 use ringway_abi::{Reason, RuleAction, ShieldMode};
 use ringway_bpf_tests::cast::*;
 use ringway_bpf_tests::frame::{Frame, TCP, UDP, flags, fragments};
@@ -16,7 +17,7 @@ use ringway_bpf_tests::watch::{seen, start};
 use ringway_bpf_tests::{World, ports};
 use ringway_filter::{Filter, Instruction, OnMatch};
 use ringway_kernel::shield::{Generation, Rule, RuntimePrefix};
-use ringway_plan::prefix_list::{ListTables, PrefixSet, parse};
+use ringway_plan::prefix_list::{ListTables, Prefix, PrefixSet, parse};
 use ringway_plan::tables::RateLimit;
 
 use crate::needs_root;
@@ -260,6 +261,34 @@ fn prefixes_at_run_time() {
     world.gateway.set_runtime_prefixes(&[]).unwrap();
     assert_eq!(world.send(&from("203.0.113.1", v4)).verdict, Redirect);
     dropped(&world, &from("198.51.100.64", v4), Blocked);
+}
+
+#[test]
+fn full_maps_of_prefixes_can_be_changed() {
+    needs_root!("full_maps_of_prefixes_can_be_changed");
+    let mut world = World::watched();
+    Shield::default().raise(&mut world);
+    let entry = |n: u32, until| RuntimePrefix {
+        prefix: Prefix::new(Ipv4Addr::from(0x0b00_0000 + n).into(), 32).unwrap(),
+        allow: false,
+        until,
+    };
+    let now = ringway_kernel::now_seconds();
+    let full: Vec<_> = (0..RW_SHIELD_RUNTIME).map(|n| entry(n, now + 3_600)).collect();
+    world.gateway.set_runtime_prefixes(&full).unwrap();
+    let counts = (0, RW_SHIELD_RUNTIME);
+    // Another end for one, and others in place of several.
+    world.gateway.change_runtime_prefixes(&[entry(7, u32::MAX)], &[], counts).unwrap();
+    let new = [1, 2, 3].map(|n| entry(RW_SHIELD_RUNTIME + n, u32::MAX));
+    let gone = [1, 2, 3].map(|n| full[n].prefix);
+    world.gateway.change_runtime_prefixes(&new, &gone, counts).unwrap();
+    let to = vip(Family::V4);
+    for source in ["11.0.0.7", "11.1.0.1", "11.1.0.3", "11.0.0.4"] {
+        dropped(&world, &from(source, to), Blocked);
+    }
+    for source in ["11.0.0.1", "11.0.0.3"] {
+        assert_eq!(world.send(&from(source, to)).verdict, Redirect, "{source}");
+    }
 }
 
 #[test]
