@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
+use std::{fs, io};
 
 use ringway_api::error::Error;
 use ringway_api::overrides::{self, Overrides};
@@ -324,7 +325,7 @@ impl Parts {
         // From here on backends have their time for a first check, however slow the disk was.
         let at = Moment::now();
         let shield = RuntimeShield::load(&state_dir, at.now, at.wall);
-        let shield = shield.map_or_else(|error| recovered(&datapath, at, &error), Some);
+        let shield = shield.map_or_else(|error| recovered(&datapath, &state_dir, at, &error), Some);
         let shield = Shield::new(shield, plan);
         let reload = Reload::new(config, file, overrides, recalled, at.wall);
         let daemon = Daemon {
@@ -356,7 +357,12 @@ impl Parts {
 
 /// What was typed about the shield cannot be read: the packet path of a daemon before this one has
 /// it, without reasons, and it is kept anew. None: there is no such path.
-fn recovered(datapath: &DatapathThread, at: Moment, error: &Error) -> Option<RuntimeShield> {
+fn recovered(
+    datapath: &DatapathThread,
+    state_dir: &StateDir,
+    at: Moment,
+    error: &Error,
+) -> Option<RuntimeShield> {
     let read = |view: &View| {
         let now = ringway_kernel::now_seconds();
         let left = |until: u32| Duration::from_secs(until.saturating_sub(now).into());
@@ -372,8 +378,9 @@ fn recovered(datapath: &DatapathThread, at: Moment, error: &Error) -> Option<Run
     match found {
         Some(Ok(shield)) => {
             let prefixes = counted(shield.entries.len(), "prefix");
+            let unread = set_aside(state_dir).unwrap_or_else(|also| format!("not kept: {also}"));
             tracing::warn!(
-                %error,
+                %error, unread,
                 "what was blocked and allowed at run time is not read: the packet path still has \
                  {prefixes}, which stay in force without their reasons, and are kept anew"
             );
@@ -388,6 +395,17 @@ fn recovered(datapath: &DatapathThread, at: Moment, error: &Error) -> Option<Run
             None
         }
     }
+}
+
+/// Gives what cannot be read a second name, under which it outlives the next writing; the name.
+fn set_aside(state_dir: &StateDir) -> io::Result<String> {
+    let path = state_dir.directory().join(shield::DOCUMENT).with_extension("json");
+    let unread = path.with_extension("json.unread");
+    match fs::remove_file(&unread) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => fs::hard_link(&path, &unread)?,
+    }
+    Ok(unread.display().to_string())
 }
 
 /// Until their first checks, backends keep the health they had.
@@ -445,6 +463,20 @@ mod tests {
         // What is overridden now would have to be added to what is on the disk.
         assert!(start.state.trouble(overrides::DOCUMENT));
         assert!(Overrides::load(&start.state).is_err());
+    }
+
+    #[test]
+    fn a_shield_that_cannot_be_read_outlives_the_next_writing() {
+        let place = tempfile::tempdir().expect("a directory");
+        let state = StateDir::new(place.path());
+        assert!(set_aside(&state).is_err(), "there is none");
+        for unread in ["{", "of another version"] {
+            fs::write(place.path().join("shield.json"), unread).expect("written");
+            let name = set_aside(&state).expect("set aside");
+            assert_eq!(name, place.path().join("shield.json.unread").display().to_string());
+            state.write(shield::DOCUMENT, &RuntimeShield::default()).expect("written");
+            assert_eq!(fs::read_to_string(&name).expect("there"), unread);
+        }
     }
 
     #[test]
