@@ -15,7 +15,7 @@ pub use self::engine::{
     Cpus, EngineApp, EngineArgs, FrameSize, HostArgs, HugePages, IcmpArgs, InspectArgs, L2fwdArgs,
     OnLoss, TakeOver, WhenDead, WorkArgs, ZeroCopy,
 };
-pub use self::shield::{BlockArgs, BlockedArgs, PrefixArgs, ShieldAction, ShieldArgs, UnblockArgs};
+pub use self::shield::{BlockedArgs, PrefixArgs, ShieldAction, ShieldArgs, UnblockArgs};
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use ringway_host::Mac;
@@ -59,14 +59,13 @@ pub enum Command {
     /// Drop packets from a prefix, from now on and after a restart.
     #[command(
         after_help = "Packets to what the shield protects are meant. Lists and prefixes that allow go first.\n\
-        A prefix that holds all clients or a backend needs --force.\n\n\
+        A prefix that holds a large part of all clients, or a backend, needs --force.\n\n\
         Examples:\n  ringway block 192.0.2.0/24 --for 10m --reason 'scans'\n  ringway block 2001:db8::7"
     )]
-    Block(BlockArgs),
+    Block(PrefixArgs),
     /// Let packets from a prefix pass the shield's lists and rules.
-    #[command(
-        after_help = "Example:\n  ringway allow 198.51.100.0/24 --for 1h --reason monitoring"
-    )]
+    #[command(after_help = "A prefix that holds a large part of all clients needs --force.\n\n\
+        Example:\n  ringway allow 198.51.100.0/24 --for 1h --reason monitoring")]
     Allow(PrefixArgs),
     /// Take back what `ringway block` or `ringway allow` said of a prefix.
     #[command(

@@ -77,6 +77,8 @@ troubles! {
     ShieldList => "shield-list",
     /// Lines of a list of the shield were skipped.
     ShieldListLines => "shield-list-lines",
+    /// A list of the shield blocks or allows most clients, or blocks our own addresses.
+    ShieldListWide => "shield-list-wide",
     /// A service is attacked.
     Mitigation => "mitigation",
     /// The program of mitigation was not told of an attack that lasts.

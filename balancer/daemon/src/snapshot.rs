@@ -620,6 +620,7 @@ mod tests {
             packets_per_second: 1,
             new_flows_per_second: 1,
             baseline: None,
+            lasts: false,
         };
         let attacks: Vec<_> = (0..SERVICES).map(attack).collect();
         let state = |n: u16| ServiceState {

@@ -28,18 +28,11 @@ pub struct PrefixArgs {
     /// Why, for whoever asks `ringway blocked`: at most 128 bytes.
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     pub reason: String,
-    #[command(flatten)]
-    pub node: NodeArgs,
-}
-
-/// `ringway block`
-#[derive(Debug, Args)]
-pub struct BlockArgs {
-    #[command(flatten)]
-    pub entry: PrefixArgs,
-    /// Also a prefix that holds all clients or a backend.
+    /// Also a prefix that holds a large part of all clients, or of which `block` drops a backend.
     #[arg(long)]
     pub force: bool,
+    #[command(flatten)]
+    pub node: NodeArgs,
 }
 
 /// `ringway unblock`

@@ -15,7 +15,7 @@ use ringway_api::text::counted;
 use ringway_config::{ListAction, RateLimit, ShieldMode};
 
 use crate::cli::{
-    BlockArgs, BlockedArgs, NodeArgs, Output, PrefixArgs, ShieldAction, ShieldArgs, UnblockArgs,
+    BlockedArgs, NodeArgs, Output, PrefixArgs, ShieldAction, ShieldArgs, UnblockArgs,
 };
 use crate::exit::Exit;
 use crate::table::{self, Cell, Table, Tone};
@@ -24,25 +24,25 @@ use crate::units;
 /// Services with limits that are shown, those with most over them; `-o json` has all.
 const SERVICES_SHOWN: usize = 16;
 
-pub fn block(args: &BlockArgs) -> anyhow::Result<Exit> {
-    let entry = entry(&args.entry, ListAction::Block);
-    let force = if args.force { ShieldChange::Force } else { ShieldChange::Add };
-    change(&args.entry.node, &force(entry))
+pub fn block(args: &PrefixArgs) -> anyhow::Result<Exit> {
+    add(args, ListAction::Block)
 }
 
 pub fn allow(args: &PrefixArgs) -> anyhow::Result<Exit> {
-    change(&args.node, &ShieldChange::Add(entry(args, ListAction::Allow)))
+    add(args, ListAction::Allow)
 }
 
-fn entry(args: &PrefixArgs, action: ListAction) -> ShieldEntry {
-    ShieldEntry {
+fn add(args: &PrefixArgs, action: ListAction) -> anyhow::Result<Exit> {
+    let force = if args.force { ShieldChange::Force } else { ShieldChange::Add };
+    let entry = ShieldEntry {
         prefix: args.prefix,
         action,
         until: args.lasting.map(until),
         reason: args.reason.clone(),
         since: Timestamp::default(),
         ends: None,
-    }
+    };
+    change(&args.node, &force(entry))
 }
 
 pub fn unblock(args: &UnblockArgs) -> anyhow::Result<Exit> {
@@ -513,6 +513,7 @@ mod tests {
             packets_per_second: 412_000,
             new_flows_per_second: 390_000,
             baseline: Some(300),
+            lasts: false,
         });
         let shown = render(&status, false);
         let want = "service web (tcp 203.0.113.9:80): attacked since 1970-01-01T00:00:00Z, armed \

@@ -38,6 +38,10 @@ pub struct AttackStatus {
     pub new_flows_per_second: u64,
     /// What is usual of `measure`, a second; null while that is not known.
     pub baseline: Option<u64>,
+    /// It is above its threshold, and for long enough that its heavy sources are known: for the
+    /// process that found it.
+    #[serde(skip)]
+    pub lasts: bool,
 }
 
 /// A protocol of a service, where `[shield.mitigation]` is.
@@ -95,11 +99,13 @@ impl AttackStatus {
             None => "no source is counted without a limit `source`: write it in limits of \
                      [shield.mitigation]"
                 .into(),
-            Some(0) => {
-                "no source is heavy: they are spread, and probably forged, so blocking helps \
-                        little; limits hold, and docs/flowspec.md relieves the uplink"
+            Some(0) if self.lasts => {
+                "no source was over its limit in the last minute: they are spread, and probably \
+                 forged, so blocking helps little; limits hold, and docs/flowspec.md relieves the \
+                 uplink"
                     .into()
             }
+            Some(0) => "no source was over its limit in the last minute".into(),
             Some(heavy) => format!(
                 "`ringway shield status` names {}, and `ringway block` blocks them",
                 counted(heavy, "heavy source")

@@ -540,6 +540,7 @@ mod tests {
             packets_per_second: 412_000,
             new_flows_per_second: 390_000,
             baseline: Some(3100),
+            lasts: false,
         };
         let found = [(("web".to_owned(), Protocol::Tcp), 2)].into();
         status.enter_attacks(&config, std::slice::from_ref(&attack), &found);

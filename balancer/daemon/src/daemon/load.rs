@@ -108,12 +108,19 @@ pub fn file(now: &Now, meant: Option<&Path>, overrides: Overrides) -> Result<Loa
     let lists = shield.iter().flat_map(|shield| &shield.lists);
     loaded.changes.warnings = warnings;
     loaded.changes.warnings.extend(lists.filter_map(ReadList::problem));
-    let before = shield_warnings::warnings(&now.config, now.shield.as_deref());
-    let warned = shield_warnings::warnings(&loaded.config, shield.as_deref());
-    let new = warned.into_iter().filter(|warning| !before.contains(warning));
+    let new = shield_news(&now.config, &loaded.config, shield.as_deref()).into_iter();
     loaded.changes.warnings.extend(new.map(|it| ProblemKind::CheckHost.problem(it, "")));
     loaded.shield = PlannedShield::Other(shield);
     Ok(loaded)
+}
+
+/// Warnings of the shield that the configuration before has not. Lists change with their files: what
+/// the daemon has read meanwhile is news as well.
+fn shield_news(old: &Config, new: &Config, plan: Option<&ShieldPlan>) -> Vec<String> {
+    let before = shield_warnings::warnings(old, None);
+    let mut all = shield_warnings::warnings(new, plan);
+    all.retain(|warning| !before.contains(warning));
+    all
 }
 
 /// With the name of the node that runs: under another one it would be in its own way.
@@ -318,6 +325,28 @@ mod tests {
             let said = refused.matches("cannot be changed by a reload").count();
             assert!(said == 1 && refused.contains(&format!("{key} of [node]")), "{refused}");
         }
+    }
+
+    #[test]
+    fn a_reload_tells_of_lists_whenever_they_are_wide() {
+        let place = tempfile::tempdir().expect("a directory");
+        let file = place.path().join("list");
+        std::fs::write(&file, "0.0.0.0/1\n").expect("written");
+        let parsed = |limit: u32| {
+            let text = format!(
+                "[node]\nname = \"gw\"\ninterfaces = [\"eth0\"]\n[shield]\n\
+                 limits = {{ source = \"{limit}pps\" }}\n\
+                 list = [{{ name = \"l\", file = {file:?}, action = \"block\" }}]\n\
+                 [[service]]\nname = \"web\"\naddress = \"203.0.113.9\"\nport = 80\n\
+                 backends = [{{ address = \"10.0.0.2\" }}]\n"
+            );
+            ringway_config::parse(&text, "gw.toml").expect("valid")
+        };
+        let plan = ShieldPlan::read(&parsed(1), Unreadable::Refused).expect("readable");
+        let news = |old, new| shield_news(&parsed(old), &parsed(new), plan.as_deref());
+        let wide = "list l: line 1: 0.0.0.0/1 blocks a large part of IPv4";
+        assert_eq!(news(1, 1), [wide]);
+        assert!(matches!(&news(100, 1)[..], [low, list] if low.contains("1pps") && list == wide));
     }
 
     #[test]

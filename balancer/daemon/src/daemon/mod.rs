@@ -20,6 +20,7 @@ pub mod shield_plan;
 pub mod shield_warnings;
 mod start;
 mod step;
+mod wide_prefix;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;

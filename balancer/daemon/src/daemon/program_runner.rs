@@ -137,6 +137,7 @@ mod tests {
             packets_per_second: 7,
             new_flows_per_second: 0,
             baseline: None,
+            lasts: false,
         };
         ProgramRun { command: Vec::new(), begins, attack }
     }

@@ -23,6 +23,8 @@ use ringway_kernel::shield::{Generation, Rule};
 use ringway_plan::prefix_list::{self, BadLine, Entry, ListFile, ListTables, PrefixSet};
 use rustix::fs::{Mode, OFlags};
 
+use super::wide_prefix;
+
 /// The longest list file: a million prefixes of 43 characters and some comments.
 const LONGEST_FILE: u64 = 128 << 20;
 
@@ -58,6 +60,8 @@ pub struct ReadList {
     pub skipped: usize,
     /// The first of them.
     pub bad: Vec<BadLine>,
+    /// Lines in force that hold what nobody means: most clients, or our own addresses.
+    pub wide: Vec<String>,
     /// Why it is not as its file is: it has what it had before, or nothing since the daemon started.
     pub error: Option<Error>,
     /// When the file was written that its prefixes are from.
@@ -87,6 +91,16 @@ impl ReadList {
         let what = format!("{what}; {stays}");
         let remedy = format!("{remedy}; it is read again when it changes");
         Some(ProblemKind::ShieldList.about(Subject::List(self.name.clone()), what, remedy))
+    }
+
+    /// It holds what nobody means.
+    pub fn wide_lines(&self) -> Option<Problem> {
+        let what = format!("list {}: {}", self.name, self.wide.join("; "));
+        let remedy =
+            format!("unless you mean it, write narrower prefixes into {}", self.file.display());
+        let subject = Subject::List(self.name.clone());
+        let problem = ProblemKind::ShieldListWide.about(subject, what, remedy);
+        (!self.wide.is_empty()).then_some(problem)
     }
 
     fn is(&self, list: &ShieldList) -> bool {
@@ -214,6 +228,9 @@ impl ShieldPlan {
             joined => joined,
         };
         let (allow, block) = (set(ListAction::Allow)?, set(ListAction::Block)?);
+        for (list, content) in lists.iter_mut().zip(&contents) {
+            list.wide = wide_prefix::lines(config, list.action, content);
+        }
         let tables = ListTables::new(&allow, &block);
         let plan = ShieldPlan {
             mode: shield.mode,
@@ -330,6 +347,7 @@ fn as_read(list: &ShieldList, stamp: Stamp, file: ListFile) -> (ReadList, Arc<[E
         entries: file.entries.len(),
         skipped: file.bad_lines,
         bad: file.bad.into_iter().take(BAD_LINES_KEPT).collect(),
+        wide: Vec::new(),
         error: None,
         written: stamp.written(),
         stamp,

@@ -3,19 +3,15 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use ringway_api::text::counted;
 use ringway_config::{
     Config, Limits, ListAction, Protocol, RuleAction, Service, Shield, ShieldRule,
 };
-use ringway_plan::prefix_list::Prefix;
 
-use super::shield_plan::ShieldPlan;
+use super::shield_plan::{ReadList, ShieldPlan};
 
 /// What one client alone needs, packets a second, by the key of the limit.
 const NEEDED: [(&str, u32); 4] =
     [("packets", 100), ("destination", 100), ("new_flows", 10), ("source", 10)];
-/// Of a list's prefixes, those that are named.
-const NAMED: usize = 3;
 /// Clients that have nothing in common. A rule that drops what all of them send spares nobody.
 const CLIENTS: [(&str, &str, u16); 3] = [
     ("5.6.7.8", "2003:ab:1::8", 61_234),
@@ -35,8 +31,17 @@ pub fn warnings(config: &Config, plan: Option<&ShieldPlan>) -> Vec<String> {
                     nothing is done: write limits = { source = \"500pps\" }";
         idle.then(|| only.to_owned())
     }));
-    all.extend(plan.iter().flat_map(|plan| wide_lists(config, plan)));
+    all.extend(plan.map(list_warnings).unwrap_or_default());
     all
+}
+
+/// Those of lists alone, which come and go with their files.
+pub fn list_warnings(plan: &ShieldPlan) -> Vec<String> {
+    let of = |list: &ReadList| {
+        let name = list.name.clone();
+        list.wide.clone().into_iter().map(move |wide| format!("list {name}: {wide}"))
+    };
+    plan.lists.iter().flat_map(of).collect()
 }
 
 /// Limits of dsr services, under which nothing is learnt.
@@ -140,64 +145,6 @@ fn opening((v4, v6, port): (&str, &str, u16), to: SocketAddr, protocol: Protocol
         }
     };
     [&macs[..], &kind.to_be_bytes(), &head, &transport].concat()
-}
-
-/// Addresses that must not be blocked, and what they are.
-type Own = Vec<(Prefix, String)>;
-
-fn own(address: IpAddr, what: &str, service: &Service) -> Option<(Prefix, String)> {
-    let prefix = Prefix::new(address, if address.is_ipv4() { 32 } else { 128 }).ok()?;
-    Some((prefix, format!("{address}, {what} of service {}", *service.name)))
-}
-
-fn backends(config: &Config) -> Own {
-    let of = |service: &Service| -> Own {
-        let backends = service.backends.iter();
-        backends.filter_map(|backend| own(*backend.address, "a backend", service)).collect()
-    };
-    config.services.iter().flat_map(of).collect()
-}
-
-fn services(config: &Config) -> Own {
-    let one = |service: &Service| own(*service.address, "the address", service);
-    config.services.iter().filter_map(one).collect()
-}
-
-/// What a prefix holds that must not be blocked; `own` is sorted.
-fn held<'o>(own: &'o [(Prefix, String)], prefix: &Prefix) -> Option<&'o str> {
-    if prefix.length() == 0 {
-        return Some(if prefix.addr().is_ipv4() { "all of IPv4" } else { "all of IPv6" });
-    }
-    // A prefix stands right before those that it contains.
-    let next = &own[own.partition_point(|(address, _)| address < prefix)..];
-    next.first().filter(|(address, _)| prefix.covers(address)).map(|(_, what)| what.as_str())
-}
-
-/// What a prefix holds that nobody blocks in haste: all clients, or a backend.
-pub fn holds(config: &Config, prefix: &Prefix) -> Option<String> {
-    let mut own = backends(config);
-    own.sort();
-    held(&own, prefix).map(str::to_owned)
-}
-
-fn wide_lists(config: &Config, plan: &ShieldPlan) -> Vec<String> {
-    let mut own = [backends(config), services(config)].concat();
-    own.sort();
-    let mut all = Vec::new();
-    for (list, entries) in plan.entries().filter(|(list, _)| list.action == ListAction::Block) {
-        let mut wide = entries.iter().filter_map(|it| Some((it, held(&own, &it.prefix)?)));
-        let named: Vec<_> = wide.by_ref().take(NAMED).collect();
-        for (entry, what) in named {
-            let (name, line, prefix) = (&list.name, entry.line, entry.prefix);
-            all.push(format!("list {name}: line {line}: {prefix} blocks {what}"));
-        }
-        let more = wide.count();
-        if more > 0 {
-            let lines = counted(more, "such line");
-            all.push(format!("list {}: {lines} more", list.name));
-        }
-    }
-    all
 }
 
 #[cfg(test)]
@@ -305,6 +252,7 @@ mod tests {
         assert!(told[2].ends_with("198.51.100.10, the address of service web"), "{told:?}");
         assert_eq!((told.len(), &*told[3]), (4, "list l: 2 such lines more"));
         assert_eq!(with("192.0.2.0/24\n10.0.0.3\n9.0.0.0/8\n", "block").len(), 0);
-        assert_eq!(with("0.0.0.0/0\n", "allow").len(), 0);
+        let told = with("192.0.2.0/24\n128.0.0.0/1\n10.0.0.2\n", "allow");
+        assert_eq!(told, ["list l: line 2: 128.0.0.0/1 allows a large part of IPv4"]);
     }
 }

@@ -55,6 +55,8 @@ pub struct Attack {
     pub began: Instant,
     /// For so long in all were samples above a threshold since.
     pub above: Duration,
+    /// Of the last sample above a threshold.
+    pub last: Instant,
     /// Unless packets are above a threshold again.
     pub ends: Instant,
     /// A second, of the last sample.
@@ -165,6 +167,7 @@ impl Watched {
             since: wall,
             began: now,
             above: Duration::ZERO,
+            last: now,
             ends,
             packets: 0,
             new_flows: 0,
@@ -202,7 +205,7 @@ impl Watched {
         let mut begins = false;
         match (&mut self.attack, above) {
             (Some(attack), Some(measure)) => {
-                attack.ends = ends;
+                (attack.last, attack.ends) = (now, ends);
                 attack.above += since;
                 if attack.measure.is_none() {
                     (attack.measure, attack.baseline) = (above, baseline(measure));

@@ -1,15 +1,16 @@
 //! The program of `[shield.mitigation]`: whether it can be run, and what came of its runs.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use ringway_api::documents::mitigation::AttackStatus;
 use ringway_api::documents::status::Problem;
-use ringway_api::problem_kind::{ProblemKind, Subject};
+use ringway_api::problem_kind::ProblemKind;
 use ringway_api::state_dir::USER;
-use ringway_config::Config;
+use ringway_config::{Config, Protocol};
 use ringway_host::users;
 use rustix::process::{getegid, geteuid};
 
@@ -75,8 +76,8 @@ pub struct ProgramOutcomes(Mutex<Outcomes>);
 struct Outcomes {
     /// Since the daemon began.
     failures: u64,
-    /// Of attacks that last, those that it was not told of.
-    untold: BTreeMap<Subject, Problem>,
+    /// Of attacks that last, those that it was not told of. A reload may give a service another name.
+    untold: BTreeMap<(IpAddr, u16, Protocol), Problem>,
 }
 
 impl ProgramOutcomes {
@@ -93,9 +94,10 @@ impl ProgramOutcomes {
         failure: Option<String>,
     ) {
         let (mut outcomes, subject) = (self.lock(), attack.subject());
+        let key = (attack.address, attack.port, attack.protocol);
         outcomes.failures += u64::from(failure.is_some());
         let Some(failure) = failure.filter(|_| begins) else {
-            outcomes.untold.remove(&subject);
+            outcomes.untold.remove(&key);
             return;
         };
         let program = command.join(" ");
@@ -104,8 +106,8 @@ impl ProgramOutcomes {
              {failure}"
         );
         let remedy = "correct the program, then: ringway check --host";
-        let problem = ProblemKind::MitigationProgram.about(subject.clone(), what, remedy);
-        outcomes.untold.insert(subject, problem);
+        let problem = ProblemKind::MitigationProgram.about(subject, what, remedy);
+        outcomes.untold.insert(key, problem);
     }
 
     pub fn failures(&self) -> u64 {
@@ -120,7 +122,7 @@ impl ProgramOutcomes {
 #[cfg(test)]
 mod tests {
     use ringway_api::clock::Timestamp;
-    use ringway_config::{Protocol, ShieldMode};
+    use ringway_config::ShieldMode;
 
     use super::*;
 
@@ -138,6 +140,7 @@ mod tests {
             packets_per_second: 7,
             new_flows_per_second: 0,
             baseline: None,
+            lasts: false,
         }
     }
 
@@ -156,6 +159,10 @@ mod tests {
         note(true, failed());
         note(false, failed());
         assert_eq!(both(), (3, vec![]), "what is over needs nobody told");
+        note(true, failed());
+        let renamed = AttackStatus { service: "shop".into(), ..attack() };
+        outcomes.note(&renamed, &["/a".into()], true, None);
+        assert_eq!(both(), (4, vec![]), "its service has another name now");
     }
 
     #[test]

@@ -140,6 +140,7 @@ fn shield() -> ShieldStatus {
         packets_per_second: 412_000,
         new_flows_per_second: 390_000,
         baseline: None,
+        lasts: false,
     });
     let web = &mut shield.limits[0];
     web.arrived_packets_per_second = Some(412_000.0);

@@ -213,13 +213,15 @@ fn shown(service: &ServiceKey, attack: &Attack, at: Moment) -> AttackStatus {
         packets_per_second: attack.packets,
         new_flows_per_second: attack.new_flows,
         baseline: attack.baseline,
+        lasts: at.now < attack.last + 2 * PERIOD && at.now >= attack.began + SOURCES_FOUND,
     }
 }
 
 /// The line of the log when it is over.
 fn over(service: &ServiceKey, attack: &Attack, at: Moment) -> String {
     let shown = shown(service, attack, at);
-    let lasted = at.now.saturating_duration_since(attack.began).as_secs();
+    // Without the time that the limits still held.
+    let lasted = attack.last.saturating_duration_since(attack.began).as_secs().max(1);
     let measure = attack.measure.unwrap_or(Measure::Packets);
     let (what, highest) = (measured(measure), attack.highest[measure as usize]);
     let were = match attack.mode {

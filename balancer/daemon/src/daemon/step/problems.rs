@@ -38,6 +38,7 @@ impl State {
         findings.extend(survey.findings.iter().cloned());
         findings.extend(self.attack_findings());
         findings.extend(self.shield.skipped_lines());
+        findings.extend(self.shield.wide_lines());
         findings.extend(self.shown_backend_set().panicking());
         findings.extend(attachment.renamed());
         findings.extend(attachment.attached_again(self.at.now));

@@ -14,14 +14,14 @@ use ringway_api::error::Error;
 use ringway_api::problem_kind::{ProblemKind, Subject};
 use ringway_api::shield::{RuntimeShield, ShieldChange, ShieldEntry};
 use ringway_api::text::counted;
-use ringway_config::{Config, ListAction};
+use ringway_config::Config;
 use ringway_plan::prefix_list::Prefix;
 
 use super::State;
 use super::effect::Effect;
 use crate::daemon::datapath_thread::DatapathCommand;
 use crate::daemon::shield_plan::{PlannedShield, ReadList, ShieldPlan, Stamp};
-use crate::daemon::shield_warnings;
+use crate::daemon::{shield_warnings, wide_prefix};
 use crate::privileges;
 use crate::server::control::{Asker, RequestId};
 
@@ -114,6 +114,12 @@ impl Shield {
             ProblemKind::ShieldListLines.about(subject, what, remedy)
         });
         skipped.collect()
+    }
+
+    /// Lists that hold what nobody means.
+    pub fn wide_lines(&self) -> Vec<Problem> {
+        let lists = self.plan.iter().flat_map(|plan| &plan.lists);
+        lists.filter_map(ReadList::wide_lines).collect()
     }
 
     /// The packet path does not have what is in force.
@@ -257,6 +263,8 @@ impl State {
         match outcome {
             Ok(()) => {
                 self.effects.info(format!("lists read again: {plan}"));
+                let warnings = shield_warnings::list_warnings(&plan);
+                warnings.into_iter().for_each(|warning| self.effects.warn(warning));
                 self.shield.plan = Some(plan);
                 self.shield.lists_failed = None;
             }
@@ -318,13 +326,11 @@ fn no_shield(file: &str, may_load: bool) -> Error {
 
 /// What is typed under attack may be too wide: that is refused until it is typed on purpose.
 fn spares_our_own(config: &Config, change: &ShieldChange) -> Result<(), Error> {
-    let ShieldChange::Add(ShieldEntry { prefix, action: ListAction::Block, .. }) = change else {
-        return Ok(());
-    };
-    shield_warnings::holds(config, prefix).map_or(Ok(()), |what| {
+    let ShieldChange::Add(ShieldEntry { prefix, action, .. }) = change else { return Ok(()) };
+    wide_prefix::holds(config, prefix, *action).map_or(Ok(()), |what| {
         Err(Error::configuration(
-            format!("{prefix} would block {what}"),
-            format!("block less; or, if you mean it: ringway block {prefix} --force"),
+            format!("{prefix} would {action} {what}"),
+            format!("{action} less; or, if you mean it: ringway {action} {prefix} --force"),
         ))
     })
 }

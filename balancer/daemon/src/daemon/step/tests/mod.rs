@@ -15,6 +15,7 @@ use ringway_plan::prefix_list::Prefix;
 use super::Event;
 use crate::daemon::datapath_thread::DatapathEvent;
 use crate::daemon::load::Refusal;
+use crate::daemon::shield_plan::{ShieldPlan, Unreadable};
 use world::{PATIENCE, SLOTS, World};
 
 #[derive(Clone, Debug)]
@@ -412,17 +413,69 @@ fn a_block_of_all_clients_or_of_a_backend_needs_force() {
         let (_, mut asked) = world.asked_shield.pop().expect("asked");
         asked.try_recv().expect("answered").map(drop)
     };
-    for (wide, what) in
-        [("0.0.0.0/0", "all of IPv4"), ("::/0", "all of IPv6"), (&backend, "a backend of")]
-    {
+    for (wide, what) in [
+        ("0.0.0.0/0", "all of IPv4"),
+        ("::/0", "all of IPv6"),
+        ("2000::/3", "a large part of IPv6"),
+        (&backend, "a backend of"),
+    ] {
         let entry = ShieldEntry { prefix: wide.parse().expect("a prefix"), ..entry.clone() };
         let refused = answer(ShieldChange::Add(entry.clone())).expect_err(wide);
         assert!(refused.what.contains(what), "{refused}");
         assert!(refused.remedy.to_string().contains(&format!("block {} --force", entry.prefix)));
         let allow = ShieldEntry { action: ListAction::Allow, ..entry.clone() };
-        answer(ShieldChange::Add(allow)).expect("that drops nothing");
+        match (answer(ShieldChange::Add(allow)), wide == backend) {
+            (allowed, true) => allowed.expect("that drops nothing"),
+            (allowed, false) => {
+                let refused = allowed.expect_err(wide).remedy.to_string();
+                assert!(refused.contains(&format!("allow {} --force", entry.prefix)), "{refused}");
+            }
+        }
         answer(ShieldChange::Force(entry)).expect("on purpose");
     }
+}
+
+#[test]
+fn a_list_that_becomes_wide_is_told() {
+    let place = tempfile::tempdir().expect("a directory");
+    let file = place.path().join("list");
+    let read = |prefixes: &str| {
+        std::fs::write(&file, prefixes).expect("written");
+        let text = format!(
+            "[node]\nname = \"gw\"\ninterfaces = [\"eth0\"]\n[shield]\n\
+             list = [{{ name = \"l\", file = {file:?}, action = \"block\" }}]\n\
+             [[service]]\nname = \"web\"\naddress = \"203.0.113.9\"\nport = 80\n\
+             backends = [{{ address = \"10.0.0.1\" }}]\n"
+        );
+        let config = ringway_config::parse(&text, "gw.toml").expect("valid");
+        ShieldPlan::read(&config, Unreadable::Refused).expect("read").expect("a shield")
+    };
+    let mut world = World::new();
+    world.settle();
+    let mut findings = |prefixes: &str| {
+        world.event(Event::Datapath(DatapathEvent::Listed(read(prefixes), Ok(()))));
+        let findings = world.state.shield.wide_lines();
+        (
+            world.log.pop().expect("a line"),
+            findings.into_iter().map(|it| it.error).collect::<Vec<_>>(),
+        )
+    };
+    let wide = "list l: line 2: 10.0.0.0/8 blocks 10.0.0.1, a backend of service web";
+    assert_eq!(findings("192.0.2.0/24\n10.0.0.0/8\n"), (wide.into(), vec![wide.into()]));
+    let (line, none) = findings("192.0.2.0/24\n");
+    assert!(line.starts_with("lists read again") && none.is_empty(), "{line} {none:?}");
+}
+
+#[test]
+fn an_attack_is_spread_only_while_it_lasts_and_sources_are_known() {
+    let mut world = running();
+    let remedy = |world: &World| world.state.mitigation.attacks(world.state.at)[0].remedy(Some(0));
+    world.traffic(1_000_000, 1000);
+    assert!(!remedy(&world).contains("forged"), "sources are not known yet");
+    world.traffic(1_000_000, 2000);
+    assert!(remedy(&world).contains("probably forged"));
+    world.traffic(1000, 2000);
+    assert_eq!(remedy(&world), "no source was over its limit in the last minute");
 }
 
 #[test]
@@ -473,7 +526,7 @@ fn an_attack_arms_its_service_and_the_program_hears_of_both_ends() {
     // Half of what comes is over a limit.
     assert_eq!(
         over.split_once(", since ").expect("when").0,
-        "over: service web (tcp 203.0.113.9:80) was attacked for 19 s"
+        "over: service web (tcp 203.0.113.9:80) was attacked for 9 s"
     );
     assert!(over.contains(": up to 1000000 packets a second; "), "{over}");
     assert!(over.ends_with(" packets over limits were dropped"), "{over}");
