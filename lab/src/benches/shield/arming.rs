@@ -29,6 +29,8 @@ const STEP: Duration = Duration::from_millis(10);
 const LOOK: Duration = Duration::from_millis(1);
 /// Nobody waits longer.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// The daemon ends a mitigation with its next sample, and the packet path before that.
+const FORGET: Duration = Duration::from_millis(750);
 /// Attacks do not begin in step with the daemon's samples.
 const SHIFT: Duration = Duration::from_millis(37);
 const SHIFTS: u32 = 7;
@@ -98,6 +100,7 @@ fn attack(scene: &Scene) -> Result<Option<Duration>> {
     while !view.armed()?.is_empty() && over.elapsed() < PATIENCE {
         thread::sleep(LOOK);
     }
+    thread::sleep(FORGET);
     Ok(armed)
 }
 

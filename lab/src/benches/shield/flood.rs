@@ -95,7 +95,7 @@ impl Attack {
             }
         };
         built.ipv4(Ipv4::new(number, self.from(), target.address), &[])?;
-        built.ethernet(Ethernet::new(from, to, ethertype::IPV4))?;
+        built.ethernet(Ethernet::new(to, from, ethertype::IPV4))?;
         Ok(built.packet().to_vec())
     }
 }
@@ -183,6 +183,7 @@ mod tests {
             let bytes = attack.frame(Mac([2; 6]), Mac([4; 6]), &target).unwrap();
             assert!(bytes.len() >= 64, "the program writes so much anew");
             let frame = Frame::parse(&bytes[..]).unwrap();
+            assert_eq!(bytes[..12], [[4; 6], [2; 6]].concat(), "to the other end");
             let ip = Ip::parse(frame.payload).unwrap();
             if attack == Attack::AckFlood {
                 assert!(Tcp::parse(ip.payload).unwrap().checksum_is_right(ip.pseudo()));
