@@ -242,10 +242,11 @@ struct rw_rated {
 /* The same of the sources that the sketch suspects, with their addresses for people. */
 struct rw_heavy_source {
 	__u32 prefix[4];
-	__u32 service;
-	__u32 over;  /* packets that were dropped or observed for it */
-	__u32 seen;  /* the last of them: seconds, CLOCK_MONOTONIC */
-	__u32 since; /* the first of them; after RW_HEAVY_SECONDS without any it begins anew */
+	__u16 service;
+	__u16 learnt; /* 1: it was learnt, and is over its own rate: others may send in its name */
+	__u32 over;   /* packets that were dropped or observed for it */
+	__u32 seen;   /* the last of them: seconds, CLOCK_MONOTONIC */
+	__u32 since;  /* the first of them; after RW_HEAVY_SECONDS without any it begins anew */
 };
 #define RW_HEAVY_SECONDS 60
 struct rw_heavy_bucket {

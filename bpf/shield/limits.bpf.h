@@ -124,7 +124,7 @@ static __always_inline bool within_heavy(__u64 hash, const struct rw_address *pr
 
 static __always_inline bool within_learnt(const struct rw_settings *set,
 					  const struct rw_shield_policy *policy,
-					  const __u32 *source, __u64 by)
+					  const __u32 *source, __u64 by, bool *learnt)
 {
 	struct rw_address prefix;
 	__u64 hash = source_hash(set, policy, source, &prefix, by), *own;
@@ -134,6 +134,7 @@ static __always_inline bool within_learnt(const struct rw_settings *set,
 	if (!bucket)
 		return false;
 	own = rated_own(bucket, rated_find(bucket, tag, policy->learnt.window, now));
+	*learnt |= own != NULL;
 	return own && within_rated(own, tag, &policy->learnt, now);
 }
 
@@ -194,13 +195,14 @@ static __always_inline enum rw_reason reason_of(enum rw_limit limit)
 static __always_inline enum rw_exemption exemption(const struct rw_settings *set,
 						   const struct rw_shield_policy *policy,
 						   const struct rw_scratch *s, __u32 service,
-						   bool new_flow, __u32 place, __u64 key)
+						   bool new_flow, __u32 place, __u64 key,
+						   bool *learnt)
 {
 	if (!new_flow && is_established(place, key) && within_flow(policy, place))
 		return RW_EXEMPT_ESTABLISHED;
-	if (within_learnt(set, policy, s->tuple.saddr, LEARNT_BY_TCP) ||
+	if (within_learnt(set, policy, s->tuple.saddr, LEARNT_BY_TCP, learnt) ||
 	    (s->tuple.proto == IPPROTO_UDP &&
-	     within_learnt(set, policy, s->tuple.saddr, LEARNT_BY_UDP(service))))
+	     within_learnt(set, policy, s->tuple.saddr, LEARNT_BY_UDP(service), learnt)))
 		return RW_EXEMPT_LEARNT;
 	return RW_EXEMPT_NOT;
 }
@@ -208,7 +210,7 @@ static __always_inline enum rw_exemption exemption(const struct rw_settings *set
 /* Of a packet for which nothing speaks. One source that sends too much is no attack on a service, in
  * which nobody is learnt: else it could see to that. */
 static __always_inline void note_excess(struct rw_heavy_source *heavy, __u32 *last,
-					enum rw_limit limit, __u32 now)
+					enum rw_limit limit, bool learnt, __u32 now)
 {
 	if (limit != RW_LIMIT_SOURCE) {
 		if (READ_ONCE(*last) != now)
@@ -217,8 +219,13 @@ static __always_inline void note_excess(struct rw_heavy_source *heavy, __u32 *la
 		if (!heavy->over || now - heavy->seen > RW_HEAVY_SECONDS) {
 			heavy->over = 0;
 			heavy->since = now;
+		} else if (now - heavy->since > RW_HEAVY_SECONDS) {
+			/* Its rate is that of now: who begins slowly is not slow for long. */
+			heavy->over /= 2;
+			heavy->since += (now - heavy->since) / 2;
 		}
 		heavy->seen = now;
+		heavy->learnt = learnt;
 		heavy->over += heavy->over != (__u32)-1;
 	}
 }
@@ -237,7 +244,7 @@ __noinline __u32 over_limits(__u32 service, __u32 nat, __u32 place, __u64 key)
 	struct rw_heavy_source *heavy = NULL;
 	enum rw_exemption exempt;
 	enum rw_limit limit;
-	bool new_flow, is_armed;
+	bool new_flow, is_armed, learnt = false;
 
 	if (!policy || !arrived || !armed || !last || !control || !set || !s)
 		return RW_REASON_NONE;
@@ -254,7 +261,7 @@ __noinline __u32 over_limits(__u32 service, __u32 nat, __u32 place, __u64 key)
 			 s->tuple.saddr, service, new_flow, &heavy);
 	if (!limit)
 		return RW_REASON_NONE;
-	exempt = exemption(set, policy, s, service, new_flow, place, key);
+	exempt = exemption(set, policy, s, service, new_flow, place, key, &learnt);
 	if (dry) {
 		trace.limit = limit;
 		trace.exempt = exempt;
@@ -264,7 +271,7 @@ __noinline __u32 over_limits(__u32 service, __u32 nat, __u32 place, __u64 key)
 		arrived->exempt[exempt]++;
 	} else {
 		arrived->over[limit]++;
-		note_excess(heavy, last, limit, now);
+		note_excess(heavy, last, limit, learnt, now);
 	}
 	if (exempt)
 		return RW_REASON_NONE;

@@ -96,7 +96,10 @@ pub struct HeavySource {
     pub prefix: IpAddr,
     /// Id of the service.
     pub service: u16,
-    /// Packets over the rate of a source, without a pause of a minute.
+    /// It was learnt, and is over the rate of those, too: others may send in its name.
+    pub learnt: bool,
+    /// Packets over the rate of a source, without a pause of a minute; of more than a minute the
+    /// latter half or more.
     pub over: u32,
     /// Seconds from the first of them to the last.
     pub lasting: u32,
@@ -215,7 +218,8 @@ impl View {
             let sources = bucket.sources.iter().filter(heavy_now);
             heavy.extend(sources.map(|source| HeavySource {
                 prefix: addr_from_words(source.prefix),
-                service: source.service as u16,
+                service: source.service,
+                learnt: source.learnt != 0,
                 over: source.over,
                 lasting: source.seen.saturating_sub(source.since),
                 silent: silent(source),

@@ -291,11 +291,12 @@ fn heavy_sources(status: &ShieldStatus, colour: bool) -> String {
         return format!("heavy sources: {why}\n");
     }
     let mut table =
-        Table::new(&["heavy source", "service", "over its rate", "a second", "last seen"]);
+        Table::new(&["heavy source", "service", "known", "over its rate", "a second", "last seen"]);
     for source in &status.heavy_sources {
         table.row(vec![
             Cell::new(source.prefix.to_string()),
             Cell::new(format!("{} {}", source.service, source.protocol)),
+            Cell::new(if source.learnt { "learnt" } else { "-" }),
             Cell::number(source.over_limit_packets),
             Cell::number(units::decimal(source.over_limit_pps as f64)),
             Cell::new(source.last_seen.to_string()).tone(Tone::Dim),
@@ -449,6 +450,7 @@ mod tests {
             prefix: "192.0.2.0/24".parse().expect("a prefix"),
             service: "web".into(),
             protocol: Protocol::Udp,
+            learnt: false,
             over_limit_packets: 4713,
             over_limit_pps: 471,
             since: Timestamp::default(),

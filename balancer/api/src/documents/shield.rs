@@ -182,7 +182,11 @@ pub struct HeavySourceStatus {
     pub service: String,
     #[serde(with = "named")]
     pub protocol: Protocol,
-    /// Over the rate of a source, without a pause of a minute.
+    /// It was a client before: others may send in its name.
+    #[serde(default)]
+    pub learnt: bool,
+    /// Over the rate of a source, without a pause of a minute; of more than a minute the latter half
+    /// or more.
     pub over_limit_packets: u64,
     /// The same a second, from the first of them to the last.
     #[serde(default)]
@@ -360,6 +364,7 @@ impl ShieldStatus {
     }
 
     /// Enters those that take part in an attack: its service's, since it began, the fastest first.
+    /// Not those that were clients before: whoever forges their addresses would have them blocked.
     pub fn enter_heavy_of(
         &mut self,
         attack: &AttackStatus,
@@ -368,7 +373,7 @@ impl ShieldStatus {
         wall: SystemTime,
     ) {
         let id = service_ids(services).get(&(&*attack.service, attack.protocol)).copied();
-        let own = heavy.iter().filter(|source| Some(source.service) == id);
+        let own = heavy.iter().filter(|it| Some(it.service) == id && !it.learnt);
         let sources = own.filter(|source| attack.has_met(source, wall));
         let mut sources: Vec<_> = self.heavy(services, sources, wall).collect();
         sources.sort_by_key(|source| (Reverse(source.over_limit_pps), source.prefix));
@@ -394,6 +399,7 @@ impl ShieldStatus {
                 prefix: Prefix::new(source.prefix, length).ok()?,
                 service: service.name.clone(),
                 protocol: service.key.protocol,
+                learnt: source.learnt,
                 over_limit_packets: source.over.into(),
                 over_limit_pps: (source.over / source.lasting.max(1)).into(),
                 since: ago(source.silent + source.lasting),
@@ -570,6 +576,7 @@ mod tests {
         let source = |prefix: [u8; 4], service| HeavySource {
             prefix: prefix.into(),
             service,
+            learnt: false,
             over: 9,
             lasting: 2,
             silent: 1,
@@ -586,6 +593,7 @@ mod tests {
         let many = [
             vec![source([192, 0, 2, 0], 4); MOST_HEAVY],
             vec![HeavySource { silent: 6, over: 999, ..part }],
+            vec![HeavySource { learnt: true, over: 999, ..part }],
             vec![part; MOST_HEAVY],
             vec![HeavySource { over: 50, lasting: 1, ..source([192, 0, 2, 0], 3) }],
         ]

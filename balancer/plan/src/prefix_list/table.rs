@@ -182,7 +182,8 @@ impl Index {
 
         let mut within = range.start..range.start;
         for slot in 0..slots {
-            let from = base + ((slot as u128) << (shift + PART_BITS));
+            // Behind the last address of all there is none.
+            let Some(from) = base.checked_add((slot as u128) << (shift + PART_BITS)) else { break };
             let to = from.saturating_add((1 << (shift + PART_BITS)) - 1);
             let reaches = |n: &usize| ends::<L>(listed[*n].prefix).1 >= from;
             let behind = |n: &usize| ends::<L>(listed[*n].prefix).0 > to;

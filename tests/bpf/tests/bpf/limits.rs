@@ -371,6 +371,28 @@ fn a_guessed_or_finished_connection_is_not_established() {
     }
 }
 
+/// Others may send in its name, to have it blocked.
+#[test]
+fn a_learnt_source_that_is_heavy_is_told_apart() {
+    needs_root!("a_learnt_source_that_is_heavy_is_told_apart");
+    let mut world = World::unwatched();
+    world.limit(&[ports::ACROSS], policy(Limits::default()));
+    let learnt = world.connect(Family::V4, ports::ACROSS).request.src.ip();
+    let rules = policy(Limits { source: Some(FEW), ..Limits::default() });
+    world.limit(&[ports::ACROSS], rules);
+    let to = vip(Family::V4, ports::ACROSS);
+    let from = |address, n| Frame::udp(SocketAddr::new(address, 50_000 + n), to);
+    for address in [learnt, client(Family::V4, 7).ip()] {
+        send(&world, SourceLimit, (0..SENT as u16).map(|n| from(address, n)));
+    }
+    let heavy = world.gateway.view().heavy_sources().unwrap();
+    let mut heavy: Vec<_> = heavy.iter().map(|source| (source.prefix, source.learnt)).collect();
+    heavy.sort();
+    let mut want = [(learnt, true), (client(Family::V4, 7).ip(), false)];
+    want.sort();
+    assert_eq!(heavy, want);
+}
+
 /// A download's acknowledgements are no attack: nobody is to be dropped for them, here or upstream.
 #[test]
 fn what_passes_all_the_same_is_not_heavy() {
