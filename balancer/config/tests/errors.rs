@@ -336,7 +336,10 @@ fn the_shield() {
             "list = \"drop\"",
             "5:8: list = \"drop\" in [shield] is a string: write list = [{ name = \"drop\", file = \"/etc/ringway/drop.txt\", action = \"block\" }]",
         ),
-        ("[shield.list]", "5:1: [list] is one table: write [[list]], once for each"),
+        (
+            "[shield.list]",
+            "5:1: list of [shield] is one table: write its header in double brackets, once for each",
+        ),
         (
             "[[shield.list]]",
             "5:1: list 1 of [shield] has no name: add name = \"drop\"\n\
@@ -1111,7 +1114,9 @@ fn missing_sections() {
     );
     assert_eq!(
         messages(&GOOD.replace("[[service]]", "[service]")),
-        ["6:1: [service] is one table: write [[service]], once for each"]
+        [
+            "6:1: service of the file is one table: write its header in double brackets, once for each"
+        ]
     );
 }
 

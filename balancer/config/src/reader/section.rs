@@ -160,7 +160,11 @@ impl<'a> Section<'a> {
             match self.is_header(value) {
                 true => self.report.error(
                     self.at(value),
-                    format!("[{key}] is one table: write [[{key}]], once for each"),
+                    format!(
+                        "{key} of {} is one table: write its header in double brackets, once for \
+                         each",
+                        self.place
+                    ),
                 ),
                 false => self.complain(key, value, &complaint),
             }

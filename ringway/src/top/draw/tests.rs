@@ -155,6 +155,7 @@ fn shield() -> ShieldStatus {
         prefix: "192.0.2.7/32".parse().expect("a prefix"),
         service: "web".into(),
         protocol: Protocol::Tcp,
+        learnt: false,
         over_limit_packets: 18_000,
         over_limit_pps: 2000,
         since: Timestamp::default(),
