@@ -633,6 +633,7 @@ mod tests {
             backends: Vec::new(),
         };
         let source = |service, silent| HeavySource {
+            learnt: false,
             prefix: [192, 0, 2, 0].into(),
             service,
             over: 9,
