@@ -666,7 +666,7 @@ mod tests {
             let remedy = findings[n].remedy.to_string();
             assert!(remedy.contains(words), "{n}: {remedy}");
         };
-        told(0, "no source is heavy");
+        told(0, "no source was over its limit");
         told(1, " 80 heavy sources");
         told(3, " 81 heavy sources");
     }
