@@ -203,9 +203,10 @@ impl ShieldPlan {
             let stamp = Stamp::of(&list.file);
             let (read, content) = match (read_list(list), unreadable) {
                 (Ok(file), _) => as_read(list, stamp, file),
-                (Err(error), Unreadable::Refused) => return Err(error),
+                (Err(error), Unreadable::Refused) => return Err(refused(error)),
                 (Err(error), Unreadable::Kept(before)) => {
-                    let (read, content) = before.list(list).ok_or_else(|| error.clone())?;
+                    let (read, content) =
+                        before.list(list).ok_or_else(|| refused(error.clone()))?;
                     (ReadList { error: Some(error), stamp, ..read.clone() }, content.clone())
                 }
                 (Err(error), Unreadable::Empty) => {
@@ -353,6 +354,12 @@ fn as_read(list: &ShieldList, stamp: Stamp, file: ListFile) -> (ReadList, Arc<[E
         stamp,
     };
     (read, file.entries.into())
+}
+
+/// Of a reload that a list refuses.
+fn refused(error: Error) -> Error {
+    let remedy = format!("{}; what was in force stays", error.remedy);
+    Error::configuration(error.what, remedy)
 }
 
 fn read_list(list: &ShieldList) -> Result<ListFile, Error> {
