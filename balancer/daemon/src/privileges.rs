@@ -28,7 +28,8 @@ pub fn restart() -> String {
 }
 
 /// Gives up everything but [`KEPT`], and the right to load programs if `loads`, in the calling
-/// thread and those that it will start: call it before there are others. A daemon of root's keeps what root has: its files may be anybody's.
+/// thread and those that it will start: call it before there are others. A daemon of root's keeps
+/// what root has: its files may be anybody's.
 ///
 /// # Errors
 /// The kernel refuses, which it has no reason to.

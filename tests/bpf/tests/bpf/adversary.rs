@@ -1,4 +1,4 @@
-//! The mixes of packets that `ringway-lab bench shield --only adversary` has found to cost most:
+//! Mixes of packets after the dearest that `ringway-lab bench shield --only adversary` has met:
 //! whatever they do to others, those who are known lose nothing.
 
 use std::net::SocketAddr;
