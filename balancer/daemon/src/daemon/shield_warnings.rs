@@ -83,30 +83,35 @@ fn low_limits(config: &Config, shield: &Shield) -> Vec<String> {
     all
 }
 
-/// Services for which a rule drops everything.
+/// Services for which a rule drops what every client must send.
 fn dropped_services(config: &Config, shield: &Shield) -> Vec<String> {
     let mut all = Vec::new();
     for service in &config.services {
         for protocol in &service.protocols {
-            let ports = [*service.port, service.last_port];
-            let packets = ports.into_iter().flat_map(|port| {
-                let to = SocketAddr::new(*service.address, port);
-                CLIENTS.map(|client| opening(client, to, *protocol))
-            });
-            let mut by = packets.map(|packet| dropped_by(shield, &packet));
-            let first = by.next().flatten();
-            if let Some(rule) = first.filter(|rule| by.all(|other| other == Some(rule))) {
+            let dropped = |sent: &Sent| Some((*sent, dropped_by_one(shield, service, *sent)?));
+            if let Some((sent, rule)) = Sent::over(*protocol).iter().find_map(dropped) {
                 all.push(format!(
-                    "rule {:?} ({}) drops what every client sends to service {} ({protocol}): write a \
+                    "rule {:?} ({}) drops {} of every client of service {} ({protocol}): write a \
                      narrower match",
                     *rule.name,
                     rule.filter.expression(),
+                    sent.words(),
                     *service.name,
                 ));
             }
         }
     }
     all
+}
+
+/// The rule that drops this packet of all clients, if one does.
+fn dropped_by_one<'s>(shield: &'s Shield, service: &Service, sent: Sent) -> Option<&'s ShieldRule> {
+    let mut by = [*service.port, service.last_port].into_iter().flat_map(|port| {
+        let to = SocketAddr::new(*service.address, port);
+        CLIENTS.map(|client| dropped_by(shield, &sent.frame(client, to)))
+    });
+    let first = by.next().flatten()?;
+    by.all(|other| other == Some(first)).then_some(first)
 }
 
 /// The rule that drops a packet, if one does.
@@ -117,34 +122,72 @@ fn dropped_by<'s>(shield: &'s Shield, packet: &[u8]) -> Option<&'s ShieldRule> {
     shield.rules.iter().find(decides).filter(|rule| rule.action == RuleAction::Drop)
 }
 
-/// The first packet of a client: a SYN or a datagram, with an Ethernet header.
-fn opening((v4, v6, port): (&str, &str, u16), to: SocketAddr, protocol: Protocol) -> Vec<u8> {
-    let transport = match protocol {
-        // Data offset 5 words, SYN, a window.
-        Protocol::Tcp => [&[0; 8][..], &[0x50, 2, 0xff, 0xff, 0, 0, 0, 0]].concat(),
-        Protocol::Udp => [&[0, 28, 0, 0][..], &[0; 20]].concat(),
-    };
-    let transport = [&port.to_be_bytes()[..], &to.port().to_be_bytes(), &transport].concat();
-    let number = match protocol {
-        Protocol::Tcp => 6,
-        Protocol::Udp => 17,
-    };
-    let (length, macs) = (transport.len() as u16, [2; 12]);
-    let (kind, head) = match to.ip() {
-        IpAddr::V4(to) => {
-            let from = v4.parse::<std::net::Ipv4Addr>().map_or([0; 4], |from| from.octets());
-            let total = (20 + length).to_be_bytes();
-            let head = [0x45, 0, total[0], total[1], 0, 0, 0x40, 0, 64, number, 0, 0];
-            (0x0800_u16, [&head[..], &from, &to.octets()].concat())
+/// What a client sends first: its handshake and a request, or a datagram.
+#[derive(Clone, Copy)]
+enum Sent {
+    Syn,
+    Ack,
+    Request,
+    Datagram,
+}
+
+impl Sent {
+    const fn over(protocol: Protocol) -> &'static [Self] {
+        match protocol {
+            Protocol::Tcp => &[Self::Syn, Self::Ack, Self::Request],
+            Protocol::Udp => &[Self::Datagram],
         }
-        IpAddr::V6(to) => {
-            let from = v6.parse::<std::net::Ipv6Addr>().map_or([0; 16], |from| from.octets());
-            let payload = length.to_be_bytes();
-            let head = [0x60, 0, 0, 0, payload[0], payload[1], number, 64];
-            (0x86dd, [&head[..], &from, &to.octets()].concat())
+    }
+
+    const fn words(self) -> &'static str {
+        match self {
+            Self::Syn => "the SYN",
+            Self::Ack => "the ACK that ends the handshake",
+            Self::Request => "the first request",
+            Self::Datagram => "the datagrams",
         }
-    };
-    [&macs[..], &kind.to_be_bytes(), &head, &transport].concat()
+    }
+
+    /// Behind the ports, of a client as Linux is one: a SYN with MSS, SACK, timestamps and window
+    /// scale, later segments with timestamps.
+    fn transport(self) -> (u8, Vec<u8>) {
+        let tcp = |words: u8, flags: u8, rest: &[u8]| {
+            let head = [0, 0, 0, 1, 0, 0, 0, 0, words << 4, flags, 0xff, 0xff, 0, 0, 0, 0];
+            (6, [&head[..], rest].concat())
+        };
+        let timestamps = [8, 10, 0, 0, 0, 1, 0, 0, 0, 0];
+        let later = [&[1, 1][..], &timestamps].concat();
+        match self {
+            Self::Syn => {
+                tcp(10, 0x02, &[&[2, 4, 5, 180, 4, 2][..], &timestamps, &[1, 3, 3, 7]].concat())
+            }
+            Self::Ack => tcp(8, 0x10, &later),
+            Self::Request => tcp(8, 0x18, &[&later[..], &[b'x'; 80]].concat()),
+            Self::Datagram => (17, [&[0, 28, 0, 0][..], &[0; 20]].concat()),
+        }
+    }
+
+    /// With an Ethernet header.
+    fn frame(self, (v4, v6, port): (&str, &str, u16), to: SocketAddr) -> Vec<u8> {
+        let (number, transport) = self.transport();
+        let transport = [&port.to_be_bytes()[..], &to.port().to_be_bytes(), &transport].concat();
+        let (length, macs) = (transport.len() as u16, [2; 12]);
+        let (kind, head) = match to.ip() {
+            IpAddr::V4(to) => {
+                let from = v4.parse::<std::net::Ipv4Addr>().map_or([0; 4], |from| from.octets());
+                let total = (20 + length).to_be_bytes();
+                let head = [0x45, 0, total[0], total[1], 0, 0, 0x40, 0, 64, number, 0, 0];
+                (0x0800_u16, [&head[..], &from, &to.octets()].concat())
+            }
+            IpAddr::V6(to) => {
+                let from = v6.parse::<std::net::Ipv6Addr>().map_or([0; 16], |from| from.octets());
+                let payload = length.to_be_bytes();
+                let head = [0x60, 0, 0, 0, payload[0], payload[1], number, 64];
+                (0x86dd, [&head[..], &from, &to.octets()].concat())
+            }
+        };
+        [&macs[..], &kind.to_be_bytes(), &head, &transport].concat()
+    }
 }
 
 #[cfg(test)]
@@ -187,7 +230,16 @@ mod tests {
 
     #[test]
     fn a_rule_that_drops_all_of_a_service_is_told() {
-        for all in ["tcp", "ip", "dst port 80", "tcp[tcpflags] & tcp-syn != 0", "not udp"] {
+        for all in [
+            "tcp",
+            "ip",
+            "dst port 80",
+            "tcp[tcpflags] & tcp-syn != 0",
+            "not udp",
+            "tcp[12] & 0xf0 > 0x80",
+            "tcp[tcpflags] == tcp-ack",
+            "tcp[tcpflags] & tcp-push != 0 and greater 100",
+        ] {
             assert_eq!(of_rule(all), 1, "{all}");
         }
         for some in
@@ -200,7 +252,10 @@ mod tests {
             of(&format!("rule = [{first}, {last}]"), "")
         };
         let told = rules("{ match = \"udp\", action = \"drop\" }");
-        assert!(told[0].starts_with("rule \"rule 2\" (tcp) drops what every client"), "{told:?}");
+        assert!(
+            told[0].starts_with("rule \"rule 2\" (tcp) drops the SYN of every client"),
+            "{told:?}"
+        );
         assert_eq!(rules("{ match = \"tcp\", action = \"count\" }").len(), 1);
         assert_eq!(rules("{ match = \"tcp\", action = \"pass\" }").len(), 0, "none reaches it");
         let six = "rule = [{ match = \"ip6\", action = \"drop\" }]\n[[service]]\nname = \"six\"\n\
