@@ -313,7 +313,8 @@ pub struct ExplainArgs {
     /// TCP flags: fin, syn, rst, psh, ack, urg, ece, cwr, with commas, or none.
     #[arg(long, value_name = "FLAGS", default_value = "syn", conflicts_with = "read")]
     pub flags: String,
-    /// Bytes of the IP packet, headers included [default: headers alone].
+    /// Bytes of the IP packet, headers included [default: headers alone, with the options that a
+    /// client's SYN has].
     #[arg(long, value_name = "N", conflicts_with = "read")]
     pub bytes: Option<u16>,
     /// TTL or hop limit.

@@ -49,7 +49,7 @@ pub enum What<'a> {
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
     pub tcp_flags: u8,
-    /// Bytes of the IP packet; `None`: headers alone.
+    /// Bytes of the IP packet; `None`: headers alone, with a SYN's usual options.
     pub bytes: Option<u16>,
     /// Hops it may still take.
     pub ttl: u8,

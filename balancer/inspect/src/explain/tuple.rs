@@ -14,8 +14,13 @@ use crate::headers::{FLAGS, Headers, Transport, flag_names};
 const EXAMPLES: &str = "write 'tcp 192.0.2.7:4711 > 203.0.113.10:80', \
     'udp [2001:db8::7]:4711 > [2001:db8:a::10]:53' or 'icmp 192.0.2.7 > 203.0.113.10', in quotes";
 
-/// Room for all headers: Ethernet, two tags, IPv6, TCP.
+/// Room for all headers: Ethernet, two tags, IPv6, TCP with its options.
 const HEADROOM: usize = 128;
+
+/// What a SYN of Linux carries: MSS 1460, SACK permitted, timestamps, window scale 7 (RFC 9293, 2018,
+/// 7323).
+const SYN_OPTIONS: [u8; 20] = [2, 4, 5, 180, 4, 2, 8, 10, 0, 0, 0, 1, 0, 0, 0, 0, 1, 3, 3, 7];
+const SYN: u8 = 0x02;
 
 /// TCP, UDP, or an ICMP echo request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +45,7 @@ pub struct Tuple {
 pub struct Details {
     /// TCP flags: byte 13 of its header.
     pub tcp_flags: u8,
-    /// Bytes of the IP packet; `None`: headers alone.
+    /// Bytes of the IP packet; `None`: headers alone. A SYN has options where there is room.
     pub bytes: Option<u16>,
     /// Hops it may still take.
     pub ttl: u8,
@@ -135,19 +140,28 @@ pub fn flags(text: &str) -> Result<u8, Error> {
 /// It would be shorter than its headers, or longer than a packet can be.
 pub fn frame(tuple: &Tuple, details: &Details) -> Result<Vec<u8>, Error> {
     let v6 = tuple.source.is_ipv6();
-    let head = if v6 { 40 } else { 20 } + if tuple.protocol == Protocol::Tcp { 20 } else { 8 };
-    let bytes = usize::from(details.bytes.unwrap_or(head));
-    let payload = bytes.checked_sub(usize::from(head)).ok_or_else(|| {
+    let head =
+        if v6 { 40 } else { 20_usize } + if tuple.protocol == Protocol::Tcp { 20 } else { 8 };
+    let is_syn = tuple.protocol == Protocol::Tcp && details.tcp_flags & SYN != 0;
+    let with_options = head + SYN_OPTIONS.len();
+    let bytes = details.bytes.map_or(if is_syn { with_options } else { head }, usize::from);
+    let options = if is_syn && bytes >= with_options { &SYN_OPTIONS[..] } else { &[] };
+    let payload = bytes.checked_sub(head + options.len()).ok_or_else(|| {
         Error::configuration(
             format!("a packet of {bytes} bytes has no room for its headers of {head}"),
             format!("give --bytes {head} or more, or leave it out"),
         )
     })?;
-    let frame = build(tuple, details, payload);
+    let frame = build(tuple, details, options, payload);
     frame.map_err(|error| Error::configuration(error.to_string(), EXAMPLES))
 }
 
-fn build(tuple: &Tuple, details: &Details, payload: usize) -> Result<Vec<u8>, BuildError> {
+fn build(
+    tuple: &Tuple,
+    details: &Details,
+    options: &[u8],
+    payload: usize,
+) -> Result<Vec<u8>, BuildError> {
     let mut buffer = vec![0; HEADROOM + payload];
     let payload = HEADROOM..buffer.len();
     let mut packet = Builder::around(&mut buffer, payload)?;
@@ -159,13 +173,13 @@ fn build(tuple: &Tuple, details: &Details, payload: usize) -> Result<Vec<u8>, Bu
     let mut ethertype = match (tuple.source.ip(), tuple.destination.ip()) {
         (IpAddr::V4(from), IpAddr::V4(to)) => {
             let ip = Ipv4 { ttl: details.ttl, ..Ipv4::new(v4, from, to) };
-            transport(&mut packet, tuple, details, ip.pseudo())?;
+            transport(&mut packet, tuple, details, options, ip.pseudo())?;
             packet.ipv4(ip, &[])?;
             ethertype::IPV4
         }
         (from, to) => {
             let ip = Ipv6 { hop_limit: details.ttl, ..Ipv6::new(v6, as_v6(from), as_v6(to)) };
-            transport(&mut packet, tuple, details, ip.pseudo())?;
+            transport(&mut packet, tuple, details, options, ip.pseudo())?;
             packet.ipv6(ip)?;
             ethertype::IPV6
         }
@@ -184,6 +198,7 @@ fn transport(
     packet: &mut Builder<'_>,
     tuple: &Tuple,
     details: &Details,
+    options: &[u8],
     pseudo: Pseudo,
 ) -> Result<(), BuildError> {
     let (from, to) = (tuple.source.port(), tuple.destination.port());
@@ -191,7 +206,7 @@ fn transport(
         Protocol::Tcp => {
             let tcp = Tcp::new(from, to, details.tcp_flags.into());
             let tcp = Tcp { sequence: U32::new(1), window: U16::MAX_VALUE, ..tcp };
-            packet.tcp(tcp, &[], pseudo)?
+            packet.tcp(tcp, options, pseudo)?
         }
         Protocol::Udp => packet.udp(Udp::new(from, to), Some(pseudo))?,
         Protocol::Icmp if tuple.source.is_ipv6() => {
@@ -263,6 +278,30 @@ mod tests {
             );
             assert_eq!(describe(&tagged, false), described);
         }
+    }
+
+    /// As a client's is, unless it is to be shorter.
+    #[test]
+    fn a_syn_has_options_where_there_is_room() {
+        let tuple: Tuple = "tcp 192.0.2.7:4711 > 203.0.113.10:80".parse().expect("tuple");
+        let framed = |tcp_flags, bytes| {
+            let (source_mac, destination_mac) = (Mac([2; 6]), Mac([4; 6]));
+            let details = Details {
+                tcp_flags,
+                bytes,
+                ttl: 64,
+                source_mac,
+                destination_mac,
+                vlans: vec![],
+                layer3: true,
+            };
+            frame(&tuple, &details).map(|packet| (packet.len(), packet[32] >> 4))
+        };
+        assert_eq!(framed(SYN, None).expect("plain"), (60, 10));
+        assert_eq!(framed(SYN, Some(59)).expect("short"), (59, 5));
+        assert_eq!(framed(SYN, Some(100)).expect("with data"), (100, 10));
+        assert_eq!(framed(0x10, None).expect("an ACK"), (40, 5));
+        assert!(framed(SYN, Some(39)).expect_err("too short").what.contains("headers of 40"));
     }
 
     fn assert_right_sums(packet: &[u8]) {

@@ -189,7 +189,7 @@ fn takes_captures_and_no_nonsense() -> Result<()> {
     let passed = explain(&gateway, &[words])?;
     verdict(&passed, "pass", "no-service")?;
     let frame = bytes(passed["frame"].as_str().unwrap_or_default());
-    ensure!(frame.len() == 54, "{passed}");
+    ensure!(frame.len() == 74, "{passed}");
     // The port of the service, and the checksum with it (RFC 1624).
     let mut to_service = frame.clone();
     to_service[37] = PORT as u8;
