@@ -118,28 +118,11 @@ async fn tell(
 
 #[cfg(test)]
 mod tests {
-    use ringway_api::clock::Timestamp;
-    use ringway_config::ShieldMode;
-
     use super::*;
+    use crate::monitor::mitigation_program::tests::attack;
 
     fn run(port: u16, begins: bool) -> ProgramRun {
-        let attack = AttackStatus {
-            service: "web".into(),
-            address: [203, 0, 113, 9].into(),
-            port,
-            last_port: port,
-            protocol: Protocol::Tcp,
-            mode: ShieldMode::Enforce,
-            since: Timestamp::default(),
-            until: Timestamp::default(),
-            measure: None,
-            packets_per_second: 7,
-            new_flows_per_second: 0,
-            baseline: None,
-            lasts: false,
-        };
-        ProgramRun { command: Vec::new(), begins, attack }
+        ProgramRun { command: Vec::new(), begins, attack: attack(port) }
     }
 
     #[test]

@@ -120,18 +120,19 @@ impl ProgramOutcomes {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use ringway_api::clock::Timestamp;
     use ringway_config::ShieldMode;
 
     use super::*;
 
-    fn attack() -> AttackStatus {
+    /// One on a service of this port.
+    pub fn attack(port: u16) -> AttackStatus {
         AttackStatus {
             service: "web".into(),
             address: [203, 0, 113, 9].into(),
-            port: 80,
-            last_port: 80,
+            port,
+            last_port: port,
             protocol: Protocol::Tcp,
             mode: ShieldMode::Enforce,
             since: Timestamp::default(),
@@ -148,7 +149,7 @@ mod tests {
     fn a_failure_is_a_finding_until_a_success_or_the_end() {
         let outcomes = ProgramOutcomes::default();
         let failed = || Some("ended with status 3".to_owned());
-        let note = |begins, failure| outcomes.note(&attack(), &["/a".into()], begins, failure);
+        let note = |begins, failure| outcomes.note(&attack(80), &["/a".into()], begins, failure);
         let both = || (outcomes.failures(), outcomes.findings());
         note(true, failed());
         let (failures, findings) = both();
@@ -160,7 +161,7 @@ mod tests {
         note(false, failed());
         assert_eq!(both(), (3, vec![]), "what is over needs nobody told");
         note(true, failed());
-        let renamed = AttackStatus { service: "shop".into(), ..attack() };
+        let renamed = AttackStatus { service: "shop".into(), ..attack(80) };
         outcomes.note(&renamed, &["/a".into()], true, None);
         assert_eq!(both(), (4, vec![]), "its service has another name now");
     }

@@ -23,7 +23,7 @@ const BACKENDS: u8 = 100;
 /// Source addresses of ours: enough ports for ten million flows many times over.
 const OWN: u8 = 16;
 const SLOT: u32 = 0;
-const MTU: u16 = 9000;
+pub(in crate::benches) const MTU: u16 = 9000;
 
 /// How many packets in a thousand may end otherwise than their path says: a flow that found no room
 /// when it was opened is reset.
@@ -61,21 +61,7 @@ impl Site {
         options: &GatewayOptions,
     ) -> Result<Self> {
         let (mut gateway, _) = Gateway::open(options)?;
-        gateway.set_iface(&Interface {
-            slot: SLOT,
-            // Of the namespace that this thread has to itself: nothing is ever sent.
-            name: "lo".to_owned(),
-            ifindex: 1,
-            mac: OUR_MAC,
-            alt_mac: None,
-            mtu: MTU,
-            redirect: false,
-            layer3: false,
-            local: false,
-            raw: false,
-            vlan: None,
-            faces: Default::default(),
-        })?;
+        gateway.set_iface(&interface(SLOT))?;
         // The first use of it loads it.
         gateway.root_program(SLOT)?;
         let tables = tables(path, ip)?;
@@ -280,6 +266,24 @@ impl Site {
     fn records_sought(&self) -> Result<u64> {
         let tracking = self.view.tracking()?;
         Ok(tracking.opened + tracking.adopted + tracking.refused_full + tracking.refused_quota)
+    }
+}
+
+/// An interface of the namespace that this thread has to itself: nothing is ever sent.
+pub(in crate::benches) fn interface(slot: u32) -> Interface {
+    Interface {
+        slot,
+        name: "lo".to_owned(),
+        ifindex: 1,
+        mac: OUR_MAC,
+        alt_mac: None,
+        mtu: MTU,
+        redirect: false,
+        layer3: false,
+        local: false,
+        raw: false,
+        vlan: None,
+        faces: Default::default(),
     }
 }
 

@@ -6,14 +6,15 @@ use std::time::Duration;
 
 use ringway_abi::Verdict;
 use ringway_abi::raw::rw_ledger;
-use ringway_kernel::{Frame, Gateway, GatewayOptions, Interface};
+use ringway_kernel::{Frame, Gateway, GatewayOptions};
 use ringway_plan::tables::NextHop;
 use ringway_plan::{Ids, Observed, Planner};
 
 use super::frame::{self, Layer4, Shape, answered};
 use super::mix::{Known, STREAM, WEB};
-use crate::benches::packet::path::frame::{NEXT_MAC, OUR_MAC, backend, own, service};
+use crate::benches::packet::path::frame::{NEXT_MAC, backend, own, service};
 use crate::benches::packet::path::{Clients, Ip};
+use crate::benches::packet::site::{MTU, interface};
 use crate::benches::shield::lists::{MATCHES_NOT, Shield, sources};
 use crate::harness::named_enum::named;
 use crate::{Error, Result};
@@ -22,7 +23,6 @@ use crate::{Error, Result};
 const BACKENDS: u32 = 3;
 
 const FLOWS: u32 = 1 << 18;
-const MTU: u16 = 9000;
 const COUNT: u8 = 100;
 /// Of each family and protocol.
 const ESTABLISHED: u16 = 32;
@@ -188,24 +188,6 @@ fn client(ip: Ip, kind: u32, n: u32) -> IpAddr {
             let network = 0x2001_0db8_0077_0000 | u64::from(kind) << 32 | u64::from(n);
             Ipv6Addr::from_bits(u128::from(network) << 64 | 1).into()
         }
-    }
-}
-
-fn interface(slot: u32) -> Interface {
-    Interface {
-        slot,
-        // Of the namespace that this thread has to itself: nothing is ever sent.
-        name: "lo".to_owned(),
-        ifindex: 1,
-        mac: OUR_MAC,
-        alt_mac: None,
-        mtu: MTU,
-        redirect: false,
-        layer3: false,
-        local: false,
-        raw: false,
-        vlan: None,
-        faces: Default::default(),
     }
 }
 
