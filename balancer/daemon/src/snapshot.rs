@@ -616,6 +616,7 @@ mod tests {
             mode: ringway_config::ShieldMode::Enforce,
             since: Timestamp(now - Duration::from_secs(60)),
             until: Timestamp(now),
+            ended: None,
             measure: None,
             packets_per_second: 1,
             new_flows_per_second: 1,

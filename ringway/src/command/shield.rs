@@ -311,19 +311,20 @@ fn heavy_sources(status: &ShieldStatus, colour: bool) -> String {
 }
 
 fn attacked(attack: &AttackStatus) -> String {
-    let AttackStatus { service, protocol, since, until, .. } = attack;
+    let AttackStatus { service, protocol, until, .. } = attack;
     let (packets, flows) = (attack.packets_per_second, attack.new_flows_per_second);
     let usual = match (attack.measure, attack.baseline) {
         (Some(Measure::NewFlows), Some(usual)) => format!("; usually {usual} new flows/s"),
         (_, Some(usual)) => format!("; usually {usual} packets/s"),
         (_, None) => String::new(),
     };
-    format!(
-        "service {service} ({protocol} {}): attacked since {since}, {} until {until}: \
-         {packets} packets/s, {flows} new flows/s{usual}\n",
-        attack.endpoint(),
-        attack.armed()
-    )
+    let rates = format!("{packets} packets/s, {flows} new flows/s");
+    let now = match attack.ended {
+        None => format!("until {until}: {rates}{usual}"),
+        Some(_) => format!("until {until} if nothing more comes: now {rates}"),
+    };
+    let (endpoint, attacked) = (attack.endpoint(), attack.attacked());
+    format!("service {service} ({protocol} {endpoint}): {attacked}, {} {now}\n", attack.armed())
 }
 
 /// With the rate of a limit.
@@ -511,6 +512,7 @@ mod tests {
             mode: ShieldMode::Enforce,
             since: Timestamp::default(),
             until: Timestamp::default(),
+            ended: None,
             measure: Some(Measure::NewFlows),
             packets_per_second: 412_000,
             new_flows_per_second: 390_000,

@@ -31,6 +31,9 @@ pub struct AttackStatus {
     pub since: Timestamp,
     /// Unless it goes on.
     pub until: Timestamp,
+    /// When the last of it came, where nothing has since; null: it goes on.
+    #[serde(default)]
+    pub ended: Option<Timestamp>,
     /// What was above its threshold; null: a daemon before this one found it.
     #[serde(with = "named::optional")]
     pub measure: Option<Measure>,
@@ -80,6 +83,15 @@ impl AttackStatus {
         Duration::from_secs(source.silent.into()) <= lasts.saturating_add(BEFORE)
     }
 
+    /// That it goes on, or from when to when it lasted.
+    pub fn attacked(&self) -> String {
+        let AttackStatus { since, ended, .. } = self;
+        match ended {
+            None => format!("attacked since {since}"),
+            Some(ended) => format!("attacked from {since} to {ended}"),
+        }
+    }
+
     /// Whether its limits drop.
     pub fn armed(&self) -> &'static str {
         match self.mode {
@@ -101,8 +113,8 @@ impl AttackStatus {
                 .into(),
             Some(0) if self.lasts => {
                 "no source was over its limit in the last minute: they are spread, and probably \
-                 forged, so blocking helps little; limits hold, and docs/flowspec.md relieves the \
-                 uplink"
+                 forged, so blocking helps little; limits hold, and your provider can relieve a full \
+                 uplink: see \"FlowSpec and RTBH\" in the documents"
                     .into()
             }
             Some(0) => "no source was over its limit in the last minute".into(),

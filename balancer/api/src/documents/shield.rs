@@ -542,6 +542,7 @@ mod tests {
             mode: ShieldMode::Enforce,
             since: Timestamp(from_unix_s(1_800_000_000)),
             until,
+            ended: None,
             measure: Some(Measure::Packets),
             packets_per_second: 412_000,
             new_flows_per_second: 390_000,

@@ -64,8 +64,10 @@ pub struct Attack {
     pub new_flows: u64,
     /// The most packets and new flows a second.
     pub highest: Each<u64>,
-    /// Packets over a limit since, that were dropped or would have been.
-    pub refused: u64,
+    /// Packets over a limit since, that were dropped.
+    pub dropped: u64,
+    /// The same, while the shield observed.
+    pub observed: u64,
     /// What the service usually gets of [`Attack::measure`], where that is known.
     pub baseline: Option<u64>,
 }
@@ -172,7 +174,8 @@ impl Watched {
             packets: 0,
             new_flows: 0,
             highest: [0; 2],
-            refused: 0,
+            dropped: 0,
+            observed: 0,
             baseline: None,
         };
         let refused = refused.saturating_sub(std::mem::replace(&mut self.refused, refused));
@@ -224,7 +227,11 @@ impl Watched {
                 [attack.packets, attack.new_flows] = rates.map(|rate| rate as u64);
                 let highest = attack.highest;
                 attack.highest = [attack.packets.max(highest[0]), attack.new_flows.max(highest[1])];
-                attack.refused += if begins { 0 } else { refused };
+                let over = match mode {
+                    ShieldMode::Enforce => &mut attack.dropped,
+                    _ => &mut attack.observed,
+                };
+                *over += if begins { 0 } else { refused };
                 (attack.name, attack.mode) = (name, mode);
                 if now.saturating_duration_since(attack.began) > LONGEST {
                     self.usual = Usual::default();

@@ -137,6 +137,7 @@ pub mod tests {
             mode: ShieldMode::Enforce,
             since: Timestamp::default(),
             until: Timestamp::default(),
+            ended: None,
             measure: None,
             packets_per_second: 7,
             new_flows_per_second: 0,

@@ -136,6 +136,7 @@ fn shield() -> ShieldStatus {
         mode: ShieldMode::Enforce,
         since: Timestamp::default(),
         until,
+        ended: None,
         measure: None,
         packets_per_second: 412_000,
         new_flows_per_second: 390_000,

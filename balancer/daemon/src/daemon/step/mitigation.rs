@@ -10,6 +10,7 @@ use ringway_api::documents::mitigation::AttackStatus;
 use ringway_api::documents::status::Problem;
 use ringway_api::error::Error;
 use ringway_api::problem_kind::ProblemKind;
+use ringway_api::text::counted;
 use ringway_config::{Limits, Mitigation as Rules, ShieldMode};
 use ringway_plan::tables::ServiceKey;
 use tracing::Level;
@@ -24,6 +25,10 @@ use crate::monitor::attack_watch::{Arrived, Attack, AttackWatch, Found, PERIOD, 
 const PRECISION: Duration = Duration::from_secs(1);
 /// The limit `source` of an armed service has found the heavy sources after this.
 const SOURCES_FOUND: Duration = Duration::from_secs(1);
+/// What arrives for an attacked service is posted this often.
+const SHOWN: Duration = Duration::from_secs(1);
+/// An attack goes on that had a sample above its threshold within this.
+const PAUSE: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Default)]
 pub struct Mitigation {
@@ -38,6 +43,8 @@ pub struct Mitigation {
     told: BTreeMap<ServiceKey, Told>,
     /// Attacks as they were with the last sample.
     known: BTreeMap<ServiceKey, Attack>,
+    /// When they were posted last.
+    shown: Option<Instant>,
 }
 
 /// That an attack lasts, until when.
@@ -131,17 +138,13 @@ impl State {
     /// Packet path, program and status have the attacks that there are.
     fn follow_attacks(&mut self) {
         let at = self.at;
+        self.log_ended();
         let run = self.rules().map(|rules| (rules.run.clone(), rules.run_after, rules.lasting));
         let (run, run_after, lasting) = run.unwrap_or_default();
-        let Mitigation { watch, armed, told, known, .. } = &mut self.mitigation;
+        let Mitigation { watch, armed, told, shown: posted, .. } = &mut self.mitigation;
         let attacks: BTreeMap<&ServiceKey, &Attack> = watch.attacks().collect();
-        let now = attacks.iter().map(|(service, attack)| (**service, (*attack).clone()));
-        let before = std::mem::replace(known, now.collect());
-        for (service, attack) in before.iter().filter(|(service, _)| !attacks.contains_key(service))
-        {
-            let line = LogLine::new(Level::INFO, over(service, attack, at));
-            self.effects.log(LogLine { crowds: true, ..line });
-        }
+        let outdated = posted.is_none_or(|posted| at.now >= posted + SHOWN);
+        let outdated = !attacks.is_empty() && outdated;
         let mut orders = Vec::new();
         armed.retain(|service, _| {
             let stays = attacks.contains_key(service);
@@ -185,11 +188,46 @@ impl State {
             tell(&command, true, &attack);
             told.insert(*service, Told { until, command, attack });
         }
-        if !(orders.is_empty() && runs.is_empty()) {
+        if outdated || !(orders.is_empty() && runs.is_empty()) {
+            *posted = Some(at.now);
             self.effects.post();
         }
         orders.into_iter().for_each(|order| self.effects.order(order));
         runs.into_iter().for_each(|run| self.effects.push(Effect::RunProgram(run)));
+    }
+
+    /// Logs attacks that are over, or are not looked at any more.
+    fn log_ended(&mut self) {
+        let Mitigation { watch, known, .. } = &mut self.mitigation;
+        let now: BTreeMap<_, _> =
+            watch.attacks().map(|(service, attack)| (*service, attack.clone())).collect();
+        let mut before = std::mem::replace(known, now);
+        before.retain(|service, _| !self.mitigation.known.contains_key(service));
+        for (service, attack) in &before {
+            let line = LogLine::new(Level::INFO, over(service, attack, self.why(service), self.at));
+            self.effects.log(LogLine { crowds: true, ..line });
+        }
+    }
+
+    /// Why the packets of a service are not looked at any more; none: they are.
+    fn why(&self, service: &ServiceKey) -> Option<&'static str> {
+        let config = &self.reload.config;
+        let Some(shield) = &config.shield else { return Some("[shield] was removed") };
+        let own = config.services.iter().find(|own| {
+            let ports = (*own.port, own.last_port);
+            (*own.address, ports) == (service.address, (service.port, service.last_port))
+                && own.protocols.contains(&service.protocol)
+        });
+        let mode = self.shield.in_force.mode.map(|over| over.mode);
+        match own {
+            _ if shield.mitigation.is_none() => Some("[shield.mitigation] was removed"),
+            None => Some("the service was removed"),
+            Some(_) if mode == Some(ShieldMode::Off) => Some("the shield was switched off"),
+            Some(own) if mode.is_none() && shield.mode_of(own) == ShieldMode::Off => {
+                Some("its shield was switched off")
+            }
+            Some(_) => None,
+        }
     }
 
     pub(super) fn attack_findings(&self) -> Vec<Problem> {
@@ -200,6 +238,7 @@ impl State {
 }
 
 fn shown(service: &ServiceKey, attack: &Attack, at: Moment) -> AttackStatus {
+    let silent = at.now.saturating_duration_since(attack.last);
     AttackStatus {
         service: attack.name.clone(),
         address: service.address,
@@ -209,6 +248,7 @@ fn shown(service: &ServiceKey, attack: &Attack, at: Moment) -> AttackStatus {
         mode: attack.mode,
         since: Timestamp(attack.since),
         until: Timestamp(at.wall + attack.ends.saturating_duration_since(at.now)),
+        ended: (silent >= PAUSE).then(|| Timestamp(at.wall - silent)),
         measure: attack.measure,
         packets_per_second: attack.packets,
         new_flows_per_second: attack.new_flows,
@@ -217,26 +257,42 @@ fn shown(service: &ServiceKey, attack: &Attack, at: Moment) -> AttackStatus {
     }
 }
 
-/// The line of the log when it is over.
-fn over(service: &ServiceKey, attack: &Attack, at: Moment) -> String {
+/// The line of the log when it is over, or is not looked at any more, and why.
+fn over(service: &ServiceKey, attack: &Attack, why: Option<&'static str>, at: Moment) -> String {
     let shown = shown(service, attack, at);
     // Without the time that the limits still held.
     let lasted = attack.last.saturating_duration_since(attack.began).as_secs().max(1);
     let measure = attack.measure.unwrap_or(Measure::Packets);
     let (what, highest) = (measured(measure), attack.highest[measure as usize]);
-    let were = match attack.mode {
-        ShieldMode::Enforce => "were dropped",
-        _ => "would have been dropped: the shield observes",
+    let until = match why {
+        Some(why) => format!(", and then not looked at any more, as {why}"),
+        None => String::new(),
     };
+    let (head, refused) = (if why.is_some() { "" } else { "over: " }, refused(attack));
     format!(
-        "over: service {} ({} {}) was attacked for {lasted} s, since {}: up to {highest} {what} a \
-         second; {} packets over limits {were}",
+        "{head}service {} ({} {}) was attacked for {lasted} s, since {}{until}: up to {highest} {what} \
+         a second; {refused}",
         shown.service,
         shown.protocol,
         shown.endpoint(),
         shown.since,
-        attack.refused,
     )
+}
+
+/// What became of packets over limits: an attack may see both modes.
+fn refused(attack: &Attack) -> String {
+    let Attack { dropped, observed, mode, .. } = attack;
+    let dropped = format!("{} over limits dropped", counted(dropped, "packet"));
+    let observed = format!(
+        "{} over limits would have been dropped while the shield observed",
+        counted(observed, "packet")
+    );
+    match mode {
+        _ if attack.dropped > 0 && attack.observed > 0 => format!("{dropped}, {observed}"),
+        ShieldMode::Enforce if attack.observed == 0 => dropped,
+        _ if attack.dropped > 0 => dropped,
+        _ => observed,
+    }
 }
 
 fn measured(measure: Measure) -> &'static str {
@@ -248,7 +304,7 @@ fn measured(measure: Measure) -> &'static str {
 
 /// `limits`: those of `[shield.mitigation]`.
 fn finding(attack: &AttackStatus, limits: Limits) -> Problem {
-    let AttackStatus { service, protocol, since, until, .. } = attack;
+    let AttackStatus { service, protocol, until, .. } = attack;
     let what = measured(attack.measure.unwrap_or(Measure::Packets));
     let usual = attack.baseline.map_or(String::new(), |usual| format!(", usually {usual}"));
     let action = match attack.mode {
@@ -257,9 +313,14 @@ fn finding(attack: &AttackStatus, limits: Limits) -> Problem {
         _ => "the shield observes and drops nothing: these limits would be in force",
     };
     let (endpoint, rate) = (attack.endpoint(), attack.rate());
+    let (is, now, end) = match attack.ended {
+        None => ("is", "", "or longer"),
+        Some(_) => ("was", "now ", "if nothing more comes"),
+    };
     let error = format!(
-        "service {service} ({protocol} {endpoint}) is attacked since {since}: {rate} {what} a \
-         second{usual}; {action} until {until} or longer"
+        "service {service} ({protocol} {endpoint}) {is} {}: {now}{rate} {what} a second{usual}; \
+         {action} until {until} {end}",
+        attack.attacked()
     );
     let remedy = "`ringway shield status` shows what arrives, and heavy sources";
     ProblemKind::Mitigation.about(attack.subject(), error, remedy)

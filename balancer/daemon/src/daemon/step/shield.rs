@@ -12,9 +12,9 @@ use ringway_api::documents::shield::{ListReading, ShieldStatus};
 use ringway_api::documents::status::Problem;
 use ringway_api::error::Error;
 use ringway_api::problem_kind::{ProblemKind, Subject};
-use ringway_api::shield::{RuntimeShield, ShieldChange, ShieldEntry};
-use ringway_api::text::counted;
-use ringway_config::Config;
+use ringway_api::shield::{RuntimeShield, ShieldChange, ShieldEntry, done};
+use ringway_api::text::{counted, listed};
+use ringway_config::{Config, ListAction};
 use ringway_plan::prefix_list::Prefix;
 
 use super::State;
@@ -28,6 +28,8 @@ use crate::server::control::{Asker, RequestId};
 /// Between two generations that files of lists cause. Each loads a program and lists beside those in
 /// force; a job that writes a file each second must not keep the packet path's thread busy.
 const LIST_SPACING: Duration = Duration::from_secs(5);
+/// Prefixes whose time is over that a line of the log names.
+const ENDED_NAMED: usize = 3;
 
 /// What was typed, and what is on its way.
 #[derive(Debug)]
@@ -205,11 +207,16 @@ impl State {
         if before.mode.is_some() && now.mode.is_none() {
             self.effects.info(ShieldChange::Mode { mode: None }.to_string());
         }
-        let ended = before.entries.len() - now.entries.len();
-        if ended > 0 {
-            let prefixes = counted(ended, "prefix");
-            self.effects
-                .info(format!("{prefixes} blocked or allowed at run time: the time is over"));
+        for action in [ListAction::Block, ListAction::Allow] {
+            if before.count(action) == now.count(action) {
+                continue;
+            }
+            let gone =
+                |entry: &&ShieldEntry| entry.action == action && now.of(&entry.prefix).is_none();
+            let gone = before.entries.iter().filter(gone);
+            let gone: Vec<String> = gone.map(|entry| entry.prefix.to_string()).collect();
+            let (done, gone) = (done(action), listed(&gone, ENDED_NAMED));
+            self.effects.info(format!("no longer {done}, as the time is over: {gone}"));
         }
     }
 

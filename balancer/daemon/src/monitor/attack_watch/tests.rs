@@ -100,11 +100,11 @@ fn an_attack_is_found_with_the_second_sample_and_lasts_its_time() {
     let attack = it.attack().expect("one").clone();
     assert_eq!((attack.measure, attack.packets), (Some(Measure::Packets), 2_000_000));
     assert_eq!((attack.ends, attack.baseline), (it.now + LASTING, None));
-    assert_eq!((attack.highest, attack.refused), ([2_000_000, 100_000], 0), "it begins");
+    assert_eq!((attack.highest, attack.dropped), ([2_000_000, 100_000], 0), "it begins");
     it.sample(3e6, PERIOD);
     it.sample(2e6, PERIOD);
     let attack = it.attack().expect("it lasts").clone();
-    assert_eq!((attack.highest, attack.refused), ([3_000_000, 150_000], 125_000));
+    assert_eq!((attack.highest, attack.dropped), ([3_000_000, 150_000], 125_000));
     for _ in 0..4 * 3600 {
         assert!(it.sample(2e6, PERIOD), "it lasts");
     }

@@ -390,6 +390,8 @@ fn a_block_waits_for_no_reload_and_lasts_until_its_time_is_over() {
     world.ask_shield(block(2, None));
     world.settle();
     assert_eq!(blocked(&world), [2], "the other's time is over");
+    let line = "no longer blocked, as the time is over: 192.0.2.1/32";
+    assert!(world.log.iter().any(|it| it == line), "{:?}", world.log);
     world.restart();
     world.shield = Default::default();
     world.settle();
@@ -518,7 +520,15 @@ fn an_attack_arms_its_service_and_the_program_hears_of_both_ends() {
     assert!(world.armed > first && world.told.is_none());
     world.traffic(1_000_000, 2000);
     assert_eq!(world.told, Some(true));
+    let finding = |world: &World| world.state.attack_findings().remove(0).error;
+    let begun = "service web (tcp 203.0.113.9:80) is attacked since 1970-01-01T";
+    assert!(finding(&world).starts_with(begun), "{}", finding(&world));
     world.traffic(90_000, 9500);
+    let ended = finding(&world);
+    for words in [" was attacked from ", ": now 90000 packets a second; ", " if nothing more comes"]
+    {
+        assert!(ended.contains(words), "{ended}");
+    }
     assert!(world.armed.is_some_and(|until| until > world.now));
     world.traffic(90_000, 1000);
     assert_eq!((world.armed, world.told), (None, Some(false)));
@@ -529,7 +539,7 @@ fn an_attack_arms_its_service_and_the_program_hears_of_both_ends() {
         "over: service web (tcp 203.0.113.9:80) was attacked for 9 s"
     );
     assert!(over.contains(": up to 1000000 packets a second; "), "{over}");
-    assert!(over.ends_with(" packets over limits were dropped"), "{over}");
+    assert!(over.ends_with(" packets over limits dropped"), "{over}");
     assert!(!over.contains("in force"), "{over}");
 }
 
@@ -577,9 +587,33 @@ fn shield_off_ends_a_mitigation_and_begins_none() {
     world.ask_shield(shield_off(20));
     world.traffic(1_000_000, 1000);
     assert_eq!((world.armed, world.told), (None, Some(false)));
+    let line = world.log.iter().rfind(|line| line.contains("was attacked for")).expect("a line");
+    let why = ", and then not looked at any more, as the shield was switched off: up to ";
+    assert!(line.starts_with("service web ") && line.contains(why), "{line}");
     world.ask_shield(ShieldChange::Mode { mode: None });
     world.traffic(1_000_000, 4500);
     assert_eq!((world.armed.is_some(), world.told), (true, Some(true)));
+}
+
+#[test]
+fn what_was_only_observed_was_not_dropped() {
+    let mut world = running();
+    let observe = ModeOverride { mode: ShieldMode::Observe, until: after(5), ends: None };
+    world.ask_shield(ShieldChange::Mode { mode: Some(observe) });
+    world.traffic(1_000_000, 3000);
+    world.traffic(1000, 12_000);
+    let over = world.log.last().expect("a line");
+    let words = " packets over limits would have been dropped while the shield observed";
+    assert!(over.starts_with("over: ") && over.ends_with(words), "{over}");
+    world.ask_shield(ShieldChange::Mode {
+        mode: Some(ModeOverride { until: after(60), ..observe }),
+    });
+    world.traffic(1_000_000, 3000);
+    world.ask_shield(ShieldChange::Mode { mode: None });
+    world.traffic(1_000_000, 3000);
+    world.traffic(1000, 12_000);
+    let over = world.log.last().expect("a line");
+    assert!(over.contains(" packets over limits dropped, ") && over.ends_with(words), "{over}");
 }
 
 #[test]
