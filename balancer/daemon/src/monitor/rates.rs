@@ -16,6 +16,8 @@ use ringway_plan::tables::ServiceKey;
 
 /// An older reading says nothing about now.
 const FRESH: Duration = Duration::from_secs(10);
+/// Over less time than this, what is read now is not compared with a reading.
+const SHORTEST: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Debug)]
 pub struct Sample {
@@ -147,27 +149,33 @@ impl Meter {
         self.before = self.last.replace(sample);
     }
 
-    /// Enters what happened per second; nothing where that is not known (any more).
+    /// Enters what happened per second up to now, when the status was read; nothing where that is
+    /// not known (any more).
     pub fn fill(&self, status: &mut Status, now: Instant) {
-        if let Some(span) = self.span(now) {
+        let last = Sample::of_status(now, status);
+        if let Some(span) = self.span(&last) {
             span.fill(status);
         }
     }
 
     /// The same of the shield; what is not known stays as it was.
     pub fn fill_shield(&self, status: &mut ShieldStatus, now: Instant) {
-        let Some(span) = self.span(now) else { return };
+        let last = Sample::new(now).with_shield(status);
+        let Some(span) = self.span(&last) else { return };
         for (counter, _, rate) in status.counters() {
             let of = |sample: &Sample| sample.shield.get(&counter).copied();
             *rate = span.rate(of(span.before), of(span.last)).or(*rate);
         }
     }
 
-    fn span(&self, now: Instant) -> Option<Span<'_>> {
-        let (before, last) = (self.before.as_ref()?, self.last.as_ref()?);
-        let seconds = last.at.saturating_duration_since(before.at).as_secs_f64();
-        let known = seconds > 0.0 && now.saturating_duration_since(last.at) <= FRESH;
-        known.then_some(Span { before, last, seconds })
+    /// From a reading of one to three seconds ago: an attack that has just begun has its rate of the
+    /// time so far, and none has that of a moment.
+    fn span<'a>(&'a self, now: &'a Sample) -> Option<Span<'a>> {
+        let newest = self.last.as_ref()?;
+        let age = now.at.saturating_duration_since(newest.at);
+        let before = if age < SHORTEST { self.before.as_ref()? } else { newest };
+        let seconds = now.at.saturating_duration_since(before.at).as_secs_f64();
+        (seconds > 0.0 && age <= FRESH).then_some(Span { before, last: now, seconds })
     }
 }
 
@@ -304,7 +312,7 @@ mod tests {
 
     #[test]
     fn rates_are_differences_over_time() {
-        let found = measured(0, 20, Duration::from_secs(1));
+        let found = measured(0, 20, Duration::ZERO);
         let service = &found.services[0];
         let want = Rates {
             rate_pps: 10.0,
@@ -352,6 +360,23 @@ mod tests {
         let mut later = shield(40);
         meter.fill_shield(&mut later, end + Duration::from_secs(11));
         assert_eq!(later, shield(40));
+    }
+
+    #[test]
+    fn what_has_just_begun_has_its_rate() {
+        let (begin, mut meter) = (Instant::now(), Meter::default());
+        for seconds in [0, 2] {
+            let at = begin + Duration::from_secs(seconds);
+            meter.note(Sample::of_status(at, &status(1)).with_shield(&mut shield(1)));
+        }
+        for (ms, rate) in [(2500, 12.0), (3500, 20.0)] {
+            let now = begin + Duration::from_millis(ms);
+            let (mut found, mut shield) = (status(31), shield(31));
+            meter.fill(&mut found, now);
+            meter.fill_shield(&mut shield, now);
+            assert_eq!(found.services[0].backends[0].rates.map(|it| it.rate_pps), Some(rate));
+            assert_eq!(shield.limits[0].arrived_packets_per_second, Some(rate));
+        }
     }
 
     #[test]
