@@ -115,7 +115,10 @@ impl ConfigDiff<'_> {
             {
                 found.reset_flows += flows.tcp;
                 match over.contains(reference) {
-                    true => found.ended_flows += flows.udp,
+                    true => {
+                        found.ended_reset_flows += flows.tcp;
+                        found.ended_flows += flows.udp;
+                    }
                     false => found.moved_flows += flows.udp,
                 }
             }
@@ -158,12 +161,12 @@ impl ConfigDiff<'_> {
         push("sanity", &was.sanity, &is.sanity);
         let before = was.limits.named();
         for ((key, was), (_, is)) in before.into_iter().zip(is.limits.named()) {
-            push(key, &was, &is);
+            changes.extend(optional(key, &was, &is));
         }
         match (&was.mitigation, &is.mitigation) {
             (Some(was), Some(is)) => {
                 for ((key, was), (_, is)) in was.named().into_iter().zip(is.named()) {
-                    push(&format!("mitigation {key}"), &was, &is);
+                    changes.extend(optional(&format!("mitigation {key}"), &was, &is));
                 }
             }
             (None, Some(_)) => changes.push("mitigation added".into()),
@@ -299,6 +302,16 @@ pub fn flows_of(view: &View, service: &str, at: SocketAddr) -> ringway_kernel::R
 fn becomes(key: &str, was: &dyn Display, is: &dyn Display) -> Option<String> {
     let (was, is) = (was.to_string(), is.to_string());
     (was != is).then(|| format!("{key} {was} becomes {is}"))
+}
+
+/// The same of a setting that may be missing, which is called `none`.
+fn optional(key: &str, was: &str, is: &str) -> Option<String> {
+    match (was, is) {
+        ("none", "none") => None,
+        ("none", is) => Some(format!("{key} is set to {is}")),
+        (was, "none") => Some(format!("{key} is removed, was {was}")),
+        (was, is) => becomes(key, &was, &is),
+    }
 }
 
 /// Which of the shield's lists or rules come, go or say something else, by name; `rule 2` is named

@@ -90,7 +90,7 @@ fn render(changes: &Changes, colour: bool) -> String {
     }
     if !changes.ended_services.is_empty() {
         let names = changes.ended_services.join(", ");
-        let _ = writeln!(text, "all flows of {names} end");
+        let _ = writeln!(text, "all flows of {names} end{}", ended(&changes.flows));
     }
     if changes.changed && changes.backend.is_none() {
         text += &flows(&changes.flows, !changes.ended_services.is_empty());
@@ -188,17 +188,33 @@ fn in_words(backend: &BackendChange) -> String {
     format!("backend {backend} of {service}{weight}")
 }
 
+/// How many flows of services end whose flows all end.
+fn ended(flows: &FlowChange) -> String {
+    let (tcp, others) = (flows.ended_reset_flows, flows.ended_flows);
+    let tcp = (tcp > 0).then(|| format!("{} of nat with a reset", counted(tcp, "TCP flow")));
+    let others =
+        (others > 0).then(|| format!("{} without one", counted(others, "UDP or dsr flow")));
+    let parts: Vec<String> = tcp.into_iter().chain(others).collect();
+    let colon = if parts.is_empty() { "" } else { ": " };
+    format!("{colon}{}", parts.join(", "))
+}
+
+/// Those of other services.
 fn flows(flows: &FlowChange, ended: bool) -> String {
-    let FlowChange { reset_flows, moved_flows, moved_tracked_flows, ended_flows, .. } = flows;
+    let FlowChange { reset_flows, ended_reset_flows, moved_flows, moved_tracked_flows, .. } = flows;
     let mut words = Vec::new();
-    for (count, what) in [
-        (reset_flows, "TCP flows of nat end with a reset"),
-        (moved_flows, "UDP flows of nat move"),
-        (moved_tracked_flows, "dsr flows with a record move"),
-        (ended_flows, "other flows end"),
+    for (count, what, [one, many]) in [
+        (
+            reset_flows.saturating_sub(*ended_reset_flows),
+            "TCP flow",
+            ["of nat ends with a reset", "of nat end with a reset"],
+        ),
+        (*moved_flows, "UDP flow", ["of nat moves", "of nat move"]),
+        (*moved_tracked_flows, "dsr flow", ["with a record moves", "with a record move"]),
     ] {
-        if *count > 0 {
-            words.push(format!("{count} {what}"));
+        if count > 0 {
+            let does = if count == 1 { one } else { many };
+            words.push(format!("{} {does}", counted(count, what)));
         }
     }
     if flows.some_are_not_counted {
@@ -274,6 +290,17 @@ mod tests {
              lost: clients of a 203.0.113.1:80 tcp: nobody serves it any more\n\
              all flows of a end\nevery other flow stays with its backend\n"
         );
+        let flows = FlowChange {
+            reset_flows: 4,
+            ended_reset_flows: 3,
+            ended_flows: 1999,
+            ..FlowChange::default()
+        };
+        let counted = render(&Changes { flows, ..moved.clone() }, false);
+        let want = "all flows of a end: 3 TCP flows of nat with a reset, 1999 UDP or dsr flows \
+                    without one\n1 TCP flow of nat ends with a reset; every other flow stays with \
+                    its backend\n";
+        assert!(counted.ends_with(want), "{counted}");
         let orphaned_overrides = vec!["a 10.2.0.11:80 (drained)".into()];
         let renamed = Changes { orphaned_overrides, ..moved };
         let last = render(&renamed, false);

@@ -144,6 +144,9 @@ pub struct FlowChange {
     pub moved_flows: u64,
     /// Flows of dsr services with a record, whose backend goes: they get another one.
     pub moved_tracked_flows: u64,
+    /// Of `reset_flows`, those of services whose flows all end.
+    #[serde(default)]
+    pub ended_reset_flows: u64,
     /// Other flows of services whose flows all end: UDP, and dsr with a record.
     #[serde(default)]
     pub ended_flows: u64,

@@ -142,10 +142,10 @@ fn changes_of_mitigation_are_one_line_for_each_key() {
         [
             "mitigation packets 2kpps becomes 3kpps",
             "mitigation for 10m becomes 4s",
-            "mitigation run none becomes /a b",
-            "mitigation run_after none becomes 10s",
-            "mitigation limits new_flows none becomes 1kpps",
-            "mitigation limits source 500pps becomes none",
+            "mitigation run is set to /a b",
+            "mitigation run_after is set to 10s",
+            "mitigation limits new_flows is set to 1kpps",
+            "mitigation limits source is removed, was 500pps",
         ]
     );
     assert_eq!(said("", was), ["mitigation added"]);

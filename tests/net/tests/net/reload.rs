@@ -236,7 +236,11 @@ fn a_dry_run_tells_and_changes_nothing() -> Result<()> {
     gateway.rewrite(&other)?;
     let said = gateway.ringway(&["reload", "--dry-run"])?;
     ensure!(said.out.contains(&format!("clients of echo {endpoint} tcp")), "{}", said.out);
-    ensure!(said.out.contains("all flows of echo end\n"), "{}", said.out);
+    ensure!(
+        said.out.contains("all flows of echo end: 10 TCP flows of nat with a reset\n"),
+        "{}",
+        said.out
+    );
     gateway.rewrite(&(both.replace("    { address = \"10.2.0.11\", port = 7 },\n", "") + &more))?;
     // Another file than the daemon's is refused.
     let file = site.net.gateway.directory().join("other.toml");
