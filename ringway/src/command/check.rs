@@ -184,9 +184,7 @@ impl Subject<'_> {
     /// What is valid and yet worth knowing.
     fn notes(&self) -> Vec<String> {
         let Some(Ok(config)) = &self.config else { return Vec::new() };
-        let lists = self.lists().filter_map(ReadList::problem);
-        let mut notes: Vec<String> =
-            lists.map(|problem| format!("{}: {}", problem.error, problem.remedy)).collect();
+        let mut notes: Vec<String> = self.lists().filter_map(ReadList::unreadable).collect();
         notes.extend(shield_warnings::warnings(config, self.plan.as_deref()));
         // With --host it is a finding.
         let program = mitigation_program::unfit(config).filter(|_| self.report.is_none());

@@ -93,6 +93,16 @@ impl ReadList {
         Some(ProblemKind::ShieldList.about(Subject::List(self.name.clone()), what, remedy))
     }
 
+    /// What becomes of it, for whoever has read it beside a daemon.
+    pub fn unreadable(&self) -> Option<String> {
+        let Error { what, remedy, .. } = self.error.as_ref()?;
+        Some(format!(
+            "{what}: a running daemon refuses a reload with it, unless the list is in force already: \
+             then its prefixes stay as they are; a daemon that starts begins with the list empty, and \
+             is unhealthy; {remedy}"
+        ))
+    }
+
     /// It holds what nobody means.
     pub fn wide_lines(&self) -> Option<Problem> {
         let what = format!("list {}: {}", self.name, self.wide.join("; "));
@@ -429,6 +439,10 @@ mod tests {
             "{what}"
         );
         std::fs::write(&file, "192.0.2.0/24\nx\n198.51.100.0/33\na\nb\n").expect("written");
+        let told = read("refuse").unreadable().expect("bad lines");
+        for words in ["line 2: \"x\"", "a running daemon refuses a reload", "; mend the file"] {
+            assert!(told.contains(words), "{told}");
+        }
         let (what, remedy) = problem(read("refuse")).expect("bad lines");
         assert!(what.contains("line 2: \"x\", no IPv4") && what.contains("3 bad lines"), "{what}");
         assert!(remedy.contains("bad_lines = \"skip\""), "{remedy}");
