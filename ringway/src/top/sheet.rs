@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use ringway_abi::{ShieldMode, Verdict};
+use ringway_abi::{Reason, ShieldMode, Verdict};
 use ringway_api::documents::limits::{LimitStatus, LimitsStatus};
 use ringway_api::documents::mitigation::MitigationStatus;
 use ringway_api::documents::shield::ShieldStatus;
 use ringway_api::documents::status::{Backend, Rates, Service, Status};
 use ringway_api::text::counted;
-use ringway_config::{ListAction, RuleAction};
+use ringway_config::{ListAction, Protect, RuleAction};
 use ringway_kernel::XdpMode;
 
 use super::feed::Reading;
@@ -178,7 +178,10 @@ pub fn rows(view: TopView, reading: &Reading) -> Vec<Row> {
         TopView::Interfaces => interfaces(status),
         TopView::Reasons => reasons(status),
         TopView::Flows => flows.iter().flat_map(|flows| &flows.rows).map(flow).collect(),
-        TopView::Shield => shield.iter().flat_map(shield_rows).collect(),
+        TopView::Shield => {
+            let rest = shield.iter().filter(|it| it.configured).map(|it| no_service(it, status));
+            shield.iter().flat_map(shield_rows).chain(rest).collect()
+        }
     }
 }
 
@@ -254,6 +257,25 @@ fn shield_rows(shield: &ShieldStatus) -> Vec<Row> {
     rows
 }
 
+/// What is for no service goes to the kernel. Rows of lists and rules have what is dropped of it.
+fn no_service(shield: &ShieldStatus, status: &Status) -> Row {
+    let known = status.interfaces.iter().map(|interface| interface.rate_pps).sum::<Option<f64>>();
+    let passed = status.counters.iter().filter(|it| it.reason == Reason::NoService);
+    let passed = passed.fold(known.map(|_| 0.0), |sum, it| Some(sum? + it.rate_pps?));
+    let what = match shield.protect {
+        Protect::Services => "to the kernel; lists and rules see what is for a service's address",
+        Protect::Host => "to the kernel; lists and rules see what is for this node",
+    };
+    vec![
+        Field::new("no service"),
+        Field::rate(None),
+        Field::rate(passed),
+        Field::rate(None),
+        Field::rate(None),
+        Field::new(what),
+    ]
+}
+
 /// Its mode where that is not the node's, whether it is attacked, which limits drop, the most first,
 /// and until when it is armed.
 fn service_detail(shield: &ShieldStatus, limits: &LimitsStatus) -> String {
@@ -267,7 +289,10 @@ fn service_detail(shield: &ShieldStatus, limits: &LimitsStatus) -> String {
     let over = over.collect::<Vec<_>>().join(", ");
     let colon = if over.is_empty() { "" } else { ": " };
     let state = match attack {
-        Some(attack) => format!("attacked{colon}{over}; {} until {}", attack.armed(), attack.until),
+        Some(attack) => {
+            let was = if attack.ended.is_some() { "was attacked" } else { "attacked" };
+            format!("{was}{colon}{over}; {} until {}", attack.armed(), attack.until)
+        }
         None => over,
     };
     let own = Some(shield.mode_of(&limits.service)).filter(|mode| *mode != shield.mode);

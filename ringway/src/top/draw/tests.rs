@@ -96,6 +96,7 @@ fn sample() -> Reading {
         ],
         counters: vec![
             counter(Verdict::Redirect, Reason::NatForward, 1_000_000, 6000.0),
+            counter(Verdict::Pass, Reason::NoService, 5000, 40.0),
             counter(Verdict::Drop, Reason::Malformed, 7, 0.5),
             counter(Verdict::Drop, Reason::Blocked, 70_000, 20_000.0),
         ],
