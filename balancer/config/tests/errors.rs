@@ -452,6 +452,11 @@ fn the_shield() {
              7:13: new_flows = 20 in [shield.limits] is a bare number where a unit belongs: write \"20pps\" if packets per second are meant",
         ),
         (
+            "[shield.limits]\nnew-flow = \"20kpps\"\nnew-flows = \"20kpps\"",
+            "6:1: unknown key \"new-flow\" in [shield.limits]: did you mean \"new_flows\"?\n\
+             7:1: unknown key \"new-flows\" in [shield.limits]: did you mean \"new_flows\"?",
+        ),
+        (
             "limits = { packets = \"101Mpps\", destination = \"10 kpps\", new_flows = \"none\" }",
             "5:22: packets = \"101Mpps\" in [shield.limits] is out of range: RATE\n\
              5:47: destination = \"10 kpps\" in [shield.limits] is not a rate: RATE\n\
