@@ -79,6 +79,8 @@ troubles! {
     ShieldListLines => "shield-list-lines",
     /// A list of the shield blocks or allows most clients, or blocks our own addresses.
     ShieldListWide => "shield-list-wide",
+    /// The shield is off, or observes, for a time.
+    ShieldMode => "shield-mode",
     /// A service is attacked.
     Mitigation => "mitigation",
     /// The program of mitigation was not told of an attack that lasts.

@@ -375,8 +375,8 @@ impl StatusStore {
     /// The daemon has not posted it yet.
     pub fn blocked(&self) -> Result<Blocked, Error> {
         let posted = self.posted();
-        let (_, runtime) = posted.shield.as_ref().ok_or_else(starting)?;
-        Ok(Blocked::new(&posted.node, true, runtime.entries.to_vec()))
+        let (config, runtime) = posted.shield.as_ref().ok_or_else(starting)?;
+        Ok(Blocked::new(config, true, runtime))
     }
 
     /// The problem that the loop is stuck, if it is.

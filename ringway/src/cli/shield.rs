@@ -33,6 +33,8 @@ pub struct PrefixArgs {
     pub force: bool,
     #[command(flatten)]
     pub node: NodeArgs,
+    #[command(flatten)]
+    pub output: OutputArgs,
 }
 
 /// `ringway unblock`

@@ -42,11 +42,11 @@ fn add(args: &PrefixArgs, action: ListAction) -> anyhow::Result<Exit> {
         since: Timestamp::default(),
         ends: None,
     };
-    change(&args.node, &force(entry))
+    change(&args.node, &force(entry), args.output.output)
 }
 
 pub fn unblock(args: &UnblockArgs) -> anyhow::Result<Exit> {
-    change(&args.node, &ShieldChange::Remove { prefix: args.prefix })
+    change(&args.node, &ShieldChange::Remove { prefix: args.prefix }, Output::Table)
 }
 
 pub fn blocked(args: &BlockedArgs) -> anyhow::Result<Exit> {
@@ -71,9 +71,15 @@ pub fn main(args: &ShieldArgs) -> anyhow::Result<Exit> {
             }
             Ok(Exit::Done)
         }
-        ShieldAction::Off(args) => change(&args.node, &over(ShieldMode::Off, args.lasting)),
-        ShieldAction::Observe(args) => change(&args.node, &over(ShieldMode::Observe, args.lasting)),
-        ShieldAction::Enforce(args) => change(&args.node, &ShieldChange::Mode { mode: None }),
+        ShieldAction::Off(args) => {
+            change(&args.node, &over(ShieldMode::Off, args.lasting), Output::Table)
+        }
+        ShieldAction::Observe(args) => {
+            change(&args.node, &over(ShieldMode::Observe, args.lasting), Output::Table)
+        }
+        ShieldAction::Enforce(args) => {
+            change(&args.node, &ShieldChange::Mode { mode: None }, Output::Table)
+        }
     }
 }
 
@@ -81,9 +87,13 @@ fn until(lasting: Duration) -> Timestamp {
     Timestamp(SystemTime::now() + lasting)
 }
 
-fn change(node: &NodeArgs, change: &ShieldChange) -> anyhow::Result<Exit> {
+fn change(node: &NodeArgs, change: &ShieldChange, output: Output) -> anyhow::Result<Exit> {
     let status = client::change(&node.selector(), change)?;
-    table::print(&changed(change, &status))?;
+    match output {
+        Output::Json => table::json(&status)?,
+        Output::Table => table::print(&changed(change, &status))?,
+    }
+    status.warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
     Ok(Exit::Done)
 }
 
@@ -102,6 +112,8 @@ fn changed(change: &ShieldChange, status: &ShieldStatus) -> String {
     };
     let note = match (change, status.mode) {
         (ShieldChange::Mode { .. }, _) | (_, ShieldMode::Enforce) => String::new(),
+        // A warning tells it.
+        _ if !status.warnings.is_empty() => String::new(),
         _ => format!("{}\n", mode(status)),
     };
     format!("node {}: {words}\n{note}", status.node)
@@ -344,15 +356,19 @@ pub fn rule_name(rule: &str) -> String {
 }
 
 fn entries(blocked: &Blocked, colour: bool) -> String {
-    let mut text = match (blocked.entries.is_empty(), blocked.in_force) {
-        (true, _) => {
-            return format!("node {}: nothing was blocked or allowed at run time\n", blocked.node);
+    let about = match (blocked.configured, blocked.in_force) {
+        _ if blocked.entries.is_empty() => "nothing was blocked or allowed at run time",
+        (_, true) => "beside the lists of the configuration",
+        (false, _) => {
+            "not in force, as the configuration has no [shield]; they are again once it has one: \
+             `ringway unblock PREFIX` removes one"
         }
-        (false, true) => format!("node {}: beside the lists of the configuration\n", blocked.node),
-        (false, false) => {
-            format!("node {}: no daemon runs: the next one will find them\n", blocked.node)
-        }
+        (true, false) => "no daemon runs: the next one will find them",
     };
+    let mut text = format!("node {}: {about}\n", blocked.node);
+    if blocked.entries.is_empty() {
+        return text;
+    }
     let mut table = Table::new(&["prefix", "action", "until", "since", "reason"]);
     for entry in &blocked.entries {
         let until = entry.until.map_or("unblocked".into(), |until| until.to_string());
@@ -378,11 +394,11 @@ mod tests {
 
     use super::*;
 
+    const SERVICE: &str = "[node]\nname = \"gw\"\ninterfaces = [\"eth0\"]\n[[service]]\n\
+        name = \"web\"\naddress = \"203.0.113.9\"\nport = 80\nbackends = [{ address = \"10.0.0.2\" }]\n";
+
     fn status(shield: &str, mode: Option<ModeOverride>) -> ShieldStatus {
-        let text = format!(
-            "[node]\nname = \"gw\"\ninterfaces = [\"eth0\"]\n{shield}[[service]]\nname = \"web\"\n\
-             address = \"203.0.113.9\"\nport = 80\nbackends = [{{ address = \"10.0.0.2\" }}]\n"
-        );
+        let text = shield.to_owned() + SERVICE;
         let config = ringway_config::parse(&text, "gw.toml").unwrap();
         ShieldStatus::new(&config, &RuntimeShield { mode, ..RuntimeShield::default() })
     }
@@ -424,6 +440,8 @@ mod tests {
             "node gw: 192.0.2.0/24 was blocked until 1970-01-01T00:00:00Z; now 192.0.2.0/24 is \
              allowed: scans\n"
         );
+        let warned = ShieldStatus { warnings: vec!["it passes".into()], ..off };
+        assert_eq!(changed(&change, &warned), done, "the warning tells why");
         let remove = ShieldChange::Remove { prefix: entry.prefix };
         let was = ShieldStatus { entry: Some(entry), ..status("[shield]\n", None) };
         assert_eq!(changed(&remove, &was), "node gw: 192.0.2.0/24 is no longer blocked\n");
@@ -528,11 +546,20 @@ mod tests {
 
     #[test]
     fn what_was_typed_is_listed() {
-        let nothing = entries(&Blocked::new("gw", true, Vec::new()), false);
+        let listed = |shield: &str, running, prefixes: &[&str]| {
+            let text = shield.to_owned() + SERVICE;
+            let config = ringway_config::parse(&text, "gw.toml").unwrap();
+            let all = prefixes.iter().map(|prefix| block(prefix)).collect();
+            let runtime = RuntimeShield { entries: all, ..RuntimeShield::default() };
+            entries(&Blocked::new(&config, running, &runtime), false)
+        };
+        let nothing = listed("[shield]\n", true, &[]);
         assert_eq!(nothing, "node gw: nothing was blocked or allowed at run time\n");
-        let one = entries(&Blocked::new("gw", false, vec![block("2001:db8::/32")]), false);
+        let one = listed("[shield]\n", false, &["2001:db8::/32"]);
         for words in ["no daemon runs", "2001:db8::/32", "unblocked", "scans"] {
             assert!(one.contains(words), "{one}");
         }
+        let idle = listed("", true, &["2001:db8::/32"]);
+        assert!(idle.starts_with("node gw: not in force, as the configuration has no [shield]"));
     }
 }

@@ -42,7 +42,7 @@ pub fn blocked(selector: &NodeSelector<'_>) -> Result<Blocked, Error> {
     let config = configuration_without_daemon(selector, status)?;
     let state = StateDir::new(config.node.state.clone().into_inner());
     let kept = RuntimeShield::load(&state, Instant::now(), SystemTime::now())?;
-    Ok(Blocked::new(&config.node.name, false, kept.entries.to_vec()))
+    Ok(Blocked::new(&config, false, &kept))
 }
 
 fn ask<T: DeserializeOwned>(selector: &NodeSelector<'_>, path: &str) -> Result<T, Error> {

@@ -88,6 +88,9 @@ pub struct ShieldStatus {
     /// The entry of the same prefix that it has replaced.
     #[serde(default)]
     pub replaced: Option<ShieldEntry>,
+    /// Why a prefix that a change has blocked passes nevertheless, or some of it.
+    #[serde(default)]
+    pub warnings: Vec<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -206,6 +209,9 @@ pub struct Blocked {
     pub node: String,
     /// Whether a daemon holds them in force.
     pub in_force: bool,
+    /// Whether the configuration has `[shield]`: without, none is in force.
+    #[serde(default = "yes")]
+    pub configured: bool,
     /// In the order of the prefixes.
     pub entries: Vec<ShieldEntry>,
 }
@@ -249,6 +255,7 @@ impl ShieldStatus {
             observed: BTreeMap::new(),
             entry: None,
             replaced: None,
+            warnings: Vec::new(),
         }
     }
 
@@ -469,10 +476,22 @@ impl RuleStatus {
     }
 }
 
+/// A daemon that does not say so tells entries of a shield that there is.
+fn yes() -> bool {
+    true
+}
+
 impl Blocked {
-    pub fn new(node: &str, in_force: bool, entries: Vec<ShieldEntry>) -> Blocked {
-        let (schema, node) = (BLOCKED_SCHEMA.into(), node.to_owned());
-        Blocked { schema, node, in_force, entries }
+    /// `running`: a daemon runs.
+    pub fn new(config: &Config, running: bool, runtime: &RuntimeShield) -> Blocked {
+        let configured = config.shield.is_some();
+        Blocked {
+            schema: BLOCKED_SCHEMA.into(),
+            node: config.node.name.to_string(),
+            in_force: running && configured,
+            configured,
+            entries: runtime.entries.to_vec(),
+        }
     }
 }
 
@@ -610,7 +629,7 @@ mod tests {
         assert_eq!(found.collect::<Vec<_>>(), want, "not of another service, nor before it began");
         let entry = runtime.entries.iter().next().cloned();
         let status = ShieldStatus { entry, ..status };
-        let blocked = Blocked::new("gw", true, runtime.entries.to_vec());
+        let blocked = Blocked::new(&config, true, &runtime);
         fn text(document: &impl Serialize) -> String {
             serde_json::to_string_pretty(document).expect("JSON") + "\n"
         }
@@ -648,5 +667,7 @@ mod tests {
         assert_eq!(status.mode_override, None);
         let prefixes = (status.blocked.prefixes, status.allowed.prefixes);
         assert_eq!(prefixes, (1, 1), "kept for one that comes");
+        let blocked = Blocked::new(&config, true, &runtime());
+        assert_eq!((blocked.in_force, blocked.configured), (false, false));
     }
 }

@@ -16,6 +16,7 @@ mod netlink_watch;
 mod posted_status;
 mod probe_routes;
 mod program_runner;
+mod shield_answer;
 pub mod shield_plan;
 pub mod shield_warnings;
 mod start;
@@ -32,9 +33,8 @@ use ringway_api::error::Error;
 use ringway_api::overrides::Overrides;
 use ringway_api::shield::{RuntimeShield, ShieldChange};
 use ringway_api::state_dir::StateDir;
-use ringway_config::{Config, ListAction, ShieldList};
+use ringway_config::Config;
 use ringway_kernel::View;
-use ringway_plan::prefix_list::{self, Prefix};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
@@ -54,6 +54,7 @@ use log_limit::LogLimiter;
 use netlink_watch::{Found, NetlinkEvent, NetlinkWatch};
 use probe_routes::ProbeRoutes;
 use program_runner::ProgramRunner;
+use shield_answer::Changed;
 use step::{Effect, Event, Judge, Moment, State, TICK};
 
 /// A document that is being written when the daemon stops is waited for no longer.
@@ -299,7 +300,9 @@ impl Daemon {
             Effect::AnswerShield(request, change, outcome) => {
                 if let Some(reply) = self.shield_requests.take(request) {
                     let config = reload.config.clone();
-                    answer_shield(reply, change, *outcome, config, self.datapath.view.clone());
+                    let (runtime, plan) = (self.state.shield_in_force(), self.state.shield_plan());
+                    let changed = Changed { config, runtime, plan };
+                    answer_shield(reply, change, *outcome, changed, self.datapath.view.clone());
                 }
             }
             Effect::AnswerConfirm(answer) => self.status_store.commit_confirm.answer(&answer),
@@ -365,13 +368,12 @@ fn answer(reply: Reply, mut outcome: Result<Changes, Error>, view: View) {
     });
 }
 
-/// Tells who asked about the shield, with its counts. A prefix that was not typed may be in a list's
-/// file. On a thread that may wait.
+/// Tells who asked about the shield, with its counts, on a thread that may wait.
 fn answer_shield(
     reply: ShieldReply,
     change: ShieldChange,
     outcome: Result<ShieldStatus, Error>,
-    config: Arc<Config>,
+    changed: Changed,
     view: View,
 ) {
     tokio::task::spawn_blocking(move || {
@@ -380,34 +382,8 @@ fn answer_shield(
             status.count(view.shield_counts().unwrap_or_default());
             status
         });
-        let outcome = outcome.map_err(|error| match &change {
-            ShieldChange::Remove { prefix } => in_a_list(&config, prefix).unwrap_or(error),
-            _ => error,
-        });
-        let _ = reply.send(outcome);
+        let _ = reply.send(changed.answer(&change, outcome));
     });
-}
-
-/// Where a list's file has the prefix, which cannot be changed at run time.
-fn in_a_list(config: &Config, prefix: &Prefix) -> Option<Error> {
-    let lists = config.shield.iter().flat_map(|shield| &shield.lists);
-    let found = |list: &ShieldList| {
-        let text = std::fs::read(list.file.as_path()).ok()?;
-        let entries = prefix_list::parse(&text).ok()?.entries;
-        let line = entries.iter().find(|entry| entry.prefix == *prefix)?.line;
-        let (name, file) = (&list.name, list.file.display());
-        let allow = match list.action {
-            ListAction::Block => format!("; `ringway allow {prefix}` lets it pass meanwhile"),
-            ListAction::Allow => String::new(),
-        };
-        Some(Error::configuration(
-            format!(
-                "{prefix} is in list {name}: {file} has it in line {line}; that file alone can change it"
-            ),
-            format!("take the line out of {file}, which is then read again{allow}"),
-        ))
-    };
-    lists.into_iter().find_map(found)
 }
 
 /// Signals that the daemon knows.

@@ -156,6 +156,59 @@ fn what_is_typed_about_the_shield_lasts_for_its_time() -> Result<()> {
         Ok(found) if found == only => Ok(()),
         other => Err(format!("{other:?}")),
     })?;
+    ensure!(gateway.log().contains("no longer blocked, as the time is over: 203.0.113.64/26"));
+    without_a_shield(&gateway, &plain)
+}
+
+/// What was typed outlives `[shield]`, and can be taken back.
+fn without_a_shield(gateway: &Gateway, plain: &str) -> Result<()> {
+    gateway.rewrite(plain)?;
+    done(gateway, &["reload"])?;
+    let idle = document(gateway, &["blocked"])?;
+    ensure!(idle["in_force"] == false && idle["configured"] == false, "{idle}");
+    let told = done(gateway, &["blocked"])?;
+    ensure!(told.contains("not in force, as the configuration has no [shield]"), "{told}");
+    let told = done(gateway, &["unblock", "2001:db8::7"])?;
+    ensure!(told.contains("2001:db8::7/128 is no longer allowed"), "{told}");
+    refused(gateway, &["unblock", "2001:db8::7"], &["has no [shield]"])?;
+    let idle = document(gateway, &["blocked"])?;
+    ensure!(idle["entries"] == json!([]), "{idle}");
+    Ok(())
+}
+
+/// Whoever blocks what passes nevertheless is told why.
+#[test]
+fn a_block_without_effect_is_told() -> Result<()> {
+    needs_root!();
+    let site = Site::new(1)?;
+    let list = site.net.gateway.directory().join("good.txt");
+    fs::write(&list, "192.0.2.0/25\n")?;
+    let plain = site.configuration(&site.service("web", WEB, ""));
+    let shield =
+        format!("[shield]\nlist = [{{ name = \"good\", file = {list:?}, action = \"allow\" }}]\n");
+    let gateway = Gateway::start(&site.net.gateway, &format!("{plain}{shield}"))?;
+    let told = |words: &str| -> Result<(String, Value)> {
+        let args: Vec<&str> = words.split(' ').collect();
+        let ran = gateway.ringway(&args)?;
+        ensure!(ran.code == 0, "{ran:?}");
+        Ok((ran.err, serde_json::from_str::<Value>(&ran.out)?["warnings"].clone()))
+    };
+    let (err, warnings) = told("block 192.0.2.7 -o json")?;
+    ensure!(
+        err.starts_with("warning: 192.0.2.7/32 passes nevertheless: list good allows"),
+        "{err}"
+    );
+    ensure!(warnings.as_array().is_some_and(|all| all.len() == 1), "{warnings}");
+    let (err, warnings) = told("block 198.51.100.0/24 -o json")?;
+    ensure!(err.is_empty() && warnings == json!([]), "{err} {warnings}");
+    done(&gateway, &["shield", "off", "--for", "15m"])?;
+    let off = |status: &Value| {
+        let finding = &status["findings"][0];
+        finding["kind"] == "shield-mode" && finding["error"].to_string().contains("is off until")
+    };
+    gateway.wait_status("a finding", off)?;
+    let (err, _) = told("block 198.51.100.7 -o json")?;
+    ensure!(err.contains("nothing is dropped: the shield is off until"), "{err}");
     Ok(())
 }
 

@@ -36,6 +36,7 @@ impl State {
         let State { reload, attachment, monitor, .. } = self;
         let mut findings = reload.findings();
         findings.extend(survey.findings.iter().cloned());
+        findings.extend(self.mode_finding());
         findings.extend(self.attack_findings());
         findings.extend(self.shield.skipped_lines());
         findings.extend(self.shield.wide_lines());

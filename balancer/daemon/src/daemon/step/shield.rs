@@ -12,9 +12,10 @@ use ringway_api::documents::shield::{ListReading, ShieldStatus};
 use ringway_api::documents::status::Problem;
 use ringway_api::error::Error;
 use ringway_api::problem_kind::{ProblemKind, Subject};
-use ringway_api::shield::{RuntimeShield, ShieldChange, ShieldEntry, done};
+use ringway_api::shield::{ModeOverride, RuntimeShield, ShieldChange, ShieldEntry, done};
 use ringway_api::text::{counted, listed};
-use ringway_config::{Config, ListAction};
+use ringway_config::{Config, ListAction, ShieldMode};
+use ringway_host::Fix;
 use ringway_plan::prefix_list::Prefix;
 
 use super::State;
@@ -136,6 +137,27 @@ impl State {
         self.shield.plan.clone()
     }
 
+    /// What was typed about it, as far as it is in force.
+    pub fn shield_in_force(&self) -> Arc<RuntimeShield> {
+        self.shield.in_force.clone()
+    }
+
+    /// That it is off, or observes, for a time.
+    pub(super) fn mode_finding(&self) -> Option<Problem> {
+        self.reload.config.shield.as_ref()?;
+        let ModeOverride { mode, until, .. } = self.shield.in_force.mode?;
+        let what = match mode {
+            ShieldMode::Enforce => return None,
+            ShieldMode::Observe => {
+                "observes until {}: it counts what it would drop, and drops nothing"
+            }
+            ShieldMode::Off => "is off until {}: it drops nothing",
+        };
+        let what = format!("the shield {}", what.replace("{}", &until.to_string()));
+        let remedy = Fix::command(["ringway", "shield", "enforce"]);
+        Some(ProblemKind::ShieldMode.problem(what, remedy.after("to end that now:")))
+    }
+
     /// Whether the next change of the shield may begin.
     pub fn takes_shield_changes(&self) -> bool {
         self.attachment.is_done() && self.shield.pending.is_none()
@@ -143,6 +165,15 @@ impl State {
 
     pub(super) fn change_shield(&mut self, change: ShieldChange, by: Asker, request: RequestId) {
         let with = |_| self.shield.in_force.with(&change, self.at.now, self.at.wall);
+        if let (None, ShieldChange::Remove { .. }) = (&self.reload.config.shield, &change)
+            && let Ok(next) = self.shield.in_force.with(&change, self.at.now, self.at.wall)
+        {
+            // No packet meets it, so the packet path has nothing to take.
+            let before = std::mem::replace(&mut self.shield.in_force, next.into());
+            self.keep_shield();
+            self.effects.post();
+            return self.answer_change(Ok(()), &before, change, by, request);
+        }
         let config = &self.reload.config;
         match has_shield(config).and_then(|()| spares_our_own(config, &change)).and_then(with) {
             Ok(next) => {
@@ -184,6 +215,18 @@ impl State {
             Err(_) => self.shield.in_force = before.clone(),
         }
         let Some((change, by, request)) = asked else { return self.tell_ended(&before) };
+        self.answer_change(outcome, &before, change, by, request);
+    }
+
+    /// `before`: what was in force before the change.
+    fn answer_change(
+        &mut self,
+        outcome: Result<(), Error>,
+        before: &RuntimeShield,
+        change: ShieldChange,
+        by: Asker,
+        request: RequestId,
+    ) {
         let outcome = outcome.map(|()| {
             self.effects.info(format!("{change} (by {by})"));
             let status = ShieldStatus::new(&self.reload.config, &self.shield.in_force);
@@ -191,9 +234,9 @@ impl State {
             let (entry, replaced) = match &change {
                 ShieldChange::Add(ShieldEntry { prefix, .. })
                 | ShieldChange::Force(ShieldEntry { prefix, .. }) => {
-                    (of(&self.shield.in_force, prefix), of(&before, prefix))
+                    (of(&self.shield.in_force, prefix), of(before, prefix))
                 }
-                ShieldChange::Remove { prefix } => (of(&before, prefix), None),
+                ShieldChange::Remove { prefix } => (of(before, prefix), None),
                 ShieldChange::Mode { .. } => (None, None),
             };
             ShieldStatus { entry, replaced, ..status }

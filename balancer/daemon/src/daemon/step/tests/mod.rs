@@ -490,10 +490,15 @@ fn what_the_packet_path_refuses_is_not_in_force() {
     asked.try_recv().expect("answered").expect_err("refused");
     assert!(world.kept_shield.entries.is_empty());
     world.asked_shield.clear();
+    let finding = |world: &World| world.state.mode_finding().map(|finding| finding.error);
+    assert_eq!(finding(&world), None);
     world.ask_shield(shield_off(3));
     world.work(true);
     assert_eq!(world.shield.mode.map(|mode| mode.mode), Some(ShieldMode::Off));
+    let off = finding(&world).expect("a finding");
+    assert!(off.starts_with("the shield is off until 1970-01-01T00:00"), "{off}");
     world.settle();
+    assert_eq!(finding(&world), None);
     assert_eq!((world.shield.mode, blocked(&world)), (None, Vec::new()));
     assert!(world.log.iter().any(|line| line.contains("mode is the configuration's")));
 }
