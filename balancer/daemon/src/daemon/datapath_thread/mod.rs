@@ -1,19 +1,20 @@
 //! The packet path on a thread of its own: planning a large configuration and writing its rings
 //! takes milliseconds, and the daemon's loop must not wait for that.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::mpsc::{SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
+mod attach;
+mod attach_states;
+mod shield;
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 use std::thread;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Instant, SystemTime};
 
 use ringway_api::error::Error;
-use ringway_api::shield::{Entries, RuntimeShield, ShieldEntry};
-use ringway_config::{Config, ListAction, ShieldMode};
-use ringway_kernel::shield::RuntimePrefix;
+use ringway_api::shield::RuntimeShield;
+use ringway_config::{Config, ShieldMode};
 use ringway_kernel::{
-    Arrivals, AttachState, AttachStateQuery, Attached, Gateway, Interface, Opened, ProbeProgram,
-    View, XdpMode,
+    AttachState, AttachStateQuery, Attached, Gateway, Interface, Opened, ProbeProgram, View,
 };
 use ringway_plan::prefix_list::Prefix;
 use ringway_plan::tables::{ServiceKey, ServiceRow};
@@ -23,8 +24,8 @@ use tokio::sync::mpsc;
 use crate::daemon::shield_plan::{PlannedShield, ShieldPlan};
 use crate::descriptor_reserve::DescriptorReserve;
 use crate::monitor::attack_watch::Arrived;
-use crate::network::next_hop;
 use crate::{preflight, privileges, upgrade};
+use attach_states::AttachStateReader;
 
 /// Records of tracked flows are looked through this often, in heartbeats, and only while a ring is
 /// changing.
@@ -113,7 +114,7 @@ pub enum DatapathEvent {
 pub struct Attachments {
     /// In the order of the interfaces.
     pub each: Vec<Attached>,
-    /// [`next_hop::stacked`]
+    /// [`stacked`](crate::network::next_hop::stacked)
     pub stacked: HashMap<u32, String>,
 }
 
@@ -375,192 +376,6 @@ impl Worker {
         Ok(())
     }
 
-    /// Puts a shield in force, or takes it away.
-    fn raise(&mut self, plan: Option<Arc<ShieldPlan>>) -> Result<(), Error> {
-        let generation = plan.as_ref().map(|plan| plan.generation());
-        self.by_all_means(|worker| worker.gateway.set_shield(generation.as_ref()).map_err(kernel))?;
-        self.shield = plan;
-        Ok(())
-    }
-
-    /// With what a daemon before this one has armed, the first time.
-    fn arrivals(&mut self) -> Result<(Instant, Vec<Arrived>), Error> {
-        let armed = match self.has_read_arrivals {
-            true => Ok(BTreeMap::new()),
-            false => self.gateway.view().armed(),
-        };
-        let (now, armed) = (Instant::now(), armed.map_err(kernel)?);
-        let arrived = |(id, counts): (u16, Arrivals)| {
-            let (service, name, mode) = self.limited.get(&id)?.clone();
-            let armed = armed.get(&id).map(|left| now + Duration::from_secs((*left).into()));
-            let (packets, new_flows, refused) =
-                (counts.packets, counts.new_flows, counts.refused());
-            Some(Arrived { service, name, mode, packets, new_flows, refused, armed })
-        };
-        let counts = self.gateway.arrivals().map_err(kernel)?;
-        self.has_read_arrivals = true;
-        Ok((now, counts.into_iter().filter_map(arrived).collect()))
-    }
-
-    /// One that is gone is armed no more.
-    fn arm(&mut self, service: ServiceKey, until: Option<Instant>) -> Result<(), Error> {
-        let mut all = self.limited.iter();
-        let Some((id, _)) = all.find(|(_, (key, ..))| *key == service) else { return Ok(()) };
-        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-        let until = left.map_or(0, |left| {
-            // Both are cut to whole seconds, and the daemon ends it.
-            let left = u32::try_from(left.as_secs() + 2).unwrap_or(u32::MAX);
-            ringway_kernel::now_seconds().saturating_add(left)
-        });
-        self.gateway.arm(*id, until).map_err(kernel)
-    }
-
-    /// `changed`: the packet path has all but these already.
-    fn shield(&mut self, runtime: &RuntimeShield, changed: Option<&[Prefix]>) -> Result<(), Error> {
-        let (now, seconds) = (Instant::now(), ringway_kernel::now_seconds());
-        // Now and what is left are both cut to whole seconds, and nothing ends before its time: the
-        // loop ends it, and where none runs the packet path, within two seconds. What is over does
-        // not begin anew.
-        let until_s = |ends: Instant| {
-            let left = ends.checked_duration_since(now).filter(|left| !left.is_zero())?;
-            let left = u32::try_from(left.as_secs() + 2).unwrap_or(u32::MAX);
-            Some(seconds.saturating_add(left))
-        };
-        let prefix = |entry: &ShieldEntry| {
-            let until = entry.ends.map_or(Some(u32::MAX), until_s)?;
-            let allow = entry.action == ListAction::Allow;
-            Some(RuntimePrefix { prefix: entry.prefix, allow, until })
-        };
-        match changed {
-            None => {
-                let all: Vec<_> = runtime.entries.iter().filter_map(prefix).collect();
-                self.gateway.set_runtime_prefixes(&all).map_err(kernel)?;
-            }
-            Some(changed) => {
-                let (rows, gone) = runtime_rows(&runtime.entries, changed);
-                let rows: Vec<_> = rows.iter().filter_map(prefix).collect();
-                let count = |action| runtime.count(action) as u32;
-                let counts = (count(ListAction::Allow), count(ListAction::Block));
-                self.gateway.change_runtime_prefixes(&rows, &gone, counts).map_err(kernel)?;
-            }
-        }
-        let mode = runtime.mode.and_then(|mode| Some((mode.mode, until_s(mode.ends?)?)));
-        self.gateway.set_shield_override(mode).map_err(kernel)
-    }
-
-    fn attach(
-        &mut self,
-        interfaces: &[Interface],
-        observed: Observed,
-        needs_confirm: &BTreeSet<String>,
-    ) -> Result<Attachments, Error> {
-        self.attach_states.outdate();
-        for interface in interfaces {
-            self.gateway.set_iface(interface).map_err(kernel)?;
-        }
-        let stacked = next_hop::stacked(interfaces);
-        for slot in stacked.keys() {
-            self.gateway.set_generic(*slot, true).map_err(kernel)?;
-        }
-        self.apply(observed)?;
-        // What could not be planned leaves the shield in force that a former daemon has left.
-        if self.shield.is_some() || self.config.shield.is_none() {
-            self.raise(self.shield.clone())?;
-        }
-        let mode = match *self.config.node.xdp_mode {
-            // Faster than the kernel's forwarding, and needs none.
-            None if next_hop::obstacle(interfaces, &stacked).is_some() => Some(XdpMode::Generic),
-            asked => asked,
-        };
-        let mut all = Vec::new();
-        let generic = Some(XdpMode::Generic);
-        let devices: Vec<&Interface> = interfaces.iter().filter(|i| i.vlan.is_none()).collect();
-        for interface in &devices {
-            let mode = if stacked.contains_key(&interface.slot) { generic } else { mode };
-            all.push(self.attach_one(interface, mode, needs_confirm)?);
-        }
-        // Native XDP cannot send to a device that has none, so `auto` does not mix. Into a layer-3
-        // device generic XDP cannot either: that alone is no reason.
-        let refused = |(interface, attached): (&Interface, &Attached)| {
-            attached.mode == XdpMode::Generic && !stacked.contains_key(&interface.slot)
-        };
-        if devices.iter().copied().zip(&all).any(refused) {
-            for (interface, attached) in devices.iter().zip(&mut all) {
-                if attached.mode == XdpMode::Native {
-                    *attached = self.attach_one(interface, generic, needs_confirm)?;
-                }
-            }
-        }
-        for name in self.gateway.release_others().map_err(kernel)? {
-            tracing::warn!(interface = name, "detached: no longer in [node] interfaces");
-        }
-        self.gateway.heartbeat(SystemTime::now()).map_err(kernel)?;
-        // A VLAN device is attached as the device below it is.
-        let of = |interface: &Interface| {
-            let slot = below(interface);
-            let (_, found) = devices.iter().zip(&all).find(|(device, _)| device.slot == slot)?;
-            let Attached { mode, taken_over, provisional, .. } = *found;
-            Some(Attached { mode, refused: None, taken_over, provisional })
-        };
-        let vlans: Vec<Attached> =
-            interfaces.iter().filter(|i| i.vlan.is_some()).filter_map(of).collect();
-        let (mut all, mut vlans) = (all.into_iter(), vlans.into_iter());
-        let mut each = Vec::new();
-        for interface in interfaces {
-            let attached = if interface.vlan.is_some() { vlans.next() } else { all.next() };
-            if let Some(attached) = attached {
-                if interface.vlan.is_some() {
-                    let generic = attached.mode == XdpMode::Generic;
-                    self.gateway.set_generic(interface.slot, generic).map_err(kernel)?;
-                }
-                each.push(attached);
-            }
-        }
-        Ok(Attachments { each, stacked })
-    }
-
-    fn attach_one(
-        &mut self,
-        interface: &Interface,
-        mode: Option<XdpMode>,
-        needs_confirm: &BTreeSet<String>,
-    ) -> Result<Attached, Error> {
-        let Interface { slot, name, .. } = interface;
-        let attached = match needs_confirm.contains(name) {
-            true => self.gateway.attach_provisionally(*slot, mode),
-            false => self.gateway.attach(*slot, mode),
-        };
-        // A refused one still waits for its confirmation: the next try must not pin it.
-        let attached = attached.map_err(kernel)?;
-        self.provisional.retain(|(provisional, _)| provisional != slot);
-        if attached.provisional {
-            self.provisional.push((*slot, name.clone()));
-        }
-        Ok(attached)
-    }
-
-    fn confirm(&mut self) -> Result<Vec<String>, Error> {
-        for (slot, _) in &self.provisional {
-            self.gateway.confirm(*slot).map_err(kernel)?;
-        }
-        Ok(std::mem::take(&mut self.provisional).into_iter().map(|(_, name)| name).collect())
-    }
-
-    /// The first refusal keeps none of the others attached.
-    fn revert(&mut self) -> Result<(), Error> {
-        let mut outcome = Ok(());
-        for (slot, name) in std::mem::take(&mut self.provisional) {
-            match self.gateway.revert(slot) {
-                Ok(()) => tracing::warn!(interface = name, "detached"),
-                Err(error) => {
-                    tracing::error!(interface = name, %error, "not detached");
-                    outcome = outcome.and(Err(kernel(error)));
-                }
-            }
-        }
-        outcome
-    }
-
     fn beat(&mut self) -> Result<Vec<AttachStateQuery>, Error> {
         self.gateway.heartbeat(SystemTime::now()).map_err(kernel)?;
         let _ = self.reports.send(DatapathEvent::Swept(self.sweep_captures()));
@@ -574,14 +389,6 @@ impl Worker {
         self.gateway.attach_state_queries().map_err(kernel)
     }
 
-    /// All of them anew, so that they agree on a mode: where our program still is, it stays. The
-    /// programs are loaded already, for which this process has no privilege any more. What was
-    /// confirmed needs it no more.
-    fn reattach(&mut self, interfaces: &[Interface]) -> Result<Attachments, Error> {
-        let needs_confirm = self.provisional.iter().map(|(_, name)| name.clone()).collect();
-        self.attach(interfaces, self.observed.clone(), &needs_confirm)
-    }
-
     /// A capture whose process was killed. Packets are served with it as without.
     fn sweep_captures(&self) -> Result<(), Error> {
         let Some(pins) = self.gateway.pins() else { return Ok(()) };
@@ -593,54 +400,6 @@ impl Worker {
     }
 }
 
-/// Asks how programs stand, on a thread of its own: the kernel answers under RTNL, for which tables
-/// must not wait.
-struct AttachStateReader {
-    ask: SyncSender<(u64, Vec<AttachStateQuery>)>,
-    /// How often programs were attached.
-    turn: Arc<Mutex<u64>>,
-}
-
-impl AttachStateReader {
-    fn start(reports: mpsc::UnboundedSender<DatapathEvent>) -> Result<AttachStateReader, Error> {
-        let (ask, asked) = sync_channel(0);
-        let turn = Arc::<Mutex<u64>>::default();
-        let current = Arc::clone(&turn);
-        let answer = move || {
-            let reserve = DescriptorReserve::new(1);
-            for (turn, queries) in asked {
-                let queries: Vec<AttachStateQuery> = queries;
-                let read = || queries.iter().map(AttachStateQuery::ask).collect::<Result<_, _>>();
-                let found = read().or_else(|_| {
-                    reserve.give_up();
-                    let found = read();
-                    reserve.fill();
-                    found
-                });
-                let current = current.lock().unwrap_or_else(PoisonError::into_inner);
-                // Not where programs were attached meanwhile.
-                if *current == turn {
-                    let _ = reports.send(DatapathEvent::AttachStates(found.map_err(kernel)));
-                }
-            }
-        };
-        let thread = thread::Builder::new().name("attach-states".into()).spawn(answer);
-        thread.map_err(|error| Error::failed(format!("no thread to ask with: {error}"), ""))?;
-        Ok(AttachStateReader { ask, turn })
-    }
-
-    /// Nothing, while the last answer is waited for.
-    fn ask(&self, queries: Vec<AttachStateQuery>) {
-        let turn = *self.turn.lock().unwrap_or_else(PoisonError::into_inner);
-        let _ = self.ask.try_send((turn, queries));
-    }
-
-    /// What is being asked is not told any more.
-    fn outdate(&self) {
-        *self.turn.lock().unwrap_or_else(PoisonError::into_inner) += 1;
-    }
-}
-
 /// Slot of the device that an interface's frames are met on: its own, or that below a VLAN device.
 pub fn below(interface: &Interface) -> u32 {
     interface.vlan.as_ref().map_or(interface.slot, |vlan| vlan.device)
@@ -649,56 +408,4 @@ pub fn below(interface: &Interface) -> u32 {
 /// The kernel crate's messages carry their remedies themselves.
 pub fn kernel(error: ringway_kernel::Error) -> Error {
     Error::failed(error.to_string(), "")
-}
-/// What the packet path is to be told where these prefixes have changed: entries, each with the end
-/// of what lies around it, and prefixes that have none any more. An entry within a changed one may
-/// end at another time than before.
-fn runtime_rows(entries: &Entries, changed: &[Prefix]) -> (Vec<ShieldEntry>, Vec<Prefix>) {
-    let last = |entry: &ShieldEntry| {
-        let kind = entries.around(entry.prefix).filter(|around| around.action == entry.action);
-        let ends = kind.map(|around| around.ends);
-        let ends = ends.reduce(|one, other| one.zip(other).map(|(one, other)| one.max(other)));
-        ShieldEntry { ends: ends.flatten(), ..entry.clone() }
-    };
-    let rows = changed.iter().flat_map(|prefix| entries.within(*prefix)).map(last).collect();
-    let gone = changed.iter().filter(|prefix| entries.get(prefix).is_none()).copied().collect();
-    (rows, gone)
-}
-
-#[cfg(test)]
-mod tests {
-    use ringway_api::clock::Timestamp;
-
-    use super::*;
-
-    fn entry(prefix: Prefix, action: ListAction, ends: Option<Instant>) -> ShieldEntry {
-        let (until, reason, since) = (None, String::new(), Timestamp::default());
-        ShieldEntry { prefix, action, until, reason, since, ends }
-    }
-
-    #[test]
-    fn a_change_among_many_prefixes_is_few_rows() {
-        let soon = Instant::now();
-        let late = soon + Duration::from_secs(60);
-        let nth = |n: u32| Prefix::new(std::net::Ipv4Addr::from(0x0a00_0000 + n).into(), 32);
-        let nth = |n: u32| nth(n).expect("a prefix");
-        let many = (0..65_535).map(|n| entry(nth(n), ListAction::Block, Some(soon)));
-        let mut entries: Entries = many.collect();
-        assert_eq!(runtime_rows(&entries, &[nth(7)]).0.len(), 1);
-        let outer: Prefix = "10.0.0.0/28".parse().expect("a prefix");
-        entries.insert(entry(outer, ListAction::Block, Some(late)));
-        entries.insert(entry(nth(3), ListAction::Allow, Some(soon)));
-        let (rows, gone) = runtime_rows(&entries, &[outer]);
-        assert_eq!((rows.len(), gone.len()), (17, 0), "those within last as long as it");
-        for row in &rows {
-            let ends = if row.action == ListAction::Block { late } else { soon };
-            assert_eq!(row.ends, Some(ends), "{}", row.prefix);
-        }
-        entries.insert(entry(outer, ListAction::Block, None));
-        assert_eq!(runtime_rows(&entries, &[nth(7)]).0[0].ends, None, "it has no end");
-        entries.remove(&outer);
-        let (rows, gone) = runtime_rows(&entries, &[outer]);
-        assert_eq!((rows.len(), gone), (16, vec![outer]));
-        assert!(rows.iter().all(|row| row.ends == Some(soon)));
-    }
 }
