@@ -1,12 +1,13 @@
 //! The shield before real services: what it drops, what it lets pass, and what goes on meanwhile.
 
+mod limits;
+mod lists;
+
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::fs;
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use ringway_net_tests::{
@@ -167,138 +168,6 @@ fn tells(status: &Value, kind: &str, words: &[&str]) -> bool {
     all.any(|one| one["kind"] == kind && words.iter().all(|w| one.to_string().contains(w)))
 }
 
-const FOLLOWS: [(&str, &str); 2] = [("10.1.0.3", "blocked"), ("10.1.0.2", "answered")];
-
-#[test]
-fn lists_block_allow_and_follow_their_files() -> Result<()> {
-    needs_root!();
-    let shield_of = |world: &World, bad_lines: &str| {
-        let list = |name: &str, action: &str, more: &str| {
-            let file = world.file(name);
-            format!("{{ name = {name:?}, file = {file:?}, action = {action:?}{more} }}, ")
-        };
-        let more = format!(", bad_lines = {bad_lines:?}");
-        let lists = list("drop", "block", &more) + &list("good", "allow", "");
-        format!("[shield]\nlist = [{lists}]\n")
-    };
-    let world = World::new("")?;
-    fs::write(world.file("good"), "10.1.0.4 ; ours\nfd01::4/128\n")?;
-    fs::write(world.file("drop"), "# junk\n10.1.0.3\n10.1.0.4\nfd01::3\nfd01::4/127\n")?;
-    world.reload(&shield_of(&world, "refuse"))?;
-    let both = [
-        ("10.1.0.2", "answered"),
-        ("10.1.0.3", "blocked"),
-        ("10.1.0.4", "answered"),
-        ("fd01::2", "answered"),
-        ("fd01::3", "blocked"),
-        ("fd01::4", "answered"),
-    ];
-    world.is("both lists", &both)?;
-    let counted = shield(&world.gateway)?;
-    ensure!(packets(&counted, "lists", "drop")? == 2, "{counted}");
-    ensure!(packets(&counted, "lists", "good")? == 2, "{counted}");
-    ensure!(
-        world.curl("10.1.0.2", WEB)? == Some(0) && world.curl("10.1.0.3", WEB)? == Some(28),
-        "curl"
-    );
-
-    let drop = world.file("drop");
-    let renamed = |text: &str| -> io::Result<()> {
-        fs::write(world.file("new"), text)?;
-        fs::rename(world.file("new"), &drop)
-    };
-    fs::write(&drop, "10.1.0.2/32\n")?;
-    world.becomes("changed", &[("10.1.0.2", "blocked"), ("10.1.0.3", "answered")])?;
-    renamed("10.1.0.3\n")?;
-    world.becomes("renamed", &FOLLOWS)?;
-
-    // What cannot be used is told, and what was in force stays.
-    let stays = |what: &str, words: &[&str]| -> Result<()> {
-        let told = |status: &Value| tells(status, "shield-list", words);
-        world.gateway.wait_status(what, |status| told(status) && status["healthy"] == false)?;
-        world.is(what, &FOLLOWS)
-    };
-    let ends = |what: &str| -> Result<()> {
-        world.gateway.wait_status(what, |status| status["healthy"] == true)?;
-        world.is(what, &FOLLOWS)
-    };
-    fs::write(&drop, "10.1.0.2\n10.1.0.")?;
-    stays("truncated in a line", &["line 2", "10.1.0."])?;
-    renamed("10.1.0.3\n192.0.2.0/24\n")?;
-    ends("whole again")?;
-    fs::remove_file(&drop)?;
-    stays("vanished", &["drop", "No such file"])?;
-    fs::write(&drop, "10.1.0.3\n")?;
-    ends("there again")?;
-    fs::write(&drop, "10.1.0.2\n192.0.2.1/40\nnonsense\n")?;
-    stays("bad lines", &["line 2", "192.0.2.1/40", "1 bad line"])?;
-    let bad = shield_of(&world, "refuse");
-    let rule = "rule = [{ match = \"udp src port 4001\", action = \"drop\" }]\n";
-    world.reload(&format!("{bad}{rule}"))?;
-    world.is("a rule", &[("10.1.0.2:4001", "rule")])?;
-    stays("bad lines after a reload", &["line 2", "192.0.2.1/40", "1 prefix of before"])?;
-    // The other list follows its file.
-    fs::write(world.file("good"), "10.1.0.3\n")?;
-    world.becomes("the other list", &[("10.1.0.3", "answered"), ("10.1.0.4", "answered")])?;
-    fs::write(world.file("good"), "10.1.0.4\n")?;
-    world.becomes("the other list again", &FOLLOWS)?;
-    let new = bad.replace("\"drop\"", "\"newer\"");
-    world.gateway.rewrite(&format!("{}{new}", world.plain))?;
-    refused(&world.gateway, &["reload"], &["line 2", "mend the file"])?;
-    ensure!(fs::read_to_string(world.gateway.configuration())?.ends_with(&new), "rewritten");
-
-    world.reload(&shield_of(&world, "skip"))?;
-    world.is("skipped", &[("10.1.0.2", "blocked"), ("10.1.0.3", "answered")])?;
-    world.gateway.wait_status("skipped lines are told", |status| {
-        status["healthy"] == true && tells(status, "shield-list-lines", &["drop", "2 lines"])
-    })?;
-    let spamhaus = "{\"cidr\":\"10.1.0.3/32\",\"sblid\":\"SBL1\",\"rir\":\"ripencc\"}\n\
-        {\"cidr\":\"fd01::3/128\",\"sblid\":\"SBL2\",\"rir\":\"arin\"}\n\
-        {\"type\":\"metadata\",\"timestamp\":1764000000,\"size\":1,\"records\":2}\n";
-    renamed(spamhaus)?;
-    world.becomes("DROP", &[FOLLOWS[0], FOLLOWS[1], ("fd01::3", "blocked")])?;
-    let quiet = |status: &Value| !tells(status, "shield-list-lines", &[]);
-    world.gateway.wait_status("no line is skipped", quiet)?;
-    fs::write(&drop, "")?;
-    world.becomes("empty", &[("10.1.0.3", "answered"), ("fd01::3", "answered")])
-}
-
-#[test]
-fn a_list_of_200_000_prefixes_is_swapped_and_no_packet_is_lost() -> Result<()> {
-    needs_root!();
-    let world = World::new("")?;
-    let mut many = String::new();
-    for n in 0..200_000u32 {
-        let [_, high, middle, low] = (n << 4).to_be_bytes();
-        let _ = writeln!(many, "100.{high}.{middle}.{low}/28");
-    }
-    let file = world.file("drop");
-    // By turns these two are blocked.
-    let write = |turn: u32| fs::write(&file, format!("{many}10.1.0.{}\n", 3 + turn % 2));
-    write(0)?;
-    let list =
-        format!("[shield]\nlist = [{{ name = \"d\", file = {file:?}, action = \"block\" }}]\n");
-    world.reload(&list)?;
-    let (numbered, transfer) = (world.numbered()?, world.transfer()?);
-    let load = Load::start(world.site.client(), &format!("http://{WEB}/"), 2, 60)?;
-    for turn in 1..=4 {
-        write(turn)?;
-        let told = |log: &str| log.matches("lists read again").count() as u32;
-        let read = || told(&world.gateway.log()) == turn;
-        wait_until(format!("swap {turn}"), SOON, read)?;
-        let (blocked, free) = (3 + turn % 2, 4 - turn % 2);
-        let sources = [format!("10.1.0.{blocked}"), format!("10.1.0.{free}")];
-        world.is("swapped", &[(&sources[0], "blocked"), (&sources[1], "answered")])?;
-    }
-    let (datagrams, bytes) = (numbered.finish()?, transfer.finish()?);
-    ensure!(datagrams > 1000 && bytes > 1 << 20, "{datagrams} datagrams, {bytes} bytes");
-    let outcome = load.stop()?;
-    ensure!(outcome.errors == 0 && outcome.requests > 1000, "{outcome:?}");
-    let status = world.gateway.status()?;
-    ensure!(status["ledger"]["difference_packets"] == 0, "{}", status["ledger"]);
-    Ok(())
-}
-
 #[test]
 fn what_is_typed_meets_packets_for_its_time() -> Result<()> {
     needs_root!();
@@ -412,121 +281,6 @@ fn the_first_rule_that_matches_decides() -> Result<()> {
     let counted = shield(&world.gateway)?;
     ensure!(packets(&counted, "rules", "few")? == 10, "{counted}");
     ensure!(packets(&counted, "rules", "two")? == 12, "{counted}");
-    Ok(())
-}
-
-/// What becomes of so many datagrams to the echo service that leave at once, each from the next of
-/// these sockets: how many are answered, and how long it took. The others are dropped by reason.
-fn flood(
-    world: &World,
-    sockets: &[UdpSocket],
-    count: u64,
-    reason: &str,
-) -> Result<(u64, Duration)> {
-    let before = dropped(&world.gateway)?;
-    let begun = Instant::now();
-    for (socket, _) in sockets.iter().cycle().zip(0..count) {
-        socket.send_to(b"?", SocketAddr::new(SERVICE_V4, 7))?;
-    }
-    let took = begun.elapsed();
-    let mut answered = 0;
-    let end = || {
-        for socket in sockets {
-            while socket.recv(&mut [0; 64]).is_ok() {
-                answered += 1;
-            }
-        }
-        let mut now = dropped(&world.gateway).map_err(|error| format!("{error:#}"))?;
-        now.iter_mut().for_each(|(reason, packets)| *packets -= before[reason]);
-        let all: u64 = now.values().sum();
-        match now[reason] == count - answered && all == now[reason] {
-            true => Ok(()),
-            false => Err(format!("{answered} of {count} answered, dropped {now:?}")),
-        }
-    };
-    wait_for(format!("the end of {count} datagrams"), SOON, end)?;
-    Ok((answered, took))
-}
-
-/// As many as a rate lets through: its burst, a quarter that CPUs let a source send unasked, and
-/// some that a lease of a CPU may add.
-fn keeps_to(pps: f64, (answered, took): (u64, Duration)) -> Result<()> {
-    let burst = pps / 10.0;
-    let most = burst + pps * (0.25 + took.as_secs_f64()) + 20.0;
-    let fits = (burst / 2.0..=most).contains(&(answered as f64));
-    ensure!(fits, "{answered} passed in {took:?}, of a rate of {pps}");
-    Ok(())
-}
-
-#[test]
-fn limits_drop_what_is_over_them_and_spare_established_flows() -> Result<()> {
-    needs_root!();
-    let limits = |more: &str| format!("[shield]\nlimits = {{ flow_rate = \"1Mpps\", {more} }}\n");
-    let world = World::new(&limits("packets = \"200pps\""))?;
-    let sockets = |from: &str, count: usize| -> Result<Vec<UdpSocket>> {
-        let bind = |_| -> Result<UdpSocket> {
-            let socket = world.site.client().run(|| UdpSocket::bind((from, 0)))??;
-            socket.set_nonblocking(true)?;
-            Ok(socket)
-        };
-        (0..count).map(bind).collect()
-    };
-    // It sends far more than the rate, and is spared.
-    let transfer = world.transfer()?;
-    // A new flow each time: one that lasts is established, and passes.
-    let one = || sockets("10.1.0.3", 1);
-    keeps_to(200.0, flood(&world, &one()?, 2000, "service-limit")?)?;
-    let of = |status: &Value, service: &str, protocol: &str| -> Result<Value> {
-        let all = status["limits"].as_array().context("no limits")?;
-        let own = |it: &&Value| it["service"] == service && it["protocol"] == protocol;
-        Ok(all.iter().find(own).context("no such service")?.clone())
-    };
-    let status = shield(&world.gateway)?;
-    let echo = of(&status, "echo", "udp")?;
-    let counts = |it: &Value| ["arrived_packets", "arrived_new_flows"].map(|key| it[key].as_u64());
-    ensure!(counts(&echo) == [Some(2000), Some(1)] && echo["packets_pps"] == 200, "{status}");
-    ensure!(echo["over_limit_packets"].as_u64() > Some(1000), "{status}");
-    let packets = &echo["by_limit"][0];
-    ensure!(packets["limit"] == "packets" && packets["pps"] == 200, "{status}");
-    ensure!(packets["over"]["packets"].as_u64() > Some(1000), "{status}");
-    ensure!(status["counted_since"].is_string(), "{status}");
-    ensure!(status["heavy_sources"] == Value::Array(Vec::new()), "{status}");
-    let spared = || {
-        let status = shield(&world.gateway).ok()?;
-        of(&status, "steady", "tcp").ok()?["established"]["packets"].as_u64()
-    };
-    wait_until("packets of the connection over the limit", SOON, || spared() > Some(100))?;
-    let arriving = || {
-        let status = shield(&world.gateway).ok()?;
-        of(&status, "steady", "tcp").ok()?["arrived_packets_per_second"].as_f64()
-    };
-    wait_until("the rate of the connection", SOON, || arriving() > Some(1.0))?;
-
-    world.reload(&limits("source = \"100pps\""))?;
-    keeps_to(100.0, flood(&world, &one()?, 2000, "source-limit")?)?;
-    world.is("others", &[("10.1.0.4", "answered"), ("10.1.0.2", "answered")])?;
-    let status = shield(&world.gateway)?;
-    // The connection's may be another.
-    let mut all = status["heavy_sources"].as_array().context("no sources")?.iter();
-    let heavy = all.find(|source| source["prefix"] == "10.1.0.3/32").context("no such source")?;
-    ensure!(heavy["service"] == "echo" && heavy["protocol"] == "udp", "{status}");
-    ensure!(heavy["over_limit_packets"].as_u64() > Some(1000), "{status}");
-    let shown = done(&world.gateway, &["shield", "status"])?;
-    let words = ["source   100pps    configuration", "10.1.0.3/32", "last seen"];
-    ensure!(words.iter().all(|words| shown.contains(words)), "{shown}");
-
-    world.reload(&limits("new_flows = \"50pps\""))?;
-    keeps_to(50.0, flood(&world, &sockets("10.1.0.4", 400)?, 400, "new-flow-limit")?)?;
-
-    // What observe lets pass is counted.
-    let observe = limits("packets = \"200pps\"").replacen('\n', "\nmode = \"observe\"\n", 1);
-    world.reload(&observe)?;
-    let before = shield(&world.gateway)?["observed"]["service-limit"].as_u64();
-    let (answered, _) = flood(&world, &one()?, 150, "service-limit")?;
-    ensure!(answered == 150, "{answered} of 150 were answered in observe mode");
-    let after = shield(&world.gateway)?["observed"]["service-limit"].as_u64();
-    ensure!(before.is_none() && after > Some(50), "{before:?}, then {after:?}");
-    ensure!(transfer.finish()? > 1 << 20, "too little traffic");
     Ok(())
 }
 

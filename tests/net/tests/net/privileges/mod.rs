@@ -1,210 +1,26 @@
 //! The daemon as the packaged unit runs it: user ringway, and after loading three capabilities
 //! alone.
 
+mod machine;
+mod second_bpffs;
+
 use std::fs;
-use std::io::IoSliceMut;
-use std::mem::MaybeUninit;
 use std::net::SocketAddr;
-use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::sync::mpsc;
 
 use anyhow::{Context, Result, ensure};
 use ringway_net_tests::{
-    Ran, SERVICE_V4, SOON, STARTED, Site, WEB, binary, configuration, detach_link, get, needs_root,
-    service,
+    SERVICE_V4, SOON, Site, WEB, configuration, detach_link, get, needs_root, service,
 };
 use ringway_testnet::{
-    Child, End, Namespace, Nginx, Node, Signal, VethOptions, XdpReceive, veth, wait_for, wait_until,
+    Child, End, Nginx, Node, Signal, VethOptions, XdpReceive, veth, wait_for, wait_until,
 };
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use serde_json::Value;
 
 use super::dsr::{Opener, backends_with_the_addresses};
-
-const UNIT: &str = include_str!("../../../../packaging/ringway.service");
-/// The numbers of user and group ringway, which the machine need not have.
-pub(super) const ID: u32 = 62_114;
-/// CAP_NET_ADMIN 12, CAP_NET_RAW 13, CAP_BPF 39 (linux/capability.h).
-const THREE: u64 = 1 << 12 | 1 << 13 | 1 << 39;
-const PERFMON: u64 = 1 << 38;
-
-/// Where the daemon runs: the gateway's network namespace, and a mount namespace with a bpffs of
-/// its own and a user ringway. A process that sleeps keeps it.
-pub(super) struct Machine {
-    namespace: Namespace,
-    pub(super) directory: PathBuf,
-    keeper: Child,
-}
-
-impl Machine {
-    pub(super) fn new(namespace: &Namespace) -> Result<Machine> {
-        let directory = namespace.directory().join("machine");
-        fs::create_dir(&directory)?;
-        fs::set_permissions(namespace.directory(), fs::Permissions::from_mode(0o755))?;
-        // The build may lie where only its owner may go.
-        fs::copy(binary()?, directory.join("ringway"))?;
-        let row = |file: &str, line: &str| -> Result<()> {
-            let kept = fs::read_to_string(format!("/etc/{file}"))?;
-            let kept = kept.lines().filter(|l| !l.starts_with("ringway:")).collect::<Vec<_>>();
-            Ok(fs::write(directory.join(file), format!("{}\n{line}\n", kept.join("\n")))?)
-        };
-        row("passwd", &format!("ringway:x:{ID}:{ID}::/nonexistent:/usr/sbin/nologin"))?;
-        row("group", &format!("ringway:x:{ID}:"))?;
-        for owned in ["run", "state"] {
-            fs::create_dir(directory.join(owned))?;
-            std::os::unix::fs::chown(directory.join(owned), Some(ID), Some(ID))?;
-        }
-        let script = format!(
-            "mount -t bpf -o mode=1700 bpf /sys/fs/bpf\n\
-             # As udev makes it.\n\
-             mount -t tmpfs tmpfs /dev/net && mknod -m 666 /dev/net/tun c 10 200\n\
-             for file in passwd group; do mount --bind {at}/$file /etc/$file; done\n\
-             echo ready\nexec sleep infinity",
-            at = directory.display()
-        );
-        let mut command = namespace.command("unshare");
-        command.args(["--mount", "--propagation", "private", "sh", "-euc", &script]);
-        let mut keeper = namespace.spawn(command)?;
-        keeper.wait_for_log("ready", SOON)?;
-        Ok(Machine { namespace: namespace.clone(), directory, keeper })
-    }
-
-    /// A command in both namespaces, as root.
-    pub(super) fn command(&self, words: &[&str]) -> Command {
-        let mut command = self.namespace.command("nsenter");
-        command.arg(format!("--mount=/proc/{}/ns/mnt", self.keeper.pid())).args(words);
-        command
-    }
-
-    /// A path of its own mount namespace, seen from here.
-    fn seen(&self, path: &str) -> PathBuf {
-        PathBuf::from(format!("/proc/{}/root{path}", self.keeper.pid()))
-    }
-
-    /// Runs one to its end.
-    fn run(&self, words: &[&str]) -> Result<Ran> {
-        Ok(self.command(words).output()?.into())
-    }
-
-    /// `ringway ARGUMENTS`, as root.
-    fn ringway(&self, arguments: &[&str]) -> Result<Ran> {
-        let ringway = self.directory.join("ringway");
-        self.run(&[&[&*ringway.to_string_lossy()], arguments].concat())
-    }
-
-    /// What the unit does as root before it starts the daemon.
-    pub(super) fn prepare(&self) -> Result<()> {
-        let lines: Vec<&str> =
-            UNIT.lines().filter_map(|line| line.strip_prefix("ExecStartPre=+")).collect();
-        ensure!(!lines.is_empty(), "the unit prepares nothing");
-        for line in lines {
-            let ran = self.run(&line.split(' ').collect::<Vec<_>>())?;
-            ensure!(ran.code == 0, "{line}: {}", ran.said());
-        }
-        Ok(())
-    }
-
-    /// Writes this configuration, with the paths that the daemon's user may write to.
-    pub(super) fn write(&self, text: &str) -> Result<PathBuf> {
-        let (old, at) = (self.namespace.directory(), &self.directory);
-        let moved = |text: &str, name: &str, to: &str| {
-            text.replace(&format!("{:?}", old.join(name)), &format!("{:?}", at.join(to)))
-        };
-        let text = moved(&moved(text, "state", "state"), "api.sock", "run/api.sock");
-        let file = at.join("ringway.toml");
-        fs::write(&file, text)?;
-        Ok(file)
-    }
-
-    pub(super) fn start(&self, configuration: &Path) -> Result<Child> {
-        self.start_after("", configuration)
-    }
-
-    /// The daemon as user ringway with what the unit gives it, after these lines of shell.
-    fn start_after(&self, lines: &str, configuration: &Path) -> Result<Child> {
-        let given = line_of("AmbientCapabilities=");
-        ensure!(given == line_of("CapabilityBoundingSet="), "two sets");
-        let given: String =
-            given.split(' ').map(|name| format!(",+{}", &name[4..])).collect::<String>();
-        let set = format!("-all{}", given.to_lowercase());
-        // The last words of the script are what follows it.
-        let script = format!("{}{lines}\nexec \"$@\"", sandbox());
-        let mut command = self.command(&["unshare", "--mount", "--propagation", "private"]);
-        command.args(["sh", "-euc", &script, "sh"]);
-        command.args(["setpriv", "--reuid=ringway", "--regid=ringway"]);
-        command.args(["--clear-groups", "--no-new-privs"]);
-        command
-            .args(["--bounding-set", "--inh-caps", "--ambient-caps"].map(|o| format!("{o}={set}")));
-        command.arg(self.directory.join("ringway")).arg("run").arg("-c").arg(configuration);
-        let mut daemon = self.namespace.spawn(command)?;
-        daemon.wait_for_log("serving: ", STARTED)?;
-        Ok(daemon)
-    }
-}
-
-/// A service manager: what it is given to keep.
-struct Manager {
-    socket: PathBuf,
-    kept: mpsc::Receiver<OwnedFd>,
-}
-
-impl Manager {
-    fn new(machine: &Machine) -> Result<Manager> {
-        let socket = machine.directory.join("notify");
-        let listener = UnixDatagram::bind(&socket)?;
-        fs::set_permissions(&socket, fs::Permissions::from_mode(0o777))?;
-        listener.set_read_timeout(Some(STARTED))?;
-        let (give, kept) = mpsc::channel();
-        // It reads for as long as somebody sends.
-        std::thread::spawn(move || while receive(&listener, &give).is_ok() {});
-        Ok(Manager { socket, kept })
-    }
-
-    fn daemon(&self) -> String {
-        format!("export NOTIFY_SOCKET={}\n", self.socket.display())
-    }
-
-    /// The daemon gets this descriptor (sd_listen_fds(3)).
-    fn daemon_with(&self, kept: &OwnedFd) -> String {
-        let place = format!("/proc/{}/fd/{}", std::process::id(), kept.as_raw_fd());
-        format!(
-            "{}exec 3<{place}\nexport LISTEN_FDS=1 LISTEN_PID=$$ LISTEN_FDNAMES=nodes\n",
-            self.daemon()
-        )
-    }
-}
-
-fn receive(listener: &UnixDatagram, give: &mpsc::Sender<OwnedFd>) -> Result<()> {
-    let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut ancillary = RecvAncillaryBuffer::new(&mut room);
-    let mut message = [0; 4096];
-    let mut parts = [IoSliceMut::new(&mut message)];
-    recvmsg(listener, &mut parts, &mut ancillary, RecvFlags::CMSG_CLOEXEC)?;
-    for part in ancillary.drain() {
-        if let RecvAncillaryMessage::ScmRights(descriptors) = part {
-            descriptors.for_each(|descriptor| _ = give.send(descriptor));
-        }
-    }
-    Ok(())
-}
-
-/// What systemd makes of bpffs for the daemon: ProtectKernelTunables has it read-only, whatever
-/// ReadWritePaths says of that very path; what is below stays as it is (systemd's
-/// src/core/namespace.c, protect_kernel_tunables_sys_table).
-fn sandbox() -> String {
-    let writable = line_of("ReadWritePaths=").split(' ').map(|path| path.trim_start_matches('-'));
-    let below = writable.filter(|path| path.starts_with("/sys/fs/bpf/"));
-    let binds: String = below.map(|path| format!("mount --bind {path} {path}\n")).collect();
-    format!("mount --bind /sys/fs/bpf /sys/fs/bpf\n{binds}mount -o remount,bind,ro /sys/fs/bpf\n")
-}
-
-fn line_of(key: &str) -> &'static str {
-    UNIT.lines().find_map(|line| line.strip_prefix(key)).unwrap_or_default()
-}
+pub(super) use machine::{ID, Machine};
+use machine::{PERFMON, THREE};
 
 /// One of the sets in /proc/PID/task/*/status, which must be the same in every thread.
 fn capabilities(pid: u32, set: &str) -> Result<u64> {
@@ -459,115 +275,6 @@ fn a_reload_opens_the_road_of_checks() -> Result<()> {
     ensure!(detached.code == 0, "{}", detached.said());
     Ok(())
 }
-/// The unit's user may not look below a second bpffs: its manager keeps where its pins are.
-#[test]
-fn the_units_daemon_survives_a_second_bpffs() -> Result<()> {
-    needs_root!();
-    ensure!(line_of("FileDescriptorStoreMax=") == "1", "the unit's manager keeps nothing");
-    let site = Site::new(2)?;
-    let machine = Machine::new(&site.net.gateway)?;
-    let file = configure(&site, &machine)?;
-    let manager = Manager::new(&machine)?;
-    machine.prepare()?;
-    let mut killed = machine.start_after(&manager.daemon(), &file)?;
-    wait_up(&machine, &file, 0)?;
-    let kept = manager.kept.recv_timeout(SOON)?;
-    machine.run(&["mount", "-t", "bpf", "bpf", "/sys/fs/bpf"])?;
-    killed.kill()?;
-    // Twice: the second one gives what it was given.
-    for _ in 0..2 {
-        machine.prepare()?;
-        let mut daemon = machine.start_after(&manager.daemon_with(&kept), &file)?;
-        let log = daemon.log();
-        ensure!(log.contains("took over the running packet path"), "{log}");
-        manager.kept.recv_timeout(SOON)?;
-        get(site.client(), WEB)?;
-        let found = status(&machine, &file)?;
-        ensure!(found["findings"].to_string().contains("bpffs-covered"), "{found}");
-        // It writes there, too.
-        machine.write(&fs::read_to_string(&file)?.replace("\"direct\"", "\"straight\""))?;
-        let reloaded = machine.ringway(&["reload", "-c", &file.to_string_lossy()])?;
-        ensure!(reloaded.code == 0, "{}", reloaded.said());
-        daemon.kill()?;
-        get(site.client(), WEB)?;
-    }
-    machine.run(&["umount", "/sys/fs/bpf"])?;
-    // What it was given is not needed then, and does no harm.
-    machine.prepare()?;
-    let mut daemon = machine.start_after(&manager.daemon_with(&kept), &file)?;
-    ensure!(daemon.log().contains("took over the running packet path"), "{}", daemon.log());
-    daemon.signal(Signal::TERM)?;
-    daemon.wait(SOON)?;
-    let detached = machine.ringway(&["detach", "--verify", "-c", &file.to_string_lossy()])?;
-    ensure!(detached.code == 0, "{}", detached.said());
-    Ok(())
-}
-
-/// Many scripts mount a bpffs without a look. No request is lost when the daemon is killed then and
-/// starts again.
-#[test]
-fn a_second_bpffs_on_top() -> Result<()> {
-    needs_root!();
-    let site = Site::new(2)?;
-    let machine = Machine::new(&site.net.gateway)?;
-    let file = configure(&site, &machine)?;
-    machine.prepare()?;
-    let binary = machine.directory.join("ringway");
-    let words = [&*binary.to_string_lossy(), "run", "-c", &file.to_string_lossy()];
-    let start = || -> Result<Child> {
-        let mut daemon = machine.namespace.spawn(machine.command(&words))?;
-        daemon.wait_for_log("serving: ", SOON)?;
-        Ok(daemon)
-    };
-    let mut killed = start()?;
-    wait_up(&machine, &file, 0)?;
-    let covered = |status: &Value| {
-        let finding =
-            |f: &Value| f["kind"] == "bpffs-covered" && f["remedy"] == "umount /sys/fs/bpf";
-        status["findings"].as_array().is_some_and(|all| all.iter().any(finding))
-    };
-    let wait_told = |told: bool| {
-        wait_for("the finding", SOON, || {
-            let status = status(&machine, &file).map_err(|error| format!("{error:#}"))?;
-            let as_wanted = covered(&status) == told;
-            as_wanted.then_some(()).ok_or_else(|| status["findings"].to_string())
-        })
-    };
-    ensure!(!covered(&status(&machine, &file)?), "one mount is none too many");
-    machine.run(&["mount", "-t", "bpf", "bpf", "/sys/fs/bpf"])?;
-    wait_told(true)?;
-    killed.kill()?;
-    get(site.client(), WEB)?;
-    let unseen = status(&machine, &file)?;
-    ensure!(covered(&unseen) && unseen["from_pins"] == true, "{unseen}");
-
-    // The unit's user may not look below; what it is told helps.
-    machine.prepare()?;
-    let refused = machine.start(&file).err().context("it has started")?;
-    ensure!(format!("{refused:#}").contains("umount /sys/fs/bpf"), "{refused:#}");
-    get(site.client(), WEB)?;
-
-    // Root may. Nothing of it is where it does not belong.
-    let mut daemon = start()?;
-    ensure!(daemon.log().contains("took over the running packet path"), "{}", daemon.log());
-    get(site.client(), WEB)?;
-    wait_told(true)?;
-    let node = site.net.gateway.name();
-    ensure!(!machine.seen(&format!("/sys/fs/bpf/ringway/{node}")).exists(), "pinned on top");
-    machine.run(&["umount", "/sys/fs/bpf"])?;
-    ensure!(machine.seen(&format!("/sys/fs/bpf/ringway/{node}/maps/settings")).exists(), "no pins");
-    wait_told(false)?;
-    get(site.client(), WEB)?;
-
-    // Neither does taking it all away need the one on top gone.
-    machine.run(&["mount", "-t", "bpf", "bpf", "/sys/fs/bpf"])?;
-    daemon.signal(Signal::TERM)?;
-    daemon.wait(SOON)?;
-    let detached = machine.ringway(&["detach", "--verify", "-c", &file.to_string_lossy()])?;
-    ensure!(detached.code == 0 && detached.said().contains("verified"), "{}", detached.said());
-    Ok(())
-}
-
 /// Loading a program needs CAP_PERFMON, which is gone: what was loaded is kept for this.
 #[test]
 fn a_program_is_attached_again_without_more() -> Result<()> {
