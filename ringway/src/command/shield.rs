@@ -542,6 +542,12 @@ mod tests {
                     until 1970-01-01T00:00:00Z: 412000 packets/s, 390000 new flows/s; usually 300 \
                     new flows/s\n";
         assert!(shown.contains(want) && !shown.contains("no service"), "{shown}");
+        let attack = status.mitigation[0].attack.as_mut().unwrap();
+        (attack.ended, attack.new_flows_per_second) = (Some(Timestamp::default()), 7);
+        let shown = render(&status, false);
+        let want = "attacked from 1970-01-01T00:00:00Z to 1970-01-01T00:00:00Z, armed until \
+                    1970-01-01T00:00:00Z if nothing more comes: now 412000 packets/s, 7 new flows/s\n";
+        assert!(shown.contains(want), "{shown}");
     }
 
     #[test]
