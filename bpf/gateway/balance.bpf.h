@@ -10,6 +10,7 @@
 #include "claim.bpf.h"
 #include "encap.bpf.h"
 #include "faces.bpf.h"
+#include "fragment.bpf.h"
 #include "nat_state.bpf.h"
 #include "partial.bpf.h"
 #include "refuse.bpf.h"
@@ -353,8 +354,10 @@ static __always_inline int request(struct xdp_md *ctx, struct packet_context *pc
 		return leave(pctx->counters, RW_DROP, RW_REASON_FRAGMENT);
 	if (service->forward != RW_FORWARD_NAT) {
 		refused = limited(service, 0, 0);
-		return refused ? leave_shielded(pctx->counters, refused) :
-				 dsr_request(ctx, pctx, p, service);
+		if (refused)
+			return leave_shielded(pctx->counters, refused);
+		note_first(pctx, p);
+		return dsr_request(ctx, pctx, p, service);
 	}
 	now = now_seconds();
 	place = flow_of_client(pctx->set, p->t, service->id, now, &key);
@@ -366,6 +369,7 @@ static __always_inline int request(struct xdp_md *ctx, struct packet_context *pc
 	refused = limited(service, place, key);
 	if (refused)
 		return leave_shielded(pctx->counters, refused);
+	note_first(pctx, p);
 	if (flow_stays(p, flow, key_state(key), backend, now)) {
 		if (key_state(key) == RW_FLOW_SYN && !handshakes(p))
 			return leave(pctx->counters, RW_DROP, RW_REASON_OUT_OF_STATE);
@@ -424,6 +428,7 @@ static __always_inline int nat_reply(struct xdp_md *ctx, struct packet_context *
 	backend = backend_of(key_backend(key));
 	if (!takes_replies(pctx->in, pctx->slot, backend))
 		return leave(pctx->counters, RW_DROP, RW_REASON_WRONG_INTERFACE);
+	note_first(pctx, p);
 	if (key_state(key) == RW_FLOW_SYN && is_stray(pctx, p, flow))
 		return stray_reply(ctx, pctx, p);
 	info = bpf_map_lookup_elem(&service_info, &id);

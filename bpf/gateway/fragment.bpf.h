@@ -5,9 +5,9 @@
  * dropped: holding them would let anyone fill our memory. This works in both
  * directions, so that fragmented answers find their client.
  *
- * A first fragment that its interface may not send is not noted, and nobody can
- * divert another's fragments: all of a datagram come by one interface and from one
- * MAC address.
+ * A first fragment that its interface may not send, or that is over a limit, is not
+ * noted. Nobody can divert another's fragments: all of a datagram come by one interface
+ * and from one MAC address.
  */
 #ifndef RINGWAY_FRAGMENT_H
 #define RINGWAY_FRAGMENT_H
@@ -22,16 +22,23 @@
 /* The hash of what all fragments of a datagram share. Under IPv6 not the protocol:
  * another extension may follow the fragment header (RFC 8200 section 4.5), and only
  * the first fragment shows what is behind it. */
-static __always_inline __u64 fragment_hash(const struct packet_context *pctx,
-					   const struct packet *p)
+static __always_inline __u64 fragment_hash(const struct rw_settings *set,
+					   const struct rw_layers *at, const struct rw_tuple *t,
+					   bool v6, __u64 from)
 {
-	__u64 id = (__u64)READ_ONCE(p->at->fragment_id) << 8 | (p->v6 ? 0 : p->t->proto);
-	const __u64 *keys = pctx->set->keys;
+	__u64 id = (__u64)READ_ONCE(at->fragment_id) << 8 | (v6 ? 0 : t->proto);
+
+	return hash_end(keyed_tuple(set, t, id) +
+			nh_pair(set->keys[5], (__u32)from, (__u32)(from >> 32)));
+}
+
+/* Interface and MAC address that the packet comes from, in a word. */
+static __always_inline __u64 came_from(const struct packet_context *pctx, const struct packet *p)
+{
 	union way_back from = { .iface = (__u8)pctx->slot };
 
 	copy_mac(from.mac, p->eth->h_source);
-	return hash_end(keyed_tuple(pctx->set, p->t, id) +
-			nh_pair(keys[5], (__u32)from.word, (__u32)(from.word >> 32)));
+	return from.word;
 }
 
 /* Whether this is a later fragment of a datagram whose first one fragment_note() notes.
@@ -61,15 +68,22 @@ static __always_inline bool fragments_old(__u64 ports, __u32 now)
 	return now - fragments_seen(ports) > RW_FRAGMENT_TIMEOUT;
 }
 
-/* Notes a first fragment's ports, in the place of the same datagram's or of the oldest. */
-static __always_inline void fragment_note(const struct packet_context *pctx, const struct packet *p)
+/* Notes the ports of the first fragment in scratch, in the place of the same datagram's or of the
+ * oldest. `from`: of came_from(). */
+__noinline __u32 fragment_note(__u64 from, __u32 v6)
 {
-	__u64 hash = fragment_hash(pctx, p), ports;
-	struct rw_fragment_bucket *bucket = fragment_bucket(hash);
+	struct rw_settings *set = RW_ONLY(settings);
+	struct rw_scratch *s = RW_ONLY(scratch);
+	struct rw_fragment_bucket *bucket;
 	__u32 oldest = ~0u, best = 0;
+	__u64 hash, ports;
 
-	if (!bucket || dry)
-		return;
+	if (!set || !s || dry)
+		return 0;
+	hash = fragment_hash(set, &s->layers, &s->tuple, v6, from);
+	bucket = fragment_bucket(hash);
+	if (!bucket)
+		return 0;
 	for (__u32 i = 0; i < RW_BUCKET_FRAGMENTS; i++) {
 		struct rw_fragments *d = &bucket->datagrams[i];
 		__u64 have = READ_ONCE(d->ports);
@@ -80,20 +94,28 @@ static __always_inline void fragment_note(const struct packet_context *pctx, con
 			best = i;
 		}
 	}
-	ports = (__u64)p->t->sport_be | (__u64)p->t->dport_be << 16 |
+	ports = (__u64)s->tuple.sport_be | (__u64)s->tuple.dport_be << 16 |
 		(__u64)(now_seconds() & 0x7fffffff) << 32;
-	if (p->t->proto == IPPROTO_TCP)
+	if (s->tuple.proto == IPPROTO_TCP)
 		ports |= FRAGMENTS_TCP;
 	if (best >= RW_BUCKET_FRAGMENTS)
-		return;
+		return 0;
 	WRITE_ONCE(bucket->datagrams[best].check, hash ^ ports);
 	WRITE_ONCE(bucket->datagrams[best].ports, ports);
+	return 1;
+}
+
+/* Of a packet that is going to be sent on. */
+static __always_inline void note_first(const struct packet_context *pctx, const struct packet *p)
+{
+	if (p->at->fragment == RW_FRAGMENT_FIRST)
+		fragment_note(came_from(pctx, p), p->v6);
 }
 
 /* A later fragment: takes the ports of its first one. False: that one is unknown. */
 static __always_inline bool fragment_follow(const struct packet_context *pctx, struct packet *p)
 {
-	__u64 hash = fragment_hash(pctx, p);
+	__u64 hash = fragment_hash(pctx->set, p->at, p->t, p->v6, came_from(pctx, p));
 	struct rw_fragment_bucket *bucket = fragment_bucket(hash);
 
 	if (!bucket)

@@ -74,10 +74,6 @@ static __always_inline int balance(struct xdp_md *ctx, struct packet_context *pc
 		if (!service)
 			return pass(ctx, pctx, RW_REASON_NO_SERVICE);
 	}
-	if (p->at->fragment == RW_FRAGMENT_FIRST &&
-	    (place ? takes_replies(pctx->in, pctx->slot, backend_of(key_backend(flow_key))) :
-		     takes_requests(pctx->in)))
-		fragment_note(pctx, p);
 	if (place)
 		return nat_reply(ctx, pctx, p, place, flow_key, now);
 	/* The second half is for the verifier. */

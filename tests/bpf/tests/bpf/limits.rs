@@ -5,7 +5,7 @@ use std::iter::repeat_n;
 use std::net::{IpAddr, SocketAddr};
 
 use libbpf_rs::{MapCore, MapFlags};
-use ringway_abi::Reason::{NewFlowLimit, ServiceLimit, SourceLimit};
+use ringway_abi::Reason::{FragmentEarly, NewFlowLimit, ServiceLimit, SourceLimit};
 use ringway_abi::Verdict::{Drop, Redirect};
 use ringway_abi::raw::{
     RW_HEAVY_BUCKETS, RW_HEAVY_SECONDS, RW_LEARNT_BUCKETS, RW_SKETCH_LINES, RW_SKETCH_WIDTH,
@@ -13,7 +13,7 @@ use ringway_abi::raw::{
 };
 use ringway_abi::{FromBytes, IntoBytes, Reason, ShieldMode, addr_to_words};
 use ringway_bpf_tests::cast::*;
-use ringway_bpf_tests::frame::{Frame, TCP, UDP, flags};
+use ringway_bpf_tests::frame::{Frame, TCP, UDP, flags, fragments};
 use ringway_bpf_tests::{Flow, World, audit, ports, run};
 use ringway_kernel::shield::{Generation, RuntimePrefix};
 use ringway_kernel::{Arrivals, now_seconds};
@@ -21,7 +21,7 @@ use ringway_plan::prefix_list::{ListTables, Prefix};
 use ringway_plan::tables::{Limits, RateLimit, ServicePolicy};
 use rustix::thread::sched_getcpu;
 
-use crate::needs_root;
+use crate::{dsr, needs_root};
 
 /// So slow that a test sees its burst alone, and one packet for each second that it takes.
 const FEW: RateLimit = RateLimit { packets_per_second: 1, burst: 6 };
@@ -421,6 +421,39 @@ fn a_service_over_its_own_rate_leaves_others_theirs() {
     for port in [ports::ACROSS, ports::SMALL] {
         send(&world, ServiceLimit, datagrams(Family::V4, port)).is(FEW.burst);
     }
+}
+
+/// So a flood of first fragments writes nothing into the table by which others' find theirs.
+#[test]
+fn a_first_fragment_that_is_dropped_is_not_noted() {
+    needs_root!("a_first_fragment_that_is_dropped_is_not_noted");
+    for family in FAMILIES {
+        let mut nat = World::unwatched();
+        follows_its_first(&mut nat, vip(family, ports::ACROSS));
+        for (_, service) in dsr::plain(family) {
+            follows_its_first(&mut dsr::world(), service);
+        }
+    }
+}
+
+fn follows_its_first(world: &mut World, to: SocketAddr) {
+    let family = if to.is_ipv4() { Family::V4 } else { Family::V6 };
+    let parts = |n: usize| {
+        let whole = Frame::udp(client(family, n), to).payload(&[7; 4_000]);
+        fragments(&whole.with(|f| f.fragment = 0).bytes(), 1_400, n as u32)
+    };
+    let whole = parts(1);
+    assert!(whole.iter().all(|part| world.feed(FRONT, part).verdict == Redirect), "{to}");
+    world.limit(&[to.port()], few_packets());
+    let dropped =
+        |parts: &Vec<Vec<u8>>| world.feed(FRONT, &parts[0]).pair() == (Drop, ServiceLimit);
+    let over = (2..SENT).map(parts).find(dropped).expect("more than the burst");
+    for part in &over[1..] {
+        assert_eq!(world.feed(FRONT, part).pair(), (Drop, FragmentEarly), "{to}");
+    }
+    // What is only observed goes on, with all that belongs to it.
+    world.limit(&[to.port()], ServicePolicy { mode: ShieldMode::Observe, ..few_packets() });
+    assert!(over.iter().all(|part| world.feed(FRONT, part).verdict == Redirect), "{to}");
 }
 
 #[test]
