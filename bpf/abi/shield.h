@@ -274,6 +274,7 @@ struct rw_shield_budget {
 struct rw_shield_count {
 	__u64 packets;
 	__u64 bytes; /* of layer 3 */
+	__u64 over;  /* of these packets, over the rate of a rule: dropped, or would have been */
 };
 
 /* Packets that would have been dropped, by reason. Per CPU. */

@@ -23,7 +23,7 @@ __noinline __u64 run_rules(struct xdp_md *ctx)
 	return none;
 }
 
-static __always_inline void count_shield(__u32 place, __u32 bytes)
+static __always_inline struct rw_shield_count *count_shield(__u32 place, __u32 bytes)
 {
 	struct rw_shield_count *count = bpf_map_lookup_elem(&shield_counts, &place);
 
@@ -31,6 +31,7 @@ static __always_inline void count_shield(__u32 place, __u32 bytes)
 		count->packets++;
 		count->bytes += bytes;
 	}
+	return count;
 }
 
 static __always_inline bool within_rule(const struct rw_shield_rule *rule)
@@ -65,6 +66,7 @@ enum ruled {
 static __always_inline enum ruled ruled_by(__u64 matched, __u32 bytes)
 {
 	__u32 row = (matched & 0xffff) - 1;
+	struct rw_shield_count *count;
 	struct rw_shield_rule *rule;
 
 	if (matched >> 16)
@@ -74,14 +76,18 @@ static __always_inline enum ruled ruled_by(__u64 matched, __u32 bytes)
 	rule = bpf_map_lookup_elem(&rule_table, &row);
 	if (!rule)
 		return RULED_NOTHING;
-	count_shield(rule->count, bytes);
+	count = count_shield(rule->count, bytes);
 	if (dry)
 		trace.shield_rule = row + 1;
 	switch (rule->action) {
 	case RW_RULE_DROP:
 		return RULED_DROP;
 	case RW_RULE_LIMIT:
-		return within_rule(rule) ? RULED_NOTHING : RULED_LIMITED;
+		if (within_rule(rule))
+			return RULED_NOTHING;
+		if (count && !dry)
+			count->over++;
+		return RULED_LIMITED;
 	case RW_RULE_PASS:
 		return RULED_PASS;
 	}

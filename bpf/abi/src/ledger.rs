@@ -73,6 +73,7 @@ impl rw_shield_count {
     pub fn add(&mut self, other: &Self) {
         self.packets += other.packets;
         self.bytes += other.bytes;
+        self.over += other.over;
     }
 }
 

@@ -24,7 +24,7 @@ use crate::tables::rows::label_text;
 /// Counts of the shield.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ShieldCounts {
-    /// By name: packets that the rule matched.
+    /// By name: packets that the rule matched, and those over its rate.
     pub rules: BTreeMap<String, rw_shield_count>,
     /// By name: packets from sources in the list.
     pub lists: BTreeMap<String, rw_shield_count>,
@@ -231,6 +231,7 @@ impl View {
 
     fn has_shield_maps(&self) -> bool {
         self.maps.shield_observed.value_size() as usize == size_of::<rw_shield_observed>()
+            && self.maps.shield_counts.value_size() as usize == size_of::<rw_shield_count>()
     }
 
     fn named_counts(&self, places: Range<u32>) -> Result<BTreeMap<String, rw_shield_count>> {

@@ -194,13 +194,16 @@ fn render(status: &ShieldStatus, colour: bool) -> String {
         text += &table.render(colour);
     }
     if !status.rules.is_empty() {
-        let mut table = Table::new(&["rule", "action", "packets", "packets/s", "match"]);
+        let mut table =
+            Table::new(&["rule", "action", "packets", "packets/s", "over its rate", "match"]);
         for rule in &status.rules {
+            let over = rule.rate_pps.map(|_| rule.over_limit_packets.to_string());
             table.row(vec![
                 Cell::new(&rule.name),
                 Cell::new(rule_action(rule)),
                 Cell::number(rule.packets),
                 Cell::number(units::rate(rule.packets_per_second)),
+                Cell::number(over.unwrap_or_else(|| "-".into())),
                 Cell::new(&rule.expression).tone(Tone::Dim),
             ]);
         }
@@ -477,6 +480,7 @@ mod tests {
         });
         status.blocked = RuntimeCount { prefixes: 2, packets: 7, ..RuntimeCount::default() };
         status.rules[0].packets = 4711;
+        status.rules[0].over_limit_packets = 4709;
         status.observed = [(Reason::Malformed, 3)].into();
         let shown = render(&status, false);
         for words in [
@@ -487,6 +491,7 @@ mod tests {
             "limit 10kpps",
             "rule 1",
             "4711",
+            "-           4709  udp",
             " (12 min)",
             "web tcp     12.3 k            -        -     4712          0            0       8",
             "packets  5kpps     configuration                                0  drops -/s",

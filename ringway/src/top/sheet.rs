@@ -239,10 +239,10 @@ fn shield_rows(shield: &ShieldStatus) -> Vec<Row> {
     }
     for rule in &shield.rules {
         let rate = rule.packets_per_second;
-        let drops = match rule.action == RuleAction::Drop.name() {
-            true => rate,
-            // What is over a limit is not counted apart.
-            false => none.filter(|_| rule.rate_pps.is_none()),
+        let drops = match rule.rate_pps {
+            Some(_) => rule.over_limit_packets_per_second,
+            None if rule.action == RuleAction::Drop.name() => rate,
+            None => none,
         };
         let what = format!("{}: {}", rule_action(rule), rule.expression);
         rows.push(row(rule_name(&rule.name), [drops, rate, None, None], what));

@@ -122,6 +122,7 @@ pub struct ListStatus {
 pub enum ShieldCounter {
     List(String),
     Rule(String),
+    RuleOver(String),
     RunTime(ListAction),
     Service(String, Protocol, LimitCounter),
 }
@@ -167,6 +168,12 @@ pub struct RuleStatus {
     /// That match; null while it is not known.
     #[serde(default)]
     pub packets_per_second: Option<f64>,
+    /// Of those that matched, over the rate of a limit: dropped, or would have been.
+    #[serde(default)]
+    pub over_limit_packets: u64,
+    /// Null while it is not known, and of rules without a rate.
+    #[serde(default)]
+    pub over_limit_packets_per_second: Option<f64>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -314,9 +321,7 @@ impl ShieldStatus {
         let lists = self.lists.iter_mut().map(|list| {
             (ShieldCounter::List(list.name.clone()), list.packets, &mut list.packets_per_second)
         });
-        let rules = self.rules.iter_mut().map(|rule| {
-            (ShieldCounter::Rule(rule.name.clone()), rule.packets, &mut rule.packets_per_second)
-        });
+        let rules = self.rules.iter_mut().flat_map(RuleStatus::counters);
         let typed =
             [(ListAction::Block, &mut self.blocked), (ListAction::Allow, &mut self.allowed)];
         let typed = typed.into_iter().map(|(action, it)| {
@@ -340,10 +345,11 @@ impl ShieldStatus {
         for rule in &mut self.rules {
             let found = counts.rules.get(&rule.name).copied().unwrap_or_default();
             (rule.packets, rule.bytes) = (found.packets, found.bytes);
+            rule.over_limit_packets = found.over;
         }
-        let rw_shield_count { packets, bytes } = counts.runtime_block;
+        let rw_shield_count { packets, bytes, .. } = counts.runtime_block;
         (self.blocked.packets, self.blocked.bytes) = (packets, bytes);
-        let rw_shield_count { packets, bytes } = counts.runtime_allow;
+        let rw_shield_count { packets, bytes, .. } = counts.runtime_allow;
         (self.allowed.packets, self.allowed.bytes) = (packets, bytes);
         self.observed = counts.observed;
     }
@@ -472,7 +478,20 @@ impl RuleStatus {
             packets: 0,
             bytes: 0,
             packets_per_second: None,
+            over_limit_packets: 0,
+            over_limit_packets_per_second: None,
         }
+    }
+
+    fn counters(&mut self) -> impl Iterator<Item = (ShieldCounter, u64, &mut Option<f64>)> {
+        let name = &self.name;
+        let over = (self.over_limit_packets, &mut self.over_limit_packets_per_second);
+        let over = Some(over).filter(|_| self.rate_pps.is_some());
+        let over =
+            over.map(|(packets, rate)| (ShieldCounter::RuleOver(name.clone()), packets, rate));
+        let matched =
+            (ShieldCounter::Rule(name.clone()), self.packets, &mut self.packets_per_second);
+        std::iter::once(matched).chain(over)
     }
 }
 
@@ -576,9 +595,9 @@ mod tests {
             skipped_lines: 1,
             written: Some(Timestamp(from_unix_s(1_800_000_000))),
         }]);
-        let count = |packets| rw_shield_count { packets, bytes: 100 * packets };
+        let count = |packets| rw_shield_count { packets, bytes: 100 * packets, over: packets / 2 };
         status.count(ShieldCounts {
-            rules: [("rule 1".into(), count(1)), ("of another generation".into(), count(2))].into(),
+            rules: [("rule 1".into(), count(2)), ("of another generation".into(), count(1))].into(),
             lists: [("drop".into(), count(3))].into(),
             runtime_allow: count(4),
             runtime_block: count(5),

@@ -89,6 +89,7 @@ families! {
     SHIELD_LIST_BYTES = Counter "ringway_shield_list_bytes_total" ["list", "action"] "Bytes of these packets, from the IP header on.";
     SHIELD_RULE_PACKETS = Counter "ringway_shield_rule_packets_total" ["rule", "action"] "Packets that the rule matched.";
     SHIELD_RULE_BYTES = Counter "ringway_shield_rule_bytes_total" ["rule", "action"] "Bytes of these packets, from the IP header on.";
+    SHIELD_RULE_OVER = Counter "ringway_shield_rule_over_limit_packets_total" ["rule", "action"] "Packets that the rule matched, over its rate: dropped, or would have been in mode enforce; 0 of rules without a rate.";
     SHIELD_ARRIVED = Counter "ringway_shield_arrived_packets_total" ["service", "protocol"] "Packets that met the limits of the service.";
     SHIELD_NEW_FLOWS = Counter "ringway_shield_arrived_new_flows_total" ["service", "protocol"] "Packets of these that open a flow.";
     SHIELD_OVER = Counter "ringway_shield_over_limit_packets_total" ["service", "protocol"] "Packets of these over a limit: dropped, unless the mode, their flow or their source lets them pass.";
@@ -366,6 +367,7 @@ fn shield_counts(sheet: &mut Sheet, shield: &ShieldStatus) {
     };
     each(&SHIELD_RULE_PACKETS, |rule| rule.packets);
     each(&SHIELD_RULE_BYTES, |rule| rule.bytes);
+    each(&SHIELD_RULE_OVER, |rule| rule.over_limit_packets);
     let mut each = |family, value: fn(&LimitsStatus) -> u64| {
         let mut series = sheet.family(family);
         shield.limits.iter().for_each(|l| series.add(&[&l.service, l.protocol.name()], value(l)));

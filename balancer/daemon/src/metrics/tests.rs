@@ -81,9 +81,9 @@ fn shield() -> ShieldStatus {
         backends = [{ address = \"10.0.0.2\" }]\n";
     let config = ringway_config::parse(config, "gw.toml").expect("valid");
     let mut shield = ShieldStatus::new(&config, &RuntimeShield::default());
-    let count = |packets| rw_shield_count { packets, bytes: 100 * packets };
+    let count = |packets| rw_shield_count { packets, bytes: 100 * packets, over: packets / 2 };
     shield.count(ShieldCounts {
-        rules: [("rule 1".into(), count(1))].into(),
+        rules: [("rule 1".into(), count(2))].into(),
         lists: [("junk".into(), count(3))].into(),
         runtime_allow: count(4),
         runtime_block: count(5),
@@ -130,7 +130,8 @@ fn every_line_has_its_labels() {
         "ringway_shield_list_timestamp_seconds{list=\"junk\",action=\"block\"} 1800000000",
         "ringway_shield_list_timestamp_seconds{list=\"friends\",action=\"allow\"} 0",
         "ringway_shield_list_bytes_total{list=\"junk\",action=\"block\"} 300",
-        "ringway_shield_rule_packets_total{rule=\"rule 1\",action=\"drop\"} 1",
+        "ringway_shield_rule_packets_total{rule=\"rule 1\",action=\"drop\"} 2",
+        "ringway_shield_rule_over_limit_packets_total{rule=\"rule 1\",action=\"drop\"} 1",
         "ringway_shield_arrived_packets_total{service=\"web\",protocol=\"tcp\"} 12",
         "ringway_shield_arrived_new_flows_total{service=\"web\",protocol=\"tcp\"} 11",
         "ringway_shield_over_limit_packets_total{service=\"web\",protocol=\"tcp\"} 10",

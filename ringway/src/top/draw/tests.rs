@@ -151,7 +151,8 @@ fn shield() -> ShieldStatus {
     web.by_limit[2].over.packets_per_second = Some(388_000.0);
     web.by_limit[3].over.packets_per_second = Some(2000.0);
     shield.lists[0].packets_per_second = Some(20_000.0);
-    shield.rules[0].packets_per_second = Some(9000.0);
+    shield.rules[0].packets_per_second = Some(14_000.0);
+    shield.rules[0].over_limit_packets_per_second = Some(4000.0);
     shield.blocked.prefixes = 2;
     shield.heavy_sources.push(HeavySourceStatus {
         prefix: "192.0.2.7/32".parse().expect("a prefix"),

@@ -372,11 +372,19 @@ fn a_rule_has_a_rate() {
     let limit = RateLimit { packets_per_second: 1, burst: 5 };
     Shield::rule("tcp", RuleAction::Limit, Some(limit)).raise(&mut world);
     let to = vip(Family::V4);
+    let counted = |world: &World| world.gateway.view().shield_counts().unwrap().rules["tcp"];
     let sent = |world: &World| {
+        let before = counted(world);
         let sent = (0..20).map(|n| world.send(&from(&format!("192.0.2.{n}"), to)).pair());
         let sent: Vec<(Verdict, Reason)> = sent.collect();
         assert!(sent.iter().all(|pair| matches!(pair, (Redirect, _) | (Drop, RuleLimit))));
-        sent.iter().filter(|pair| pair.0 == Redirect).count()
+        let passed = sent.iter().filter(|pair| pair.0 == Redirect).count();
+        let after = counted(world);
+        assert_eq!(
+            (after.packets - before.packets, after.over - before.over),
+            (20, 20 - passed as u64)
+        );
+        passed
     };
     let begun = Instant::now();
     let first = sent(&world);
