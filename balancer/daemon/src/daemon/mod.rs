@@ -43,7 +43,7 @@ use crate::health::{self, CheckTarget, Checks};
 use crate::notify::Notifier;
 use crate::reload_diff;
 use crate::server::control::{PendingRequests, Reply, Request, ShieldReply, ShieldRequest};
-use crate::snapshot::StatusStore;
+use crate::snapshot::{HeavySources, StatusStore};
 
 use background::Background;
 use config_loader::{ConfigLoader, Load};
@@ -340,7 +340,7 @@ impl Daemon {
             Judge::File(meant) => {
                 let loaded = load::file(&now, meant.as_deref(), known);
                 // The last that is known of backends that may leave.
-                let _ = status_store.read_now();
+                let _ = status_store.read_now(HeavySources::Unread);
                 loaded
             }
             Judge::Overridden(change) => {

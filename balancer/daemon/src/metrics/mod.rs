@@ -27,7 +27,7 @@ use tokio::net::TcpListener;
 use tokio::sync::Mutex;
 
 use crate::server::connections;
-use crate::snapshot::{Sources, StatusStore};
+use crate::snapshot::{HeavySources, Sources, StatusStore};
 
 /// A text is shown again until it is so old ...
 const FRESH: Duration = Duration::from_millis(250);
@@ -83,7 +83,7 @@ impl Source {
         if let Some((_, text)) = last.as_ref().filter(|(until, _)| now < *until) {
             return Ok(text.clone());
         }
-        let status = StatusStore::read(&self.status_store).await?;
+        let status = StatusStore::read(&self.status_store, HeavySources::Unread).await?;
         // Not known while the daemon starts.
         let shield = StatusStore::shield(&self.status_store, Sources::None).await.ok();
         let most_backends = self.most_backends;

@@ -25,7 +25,7 @@ use super::control::{self, Control};
 use super::refuse;
 use super::{BODY_LIMIT, BODY_PATIENCE};
 use crate::server::connections;
-use crate::snapshot::{Sources, StatusStore};
+use crate::snapshot::{HeavySources, Sources, StatusStore};
 
 /// Group that may use the socket, when it exists.
 const GROUP: &str = "ringway";
@@ -134,11 +134,11 @@ async fn bounds(request: Request, next: Next) -> Response {
 }
 
 async fn status(State(status_store): State<Arc<StatusStore>>) -> Response {
-    answer(&status_store, |status| json!(status)).await
+    answer(&status_store, HeavySources::Counted, |status| json!(status)).await
 }
 
 async fn ledger(State(status_store): State<Arc<StatusStore>>) -> Response {
-    answer(&status_store, |status| {
+    answer(&status_store, HeavySources::Unread, |status| {
         json!({
             "schema": "ringway.ledger/1",
             "node": status.node,
@@ -153,7 +153,7 @@ async fn ledger(State(status_store): State<Arc<StatusStore>>) -> Response {
 }
 
 async fn health(State(status_store): State<Arc<StatusStore>>) -> Response {
-    answer(&status_store, |status| {
+    answer(&status_store, HeavySources::Unread, |status| {
         json!({
             "schema": "ringway.health/1",
             "node": status.node,
@@ -215,9 +215,10 @@ fn of_shield(document: Result<impl Serialize, Error>) -> Response {
 
 async fn answer(
     status_store: &Arc<StatusStore>,
+    heavy: HeavySources,
     shape: impl Fn(&Status) -> serde_json::Value,
 ) -> Response {
-    match StatusStore::read(status_store).await {
+    match StatusStore::read(status_store, heavy).await {
         Ok(status) => Json(shape(&status)).into_response(),
         Err(failure) => refuse(StatusCode::INTERNAL_SERVER_ERROR, failure.what, *failure.remedy),
     }

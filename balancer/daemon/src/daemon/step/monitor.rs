@@ -29,7 +29,7 @@ const A_SECOND: u64 = every(Duration::from_secs(1));
 const LOOK_ANYWAY: u64 = every(Duration::from_secs(30));
 const LOOK_AT_MACHINE: u64 = every(Duration::from_secs(30));
 /// Counting ten million flows takes half a second: a count that took long is used again for a while
-/// (snapshot.rs).
+/// (snapshot/).
 const LOOK_AT_TABLES: u64 = every(Duration::from_millis(1500));
 /// A state directory that could not be used is tried again this often.
 const LOOK_AT_STATE: u64 = every(Duration::from_secs(5));
