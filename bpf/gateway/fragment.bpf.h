@@ -68,15 +68,14 @@ static __always_inline bool fragments_old(__u64 ports, __u32 now)
 	return now - fragments_seen(ports) > RW_FRAGMENT_TIMEOUT;
 }
 
-/* Notes the ports of the first fragment in scratch, in the place of the same datagram's or of the
- * oldest. `from`: of came_from(). */
+/* Notes the ports of the first fragment in scratch. The newest goes first, and the others a place on
+ * each, up to that of the same datagram: the oldest gives way. `from`: of came_from(). */
 __noinline __u32 fragment_note(__u64 from, __u32 v6)
 {
 	struct rw_settings *set = RW_ONLY(settings);
 	struct rw_scratch *s = RW_ONLY(scratch);
 	struct rw_fragment_bucket *bucket;
-	__u32 oldest = ~0u, best = 0;
-	__u64 hash, ports;
+	__u64 hash, ports, check;
 
 	if (!set || !s || dry)
 		return 0;
@@ -84,24 +83,22 @@ __noinline __u32 fragment_note(__u64 from, __u32 v6)
 	bucket = fragment_bucket(hash);
 	if (!bucket)
 		return 0;
-	for (__u32 i = 0; i < RW_BUCKET_FRAGMENTS; i++) {
-		struct rw_fragments *d = &bucket->datagrams[i];
-		__u64 have = READ_ONCE(d->ports);
-		bool same = (READ_ONCE(d->check) ^ have) == hash;
-
-		if (same || fragments_seen(have) < oldest) {
-			oldest = same ? 0 : fragments_seen(have);
-			best = i;
-		}
-	}
 	ports = (__u64)s->tuple.sport_be | (__u64)s->tuple.dport_be << 16 |
 		(__u64)(now_seconds() & 0x7fffffff) << 32;
 	if (s->tuple.proto == IPPROTO_TCP)
 		ports |= FRAGMENTS_TCP;
-	if (best >= RW_BUCKET_FRAGMENTS)
-		return 0;
-	WRITE_ONCE(bucket->datagrams[best].check, hash ^ ports);
-	WRITE_ONCE(bucket->datagrams[best].ports, ports);
+	check = hash ^ ports;
+	for (__u32 i = 0; i < RW_BUCKET_FRAGMENTS; i++) {
+		struct rw_fragments *d = &bucket->datagrams[i];
+		__u64 next_check = READ_ONCE(d->check), next_ports = READ_ONCE(d->ports);
+
+		WRITE_ONCE(d->check, check);
+		WRITE_ONCE(d->ports, ports);
+		if ((next_check ^ next_ports) == hash)
+			break;
+		check = next_check;
+		ports = next_ports;
+	}
 	return 1;
 }
 
