@@ -4,14 +4,13 @@
 use std::net::SocketAddr;
 use std::time::Instant;
 
-use ringway_abi::ShieldMode;
 use ringway_abi::Verdict::Redirect;
 use ringway_bpf_tests::cast::*;
 use ringway_bpf_tests::frame::{Frame, TCP, UDP, flags};
 use ringway_bpf_tests::{Flow, World, audit, ports};
 use ringway_plan::tables::{Limits, RateLimit, ServicePolicy};
 
-use crate::needs_root;
+use crate::{limits, needs_root};
 
 const PACKETS: u32 = 2_000;
 /// One packet of so many is good.
@@ -85,14 +84,9 @@ fn policy() -> ServicePolicy {
     let one = Some(RateLimit { packets_per_second: 1, burst: 1 });
     let limits = Limits { packets: one, new_flows: one, source: one, ..Limits::default() };
     ServicePolicy {
-        mode: ShieldMode::Enforce,
-        limits,
-        armed: limits,
         flow: RateLimit { packets_per_second: 10_000, burst: 1_000 },
         learnt: RateLimit { packets_per_second: 500, burst: 50 },
-        learns: true,
-        learns_udp: true,
-        source_prefix: (32, 64),
+        ..limits::policy(limits)
     }
 }
 

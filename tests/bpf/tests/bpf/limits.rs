@@ -29,7 +29,8 @@ const FEW: RateLimit = RateLimit { packets_per_second: 1, burst: 6 };
 const NONE: u32 = 0;
 const SENT: usize = 40;
 
-fn policy(limits: Limits) -> ServicePolicy {
+/// Of a service: few packets of each flow and learnt source pass beyond these limits.
+pub(crate) fn policy(limits: Limits) -> ServicePolicy {
     ServicePolicy {
         mode: ShieldMode::Enforce,
         limits,
