@@ -8,7 +8,7 @@
 //!
 //! The calls of a packet are counted on other gateways ([`calls`]): counters cost time.
 
-mod calls;
+pub(in crate::benches) mod calls;
 pub(in crate::benches) mod feeder;
 pub(in crate::benches) mod path;
 pub(crate) mod report;

@@ -228,12 +228,14 @@ const COLUMNS: [Column<Cost>; 9] = [
     Column::number("least - most", Cost::span),
 ];
 
-const ATTEMPT_COLUMNS: [Column<Attempt>; 6] = [
+const ATTEMPT_COLUMNS: [Column<Attempt>; 8] = [
     Column::number("known lost", |one| one.known_lost.to_string()),
     Column::number("good lost", |one| one.good_lost.to_string()),
     Column::number("sent", |one| one.good_sent.to_string()),
     Column::number("more ns", |one| format!("{:.0}", one.cost_ns_over_bare_drop)),
     Column::number("x bare", |one| format!("{:.1}", one.times_bare_drop)),
+    Column::number("calls", |one| or_dash(one.calls_per_packet.map(|count| count.calls), 1)),
+    Column::number("look-ups", |one| or_dash(one.calls_per_packet.map(|count| count.lookups), 1)),
     Column::text("the adversary's packets", |one| one.in_words.clone()),
 ];
 

@@ -51,7 +51,7 @@ pub(super) fn count(path: PacketPath, ip: Ip, feeder: &mut Feeder<'_>) -> Result
 }
 
 /// The counters of programs that are loaded.
-struct Counters {
+pub(in crate::benches) struct Counters {
     map: MapHandle,
     /// What each counts.
     events: Vec<Event>,
@@ -61,7 +61,7 @@ struct Counters {
 
 impl Counters {
     /// Loads programs with counters.
-    fn within<T>(load: impl FnOnce() -> Result<T>) -> Result<(T, Self)> {
+    pub(in crate::benches) fn within<T>(load: impl FnOnce() -> Result<T>) -> Result<(T, Self)> {
         let options = libbpf_rs::libbpf_sys::bpf_map_create_opts {
             sz: size_of::<libbpf_rs::libbpf_sys::bpf_map_create_opts>() as _,
             ..Default::default()
@@ -74,12 +74,15 @@ impl Counters {
         Ok((loaded, Self { map, events, calls }))
     }
 
-    fn reset(&self) -> Result<(), CountError> {
+    pub(in crate::benches) fn reset(&self) -> Result<(), CountError> {
         let zeros = [0; MOST_COUNTERS * COUNTER_BYTES];
         self.map.update(&[0; 4], &zeros, MapFlags::ANY).map_err(CountError::Counters)
     }
 
-    fn per_packet(&self, packets: u32) -> Result<CallsPerPacket, CountError> {
+    pub(in crate::benches) fn per_packet(
+        &self,
+        packets: u32,
+    ) -> Result<CallsPerPacket, CountError> {
         let value = self.map.lookup(&[0; 4], MapFlags::ANY).map_err(CountError::Counters)?;
         let value = value.unwrap_or_default();
         let (counts, _) = value.as_chunks::<COUNTER_BYTES>();

@@ -2,7 +2,8 @@
 //!
 //! A mix is fed to the root program of a gateway with lists, rules and limits; after 24 of its
 //! packets comes a good one. The search begins with random mixes and goes on with children of the
-//! worst. What it tries depends on the seed and on what it has found alone.
+//! worst. What it tries depends on the seed and on what it has found alone. The calls that packets of
+//! the worst make are counted on another gateway.
 
 mod frame;
 mod mix;
@@ -14,6 +15,7 @@ use ringway_abi::raw::rw_ledger;
 use ringway_abi::{Reason, Verdict};
 use serde::Serialize;
 use std::cmp::Ordering;
+use std::os::fd::OwnedFd;
 
 use self::frame::Frame;
 use self::mix::Mix;
@@ -22,6 +24,7 @@ use self::replay::{FRAMES, Replay};
 use self::victim::{Victim, Way};
 use super::peers::{self, Peers};
 use crate::Result;
+use crate::benches::packet::calls::{CallsPerPacket, Counters};
 use crate::harness::Harness;
 use crate::harness::median::{middle, rounded};
 
@@ -54,6 +57,8 @@ pub struct Attempt {
     pub cost_ns_over_bare_drop: f64,
     /// The same as a multiple of a bare drop's own time.
     pub times_bare_drop: f64,
+    /// Of those that are reported; a good packet's are among them.
+    pub calls_per_packet: Option<CallsPerPacket>,
 }
 
 impl Attempt {
@@ -83,6 +88,7 @@ impl Attempt {
             known_lost_as: "1 service-limit".into(),
             cost_ns_over_bare_drop: 200.0,
             times_bare_drop: 4.0,
+            calls_per_packet: Some(CallsPerPacket { calls: 8.0, tail_calls: 2.0, lookups: 20.0 }),
         }
     }
 }
@@ -103,11 +109,7 @@ pub(super) fn search(
 ) -> Result<Found> {
     let mut storage = peers::Storage::uninit();
     let bare = Peers::load(&mut storage, &[])?;
-    let mut victim = Victim::new(prefixes)?;
-    let mut programs = Vec::new();
-    for way in Way::ALL {
-        programs.push(victim.program(way)?);
-    }
+    let (victim, programs) = Victim::with_programs(prefixes)?;
     let mut storage = replay::Storage::uninit();
     let mut replay = Replay::load(&mut storage, &programs, bare.bare())?;
     let mut random = Random::new(seed);
@@ -148,19 +150,43 @@ pub(super) fn search(
         again.sort_by(Attempt::worse);
         *one = again.swap_remove(again.len() / 2);
     }
+    let (victim, counters) = Counters::within(|| Victim::with_programs(prefixes))?;
+    count_calls(&mut worst, &victim, &counters, &bare, seed)?;
     Ok(Found { worst, evaluated: budget })
 }
 
-fn evaluate(mix: &Mix, victim: &Victim, replay: &mut Replay<'_>, seed: u64) -> Result<Attempt> {
+/// `victim`: one whose programs have these counters.
+fn count_calls(
+    worst: &mut [Attempt],
+    (victim, programs): &(Victim, Vec<OwnedFd>),
+    counters: &Counters,
+    bare: &Peers<'_>,
+    seed: u64,
+) -> Result<()> {
+    let mut storage = replay::Storage::uninit();
+    let mut replay = Replay::load(&mut storage, programs, bare.bare())?;
+    for one in worst {
+        replay.store(&frames(&one.mix, victim, seed))?;
+        replay.measured(PACKETS)?;
+        counters.reset()?;
+        replay.measured(FRAMES)?;
+        one.calls_per_packet = Some(counters.per_packet(FRAMES)?);
+    }
+    Ok(())
+}
+
+/// A good one after 24 of the mix.
+fn frames(mix: &Mix, victim: &Victim, seed: u64) -> Vec<(Way, Frame)> {
     let packets = mix.packets(FRAMES, &victim.known, &mut Random::new(seed)).into_iter();
-    let frames: Vec<(Way, Frame)> = packets
-        .enumerate()
-        .map(|(n, packet)| match n % PER_GOOD {
-            0 => victim.good(n / PER_GOOD),
-            _ => (Way::Attack, packet),
-        })
-        .collect();
-    replay.store(&frames)?;
+    let of = |(n, packet)| match n % PER_GOOD {
+        0 => victim.good(n / PER_GOOD),
+        _ => (Way::Attack, packet),
+    };
+    packets.enumerate().map(of).collect()
+}
+
+fn evaluate(mix: &Mix, victim: &Victim, replay: &mut Replay<'_>, seed: u64) -> Result<Attempt> {
+    replay.store(&frames(mix, victim, seed))?;
     let (known, strangers) = (victim.ledger(Way::Known)?, victim.ledger(Way::Stranger)?);
     let (mut measured, mut bare) = (vec![replay.measured(PACKETS)?], Vec::new());
     for _ in 0..TIMES {
@@ -180,6 +206,7 @@ fn evaluate(mix: &Mix, victim: &Victim, replay: &mut Replay<'_>, seed: u64) -> R
         known_lost_as: known.lost_as,
         cost_ns_over_bare_drop: measured - bare,
         times_bare_drop: rounded(measured / bare.max(1.0), 1),
+        calls_per_packet: None,
     })
 }
 

@@ -56,7 +56,7 @@ pub(super) struct Victim {
 
 impl Victim {
     /// With lists of so many prefixes of each family.
-    pub(super) fn new(prefixes: u32) -> Result<Self> {
+    fn new(prefixes: u32) -> Result<Self> {
         let unpinned = GatewayOptions { pin: false, flows: FLOWS, ..GatewayOptions::default() };
         let (mut gateway, _) = Gateway::open(&unpinned)?;
         for slot in 0..=BACKENDS {
@@ -73,8 +73,15 @@ impl Victim {
         Ok(victim)
     }
 
+    /// And what packets meet that come by each way.
+    pub(super) fn with_programs(prefixes: u32) -> Result<(Self, Vec<OwnedFd>)> {
+        let mut victim = Self::new(prefixes)?;
+        let programs = Way::ALL.iter().map(|way| victim.program(*way)).collect::<Result<_>>()?;
+        Ok((victim, programs))
+    }
+
     /// What packets meet that come by this way.
-    pub(super) fn program(&mut self, way: Way) -> Result<OwnedFd> {
+    fn program(&mut self, way: Way) -> Result<OwnedFd> {
         let program = self.gateway.root_program(way as u32)?.try_clone_to_owned();
         program.map_err(Error::Settle)
     }
