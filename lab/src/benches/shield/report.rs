@@ -365,7 +365,8 @@ mod tests {
     fn json_has_the_promised_keys() {
         assert_eq!(
             testing::names(&testing::report("shield", figures(), Vec::new())),
-            "adversary adversary.cost_ns_over_bare_drop adversary.good_lost adversary.good_sent adversary.in_words \
+            "adversary adversary.calls_per_packet adversary.calls_per_packet.calls adversary.calls_per_packet.lookups \
+             adversary.calls_per_packet.tail_calls adversary.cost_ns_over_bare_drop adversary.good_lost adversary.good_sent adversary.in_words \
              adversary.known_lost adversary.known_lost_as adversary.known_sent adversary.mix adversary.mix.ip adversary.mix.layer4 \
              adversary.mix.payload adversary.mix.shape adversary.mix.sources adversary.mix.to adversary.mix.weight \
              adversary.times_bare_drop arming arming.armed_after_ms arming.attacks arming.max_ms arming.not_armed arming.p50_ms arming.p99_ms \

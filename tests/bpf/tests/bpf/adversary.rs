@@ -1,12 +1,12 @@
-//! Mixes of packets after the dearest that `ringway-lab bench shield --only adversary` has met:
-//! whatever they do to others, those who are known lose nothing.
+//! Mixes of packets after the worst that `ringway-lab bench shield --only adversary` has met, which
+//! counts what they cost: whatever they do to others, those who are known lose nothing.
 
 use std::net::SocketAddr;
 use std::time::Instant;
 
 use ringway_abi::Verdict::Redirect;
 use ringway_bpf_tests::cast::*;
-use ringway_bpf_tests::frame::{Frame, TCP, UDP, flags};
+use ringway_bpf_tests::frame::{Frame, TCP, UDP, flags, fragments};
 use ringway_bpf_tests::{Flow, World, audit, ports};
 use ringway_plan::tables::{Limits, RateLimit, ServicePolicy};
 
@@ -16,6 +16,7 @@ const PACKETS: u32 = 2_000;
 /// One packet of so many is good.
 const PER_GOOD: u32 = 25;
 const FRAGMENT: u8 = 44;
+const ROUTING: u8 = 43;
 const DESTINATION_OPTIONS: u8 = 60;
 const MORE_FRAGMENTS: u16 = 0x2000;
 
@@ -31,7 +32,51 @@ fn anybody(family: Family, n: u32) -> SocketAddr {
     SocketAddr::new(address.parse().unwrap(), 1_024 + (n % 60_000) as u16)
 }
 
-/// First fragments of DNS answers from everywhere: each is noted, so that those behind it are found.
+/// As many options or extension headers as there may be: each header is walked.
+fn with_options(frame: Frame) -> Frame {
+    frame.with(|f| match f.family() {
+        Family::V4 => f.options = vec![1; 40],
+        Family::V6 => {
+            let header = |next| [next, 0, 1, 4, 0, 0, 0, 0];
+            let next = [[DESTINATION_OPTIONS; 7].as_slice(), &[TCP]].concat();
+            f.first_extension = DESTINATION_OPTIONS;
+            f.options = next.into_iter().flat_map(header).collect();
+        }
+    })
+}
+
+fn syn(from: SocketAddr, family: Family) -> Frame {
+    let to = SocketAddr::new(family.vip(), ports::ACROSS);
+    Frame::tcp(from, to, flags::SYN).payload(&[0; 1_200])
+}
+
+fn syns_with_options(family: Family, n: u32, _: &Flow) -> Frame {
+    with_options(syn(anybody(family, n), family))
+}
+
+/// In the name of a client, who guesses its ports.
+fn syns_of_a_client(family: Family, n: u32, flow: &Flow) -> Frame {
+    let guess = 1_024 + (n * 7 % 28_000) as u16;
+    with_options(syn(SocketAddr::new(flow.request.src.ip(), guess), family))
+}
+
+/// A third of them is dropped for a source route.
+fn syns_with_source_routes(family: Family, n: u32, _: &Flow) -> Frame {
+    let syn = syn(anybody(family, n), family);
+    if !n.is_multiple_of(3) {
+        return with_options(syn);
+    }
+    syn.with(|f| match family {
+        Family::V4 => f.options = vec![131, 7, 4, 192, 0, 2, 9, 0],
+        Family::V6 => {
+            f.first_extension = ROUTING;
+            f.options = [&[TCP, 2, 0, 1, 0, 0, 0, 0][..], &[0x20; 16]].concat();
+        }
+    })
+}
+
+/// First fragments of DNS answers from everywhere: those that pass are noted, so that those behind
+/// them are found, and the fragments of clients are still to be found beside them.
 fn first_fragments(family: Family, n: u32, _: &Flow) -> Frame {
     let from = SocketAddr::new(anybody(family, n).ip(), 53);
     let to = SocketAddr::new(family.vip(), ports::ACROSS);
@@ -43,40 +88,6 @@ fn first_fragments(family: Family, n: u32, _: &Flow) -> Frame {
             f.options = [&[UDP, 0, 0, 1][..], &id].concat();
         }
     })
-}
-
-/// SYNs from everywhere with as many options or extension headers as there may be; among them later
-/// fragments of nothing, from one source.
-fn syns_with_options(family: Family, n: u32, _: &Flow) -> Frame {
-    let to = SocketAddr::new(family.vip(), ports::ACROSS);
-    if n % 10 < 3 {
-        let one = Frame::udp(anybody(family, 1), to).payload(&[0; 96]);
-        return one.with(|f| match family {
-            Family::V4 => (f.fragment, f.id) = (185, n as u16),
-            Family::V6 => {
-                f.first_extension = FRAGMENT;
-                f.options = [&[UDP, 0, 5, 0xc8][..], &n.to_be_bytes()].concat();
-            }
-        });
-    }
-    Frame::tcp(anybody(family, n), to, flags::SYN).with(|f| match family {
-        Family::V4 => f.options = vec![1; 40],
-        Family::V6 => {
-            let header = |next| [next, 0, 1, 4, 0, 0, 0, 0];
-            let next = [[DESTINATION_OPTIONS; 7].as_slice(), &[TCP]].concat();
-            f.first_extension = DESTINATION_OPTIONS;
-            f.options = next.into_iter().flat_map(header).collect();
-        }
-    })
-}
-
-/// Segments of all kinds from a client's address, who guesses its ports.
-fn guesses(family: Family, n: u32, flow: &Flow) -> Frame {
-    let from = SocketAddr::new(flow.request.src.ip(), 1_024 + (n * 7 % 28_000) as u16);
-    let to = SocketAddr::new(family.vip(), ports::ACROSS);
-    let kinds =
-        [flags::SYN, flags::ACK, flags::SYN | flags::ACK, flags::RST, flags::FIN | flags::ACK];
-    Frame::tcp(from, to, kinds[n as usize % kinds.len()])
 }
 
 /// The defaults of `[shield.limits]`, beside limits that everybody is over.
@@ -93,10 +104,11 @@ fn policy() -> ServicePolicy {
 #[test]
 fn the_worst_mixes_cost_nobody_who_is_known() {
     needs_root!("the_worst_mixes_cost_nobody_who_is_known");
-    let mixes: [(&str, Mix); 3] = [
-        ("first fragments", first_fragments),
+    let mixes: [(&str, Mix); 4] = [
         ("SYNs with options", syns_with_options),
-        ("guesses", guesses),
+        ("SYNs of a client", syns_of_a_client),
+        ("SYNs with source routes", syns_with_source_routes),
+        ("first fragments", first_fragments),
     ];
     for family in FAMILIES {
         for (name, mix) in mixes {
@@ -110,12 +122,18 @@ fn the_worst_mixes_cost_nobody_who_is_known() {
             world.answer(&udp, 0);
             world.limit(&[ports::ACROSS], policy());
             let mut out = Vec::new();
-            let mut run = |frame: &Frame| world.root(FRONT).run(&frame.bytes(), &mut out).unwrap();
+            let mut run = |frame: &[u8]| world.root(FRONT).run(frame, &mut out).unwrap();
+            let mut later = Vec::new();
             let passed = (0..PACKETS).filter(|n| {
-                let passed = run(&mix(family, *n, &tcp)) == Redirect;
+                let passed = run(&mix(family, *n, &tcp).bytes()) == Redirect;
                 if n % PER_GOOD == 0 {
-                    for next in [tcp.next(flags::ACK), udp.next(0)] {
-                        assert_eq!(run(&next), Redirect, "{family:?} {name} {n}");
+                    let long = udp.next(0).payload(&[0; 2_000]).with(|f| f.fragment = 0);
+                    let mut good = std::mem::take(&mut later);
+                    good.extend([tcp.next(flags::ACK), udp.next(0)].map(|frame| frame.bytes()));
+                    later = fragments(&long.bytes(), 1_400, *n);
+                    good.push(later.remove(0));
+                    for frame in good {
+                        assert_eq!(run(&frame), Redirect, "{family:?} {name} {n}");
                     }
                 }
                 passed

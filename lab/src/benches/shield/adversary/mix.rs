@@ -170,6 +170,31 @@ fn anywhere(ip: Ip, number: u64) -> IpAddr {
 pub struct Mix(Vec<Kind>);
 
 impl Mix {
+    /// The worst that the search has met, each in another way.
+    #[cfg(test)]
+    pub(super) fn worst() -> [Self; 3] {
+        use Ip::{V4, V6};
+        use Shape::{Options, Plain, SourceRoute};
+        use Sources::{BesideListed, Clients};
+        let syns = |sources, kinds: &[(usize, Ip, Shape)]| {
+            let kind = |&(weight, ip, shape)| Kind {
+                weight,
+                ip,
+                layer4: Layer4::Syn,
+                shape,
+                sources,
+                to: To::Service,
+                payload: 1200,
+            };
+            Self(kinds.iter().map(kind).collect())
+        };
+        [
+            syns(BesideListed, &[(5, V6, Options), (3, V4, Options)]),
+            syns(Clients, &[(2, V4, Options), (1, V6, Plain)]),
+            syns(BesideListed, &[(1, V6, Options), (1, V4, Options), (1, V6, SourceRoute)]),
+        ]
+    }
+
     pub(super) fn random(random: &mut Random) -> Self {
         Self((0..=random.below(KINDS)).map(|_| Kind::random(random)).collect())
     }

@@ -15,7 +15,6 @@ use ringway_abi::raw::rw_ledger;
 use ringway_abi::{Reason, Verdict};
 use serde::Serialize;
 use std::cmp::Ordering;
-use std::os::fd::OwnedFd;
 
 use self::frame::Frame;
 use self::mix::Mix;
@@ -150,29 +149,32 @@ pub(super) fn search(
         again.sort_by(Attempt::worse);
         *one = again.swap_remove(again.len() / 2);
     }
-    let (victim, counters) = Counters::within(|| Victim::with_programs(prefixes))?;
-    count_calls(&mut worst, &victim, &counters, &bare, seed)?;
+    let mixes: Vec<&Mix> = worst.iter().map(|one| &one.mix).collect();
+    let calls = count_calls(&mixes, prefixes, &bare, seed)?;
+    for (one, calls) in worst.iter_mut().zip(calls) {
+        one.calls_per_packet = Some(calls);
+    }
     Ok(Found { worst, evaluated: budget })
 }
 
-/// `victim`: one whose programs have these counters.
+/// Of a packet of each mix, on a gateway of their own.
 fn count_calls(
-    worst: &mut [Attempt],
-    (victim, programs): &(Victim, Vec<OwnedFd>),
-    counters: &Counters,
+    mixes: &[&Mix],
+    prefixes: u32,
     bare: &Peers<'_>,
     seed: u64,
-) -> Result<()> {
+) -> Result<Vec<CallsPerPacket>> {
+    let ((victim, programs), counters) = Counters::within(|| Victim::with_programs(prefixes))?;
     let mut storage = replay::Storage::uninit();
-    let mut replay = Replay::load(&mut storage, programs, bare.bare())?;
-    for one in worst {
-        replay.store(&frames(&one.mix, victim, seed))?;
+    let mut replay = Replay::load(&mut storage, &programs, bare.bare())?;
+    let count = |mix: &&Mix| {
+        replay.store(&frames(mix, &victim, seed))?;
         replay.measured(PACKETS)?;
         counters.reset()?;
         replay.measured(FRAMES)?;
-        one.calls_per_packet = Some(counters.per_packet(FRAMES)?);
-    }
-    Ok(())
+        Ok(counters.per_packet(FRAMES)?)
+    };
+    mixes.iter().map(count).collect()
 }
 
 /// A good one after 24 of the mix.
@@ -232,5 +234,46 @@ impl Fate {
             lost: lost.iter().map(|(_, count)| count).sum(),
             lost_as: words.join(", "),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use ringway_host::Host;
+    use ringway_testnet::{root_or_skip, skip};
+
+    use super::*;
+    use crate::benches::packet::settle;
+
+    const PREFIXES: u32 = 10_000;
+    /// Of a packet. On a slow machine limits let more of them pass, which then open flows.
+    const CALLS: f64 = 20.0;
+    const LOOKUPS: f64 = 60.0;
+
+    /// On Linux 6.12 or newer: an older one calls for look-ups in per-CPU arrays.
+    #[test]
+    fn the_worst_mixes_make_few_calls() {
+        let name = "adversary::the_worst_mixes_make_few_calls";
+        if !root_or_skip(name) {
+            return;
+        }
+        let release = Host::live().kernel_release().unwrap();
+        if !release.at_least(6, 12) {
+            return skip(name, format!("counts are of Linux 6.12 or newer, and this is {release}"));
+        }
+        let count_all = || {
+            settle().unwrap();
+            let mut storage = peers::Storage::uninit();
+            let bare = Peers::load(&mut storage, &[]).unwrap();
+            let worst = Mix::worst();
+            let found = count_calls(&worst.each_ref(), PREFIXES, &bare, 1).unwrap();
+            for (mix, found) in worst.iter().zip(found) {
+                println!("{mix}: {found:?}");
+                assert!(found.calls <= CALLS && found.lookups <= LOOKUPS, "{mix}: {found:?}");
+            }
+        };
+        thread::scope(|scope| scope.spawn(count_all).join()).unwrap();
     }
 }
