@@ -59,11 +59,11 @@ pub enum Command {
     /// Drop packets from a prefix, from now on and after a restart.
     #[command(
         after_help = "Packets to what the shield protects are meant. Lists and prefixes that allow go first.\n\
-        A prefix that holds a large part of all clients, or a backend, needs --force.\n\n\
+        A prefix that holds a large part of all clients, a backend, a service's address or one of the gateway's own needs --force.\n\n\
         Examples:\n  ringway block 192.0.2.0/24 --for 10m --reason 'scans'\n  ringway block 2001:db8::7"
     )]
     Block(PrefixArgs),
-    /// Let packets from a prefix pass the shield's lists and rules.
+    /// Let packets from a prefix pass the shield's lists, rules and limits.
     #[command(after_help = "A prefix that holds a large part of all clients needs --force.\n\n\
         Example:\n  ringway allow 198.51.100.0/24 --for 1h --reason monitoring")]
     Allow(PrefixArgs),

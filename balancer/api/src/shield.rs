@@ -77,6 +77,16 @@ pub enum ShieldChange {
 }
 
 impl ShieldChange {
+    /// What was done, for the log. `was`: what was said of its prefix before.
+    pub fn outcome(&self, was: Option<&ShieldEntry>) -> String {
+        match (self, was) {
+            (ShieldChange::Remove { prefix }, Some(was)) => {
+                format!("{prefix} is no longer {}", done(was.action))
+            }
+            _ => self.to_string(),
+        }
+    }
+
     /// The prefix that it is about.
     pub fn prefix(&self) -> Option<Prefix> {
         match self {
@@ -112,7 +122,9 @@ impl fmt::Display for ShieldChange {
                 let ShieldEntry { prefix, action, reason, .. } = entry;
                 write!(f, "{prefix} is {}{until}{colon}{reason}", done(*action))
             }
-            ShieldChange::Remove { prefix } => write!(f, "{prefix} is neither blocked nor allowed"),
+            ShieldChange::Remove { prefix } => {
+                write!(f, "{prefix} is no longer blocked or allowed")
+            }
             ShieldChange::Mode { mode: Some(mode) } => {
                 write!(f, "the shield's mode is {} until {}", mode.mode.name(), mode.until)
             }

@@ -28,7 +28,8 @@ pub struct PrefixArgs {
     /// Why, for whoever asks `ringway blocked`: at most 128 bytes.
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     pub reason: String,
-    /// Also a prefix that holds a large part of all clients, or of which `block` drops a backend.
+    /// Also a prefix that holds a large part of all clients; with `block` also one that holds a
+    /// backend, a service's address, or an address of the gateway.
     #[arg(long)]
     pub force: bool,
     #[command(flatten)]

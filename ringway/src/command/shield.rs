@@ -100,9 +100,7 @@ fn change(node: &NodeArgs, change: &ShieldChange, output: Output) -> anyhow::Res
 /// What was done, and whether it has an effect now.
 fn changed(change: &ShieldChange, status: &ShieldStatus) -> String {
     let words = match (change, &status.entry, &status.replaced) {
-        (ShieldChange::Remove { prefix }, Some(was), _) => {
-            format!("{prefix} is no longer {}", done(was.action))
-        }
+        (ShieldChange::Remove { .. }, was, _) => change.outcome(was.as_ref()),
         (ShieldChange::Mode { .. }, ..) => mode(status),
         (_, _, Some(ShieldEntry { prefix, action, until, .. })) => {
             let until = until.map_or("`ringway unblock`".into(), |until| until.to_string());
@@ -113,16 +111,21 @@ fn changed(change: &ShieldChange, status: &ShieldStatus) -> String {
     let note = match (change, status.mode) {
         (ShieldChange::Mode { .. }, _) | (_, ShieldMode::Enforce) => String::new(),
         // A warning tells it.
-        _ if !status.warnings.is_empty() => String::new(),
+        _ if is_block(change) && !status.warnings.is_empty() => String::new(),
         _ => format!("{}\n", mode(status)),
     };
     format!("node {}: {words}\n{note}", status.node)
 }
 
+fn is_block(change: &ShieldChange) -> bool {
+    let (ShieldChange::Add(entry) | ShieldChange::Force(entry)) = change else { return false };
+    entry.action == ListAction::Block
+}
+
 /// The mode in force, and why.
 fn mode(status: &ShieldStatus) -> String {
     let what = match status.mode {
-        ShieldMode::Enforce => "the shield drops what it should",
+        ShieldMode::Enforce => "the shield drops what its lists, rules and limits say",
         ShieldMode::Observe => "the shield counts what it would drop, and drops nothing",
         ShieldMode::Off => "the shield is off",
     };
@@ -150,7 +153,12 @@ fn render(status: &ShieldStatus, colour: bool) -> String {
     for service in &status.services {
         text += &format!("service {}: {}\n", service.service, service.mode.name());
     }
-    if !status.mitigation.is_empty() && status.mitigation.iter().all(|it| it.attack.is_none()) {
+    let off = is_off(status);
+    if off {
+        text += "while it is off, no packet is looked at: rates are unknown, and no attack is noticed\n";
+    } else if !status.mitigation.is_empty()
+        && status.mitigation.iter().all(|it| it.attack.is_none())
+    {
         text += "automatic mitigation: no service is attacked\n";
     }
     for attack in status.mitigation.iter().filter_map(|it| it.attack.as_ref()) {
@@ -162,7 +170,7 @@ fn render(status: &ShieldStatus, colour: bool) -> String {
         if typed.prefixes > 0 {
             let (prefixes, done) = (counted(typed.prefixes, "prefix"), done(action));
             let packets = counted(typed.packets, "packet");
-            let rate = units::rate(typed.packets_per_second);
+            let rate = seen(typed.packets_per_second, off);
             text +=
                 &format!("at run time {prefixes} {done}, {packets}, {rate}/s: `ringway blocked`\n");
         }
@@ -187,7 +195,7 @@ fn render(status: &ShieldStatus, colour: bool) -> String {
                 Cell::new(&list.name),
                 Cell::new(list.action.name()),
                 Cell::number(list.packets),
-                Cell::number(units::rate(list.packets_per_second)),
+                Cell::number(seen(list.packets_per_second, off)),
                 Cell::new(file).tone(Tone::Dim),
             ]);
         }
@@ -202,7 +210,7 @@ fn render(status: &ShieldStatus, colour: bool) -> String {
                 Cell::new(&rule.name),
                 Cell::new(rule_action(rule)),
                 Cell::number(rule.packets),
-                Cell::number(units::rate(rule.packets_per_second)),
+                Cell::number(seen(rule.packets_per_second, off)),
                 Cell::number(over.unwrap_or_else(|| "-".into())),
                 Cell::new(&rule.expression).tone(Tone::Dim),
             ]);
@@ -210,6 +218,18 @@ fn render(status: &ShieldStatus, colour: bool) -> String {
         text += &table.render(colour);
     }
     text + &limits(status, colour)
+}
+
+/// Whether packets to all services pass without a look at them.
+fn is_off(status: &ShieldStatus) -> bool {
+    let off = |mode| mode == ShieldMode::Off;
+    let services = status.mode_override.is_some() || status.services.iter().all(|it| off(it.mode));
+    off(status.mode) && services
+}
+
+/// A rate; while the shield is off, nothing is counted.
+fn seen(rate: Option<f64>, off: bool) -> String {
+    units::rate(rate.filter(|_| !off))
 }
 
 /// What services with limits get, the limits in force, and sources over theirs.
@@ -237,21 +257,18 @@ fn limits(status: &ShieldStatus, colour: bool) -> String {
     let mut each = Table::new(&["service", "limit", "in force", "of", "over it", "now"]);
     for limits in &shown {
         let name = format!("{} {}", limits.service, limits.protocol);
+        let mode = status.mode_of(&limits.service);
+        let off = mode == ShieldMode::Off;
         arriving.row(vec![
             Cell::new(&name),
-            Cell::number(units::rate(limits.arrived_packets_per_second)),
-            Cell::number(units::rate(limits.arrived_new_flows_per_second)),
+            Cell::number(seen(limits.arrived_packets_per_second, off)),
+            Cell::number(seen(limits.arrived_new_flows_per_second, off)),
             Cell::number(usual(status, limits)),
             Cell::number(limits.arrived_packets),
             Cell::number(limits.arrived_new_flows),
             Cell::number(limits.established.packets),
             Cell::number(limits.learnt.packets),
         ]);
-        let drops = match status.mode_of(&limits.service) {
-            ShieldMode::Enforce => "drops",
-            ShieldMode::Observe => "would drop",
-            ShieldMode::Off => "off:",
-        };
         for one in limits.by_limit.iter().filter(|it| it.pps.is_some() || it.over.packets > 0) {
             let rate = one.pps.map_or_else(|| "none".into(), |pps| RateLimit::new(pps).rate());
             let source = match (one.pps, one.mitigation_until) {
@@ -260,8 +277,14 @@ fn limits(status: &ShieldStatus, colour: bool) -> String {
                 (None, _) => String::new(),
             };
             let PacketCount { packets, packets_per_second } = one.over;
-            let now = format!("{drops} {}/s", units::rate(packets_per_second));
-            let tone = if packets_per_second > Some(0.0) { Tone::Warn } else { Tone::Plain };
+            let rate_now = units::rate(packets_per_second);
+            let now = match mode {
+                ShieldMode::Enforce => format!("drops {rate_now}/s"),
+                ShieldMode::Observe => format!("would drop {rate_now}/s"),
+                ShieldMode::Off => "off".into(),
+            };
+            let tone =
+                if !off && packets_per_second > Some(0.0) { Tone::Warn } else { Tone::Plain };
             each.row(vec![
                 Cell::new(&name),
                 Cell::new(one.limit.name()),
@@ -361,7 +384,7 @@ pub fn rule_name(rule: &str) -> String {
 fn entries(blocked: &Blocked, colour: bool) -> String {
     let about = match (blocked.configured, blocked.in_force) {
         _ if blocked.entries.is_empty() => "nothing was blocked or allowed at run time",
-        (_, true) => "beside the lists of the configuration",
+        (_, true) => "in force, in addition to the lists of the configuration",
         (false, _) => {
             "not in force, as the configuration has no [shield]; they are again once it has one: \
              `ringway unblock PREFIX` removes one"
@@ -374,7 +397,7 @@ fn entries(blocked: &Blocked, colour: bool) -> String {
     }
     let mut table = Table::new(&["prefix", "action", "until", "since", "reason"]);
     for entry in &blocked.entries {
-        let until = entry.until.map_or("unblocked".into(), |until| until.to_string());
+        let until = entry.until.map_or("no end".into(), |until| until.to_string());
         table.row(vec![
             Cell::new(entry.prefix.to_string()),
             Cell::new(entry.action.name()),
@@ -522,6 +545,29 @@ mod tests {
     }
 
     #[test]
+    fn while_it_is_off_nothing_is_known() {
+        let until = Timestamp::default();
+        let over = |mode| Some(ModeOverride { mode, until, ends: None });
+        let shield =
+            "[shield]\nlimits = { source = \"9pps\" }\n[shield.mitigation]\nabove_baseline = 8\n";
+        let shown = |mode| {
+            let mut status = status(shield, over(mode));
+            status.limits[0].arrived_packets_per_second = Some(0.0);
+            render(&status, false)
+        };
+        let off = shown(ShieldMode::Off);
+        assert!(off.contains("no packet is looked at") && !off.contains("is attacked"), "{off}");
+        let arrives = |shown: &str| -> String {
+            let row = shown.lines().find(|line| line.contains("web tcp")).expect("a row");
+            row.split_whitespace().nth(2).expect("a rate").to_owned()
+        };
+        assert_eq!(arrives(&off), "-");
+        let observed = shown(ShieldMode::Observe);
+        assert!(observed.contains("no service is attacked"), "{observed}");
+        assert_eq!(arrives(&observed), "0");
+    }
+
+    #[test]
     fn a_service_that_is_attacked_is_shown() {
         let mitigation = "[shield.mitigation]\nabove_baseline = 8\n";
         let mut status = status(&format!("[shield]\n{mitigation}"), None);
@@ -567,7 +613,7 @@ mod tests {
         let nothing = listed("[shield]\n", true, &[]);
         assert_eq!(nothing, "node gw: nothing was blocked or allowed at run time\n");
         let one = listed("[shield]\n", false, &["2001:db8::/32"]);
-        for words in ["no daemon runs", "2001:db8::/32", "unblocked", "scans"] {
+        for words in ["no daemon runs", "2001:db8::/32", "no end", "scans"] {
             assert!(one.contains(words), "{one}");
         }
         let idle = listed("", true, &["2001:db8::/32"]);

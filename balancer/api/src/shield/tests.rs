@@ -54,6 +54,9 @@ fn the_last_word_about_a_prefix_counts() {
     assert_eq!(shown(&runtime), want);
     assert_eq!((runtime.count(ListAction::Block), runtime.count(ListAction::Allow)), (1, 2));
     let remove = |text| ShieldChange::Remove { prefix: prefix(text) };
+    let told = |text| remove(text).outcome(runtime.of(&prefix(text)));
+    assert_eq!(told("192.0.2.0/24"), "192.0.2.0/24 is no longer allowed");
+    assert_eq!(told("198.51.100.0/24"), "198.51.100.0/24 is no longer blocked");
     let less = runtime.with(&remove("192.0.2.0/24"), now, wall()).expect("there");
     assert_eq!(shown(&less), ["192.0.2.7/32 allow", "198.51.100.0/24 block"]);
     let refused = |text| runtime.with(&remove(text), now, wall()).expect_err("not there");

@@ -33,10 +33,15 @@ impl Changed {
             (ShieldChange::Remove { prefix }, Err(error)) => {
                 Err(in_a_list(&self.config, prefix).unwrap_or(error))
             }
-            (ShieldChange::Add(entry) | ShieldChange::Force(entry), Ok(status))
-                if entry.action == ListAction::Block =>
-            {
-                let warnings = self.warnings(&entry.prefix, &status);
+            (ShieldChange::Add(entry) | ShieldChange::Force(entry), Ok(status)) => {
+                let warnings = match entry.action {
+                    ListAction::Block => self.warnings(&entry.prefix, &status),
+                    ListAction::Allow => self.freed(&entry.prefix),
+                };
+                Ok(ShieldStatus { warnings, ..status })
+            }
+            (ShieldChange::Mode { mode: None }, Ok(status)) => {
+                let warnings = lenient(&status).into_iter().collect();
                 Ok(ShieldStatus { warnings, ..status })
             }
             (_, outcome) => outcome,
@@ -51,6 +56,26 @@ impl Changed {
         all.extend(self.allowed_at_runtime(prefix));
         all.extend(lists.filter_map(|(list, entries)| allowed_by(list, entries, prefix)));
         all
+    }
+
+    /// What is blocked within a prefix that is allowed: it passes, too.
+    fn freed(&self, allowed: &Prefix) -> Vec<String> {
+        let pass = |prefixes: Vec<String>| match prefixes.len() {
+            1 => format!("{}, which is blocked, passes too", prefixes[0]),
+            _ => format!("these, which are blocked, pass too: {}", listed(&prefixes, NAMED)),
+        };
+        let typed = self.runtime.entries.within(*allowed);
+        let typed = typed.filter(|entry| entry.action == ListAction::Block);
+        let typed: Vec<String> = typed.map(|entry| entry.prefix.to_string()).collect();
+        let typed = (!typed.is_empty()).then(|| pass(typed));
+        let lists = self.plan.iter().flat_map(|plan| plan.entries());
+        let lists = lists.filter(|(list, _)| list.action == ListAction::Block);
+        let listed = lists.filter_map(|(list, entries)| {
+            let within = entries.iter().filter(|entry| allowed.covers(&entry.prefix));
+            let within: Vec<String> = within.map(|entry| entry.prefix.to_string()).collect();
+            (!within.is_empty()).then(|| format!("{} (list {})", pass(within), list.name))
+        });
+        typed.into_iter().chain(listed).collect()
     }
 
     fn allowed_at_runtime(&self, blocked: &Prefix) -> Option<String> {
@@ -69,6 +94,21 @@ impl Changed {
             format!("of {blocked} these pass, as they are allowed at run time: {within}")
         })
     }
+}
+
+/// That the mode of the configuration, in force again, drops nothing.
+fn lenient(status: &ShieldStatus) -> Option<String> {
+    let does = match status.mode {
+        _ if status.mode_override.is_some() => return None,
+        ShieldMode::Enforce => return None,
+        ShieldMode::Observe => "observes",
+        ShieldMode::Off => "is off",
+    };
+    let mode = status.mode.name();
+    Some(format!(
+        "the shield {does}: [shield] has mode = \"{mode}\", and `ringway shield enforce` only ends \
+         `off` and `observe`; to drop packets, write mode = \"enforce\" there, then: ringway reload"
+    ))
 }
 
 /// Where the mode lets pass what is blocked.
@@ -168,6 +208,19 @@ mod tests {
 
     /// What is told of a block of 192.0.2.0/24, where all this is in force.
     fn told(shield: &str, own: &str, allowed: &[&str], mode: Option<ModeOverride>) -> Vec<String> {
+        let change = ShieldChange::Add(entry("192.0.2.0/24", ListAction::Block));
+        let allowed = allowed.iter().map(|it| ShieldChange::Add(entry(it, ListAction::Allow)));
+        told_of(&change, shield, own, allowed, mode)
+    }
+
+    /// `before`: what was typed before the change.
+    fn told_of(
+        change: &ShieldChange,
+        shield: &str,
+        own: &str,
+        before: impl IntoIterator<Item = ShieldChange>,
+        mode: Option<ModeOverride>,
+    ) -> Vec<String> {
         let text = format!(
             "[node]\nname = \"gw\"\ninterfaces = [\"eth0\"]\n[shield]\n{shield}\n[[service]]\n\
              name = \"web\"\naddress = \"203.0.113.9\"\nport = 80\n{own}\n\
@@ -175,16 +228,15 @@ mod tests {
         );
         let config = Arc::new(ringway_config::parse(&text, "gw.toml").expect("valid"));
         let plan = ShieldPlan::read(&config, Unreadable::Refused).expect("readable");
-        let change = ShieldChange::Add(entry("192.0.2.0/24", ListAction::Block));
-        let allowed = allowed.iter().map(|it| ShieldChange::Add(entry(it, ListAction::Allow)));
         let (now, wall) = (Instant::now(), SystemTime::UNIX_EPOCH);
         let none = RuntimeShield { mode, ..RuntimeShield::default() };
-        let runtime = allowed
+        let runtime = before
+            .into_iter()
             .chain([change.clone()])
             .fold(none, |runtime, change| runtime.with(&change, now, wall).expect("room"));
         let status = ShieldStatus::new(&config, &runtime);
         let changed = Changed { config, runtime: runtime.into(), plan };
-        changed.answer(&change, Ok(status)).expect("done").warnings
+        changed.answer(change, Ok(status)).expect("done").warnings
     }
 
     #[test]
@@ -208,6 +260,37 @@ mod tests {
         let typed = with("192.0.2.1\n", &["192.0.2.7"]);
         assert!(typed[0].ends_with("are allowed at run time: 192.0.2.7/32"), "{typed:?}");
         assert!(typed[1].contains("list good") && typed.len() == 2, "{typed:?}");
+    }
+
+    #[test]
+    fn an_allow_is_told_what_blocked_prefixes_it_frees() {
+        let place = tempfile::tempdir().expect("a directory");
+        let file = place.path().join("junk");
+        let shield = format!("list = [{{ name = \"junk\", file = {file:?}, action = \"block\" }}]");
+        let with = |text: &str, typed: &[&str]| {
+            std::fs::write(&file, text).expect("written");
+            let change = ShieldChange::Add(entry("192.0.2.0/24", ListAction::Allow));
+            let typed = typed.iter().map(|it| ShieldChange::Add(entry(it, ListAction::Block)));
+            told_of(&change, &shield, "", typed, None)
+        };
+        assert_eq!(with("198.51.100.0/24\n", &["192.0.0.0/16"]), Vec::<String>::new());
+        assert_eq!(
+            with("192.0.2.8/29\n192.0.2.64\n", &["192.0.2.7"]),
+            [
+                "192.0.2.7/32, which is blocked, passes too",
+                "these, which are blocked, pass too: 192.0.2.8/29, 192.0.2.64/32 (list junk)"
+            ]
+        );
+    }
+
+    #[test]
+    fn whoever_enforces_is_told_that_the_configuration_drops_nothing() {
+        let enforce = |shield| told_of(&ShieldChange::Mode { mode: None }, shield, "", [], None);
+        assert_eq!(enforce(""), Vec::<String>::new());
+        let told = enforce("mode = \"observe\"");
+        let want =
+            "the shield observes: [shield] has mode = \"observe\", and `ringway shield enforce`";
+        assert!(told.len() == 1 && told[0].starts_with(want), "{told:?}");
     }
 
     #[test]

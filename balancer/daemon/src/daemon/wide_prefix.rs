@@ -1,5 +1,6 @@
 //! What a prefix holds that nobody blocks or allows in haste: most clients, or our own addresses.
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv6Addr};
 
 use ringway_api::text::counted;
@@ -53,12 +54,25 @@ fn clients(prefix: &Prefix) -> Option<&'static str> {
 }
 
 /// What a prefix holds that nobody means by this action in haste: most clients, or, where it is
-/// blocked, a backend.
-pub fn holds(config: &Config, prefix: &Prefix, action: ListAction) -> Option<String> {
-    let backend = || backends(config).find(|(address, ..)| prefix.covers(address)).map(shown);
+/// blocked, a backend, a service, or the gateway itself. `gateway`: the addresses of its interfaces.
+pub fn holds(
+    config: &Config,
+    gateway: &BTreeSet<IpAddr>,
+    prefix: &Prefix,
+    action: ListAction,
+) -> Option<String> {
+    let ours = || backends(config).chain(services(config));
+    let ours = || ours().find(|(address, ..)| prefix.covers(address)).map(shown);
+    let gateway = || {
+        let nat = config.nat.addresses.iter().map(|address| **address);
+        let mut own = nat.chain(gateway.iter().copied());
+        let own = own.find(|address| prefix.contains(*address))?;
+        Some(format!("{own}, an address of this gateway"))
+    };
+    let clients = clients(prefix).map(str::to_owned);
     match action {
-        ListAction::Allow => clients(prefix).map(str::to_owned),
-        ListAction::Block => clients(prefix).map(str::to_owned).or_else(backend),
+        ListAction::Allow => clients,
+        ListAction::Block => clients.or_else(ours).or_else(gateway),
     }
 }
 
@@ -93,6 +107,29 @@ pub fn lines(config: &Config, action: ListAction, entries: &[Entry]) -> Vec<Stri
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn whoever_blocks_our_own_must_mean_it() {
+        let text = "[node]\nname = \"gw\"\ninterfaces = [\"eth0\"]\n[nat]\n\
+                    addresses = [\"10.0.0.9\"]\n[[service]]\nname = \"web\"\n\
+                    address = \"198.51.100.10\"\nport = 80\n\
+                    backends = [{ address = \"10.0.0.2\" }]\n";
+        let config = ringway_config::parse(text, "gw.toml").expect("valid");
+        let gateway = BTreeSet::from([[203, 0, 113, 1].into()]);
+        let of = |prefix: &str, action| {
+            holds(&config, &gateway, &prefix.parse().expect("a prefix"), action)
+        };
+        for (prefix, what) in [
+            ("10.0.0.2", "10.0.0.2, a backend of service web"),
+            ("198.51.100.0/24", "198.51.100.10, the address of service web"),
+            ("10.0.0.8/29", "10.0.0.9, an address of this gateway"),
+            ("203.0.113.1", "203.0.113.1, an address of this gateway"),
+        ] {
+            assert_eq!(of(prefix, ListAction::Block).as_deref(), Some(what));
+            assert_eq!(of(prefix, ListAction::Allow), None);
+        }
+        assert_eq!(of("203.0.113.2", ListAction::Block), None);
+    }
 
     #[test]
     fn wide_is_what_holds_many_clients() {

@@ -145,7 +145,7 @@ fn what_is_typed_about_the_shield_lasts_for_its_time() -> Result<()> {
     let told = done(&gateway, &["block", "192.0.2.0/24"])?;
     ensure!(told.contains("was allowed until") && told.contains("is blocked"), "{told}");
     let told = done(&gateway, &["shield", "enforce"])?;
-    ensure!(told.contains("drops what it should: mode = \"enforce\""), "{told}");
+    ensure!(told.contains("rules and limits say: mode = \"enforce\""), "{told}");
     let status = document(&gateway, &["shield", "status"])?;
     ensure!(status["mode"] == "enforce" && status["mode_override"] == Value::Null, "{status}");
     let told = done(&gateway, &["unblock", "192.0.2.0/24"])?;

@@ -5,6 +5,8 @@
 //!
 //! And the lists, which follow their files: one that cannot be read stays as it was.
 
+use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -175,7 +177,8 @@ impl State {
             return self.answer_change(Ok(()), &before, change, by, request);
         }
         let config = &self.reload.config;
-        match has_shield(config).and_then(|()| spares_our_own(config, &change)).and_then(with) {
+        let spares = |()| spares_our_own(config, &self.tables.own_addresses, &change);
+        match has_shield(config).and_then(spares).and_then(with) {
             Ok(next) => {
                 let changed = change.prefix().into_iter().collect();
                 self.write_shield(next.into(), Some(changed), Some((change, by, request)));
@@ -228,7 +231,8 @@ impl State {
         request: RequestId,
     ) {
         let outcome = outcome.map(|()| {
-            self.effects.info(format!("{change} (by {by})"));
+            let was = change.prefix().and_then(|prefix| before.of(&prefix));
+            self.effects.info(format!("{} (by {by})", change.outcome(was)));
             let status = ShieldStatus::new(&self.reload.config, &self.shield.in_force);
             let of = |shield: &RuntimeShield, prefix| shield.of(prefix).cloned();
             let (entry, replaced) = match &change {
@@ -375,9 +379,13 @@ fn no_shield(file: &str, may_load: bool) -> Error {
 }
 
 /// What is typed under attack may be too wide: that is refused until it is typed on purpose.
-fn spares_our_own(config: &Config, change: &ShieldChange) -> Result<(), Error> {
+fn spares_our_own(
+    config: &Config,
+    gateway: &BTreeSet<IpAddr>,
+    change: &ShieldChange,
+) -> Result<(), Error> {
     let ShieldChange::Add(ShieldEntry { prefix, action, .. }) = change else { return Ok(()) };
-    wide_prefix::holds(config, prefix, *action).map_or(Ok(()), |what| {
+    wide_prefix::holds(config, gateway, prefix, *action).map_or(Ok(()), |what| {
         Err(Error::configuration(
             format!("{prefix} would {action} {what}"),
             format!("{action} less; or, if you mean it: ringway {action} {prefix} --force"),

@@ -41,7 +41,7 @@ pub struct Tables {
     /// Some backend has not its whole weight yet.
     slow_start: bool,
     /// [`Surroundings::own_addresses`](crate::health::dsr_probe::Surroundings::own_addresses)
-    own_addresses: BTreeSet<IpAddr>,
+    pub(super) own_addresses: BTreeSet<IpAddr>,
     /// Next hops that the kernel keeps resolved: interface index and address.
     pub(super) neighbours: BTreeSet<(u32, IpAddr)>,
     /// Replies of each backend at the last reading of the counters.
