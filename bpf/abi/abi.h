@@ -120,6 +120,7 @@ enum rw_reason {
 	RW_REASON_WRONG_INTERFACE, /* drop: nobody who may send this is on this interface */
 	RW_REASON_MARTIAN_SOURCE,  /* drop: the source is the address of no host */
 	RW_REASON_RESET_LIMITED,   /* drop: a reset was due, the rate limit spoke */
+	RW_REASON_SYN_CHALLENGED,  /* sent back: a SYN's answer that only a real sender refuses */
 	/* Dropped by the shield. From here on a reason goes with a drop alone (rw_ledger). */
 	RW_REASON_TCP_FLAGS = 64,   /* flags that no segment has */
 	RW_REASON_LAND,		    /* source and destination are one address */
@@ -131,6 +132,7 @@ enum rw_reason {
 	RW_REASON_SERVICE_LIMIT,    /* a service, or its address, gets more than its rate */
 	RW_REASON_NEW_FLOW_LIMIT,   /* a service gets more new flows than its rate */
 	RW_REASON_SOURCE_LIMIT,	    /* a source prefix sends more to a service than its rate */
+	RW_REASON_CHALLENGE_MET,    /* the RST that a challenge asked for: its sender is there */
 	RW_REASONS,
 };
 #define RW_REASON_SPACE 64 /* reasons in a row of the ledger */
@@ -199,11 +201,12 @@ struct rw_opening {
 	__u8 pad;
 };
 
-/* Tasks that the balancer passes to its ICMP part. */
+/* Tasks that the balancer passes to its part for what is rare, mostly ICMP. */
 enum rw_icmp_task {
 	RW_ICMP_ARRIVED,       /* an ICMP packet to us */
 	RW_ICMP_TOO_BIG,       /* a packet does not fit the way out */
 	RW_ICMP_TIME_EXCEEDED, /* a packet's TTL ends here */
+	RW_ICMP_CHALLENGE,     /* a SYN is to be challenged */
 };
 
 struct rw_icmp {

@@ -155,6 +155,26 @@ struct rw_limits {
 	__u32 pad;
 };
 
+/*
+ * How SYNs of sources that are not learnt are answered. Challenge: with a SYN and ACK that no stack
+ * accepts, to which it replies with a RST (RFC 9293 section 3.10.7.3) that proves its address.
+ */
+enum rw_syn {
+	RW_SYN_FORWARDED,
+	RW_SYN_CHALLENGE,
+	RW_SYNS,
+};
+#define RW_SYN_ALWAYS 0x100 /* beside it: not only while shield_armed says so */
+
+/* What challenges are made of. All nodes with these keys know one another's. */
+struct rw_syn_secrets {
+	__u64 keys[2][2]; /* of SipHash; the former one last, which is known as well for a time */
+	__u32 wall;	  /* CLOCK_REALTIME - CLOCK_MONOTONIC, seconds */
+	__u32 since;	  /* CLOCK_MONOTONIC, seconds: since then the first key is in use */
+	__u32 shared;	  /* 1: it is of a file, and other nodes may have it */
+	__u32 pad;
+};
+
 #define RW_LEARN_TCP 1 /* of handshakes: by every service */
 #define RW_LEARN_UDP 2 /* of answered datagrams: for the service alone */
 struct rw_shield_policy {
@@ -166,7 +186,7 @@ struct rw_shield_policy {
 	__u32 learns;		      /* RW_LEARN_...: whose sources are learnt, under nat */
 	__u32 prefix[4];	      /* mask of a source prefix of IPv6 */
 	__u32 prefix4;		      /* of IPv4 */
-	__u32 pad;
+	__u32 syn;		      /* enum rw_syn | RW_SYN_ALWAYS */
 };
 
 /* Places in service_budgets, each RW_MAX_SERVICES: by service; a destination's is that of the
@@ -238,6 +258,10 @@ struct rw_rated {
 #define RW_LEARNT_BUCKETS 32768	    /* of sources that were learnt: 262 144 */
 #define RW_LEARNT_UDP_BUCKETS 8192  /* the first of them, by datagrams */
 #define RW_FLOW_BUDGET_BUCKETS 8192 /* of established flows, while a limit is exceeded: 65 536 */
+
+/* What has met a challenge: sources, for one service each, and connections, which pass whatever
+ * others send in the name of their source. */
+#define RW_PROVEN_BUCKETS 32768
 
 /* The same of the sources that the sketch suspects, with their addresses for people. */
 struct rw_heavy_source {

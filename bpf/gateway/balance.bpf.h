@@ -15,6 +15,7 @@
 #include "partial.bpf.h"
 #include "refuse.bpf.h"
 #include "reset.bpf.h"
+#include "shield/challenge.bpf.h"
 #include "shield/limits.bpf.h"
 #include "track.bpf.h"
 
@@ -328,12 +329,26 @@ static __always_inline bool is_mixable(const struct packet *p, const struct rw_s
 }
 
 /* NONE, or why the packet is over the limits of its service. */
-static __always_inline enum rw_reason limited(const struct rw_service *service, __u32 place,
-					      __u64 key)
+static __always_inline enum rw_reason limited(struct xdp_md *ctx, const struct rw_service *service,
+					      __u32 place, __u64 key)
 {
+	bool nat = service->forward == RW_FORWARD_NAT;
+	enum rw_reason refused;
+
 	if (!(service->flags & RW_SVC_LIMITED))
 		return RW_REASON_NONE;
-	return over_limits(service->id, service->forward == RW_FORWARD_NAT, place, key);
+	refused = over_limits(service->id, nat, place, key, false);
+	if (refused != RW_REASON_SYN_CHALLENGED)
+		return refused;
+	return challenged(ctx, service->id) ?: over_limits(service->id, nat, place, key, true);
+}
+
+static __always_inline int refuse_limited(struct xdp_md *ctx, struct packet_context *pctx,
+					  struct packet *p, enum rw_reason refused)
+{
+	if (refused == RW_REASON_SYN_CHALLENGED)
+		return complain(ctx, pctx, p, RW_ICMP_CHALLENGE, 0, p->t->daddr);
+	return leave_shielded(pctx->counters, refused);
 }
 
 /* Without a live flow, UDP and a SYN start one; anything else is reset. */
@@ -353,9 +368,9 @@ static __always_inline int request(struct xdp_md *ctx, struct packet_context *pc
 	if (is_mixable(p, service))
 		return leave(pctx->counters, RW_DROP, RW_REASON_FRAGMENT);
 	if (service->forward != RW_FORWARD_NAT) {
-		refused = limited(service, 0, 0);
+		refused = limited(ctx, service, 0, 0);
 		if (refused)
-			return leave_shielded(pctx->counters, refused);
+			return refuse_limited(ctx, pctx, p, refused);
 		note_first(pctx, p);
 		return dsr_request(ctx, pctx, p, service);
 	}
@@ -366,9 +381,9 @@ static __always_inline int request(struct xdp_md *ctx, struct packet_context *pc
 		backend = backend_of(key_backend(key));
 		capture_backend(pctx->scratch, key_backend(key));
 	}
-	refused = limited(service, place, key);
+	refused = limited(ctx, service, place, key);
 	if (refused)
-		return leave_shielded(pctx->counters, refused);
+		return refuse_limited(ctx, pctx, p, refused);
 	note_first(pctx, p);
 	if (flow_stays(p, flow, key_state(key), backend, now)) {
 		if (key_state(key) == RW_FLOW_SYN && !handshakes(p))

@@ -5,6 +5,7 @@
  */
 #include "announce.bpf.h"
 #include "balance.bpf.h"
+#include "challenge.bpf.h"
 #include "fragment.bpf.h"
 #include "icmp.bpf.h"
 #include "parse.bpf.h"
@@ -114,7 +115,7 @@ GATEWAY_PROGRAM(ringway_balance)
 	}
 }
 
-/* ICMP is a program of its own, which keeps the balancer's path short. */
+/* ICMP, with other answers that are rare, is a program of its own, which keeps the balancer's path short. */
 GATEWAY_PROGRAM(ringway_icmp)
 {
 	struct rw_icmp *icmp;
@@ -124,6 +125,8 @@ GATEWAY_PROGRAM(ringway_icmp)
 	if (!open_packet_context(ctx, &pctx))
 		return XDP_PASS; /* array elements exist: for the verifier */
 	icmp = &pctx.scratch->icmp;
+	if (icmp->task == RW_ICMP_CHALLENGE)
+		return send_challenge(ctx, &pctx);
 	if (icmp->task != RW_ICMP_ARRIVED)
 		return icmp_complain(ctx, &pctx);
 	next = icmp->v6 ? icmp6_arrived(ctx) : icmp4_arrived(ctx);

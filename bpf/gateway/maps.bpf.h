@@ -107,6 +107,9 @@ RW_MAP(shield_policies, BPF_MAP_TYPE_ARRAY, RW_MAX_SERVICES, __u32, struct rw_sh
 /* writer: control; reader: balancer. By service: its armed limits are in force before this second. */
 RW_MAP(shield_armed, BPF_MAP_TYPE_ARRAY, RW_MAX_SERVICES, __u32, __u32, 0);
 
+/* writer: control; reader: balancer. Secret: nobody else reads it. */
+RW_MAP(syn_secrets, BPF_MAP_TYPE_ARRAY, 1, __u32, struct rw_syn_secrets, 0);
+
 /* writer: balancer; reader: balancer, control, status. By service. */
 RW_MAP(arrivals, BPF_MAP_TYPE_PERCPU_ARRAY, RW_MAX_SERVICES, __u32, struct rw_arrivals, 0);
 /* By service: the last second in which a limit was exceeded. */
@@ -119,6 +122,8 @@ RW_MAP(source_sketch, BPF_MAP_TYPE_PERCPU_ARRAY, RW_SKETCH_LINES, __u32, struct 
 /* Full: the one that has been silent longest gives way. */
 RW_MAP(learnt_sources, BPF_MAP_TYPE_ARRAY, RW_LEARNT_BUCKETS, __u32, struct rw_rated, 0);
 RW_MAP(flow_budgets, BPF_MAP_TYPE_ARRAY, RW_FLOW_BUDGET_BUCKETS, __u32, struct rw_rated, 0);
+
+RW_MAP(proven, BPF_MAP_TYPE_ARRAY, RW_PROVEN_BUCKETS, __u32, struct rw_rated, 0);
 
 /* writer: balancer; reader: balancer, status. Full: the same. */
 RW_MAP(heavy_sources, BPF_MAP_TYPE_ARRAY, RW_HEAVY_BUCKETS, __u32, struct rw_heavy_bucket, 0);

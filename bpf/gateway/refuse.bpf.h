@@ -23,8 +23,14 @@ static __always_inline int complain(struct xdp_md *ctx, struct packet_context *p
 	copy_addr(icmp->from, from);
 	bpf_tail_call(ctx, &OWN_SLOTS, RW_SLOT_ICMP);
 	/* The slot was emptied meanwhile. */
-	return leave(pctx->counters, RW_DROP,
-		     task == RW_ICMP_TOO_BIG ? RW_REASON_TOO_BIG : RW_REASON_TTL_EXPIRED);
+	switch (task) {
+	case RW_ICMP_TOO_BIG:
+		return leave(pctx->counters, RW_DROP, RW_REASON_TOO_BIG);
+	case RW_ICMP_CHALLENGE:
+		return leave(pctx->counters, RW_DROP, RW_REASON_RESET_FAILED);
+	default:
+		return leave(pctx->counters, RW_DROP, RW_REASON_TTL_EXPIRED);
+	}
 }
 
 /* Longer than `mtu`, the bytes of layer 3 that still fit. */

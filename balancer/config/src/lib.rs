@@ -91,6 +91,7 @@ fn read(report: &Diagnostics, filename: &str, document: &DeTable) -> Option<Conf
     if !document.contains_key("shield") {
         validate::no_shield(report, &services);
     }
+    validate::syn(report, shield.as_ref(), &services);
     let source = report.source();
     Some(Config { node: node?, nat, flows, tunnel, shield, services, metrics, api, log, source })
 }

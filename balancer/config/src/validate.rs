@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use ringway_abi::raw::{RW_MAX_BACKENDS, RW_MAX_MEMBERS, RW_MAX_SERVICE_ENTRIES, RW_MAX_SERVICES};
 
-use crate::model::{Forward, Nat, PortRange, Service, SourceMode, Tunnel};
+use crate::model::{Forward, Nat, PortRange, Protocol, Service, Shield, SourceMode, Syn, Tunnel};
 use crate::reader::diagnostics::Diagnostics;
 
 const MAX_ENTRIES: usize = RW_MAX_SERVICES as usize;
@@ -24,6 +24,25 @@ pub(crate) fn services(report: &Diagnostics, services: &[Service]) {
         asked_at(report, service, &addresses);
     }
     limits(report, services);
+}
+
+/// What answers SYNs has to be armed by something, and be of a service that gets some.
+pub(crate) fn syn(report: &Diagnostics, shield: Option<&Shield>, services: &[Service]) {
+    for service in services.iter().filter(|service| *service.syn != Syn::Off) {
+        let of = format!("syn = \"{}\" of service {:?}", *service.syn, service.name);
+        let what = match shield {
+            None => format!("{of} is a part of the shield: write [shield]"),
+            _ if !service.protocols.contains(&Protocol::Tcp) => {
+                format!("{of} has no effect without TCP: remove it, or write protocol = \"tcp\"")
+            }
+            Some(shield) if !shield.syn.always && shield.mitigation.is_none() => format!(
+                "{of} waits for an attack, and nothing tells what one is: write [shield.mitigation] \
+                 with new_flows = \"20kpps\", or [shield.syn] with always = true"
+            ),
+            Some(_) => continue,
+        };
+        report.error(service.syn.span(), what);
+    }
 }
 
 fn duplicate_names(report: &Diagnostics, services: &[Service]) {

@@ -1234,3 +1234,24 @@ fn errors_on_one_line_have_no_excerpts() {
     assert!(line.contains("gw.toml:2:1: unknown key \"naem\" in [node]: did you mean \"name\"?; "));
     assert!(line.contains("; gw.toml:4:1: unknown key \"colour\"") && line.ends_with(" errors"));
 }
+
+#[test]
+fn answers_to_syns_need_something_that_arms_them() {
+    let with = |service: &str, more: &str| {
+        messages(&(broken("port = 80", &format!("port = 80\n{service}")) + more))
+    };
+    let challenge = "syn = \"challenge\"";
+    let told = |service: &str, more: &str, what: &str| {
+        let said = with(service, more);
+        assert!(said.len() == 1 && said[0].contains(what), "{said:?}");
+    };
+    told(challenge, "", "of service \"web\" is a part of the shield: write [shield]");
+    told(challenge, "[shield]\n", "nothing tells what one is: write [shield.mitigation]");
+    told("syn = \"proxy\"", "[shield]\n", "\"off\" or \"challenge\"");
+    let udp = format!("{challenge}\nprotocol = \"udp\"");
+    told(&udp, "[shield]\nsyn = { always = true }\n", "has no effect without TCP");
+    told(challenge, "[shield]\nsyn = { always = true, secret = \"a\" }\n", "absolute path");
+    for arms in ["syn = { always = true }", "mitigation = { new_flows = \"20kpps\" }"] {
+        assert_eq!(with(challenge, &format!("[shield]\n{arms}\n")), Vec::<String>::new());
+    }
+}

@@ -10,7 +10,7 @@ use ringway_api::documents::changes::{
 };
 use ringway_api::error::Error;
 use ringway_config::{
-    Backend, CheckAt, Config, RateLimit, Service, ShieldList, ShieldMode, ShieldRule,
+    Backend, CheckAt, Config, RateLimit, Service, Shield, ShieldList, ShieldMode, ShieldRule,
 };
 use ringway_kernel::View;
 use ringway_plan::tables::{NextHop, Protocol, ServiceKey};
@@ -159,10 +159,16 @@ impl ConfigDiff<'_> {
         push("mode", &was.mode.name(), &is.mode.name());
         push("protect", &was.protect, &is.protect);
         push("sanity", &was.sanity, &is.sanity);
+        push("syn always", &was.syn.always, &is.syn.always);
         let before = was.limits.named();
         for ((key, was), (_, is)) in before.into_iter().zip(is.limits.named()) {
             changes.extend(optional(key, &was, &is));
         }
+        let secret = |shield: &Shield| {
+            let secret = shield.syn.secret.as_ref();
+            secret.map_or("none".to_owned(), |secret| secret.display().to_string())
+        };
+        changes.extend(optional("syn secret", &secret(was), &secret(is)));
         match (&was.mitigation, &is.mitigation) {
             (Some(was), Some(is)) => {
                 for ((key, was), (_, is)) in was.named().into_iter().zip(is.named()) {
@@ -365,6 +371,7 @@ fn keys(was: &Service, is: &Service) -> Vec<(&'static str, String)> {
     push("affinity", &was.affinity, &is.affinity);
     push("announce", &was.announce, &is.announce);
     push("when_none_healthy", &was.when_none_healthy, &is.when_none_healthy);
+    push("syn", &*was.syn, &*is.syn);
     push("shield", &shield_of(was), &shield_of(is));
     for (key, differs) in [
         ("mss_clamp", was.mss_clamp != is.mss_clamp),

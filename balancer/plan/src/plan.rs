@@ -7,7 +7,7 @@ use std::ops::Range;
 use ringway_abi::raw::{RW_MAX_BACKENDS, RW_MAX_NAT_ADDRS, RW_MAX_SERVICES};
 use ringway_config::{
     Affinity, Announce, Backend, Config, Forward, MssClamp, Service, Shield, ShieldLimits,
-    SourceMode, WhenNoneHealthy,
+    SourceMode, Syn, WhenNoneHealthy,
 };
 
 use crate::ids::{BackendKey, Ids};
@@ -16,7 +16,8 @@ use crate::observed::{Health, Observed};
 use crate::rings::{RecordWalk, Rings, Wish};
 use crate::sources::Places;
 use crate::tables::{
-    BackendRow, Protocol, RingRow, ServiceKey, ServicePolicy, ServiceRow, Tables, Timeouts, Tunnel,
+    BackendRow, Protocol, RingRow, ServiceKey, ServicePolicy, ServiceRow, SynPolicy, Tables,
+    Timeouts, Tunnel,
 };
 
 /// Why there is no plan. The one in force stays.
@@ -333,11 +334,16 @@ impl Plan<'_> {
     }
 }
 
-/// None without limits and mitigation.
+/// None without limits, mitigation and answers to SYNs.
 fn policy(shield: &Shield, service: &Service) -> Option<ServicePolicy> {
     let (limits, armed) = (shield.limits_of(service), shield.armed_limits_of(service));
     let ShieldLimits { source_prefix, flow_rate, allow_rate, learn_udp, .. } = shield.limits;
-    let has_policy = !limits.is_empty() || shield.mitigation.is_some();
+    let syn = match (*service.syn, shield.syn.always) {
+        (Syn::Off, _) => SynPolicy::Forward,
+        (Syn::Challenge, false) => SynPolicy::ChallengeWhileArmed,
+        (Syn::Challenge, true) => SynPolicy::Challenge,
+    };
+    let has_policy = !limits.is_empty() || shield.mitigation.is_some() || syn != SynPolicy::Forward;
     has_policy.then(|| ServicePolicy {
         mode: shield.mode_of(service),
         limits,
@@ -347,6 +353,7 @@ fn policy(shield: &Shield, service: &Service) -> Option<ServicePolicy> {
         learns: service.forward == Forward::Nat,
         learns_udp: learn_udp,
         source_prefix,
+        syn,
     })
 }
 

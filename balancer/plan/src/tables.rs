@@ -94,6 +94,20 @@ pub struct ServicePolicy {
     pub learns_udp: bool,
     /// Lengths of the prefixes that are a source: IPv4, at most 32, and IPv6, at most 128.
     pub source_prefix: (u8, u8),
+    /// What becomes of SYNs of sources that are not learnt.
+    pub syn: SynPolicy,
+}
+
+/// Whether SYNs are answered in front of the service.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SynPolicy {
+    /// They are forwarded.
+    #[default]
+    Forward,
+    /// They are challenged while automatic mitigation has armed the service.
+    ChallengeWhileArmed,
+    /// They are challenged.
+    Challenge,
 }
 
 /// Where packets to a backend leave: resolved from the kernel's routes and neighbours.

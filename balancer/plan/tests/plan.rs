@@ -9,7 +9,7 @@ use ringway_abi::{BackendRef, ShieldMode};
 use ringway_config::{Config, parse};
 use ringway_plan::maglev::NO_MEMBER;
 use ringway_plan::tables::{
-    BackendRow, Limits, NextHop, Protocol, RateLimit, RingRow, ServicePolicy, Tables,
+    BackendRow, Limits, NextHop, Protocol, RateLimit, RingRow, ServicePolicy, SynPolicy, Tables,
 };
 use ringway_plan::{Health, Ids, Observed, PlanError, Planner};
 
@@ -550,6 +550,7 @@ fn services_with_limits_have_a_policy() {
         learnt: RateLimit { packets_per_second: 500, burst: 50 },
         learns: true,
         learns_udp: true,
+        syn: SynPolicy::Forward,
         source_prefix: (24, 64),
     };
     assert_eq!((tcp, udp), (Some(nat), Some(nat)));

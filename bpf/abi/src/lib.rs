@@ -76,6 +76,7 @@ pub mod raw {
         rw_shared_rate,
         rw_single_rate,
         rw_shield_policy,
+        rw_syn_secrets,
         rw_lease,
         rw_arrivals,
         rw_shield_count,

@@ -478,6 +478,13 @@ impl Reason {
                 cause: "A request by way of dsr-gue.",
                 next: "",
             },
+            Self::SynChallenged => Explanation {
+                name: "syn-challenged",
+                verdicts: &[Verdict::Tx, Verdict::Redirect],
+                meaning: "The shield answered a SYN with one that no TCP stack accepts: a sender that is really there replies with a RST, and its next SYN passes.",
+                cause: "The service has syn = \"challenge\", is under attack (or [shield.syn] says always), and this source is not learnt.",
+                next: "ringway shield status",
+            },
             Self::TcpFlags => Explanation {
                 name: "tcp-flags",
                 verdicts: &[Verdict::Drop],
@@ -547,6 +554,13 @@ impl Reason {
                 meaning: "The shield dropped a packet because its source prefix sends more to the service than the rate of one source.",
                 cause: "A flood from few sources, or many clients behind one address (carrier-grade NAT, a proxy).",
                 next: "ringway shield status names the sources; then: ringway allow SOURCE, or ringway block SOURCE",
+            },
+            Self::ChallengeMet => Explanation {
+                name: "challenge-met",
+                verdicts: &[Verdict::Drop],
+                meaning: "The shield took a RST that answers its challenge: its sender is really there, and its next SYN passes.",
+                cause: "A client whose SYN was challenged; it repeats its SYN, most systems after a second.",
+                next: "ringway explain -i INTERFACE 'tcp CLIENT:PORT > SERVICE:PORT' shows that its next SYN passes",
             },
         }
     }

@@ -15,6 +15,7 @@ use crate::link::{OnInterface, info_of, open_link};
 use crate::load::{FlowSizes, Programs, load_gateway, possible_cpus};
 use crate::maps::{self, Map, MapName, Maps};
 use crate::pins::{DEFAULT_BPFFS, Pins};
+use crate::shield::challenge_key;
 use crate::tables::service_index;
 use crate::{Error, Result};
 
@@ -133,6 +134,7 @@ pub(crate) fn daemon_pid(pins: &Pins) -> u64 {
 pub(crate) fn unpinned(sizes: FlowSizes) -> Result<(Programs, Maps)> {
     let (programs, maps) = load_gateway(sizes, None)?;
     write_settings(&maps, new_settings(&maps)?)?;
+    challenge_key::settle(&maps)?;
     Ok((programs, maps))
 }
 
@@ -190,6 +192,7 @@ pub(crate) fn take_over(
     let have = maps.flows.max_entries();
     let flow_buckets = (have != sizes.flow_buckets).then_some((have, sizes.flow_buckets));
     write_settings(&maps, with_sizes(settings, &maps)?)?;
+    challenge_key::settle(&maps)?;
     opened.taken_over = Some(TakenOver { interfaces, flow_buckets });
     Ok((programs, maps))
 }

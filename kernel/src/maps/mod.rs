@@ -18,8 +18,8 @@ use ringway_abi::raw::{
     rw_heavy_bucket, rw_iface, rw_index_bucket, rw_label, rw_ledger, rw_rated, rw_scratch,
     rw_service, rw_service_index, rw_service_info, rw_service_key, rw_service_place, rw_settings,
     rw_shield_budget, rw_shield_control, rw_shield_count, rw_shield_observed, rw_shield_policy,
-    rw_shield_prefix, rw_shield_runtime, rw_sketch_line, rw_track_bucket, rw_tracking, rw_traffic,
-    rw_vlan_key,
+    rw_shield_prefix, rw_shield_runtime, rw_sketch_line, rw_syn_secrets, rw_track_bucket,
+    rw_tracking, rw_traffic, rw_vlan_key,
 };
 use ringway_abi::{FromBytes, IntoBytes};
 use zerocopy::Immutable;
@@ -104,11 +104,11 @@ macro_rules! maps {
             /// Whether a release before did not have it.
             fn is_added(self) -> bool {
                 use MapName::*;
-                const ADDED: [MapName; 19] = [
-                    arrivals, flow_budgets, heavy_sources, learnt_sources, rule_budgets,
+                const ADDED: [MapName; 21] = [
+                    arrivals, flow_budgets, heavy_sources, learnt_sources, proven, rule_budgets,
                     rule_programs, runtime_allow, runtime_block, service_budgets, service_index,
                     service_places, shield_armed, shield_control, shield_counts, shield_exceeded,
-                    shield_labels, shield_observed, shield_policies, source_sketch,
+                    shield_labels, shield_observed, shield_policies, source_sketch, syn_secrets,
                 ];
                 ADDED.contains(&self)
             }
@@ -346,6 +346,12 @@ maps! {
     shield_armed: u32 => u32,
         "until when automatic mitigation has armed a service",
         Never("cannot be: a place for each service");
+    proven: u32 => rw_rated,
+        "sources and connections that have met a challenge",
+        Then("the one that has been silent longest gives way");
+    syn_secrets: u32 => rw_syn_secrets,
+        "keys of challenges to SYNs",
+        Never("cannot be: one value");
     arrivals: u32 => rw_arrivals,
         "packets to each service with limits",
         Never("cannot be: counters");

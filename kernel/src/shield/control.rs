@@ -29,6 +29,7 @@ impl Gateway {
         match generation {
             Some(generation) => {
                 let (program, made) = make(&maps, generation)?;
+                self.set_challenge_key(generation.challenge_key)?;
                 maps.slots.put_fd(slot, program.as_fd())?;
                 self.shield.made = Some(made);
             }

@@ -15,6 +15,7 @@ use ringway_filter::Instruction;
 use ringway_plan::prefix_list::ListTables;
 use ringway_plan::tables::RateLimit;
 
+use super::challenge_key::ChallengeKey;
 use crate::load::{self, as_kernel, clock};
 use crate::maps::table_view::TableView;
 use crate::maps::{self, Map, Maps, map};
@@ -37,6 +38,8 @@ pub struct Generation<'a> {
     pub protect_host: bool,
     /// Services have modes of their own.
     pub service_modes: bool,
+    /// Of challenges to SYNs, the same on all nodes; `None`: one that no other node has.
+    pub challenge_key: Option<ChallengeKey>,
     pub lists: &'a ListTables,
     /// Names of list files, by number; at most `RW_SHIELD_LISTS`.
     pub list_names: &'a [String],

@@ -4,9 +4,11 @@
 //! be made leaves that in force, and a packet meets one of both as a whole. Counters, budgets and
 //! prefixes blocked at run time outlive generations.
 
+pub(crate) mod challenge_key;
 mod control;
 pub(crate) mod generation;
 pub(crate) mod runtime;
 
+pub use challenge_key::ChallengeKey;
 pub use generation::{Generation, Rule};
 pub use runtime::RuntimePrefix;

@@ -5,10 +5,10 @@ use std::net::IpAddr;
 
 use ringway_abi::raw::{
     RW_BUDGET_DESTINATION, RW_BUDGET_NEW_FLOWS, RW_BUDGET_PACKETS, RW_COARSE_SHIFT, RW_FINE_SHIFT,
-    RW_LEARN_TCP, RW_LEARN_UDP, RW_MAX_SERVICES, rw_clock, rw_limits, rw_shared_rate,
-    rw_shield_policy, rw_single_rate,
+    RW_LEARN_TCP, RW_LEARN_UDP, RW_MAX_SERVICES, RW_SYN_ALWAYS, RW_SYN_CHALLENGE, RW_SYN_FORWARDED,
+    rw_clock, rw_limits, rw_shared_rate, rw_shield_policy, rw_single_rate,
 };
-use ringway_plan::tables::{Limits, RateLimit, ServicePolicy, ServiceRow};
+use ringway_plan::tables::{Limits, RateLimit, ServicePolicy, ServiceRow, SynPolicy};
 
 use crate::Result;
 use crate::load::{clock, possible_cpus};
@@ -57,7 +57,11 @@ impl RateMaker {
             learns: if policy.learns { RW_LEARN_TCP | udp } else { 0 },
             prefix: words.map(u32::from_ne_bytes),
             prefix4: u32::MAX.checked_shl(32 - u32::from(v4)).unwrap_or(0).to_be(),
-            pad: 0,
+            syn: match policy.syn {
+                SynPolicy::Forward => RW_SYN_FORWARDED,
+                SynPolicy::ChallengeWhileArmed => RW_SYN_CHALLENGE,
+                SynPolicy::Challenge => RW_SYN_CHALLENGE | RW_SYN_ALWAYS,
+            },
         }
     }
 
@@ -154,6 +158,7 @@ mod tests {
             learnt: limit(1, 1),
             learns: true,
             learns_udp: true,
+            syn: SynPolicy::Forward,
             source_prefix: (24, 56),
         };
         let makes = RateMaker { ticks: TICKS, cpus: 1 };

@@ -101,6 +101,8 @@ impl Foretold {
                 | Reason::RuleLimit
                 | Reason::ServiceLimit
                 | Reason::NewFlowLimit
+                | Reason::SynChallenged
+                | Reason::ChallengeMet
                 | Reason::SourceLimit
         );
         let rested = limited && live.verdict != Verdict::Drop;

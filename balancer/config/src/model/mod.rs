@@ -12,7 +12,7 @@ use std::time::Duration;
 pub use ringway_abi::{Faces, Forward, ShieldMode};
 pub use shield::{
     AboveBaseline, BadLines, Limits, ListAction, Mitigation, OwnLimits, Protect, RateLimit,
-    RuleAction, ServiceShield, Shield, ShieldLimits, ShieldList, ShieldRule,
+    RuleAction, ServiceShield, Shield, ShieldLimits, ShieldList, ShieldRule, Syn, SynSettings,
 };
 
 use ringway_abi::raw::RW_BLOCK_ALL;
@@ -312,6 +312,8 @@ pub struct Service {
     /// A backend that comes up gets its whole weight only after this long, a tenth of it at once;
     /// none: at once.
     pub slow_start: Option<Duration>,
+    /// Who answers SYNs; not off only with a shield, and with something that arms it.
+    pub syn: Located<Syn>,
     /// In place of the shield's mode and limits, for packets to this service; only with a shield.
     pub shield: Option<ServiceShield>,
     /// How health is checked; none: every backend is always up.

@@ -25,6 +25,7 @@ pub struct Shield {
     /// The first that matches decides; those that count let the search go on. No two have one name.
     pub rules: Vec<ShieldRule>,
     pub limits: ShieldLimits,
+    pub syn: SynSettings,
     pub mitigation: Option<Mitigation>,
 }
 
@@ -44,6 +45,41 @@ impl Shield {
         let meanwhile = self.mitigation.as_ref().map(|mitigation| mitigation.limits);
         self.limits_of(service).stricter(meanwhile.unwrap_or_default())
     }
+}
+
+/// Who answers the SYNs of sources that are not learnt, while their service is under attack.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Syn {
+    /// The backends.
+    #[default]
+    Off,
+    /// The gateway, in a way that proves the sender's address; then its next SYN is forwarded.
+    Challenge,
+}
+
+impl Syn {
+    /// Its name in configuration and output.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Syn::Off => "off",
+            Syn::Challenge => "challenge",
+        }
+    }
+}
+
+impl fmt::Display for Syn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// `[shield.syn]`
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SynSettings {
+    /// Not only while a service is under attack.
+    pub always: bool,
+    /// Absolute path of the file with the key, the same on all nodes; none: a key of this node's own.
+    pub secret: Option<Located<PathBuf>>,
 }
 
 /// What a service says in place of `[shield]`.

@@ -7,7 +7,7 @@ use toml::de::{DeTable, DeValue};
 
 use crate::model::{
     Affinity, Announce, Backend, Forward, MaxUnhealthy, MssClamp, PortRange, Protocol, Service,
-    SourceMode, Tunnel, WhenNoneHealthy,
+    SourceMode, Syn, Tunnel, WhenNoneHealthy,
 };
 use crate::reader::located::Located;
 use crate::reader::section::Section;
@@ -41,6 +41,8 @@ const FORWARDS: [(&str, Forward); 4] = [
     ("dsr-ipip", Forward::DsrIpip),
     ("dsr-gue", Forward::DsrGue),
 ];
+const SYNS: [(&str, Syn); 2] =
+    [(Syn::Off.name(), Syn::Off), (Syn::Challenge.name(), Syn::Challenge)];
 const BACKENDS: &str = "backends = [{ address = \"10.0.0.2\" }]";
 
 const EXAMPLE: &str = "[[service]] with name, address, port and backends";
@@ -95,6 +97,7 @@ fn read_one(
     let keep_for = keep_for(&mut section);
     let max_unhealthy = max_unhealthy(&mut section, table.get("check").is_some());
     let slow_start = section.optional("slow_start", |v| duration(v, SLOW_START));
+    let syn = section.or("syn", Syn::Off, |v| choice(v, &SYNS));
     let shield = shield::of_service(&mut section);
     let check = check::read(&mut section, forward);
     let backends = backends(&mut section, port.as_deref().copied(), forward, check.as_ref());
@@ -115,6 +118,7 @@ fn read_one(
         keep_for,
         max_unhealthy,
         slow_start: slow_start.map(Located::into_inner),
+        syn,
         shield,
         check,
         backends: backends?,

@@ -10,7 +10,7 @@ use super::mitigation;
 use super::rates::{MAX_RATE, MAX_SINGLE_RATE, rate, shared_limits};
 use crate::model::{
     BadLines, ListAction, OwnLimits, Protect, RateLimit, RuleAction, ServiceShield, Shield,
-    ShieldLimits, ShieldList, ShieldMode, ShieldRule,
+    ShieldLimits, ShieldList, ShieldMode, ShieldRule, SynSettings,
 };
 use crate::reader::located::Located;
 use crate::reader::section::Section;
@@ -104,10 +104,22 @@ pub(crate) fn read(file: &mut Section) -> Option<Shield> {
         lists: lists(&mut section),
         rules: rules(&mut section),
         limits: limits(&mut section),
+        syn: syn(&mut section),
         mitigation: mitigation::read(&mut section),
     };
     section.finish();
     Some(shield)
+}
+
+fn syn(shield: &mut Section) -> SynSettings {
+    let Some(mut section) = shield.table("syn", "[shield.syn]".into()) else {
+        return SynSettings::default();
+    };
+    let always = *section.or("always", false, boolean);
+    let secret =
+        section.optional("secret", |v| file(v, "write a path such as \"/etc/ringway/syn.secret\""));
+    section.finish();
+    SynSettings { always, secret }
 }
 
 /// `shield` of a service: its mode, or a table.

@@ -201,7 +201,9 @@ impl Background {
             if shield_plan::stamps(&config) != now {
                 return;
             }
-            let plan = ShieldPlan::read(&config, Unreadable::kept(in_force.as_deref()));
+            // Another key is for a reload to put in force.
+            let key = in_force.as_ref().and_then(|plan| plan.challenge_key);
+            let plan = ShieldPlan::read(&config, Unreadable::kept(in_force.as_deref()), key);
             if shield_plan::stamps(&config) == now {
                 let _ = send.send(BackgroundEvent::Lists(config, now, plan));
             }

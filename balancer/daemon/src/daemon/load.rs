@@ -17,6 +17,7 @@ use ringway_doctor::{Finding, Severity};
 use ringway_kernel::View;
 
 use crate::backends::BackendSet;
+use crate::daemon::challenge_secret;
 use crate::daemon::machine_problems;
 use crate::daemon::shield_plan::{PlannedShield, ReadList, ShieldPlan, Unreadable};
 use crate::daemon::shield_warnings;
@@ -102,7 +103,8 @@ pub fn file(now: &Now, meant: Option<&Path>, overrides: Overrides) -> Result<Loa
     fixed(&now.config, &file)?;
     room(&config, &now.view)?;
     shield_needs(&now.config, &config)?;
-    let shield = ShieldPlan::read(&config, Unreadable::kept(now.shield.as_deref()))?;
+    let key = challenge_secret::of(&config)?;
+    let shield = ShieldPlan::read(&config, Unreadable::kept(now.shield.as_deref()), key)?;
     let kept = overrides.clone();
     let mut loaded = judge(now, file, config, overrides, kept)?;
     let lists = shield.iter().flat_map(|shield| &shield.lists);
@@ -342,7 +344,7 @@ mod tests {
             );
             ringway_config::parse(&text, "gw.toml").expect("valid")
         };
-        let plan = ShieldPlan::read(&parsed(1), Unreadable::Refused).expect("readable");
+        let plan = ShieldPlan::read(&parsed(1), Unreadable::Refused, None).expect("readable");
         let news = |old, new| shield_news(&parsed(old), &parsed(new), plan.as_deref());
         let wide = "list l: line 1: 0.0.0.0/1 blocks a large part of IPv4";
         assert_eq!(news(1, 1), [wide]);

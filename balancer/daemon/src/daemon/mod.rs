@@ -5,6 +5,7 @@
 
 mod announce;
 mod background;
+mod challenge_secret;
 mod config_loader;
 mod datapath_thread;
 mod document_writer;

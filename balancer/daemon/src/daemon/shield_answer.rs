@@ -227,7 +227,7 @@ mod tests {
              backends = [{{ address = \"10.0.0.1\" }}]\n"
         );
         let config = Arc::new(ringway_config::parse(&text, "gw.toml").expect("valid"));
-        let plan = ShieldPlan::read(&config, Unreadable::Refused).expect("readable");
+        let plan = ShieldPlan::read(&config, Unreadable::Refused, None).expect("readable");
         let (now, wall) = (Instant::now(), SystemTime::UNIX_EPOCH);
         let none = RuntimeShield { mode, ..RuntimeShield::default() };
         let runtime = before

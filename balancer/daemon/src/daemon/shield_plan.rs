@@ -19,7 +19,7 @@ use ringway_config::{
     BadLines, Config, Errors, ListAction, Protect, RuleAction, Shield, ShieldList,
 };
 use ringway_filter::{Filter, Instruction, OnMatch};
-use ringway_kernel::shield::{Generation, Rule};
+use ringway_kernel::shield::{ChallengeKey, Generation, Rule};
 use ringway_plan::prefix_list::{self, BadLine, Entry, ListFile, ListTables, PrefixSet};
 use rustix::fs::{Mode, OFlags};
 
@@ -38,6 +38,8 @@ pub struct ShieldPlan {
     sanity: bool,
     protect_host: bool,
     service_modes: bool,
+    /// Of challenges to SYNs; `None`: one of the node's own.
+    pub challenge_key: Option<ChallengeKey>,
     tables: ListTables,
     list_names: Vec<String>,
     rules: Vec<Rule>,
@@ -173,7 +175,7 @@ pub enum PlannedShield {
 /// # Errors
 /// Rules that cannot be one program.
 pub fn check(config: &Config) -> Result<Option<Arc<ShieldPlan>>, Errors> {
-    ShieldPlan::read(config, Unreadable::Empty).or_else(|error| {
+    ShieldPlan::read(config, Unreadable::Empty, None).or_else(|error| {
         let at = config.error_at_key("shield", "rule", error.what);
         Errors::new(vec![at]).map_or(Ok(None), Err)
     })
@@ -205,6 +207,7 @@ impl ShieldPlan {
     pub fn read(
         config: &Config,
         unreadable: Unreadable<'_>,
+        challenge_key: Option<ChallengeKey>,
     ) -> Result<Option<Arc<ShieldPlan>>, Error> {
         let Some(shield) = &config.shield else { return Ok(None) };
         let mut lists = Vec::new();
@@ -251,6 +254,7 @@ impl ShieldPlan {
                 .services
                 .iter()
                 .any(|service| service.shield.is_some_and(|own| own.mode.is_some())),
+            challenge_key,
             tables,
             list_names: lists.iter().map(|list| list.name.to_string()).collect(),
             rules: shield.rules.iter().map(|rule| kernel_rule(&rule.name, rule.action)).collect(),
@@ -277,6 +281,7 @@ impl ShieldPlan {
             sanity: self.sanity,
             protect_host: self.protect_host,
             service_modes: self.service_modes,
+            challenge_key: self.challenge_key,
             lists: &self.tables,
             list_names: &self.list_names,
             rules: &self.rules,
@@ -457,7 +462,7 @@ mod tests {
         let place = tempfile::tempdir().expect("a directory");
         let file = place.path().join("list.txt");
         let read = |list: &Path, unreadable: Unreadable<'_>| {
-            let plan = ShieldPlan::read(&config(list, "refuse"), unreadable)?;
+            let plan = ShieldPlan::read(&config(list, "refuse"), unreadable, None)?;
             Ok::<_, Error>(plan.expect("a shield"))
         };
         std::fs::write(&file, "192.0.2.0/24\n").expect("written");
@@ -486,7 +491,7 @@ mod tests {
         let file = place.path().join("list.txt");
         let read = |text: &str| {
             std::fs::write(&file, text).expect("written");
-            let plan = ShieldPlan::read(&config(&file, "refuse"), Unreadable::Refused);
+            let plan = ShieldPlan::read(&config(&file, "refuse"), Unreadable::Refused, None);
             plan.expect("read").expect("a shield")
         };
         let first = read("192.0.2.0/24\n");

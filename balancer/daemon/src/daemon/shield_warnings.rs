@@ -4,9 +4,10 @@
 use std::net::{IpAddr, SocketAddr};
 
 use ringway_config::{
-    Config, Limits, ListAction, Protocol, RuleAction, Service, Shield, ShieldRule,
+    Config, Limits, ListAction, Protocol, RuleAction, Service, Shield, ShieldRule, Syn,
 };
 
+use super::challenge_secret;
 use super::shield_plan::{ReadList, ShieldPlan};
 
 /// What one client alone needs, packets a second, by the key of the limit.
@@ -26,10 +27,16 @@ pub fn warnings(config: &Config, plan: Option<&ShieldPlan>) -> Vec<String> {
     all.extend(low_limits(config, shield));
     all.extend(dropped_services(config, shield));
     all.extend(shield.mitigation.iter().filter_map(|mitigation| {
-        let idle = mitigation.limits.is_empty() && mitigation.run.is_empty();
+        let arms = config.services.iter().any(|service| *service.syn != Syn::Off);
+        let idle = mitigation.limits.is_empty() && mitigation.run.is_empty() && !arms;
         let only = "[shield.mitigation] has neither limits nor run, so an attack is announced and \
                     nothing is done: write limits = { source = \"500pps\" }";
         idle.then(|| only.to_owned())
+    }));
+    all.extend(challenge_secret::of(config).err().map(|error| {
+        format!(
+            "{error}; until then challenges are made with another key, which other nodes have not"
+        )
     }));
     all.extend(plan.map(list_warnings).unwrap_or_default());
     all
@@ -287,6 +294,8 @@ mod tests {
         let told = of("mitigation = { packets = \"1kpps\" }", "");
         assert!(told.len() == 1 && told[0].contains("neither limits nor run"), "{told:?}");
         assert_eq!(of("mitigation = { packets = \"1kpps\", run = [\"/a\"] }", "").len(), 0);
+        let challenge = "syn = \"challenge\"";
+        assert_eq!(of("mitigation = { new_flows = \"20kpps\" }", challenge).len(), 0);
     }
 
     #[test]
@@ -297,7 +306,7 @@ mod tests {
             std::fs::write(&file, text).expect("written");
             let list = format!("list = [{{ name = \"l\", file = {file:?}, action = {action:?} }}]");
             let config = config(&list, "");
-            let plan = ShieldPlan::read(&config, Unreadable::Refused).expect("readable");
+            let plan = ShieldPlan::read(&config, Unreadable::Refused, None).expect("readable");
             warnings(&config, plan.as_deref())
         };
         let told = with("192.0.2.0/24\n10.0.0.0/8\n", "block");

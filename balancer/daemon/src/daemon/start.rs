@@ -27,6 +27,7 @@ use super::program_runner::ProgramRunner;
 use super::step::{Moment, Reload, Shield, State};
 use crate::backends::{BackendSet, Entry, Member};
 use crate::daemon::background::Background;
+use crate::daemon::challenge_secret;
 use crate::daemon::config_loader::ConfigLoader;
 use crate::daemon::datapath_thread::{DatapathEvent, DatapathThread};
 use crate::daemon::netlink_watch::{self, Found, NetlinkWatch};
@@ -204,7 +205,9 @@ impl StartConfig {
             let _ = state.probe(overrides::DOCUMENT);
         }
         let config = Arc::new(overrides.apply(&file));
-        let shield = ShieldPlan::read(&config, Unreadable::Empty).unwrap_or_else(|error| {
+        // `shield_warnings` tells of one that cannot be read.
+        let key = challenge_secret::of(&config).unwrap_or_default();
+        let shield = ShieldPlan::read(&config, Unreadable::Empty, key).unwrap_or_else(|error| {
             tracing::error!(%error, "no shield");
             None
         });

@@ -5,6 +5,7 @@
 mod adversary;
 mod announce;
 mod capture;
+mod challenge;
 mod decap;
 mod dsr;
 mod faces;

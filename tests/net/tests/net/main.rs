@@ -7,6 +7,7 @@ mod broken;
 mod bundle;
 mod capture;
 mod capture_options;
+mod challenge;
 mod checks;
 mod clients;
 mod commit_confirm;

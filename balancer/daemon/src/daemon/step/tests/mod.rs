@@ -450,7 +450,7 @@ fn a_list_that_becomes_wide_is_told() {
              backends = [{{ address = \"10.0.0.1\" }}]\n"
         );
         let config = ringway_config::parse(&text, "gw.toml").expect("valid");
-        ShieldPlan::read(&config, Unreadable::Refused).expect("read").expect("a shield")
+        ShieldPlan::read(&config, Unreadable::Refused, None).expect("read").expect("a shield")
     };
     let mut world = World::new();
     world.settle();

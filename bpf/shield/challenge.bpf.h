@@ -1,0 +1,261 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Challenges: without state, of a keyed hash (SipHash-2-4, Aumasson and Bernstein) of the SYN's
+ * addresses and ports and of the time. A challenge is the acknowledgement number of our answer, so
+ * that the sender's RST has it as its sequence number (RFC 9293 section 3.10.7.3). Its lowest bit
+ * tells in which of two periods it was made; whoever guesses needs 2^31 tries, half as many while two
+ * keys are known.
+ *
+ * Who meets a challenge is nobody whom limits spare, as learnt sources are: bots can do it, in the
+ * middle of an attack.
+ */
+#ifndef RINGWAY_CHALLENGE_H
+#define RINGWAY_CHALLENGE_H
+
+#include "rated.bpf.h"
+
+#define CHALLENGE_PERIOD_SHIFT 6 /* 64 s */
+#define CLOCK_SKEW 30		 /* seconds by which nodes' clocks may differ */
+
+struct siphash {
+	__u64 v0, v1, v2, v3;
+};
+
+static __always_inline __u64 rotate(__u64 x, int bits)
+{
+	return x << bits | x >> (64 - bits);
+}
+
+static __always_inline void sip_round(struct siphash *h)
+{
+	h->v0 += h->v1;
+	h->v2 += h->v3;
+	h->v1 = rotate(h->v1, 13) ^ h->v0;
+	h->v3 = rotate(h->v3, 16) ^ h->v2;
+	h->v0 = rotate(h->v0, 32) + h->v3;
+	h->v2 += h->v1;
+	h->v3 = rotate(h->v3, 21) ^ h->v0;
+	h->v1 = rotate(h->v1, 17) ^ h->v2;
+	h->v2 = rotate(h->v2, 32);
+}
+
+static __always_inline void sip_word(struct siphash *h, __u64 word)
+{
+	h->v3 ^= word;
+	sip_round(h);
+	sip_round(h);
+	h->v0 ^= word;
+}
+
+/* Of 40 bytes: both addresses and ports, in network byte order, and the period, in ours. */
+__noinline __u32 challenge_of(const struct rw_tuple *t, __u64 key0, __u64 key1, __u32 period)
+{
+	struct siphash h = {
+		.v0 = key0 ^ 0x736f6d6570736575ull,
+		.v1 = key1 ^ 0x646f72616e646f6dull,
+		.v2 = key0 ^ 0x6c7967656e657261ull,
+		.v3 = key1 ^ 0x7465646279746573ull,
+	};
+
+	if (!t)
+		return 0;
+	sip_word(&h, t->saddr[0] | (__u64)t->saddr[1] << 32);
+	sip_word(&h, t->saddr[2] | (__u64)t->saddr[3] << 32);
+	sip_word(&h, t->daddr[0] | (__u64)t->daddr[1] << 32);
+	sip_word(&h, t->daddr[2] | (__u64)t->daddr[3] << 32);
+	sip_word(&h, t->sport_be | (__u32)t->dport_be << 16 | (__u64)period << 32);
+	sip_word(&h, 40ull << 56);
+	h.v2 ^= 0xff;
+	sip_round(&h);
+	sip_round(&h);
+	sip_round(&h);
+	sip_round(&h);
+	return (__u32)(h.v0 ^ h.v1 ^ h.v2 ^ h.v3);
+}
+
+/* Of now. */
+static __always_inline __u32 new_challenge(const struct rw_tuple *t)
+{
+	struct rw_syn_secrets *secrets = RW_ONLY(syn_secrets);
+	__u32 period;
+
+	if (!secrets)
+		return 0;
+	period = (now_seconds() + secrets->wall) >> CHALLENGE_PERIOD_SHIFT;
+	return (challenge_of(t, secrets->keys[0][0], secrets->keys[0][1], period) & ~1u) |
+	       (period & 1);
+}
+
+/* Whether it was made of this tuple in the last 34 s, at most 98 s ago. */
+static __always_inline bool was_challenged(const struct rw_tuple *t, __u32 challenge)
+{
+	struct rw_syn_secrets *secrets = RW_ONLY(syn_secrets);
+	__u32 period;
+
+	if (!secrets)
+		return false;
+	period = (now_seconds() + secrets->wall + CLOCK_SKEW) >> CHALLENGE_PERIOD_SHIFT;
+	period -= (period ^ challenge) & 1;
+	for (int i = 0; i < 2; i++) {
+		const __u64 *key = secrets->keys[i];
+
+		if (!((challenge_of(t, key[0], key[1], period) ^ challenge) & ~1u))
+			return true;
+	}
+	return false;
+}
+
+/* The sequence number of the segment in scratch. */
+static __always_inline __u32 sequence_of(struct xdp_md *ctx, const struct rw_scratch *s)
+{
+	__u32 at = READ_ONCE(s->layers.l4);
+	struct tcphdr *tcp;
+
+	barrier_var(at);
+	if (at > MAX_L4_START)
+		return 0;
+	tcp = (void *)(long)ctx->data + at;
+	return (void *)(tcp + 1) > (void *)(long)ctx->data_end ? 0 : bpf_ntohl(tcp->seq);
+}
+
+/* A connection whose SYN passes, and a source whose SYNs do, after a challenge was met. */
+#define PROVEN_CONNECTION_SECONDS 64
+#define PROVEN_SOURCE_SECONDS 500 /* the coarse clock tells 512 apart */
+#define PROVEN_SOURCE(service) (1ull << 61 | (service))
+
+static __always_inline struct rw_rated *proven_bucket(__u64 hash)
+{
+	__u32 place = (__u32)hash % RW_PROVEN_BUCKETS;
+
+	return bpf_map_lookup_elem(&proven, &place);
+}
+
+static __always_inline __u64 connection_hash(const struct rw_settings *set,
+					     const struct rw_tuple *t)
+{
+	return hash_end(keyed_tuple(set, t, t->sport_be | (__u32)t->dport_be << 16));
+}
+
+/* Whether it was written so many seconds ago at most; a source's may be ahead, by its rate. */
+static __always_inline bool is_fresh(__u64 word, __u32 now, __u32 seconds, __u32 ahead)
+{
+	__u32 due = (__u32)word;
+
+	return now - due < seconds << RW_COARSE_SHIFT || due - now <= ahead;
+}
+
+/* Writes that this was proven now. */
+static __always_inline void prove(const struct rw_shield_policy *policy, __u64 hash)
+{
+	struct rw_rated *bucket = proven_bucket(hash);
+	__u32 now = now_coarse(), tag = rated_tag(hash);
+	__u64 found;
+
+	if (!bucket)
+		return;
+	found = rated_find(bucket, tag, policy->learnt.window, now);
+	if ((__u32)found)
+		rated_renew(rated_own(bucket, found), tag, now);
+	else
+		rated_take(bucket, found, tag, now);
+}
+
+static __always_inline bool is_connection_proven(const struct rw_settings *set,
+						 const struct rw_shield_policy *policy,
+						 const struct rw_tuple *t)
+{
+	__u64 hash = connection_hash(set, t), *own;
+	struct rw_rated *bucket = proven_bucket(hash);
+	__u32 now = now_coarse();
+
+	if (!bucket)
+		return false;
+	own = rated_own(bucket, rated_find(bucket, rated_tag(hash), policy->learnt.window, now));
+	return own && is_fresh(READ_ONCE(*own), now, PROVEN_CONNECTION_SECONDS, 0);
+}
+
+static __always_inline bool is_learnt(const struct rw_settings *set,
+				      const struct rw_shield_policy *policy, const __u32 *source)
+{
+	struct rw_address prefix;
+	__u64 hash = source_hash(set, policy, source, &prefix, LEARNT_BY_TCP);
+	struct rw_rated *bucket = learnt_bucket(hash, LEARNT_BY_TCP);
+
+	return bucket &&
+	       (__u32)rated_find(bucket, rated_tag(hash), policy->learnt.window, now_coarse());
+}
+
+/* Whether a SYN of this source passes: it was proven or learnt, and is within the rate of those. */
+static __always_inline bool is_source_proven(const struct rw_settings *set,
+					     const struct rw_shield_policy *policy,
+					     const __u32 *source, __u32 service)
+{
+	const struct rw_single_rate *rate = &policy->learnt;
+	struct rw_address prefix;
+	__u64 hash = source_hash(set, policy, source, &prefix, PROVEN_SOURCE(service)), found, *own;
+	struct rw_rated *bucket = proven_bucket(hash);
+	__u32 now = now_coarse(), tag = rated_tag(hash);
+
+	if (!bucket)
+		return false;
+	found = rated_find(bucket, tag, rate->window, now);
+	own = rated_own(bucket, found);
+	if (own &&
+	    is_fresh(READ_ONCE(*own), now, PROVEN_SOURCE_SECONDS, 2 * rate->window + rate->gap))
+		return within_rated(own, tag, rate, now);
+	if (!is_learnt(set, policy, source))
+		return false;
+	if (own)
+		rated_renew(own, tag, now + rate->gap);
+	else
+		rated_take(bucket, found, tag, now + rate->gap);
+	return true;
+}
+
+/* Of the SYN or RST in scratch. NONE: it is not ours to answer. */
+static __always_inline enum rw_reason answer_to(struct xdp_md *ctx, const struct rw_settings *set,
+						const struct rw_shield_policy *policy,
+						const struct rw_scratch *s, __u32 service)
+{
+	const struct rw_tuple *t = &s->tuple;
+	struct rw_address prefix;
+
+	if (!(t->tcp_flags & TCP_RST))
+		return is_connection_proven(set, policy, t) ||
+				       is_source_proven(set, policy, t->saddr, service) ?
+			       RW_REASON_NONE :
+			       RW_REASON_SYN_CHALLENGED;
+	if (!was_challenged(t, sequence_of(ctx, s)))
+		return RW_REASON_NONE;
+	prove(policy, connection_hash(set, t));
+	prove(policy, source_hash(set, policy, t->saddr, &prefix, PROVEN_SOURCE(service)));
+	return RW_REASON_CHALLENGE_MET;
+}
+
+/* The same, in the service's mode. Those who come with an attack are not learnt. */
+__noinline __u32 challenged(struct xdp_md *ctx, __u32 service)
+{
+	struct rw_shield_policy *policy = bpf_map_lookup_elem(&shield_policies, &service);
+	__u32 *last = bpf_map_lookup_elem(&shield_exceeded, &service);
+	__u32 *armed = bpf_map_lookup_elem(&shield_armed, &service);
+	struct rw_shield_control *control = RW_ONLY(shield_control);
+	struct rw_settings *set = RW_ONLY(settings);
+	struct rw_scratch *s = RW_ONLY(scratch);
+	enum rw_reason reason;
+	__u32 now;
+
+	if (!policy || !last || !armed || !control || !set || !s)
+		return RW_REASON_NONE;
+	reason = answer_to(ctx, set, policy, s, service);
+	if (dry && reason)
+		trace.shield_reason = reason;
+	now = now_seconds();
+	if (!dry && reason == RW_REASON_SYN_CHALLENGED && now < *armed && READ_ONCE(*last) != now)
+		WRITE_ONCE(*last, now);
+	if (!reason || mode_now(control, policy->mode) == RW_SHIELD_ENFORCE)
+		return reason;
+	count_observed(reason);
+	return RW_REASON_NONE;
+}
+
+#endif

@@ -1,0 +1,77 @@
+//! The keys of challenges to SYNs.
+
+use std::fmt;
+use std::time::SystemTime;
+
+use ringway_abi::raw::rw_syn_secrets;
+use zerocopy::IntoBytes as _;
+
+use crate::gateway::{Gateway, unix_ns};
+use crate::maps::Maps;
+use crate::read::tracked::now_seconds;
+use crate::{Error, Result};
+
+/// A key of SipHash, 128 bits.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct ChallengeKey(pub [u64; 2]);
+
+/// Secret: nothing prints it.
+impl fmt::Debug for ChallengeKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ChallengeKey")
+    }
+}
+
+/// After a change the former key is known for so long: the longest that a challenge holds, with the
+/// clocks of nodes apart.
+const FORMER_SECONDS: u32 = 128;
+
+/// Gives new maps a key of their own, so that nobody knows it.
+pub(crate) fn settle(maps: &Maps) -> Result<()> {
+    let secrets = maps.syn_secrets.get(0)?;
+    if secrets.keys[0] != [0; 2] {
+        return Ok(());
+    }
+    let (key, wall) = (random()?, wall_offset(SystemTime::now()));
+    maps.syn_secrets.put(&0, &rw_syn_secrets { keys: [key; 2], wall, ..Default::default() })
+}
+
+fn random() -> Result<[u64; 2]> {
+    let mut key = [0u64; 2];
+    rustix::rand::getrandom(key.as_mut_bytes(), rustix::rand::GetRandomFlags::empty())
+        .map_err(|errno| Error::System { action: "get random bytes", source: errno.into() })?;
+    Ok(key)
+}
+
+impl Gateway {
+    /// Makes challenges with this key from now on; `None`: with one that no other node has.
+    pub(super) fn set_challenge_key(&mut self, key: Option<ChallengeKey>) -> Result<()> {
+        let secrets = self.maps().syn_secrets.get(0)?;
+        let [present, _] = secrets.keys;
+        let (key, shared) = match key {
+            Some(key) if key.0 == present && secrets.shared == 1 => return Ok(()),
+            Some(key) => (key.0, 1),
+            None if secrets.shared == 0 => return Ok(()),
+            None => (random()?, 0),
+        };
+        let (keys, since) = ([key, present], now_seconds());
+        self.maps().syn_secrets.put(&0, &rw_syn_secrets { keys, since, shared, ..secrets })
+    }
+
+    /// Follows the clock of the machine, by which nodes agree, and forgets the former key.
+    pub(crate) fn follow_clock(&mut self, now: SystemTime) -> Result<()> {
+        let secrets = self.maps().syn_secrets.get(0)?;
+        let (wall, [present, former]) = (wall_offset(now), secrets.keys);
+        let is_over = present != former && now_seconds() - secrets.since > FORMER_SECONDS;
+        if secrets.wall.abs_diff(wall) < 2 && !is_over {
+            return Ok(());
+        }
+        let keys = [present, if is_over { present } else { former }];
+        self.maps().syn_secrets.put(&0, &rw_syn_secrets { keys, wall, ..secrets })
+    }
+}
+
+/// Seconds from CLOCK_MONOTONIC to CLOCK_REALTIME; they wrap as the program's sum does.
+fn wall_offset(now: SystemTime) -> u32 {
+    ((unix_ns(now) / 1_000_000_000) as u32).wrapping_sub(now_seconds())
+}

@@ -1,0 +1,225 @@
+//! SYNs that are challenged: who answers with the right RST gets in, and nobody else.
+
+use std::net::SocketAddr;
+
+use ringway_abi::Reason::{ChallengeMet, SynChallenged};
+use ringway_abi::Verdict::{Drop, Redirect, Tx};
+use ringway_abi::raw::rw_syn_secrets;
+use ringway_abi::{FromBytes, IntoBytes, Reason, ShieldMode, Verdict, addr_to_words};
+use ringway_bpf_tests::cast::*;
+use ringway_bpf_tests::frame::{Frame, TCP, flags};
+use ringway_bpf_tests::{World, audit, ports, wire};
+use ringway_kernel::now_seconds;
+use ringway_kernel::shield::{ChallengeKey, Generation};
+use ringway_plan::prefix_list::ListTables;
+use ringway_plan::tables::{Forward, RateLimit, ServicePolicy, SynPolicy};
+
+use crate::limits::{client, policy, vip};
+use crate::needs_root;
+
+const PERIOD_S: u32 = 64;
+
+fn challenging() -> ServicePolicy {
+    let learnt = RateLimit { packets_per_second: 1_000, burst: 100 };
+    ServicePolicy { syn: SynPolicy::Challenge, learnt, ..policy(Default::default()) }
+}
+
+fn world(policy: ServicePolicy) -> World {
+    let mut world = World::unwatched();
+    world.limit(&[ports::ACROSS], policy);
+    world
+}
+
+fn syn(from: SocketAddr) -> Frame {
+    let family = if from.is_ipv4() { Family::V4 } else { Family::V6 };
+    Frame::tcp(from, vip(family, ports::ACROSS), flags::SYN)
+}
+
+/// The acknowledgement number with which a SYN is answered.
+#[track_caller]
+fn challenge(world: &World, syn: &Frame) -> u32 {
+    let answered = world.send(syn);
+    assert_eq!(answered.pair(), (Tx, SynChallenged));
+    let packet = wire::check(&answered.frame).good();
+    assert_eq!(packet.tcp_flags(), flags::SYN | flags::ACK);
+    packet.tcp_numbers().1
+}
+
+fn rst(from: SocketAddr, seq: u32) -> Frame {
+    syn(from).with(|frame| (frame.flags, frame.seq) = (flags::RST, seq))
+}
+
+fn pair(world: &World, frame: &Frame) -> (Verdict, Reason) {
+    world.send(frame).pair()
+}
+
+fn secrets(world: &World) -> rw_syn_secrets {
+    rw_syn_secrets::read_from_bytes(&audit::read(world.map("syn_secrets"), 0)).unwrap()
+}
+
+/// As if so many seconds had gone by.
+fn wait(world: &World, seconds: i32) {
+    let mut secrets = secrets(world);
+    secrets.wall = secrets.wall.wrapping_add_signed(seconds);
+    audit::write(world.map("syn_secrets"), 0, secrets.as_bytes());
+}
+
+/// Another implementation of SipHash-2-4.
+#[allow(deprecated)]
+fn siphash([key0, key1]: [u64; 2], syn: &Frame, period: u32) -> u32 {
+    use std::hash::{Hasher as _, SipHasher};
+    let mut hasher = SipHasher::new_with_keys(key0, key1);
+    for address in [syn.src.ip(), syn.dst.ip()] {
+        addr_to_words(address).iter().for_each(|word| hasher.write(&word.to_ne_bytes()));
+    }
+    hasher.write(&syn.src.port().to_be_bytes());
+    hasher.write(&syn.dst.port().to_be_bytes());
+    hasher.write(&period.to_le_bytes());
+    hasher.finish() as u32
+}
+
+#[test]
+fn a_challenge_is_a_keyed_hash_of_the_connection() {
+    needs_root!("a_challenge_is_a_keyed_hash_of_the_connection");
+    for family in FAMILIES {
+        let world = world(challenging());
+        let secrets = secrets(&world);
+        assert_ne!(secrets.keys[0], [0; 2], "a key of its own");
+        let period = || now_seconds().wrapping_add(secrets.wall) / PERIOD_S;
+        for n in 0..50 {
+            let (syn, began) = (syn(client(family, n)), period());
+            let challenge = challenge(&world, &syn);
+            let made = |period| siphash(secrets.keys[0], &syn, period) & !1 | period & 1;
+            assert!((began..=period()).map(made).any(|made| made == challenge));
+        }
+    }
+}
+
+#[test]
+fn who_answers_gets_in() {
+    needs_root!("who_answers_gets_in");
+    for family in FAMILIES {
+        let world = world(challenging());
+        let [honest, other] = [1, 2].map(|n| client(family, n));
+        let number = challenge(&world, &syn(honest));
+        // What is the right number for one connection is none for another.
+        let port = SocketAddr::new(honest.ip(), honest.port() + 1);
+        for wrong in [rst(honest, number ^ 2), rst(other, number), rst(port, number)] {
+            assert_eq!(pair(&world, &wrong).0, Drop);
+            assert_ne!(pair(&world, &wrong).1, ChallengeMet);
+        }
+        challenge(&world, &syn(honest));
+        assert_eq!(pair(&world, &rst(honest, number)), (Drop, ChallengeMet));
+        assert_eq!(pair(&world, &syn(honest)).0, Redirect);
+        assert_eq!(pair(&world, &syn(port)).0, Redirect, "its source is learnt");
+        challenge(&world, &syn(other));
+        // With ACK as well, as some systems send it.
+        let number = challenge(&world, &syn(other));
+        let answer = rst(other, number).with(|frame| frame.flags = flags::RST | flags::ACK);
+        assert_eq!(pair(&world, &answer), (Drop, ChallengeMet));
+        assert_eq!(pair(&world, &syn(other)).0, Redirect);
+    }
+}
+
+/// Under dsr no answer passes, and a challenge is the only way to learn.
+#[test]
+fn sources_of_dsr_services_are_learnt() {
+    needs_root!("sources_of_dsr_services_are_learnt");
+    let mut world = World::unwatched();
+    world.change(|tables| {
+        let services = tables.services.iter_mut();
+        let of_port = services.filter(|service| service.key.port == ports::ACROSS);
+        of_port.for_each(|service| service.forward = Forward::DsrL2);
+    });
+    world.limit(&[ports::ACROSS], ServicePolicy { learns: false, ..challenging() });
+    let honest = client(Family::V4, 1);
+    let number = challenge(&world, &syn(honest));
+    // What is no answer is the backend's to judge, as ever.
+    let ack = syn(honest).with(|frame| frame.flags = flags::ACK);
+    for other in [rst(honest, number ^ 2), ack] {
+        assert_eq!(pair(&world, &other), (Redirect, Reason::DsrL2));
+    }
+    assert_eq!(pair(&world, &rst(honest, number)), (Drop, ChallengeMet));
+    assert_eq!(pair(&world, &syn(honest)), (Redirect, Reason::DsrL2));
+}
+
+#[test]
+fn a_challenge_holds_for_a_time_and_for_two_keys() {
+    needs_root!("a_challenge_holds_for_a_time_and_for_two_keys");
+    let answered = |change: &dyn Fn(&mut World)| {
+        let mut world = world(challenging());
+        let honest = client(Family::V4, 1);
+        let number = challenge(&world, &syn(honest));
+        change(&mut world);
+        pair(&world, &rst(honest, number)).1 == ChallengeMet
+    };
+    for (seconds, holds) in [(-30, true), (0, true), (33, true), (100, false), (-100, false)] {
+        assert_eq!(answered(&|world: &mut World| wait(world, seconds)), holds, "{seconds} s");
+    }
+    // An even number of periods later its lowest bit says the right thing, and the hash another.
+    assert!(!answered(&|world: &mut World| wait(world, 128)));
+    let keyed = |keys: &[u64]| {
+        let keys = keys.to_vec();
+        answered(&move |world: &mut World| {
+            for key in &keys {
+                let generation = Generation {
+                    mode: ShieldMode::Enforce,
+                    sanity: true,
+                    protect_host: false,
+                    service_modes: false,
+                    challenge_key: Some(ChallengeKey([*key, 7])),
+                    lists: &ListTables::default(),
+                    list_names: &[],
+                    rules: &[],
+                    program: &[],
+                };
+                world.gateway.set_shield(Some(&generation)).unwrap();
+            }
+        })
+    };
+    assert!(keyed(&[1]) && keyed(&[1, 1]), "the key before");
+    assert!(!keyed(&[1, 2]), "the one before that");
+}
+
+#[test]
+fn only_what_it_says_is_challenged() {
+    needs_root!("only_what_it_says_is_challenged");
+    let while_armed = ServicePolicy { syn: SynPolicy::ChallengeWhileArmed, ..challenging() };
+    let mut world = world(while_armed);
+    let id = world.service(Family::V4, TCP, ports::ACROSS).row.id;
+    let from = |n| client(Family::V4, n);
+    assert_eq!(pair(&world, &syn(from(1))).0, Redirect, "not armed");
+    world.gateway.arm(id, now_seconds() + 1000).unwrap();
+    challenge(&world, &syn(from(2)));
+    let to = vip(Family::V4, ports::ACROSS);
+    assert_eq!(pair(&world, &Frame::udp(from(3), to)).0, Redirect, "no TCP");
+    // A flow that exists goes on, in both directions.
+    let ack = syn(from(1)).with(|frame| frame.flags = flags::ACK);
+    assert_ne!(pair(&world, &ack).1, SynChallenged);
+    // Whoever cannot be answered is not.
+    for forged in [to, "127.0.0.1:9".parse().unwrap(), "224.0.0.1:9".parse().unwrap()] {
+        assert_eq!(pair(&world, &syn(forged)).0, Drop, "{forged}");
+    }
+    world.gateway.arm(id, now_seconds()).unwrap();
+    assert_eq!(pair(&world, &syn(from(2))).0, Redirect, "it is over");
+
+    world.limit(&[ports::ACROSS], ServicePolicy { mode: ShieldMode::Observe, ..challenging() });
+    assert_eq!(pair(&world, &syn(from(4))).0, Redirect, "observed alone");
+    let observed = world.gateway.view().shield_observed().unwrap();
+    assert!(observed[&SynChallenged] > 0, "{observed:?}");
+}
+
+/// A client that sends much more than one needs is let in no further than its rate.
+#[test]
+fn a_learnt_source_has_its_rate() {
+    needs_root!("a_learnt_source_has_its_rate");
+    let learnt = RateLimit { packets_per_second: 1, burst: 3 };
+    let world = world(ServicePolicy { learnt, ..challenging() });
+    let honest = client(Family::V4, 1);
+    let number = challenge(&world, &syn(honest));
+    assert_eq!(pair(&world, &rst(honest, number)), (Drop, ChallengeMet));
+    let began = now_seconds();
+    let passed = (0..50).filter(|_| pair(&world, &syn(honest)).0 == Redirect).count();
+    assert!(passed <= 3 + (now_seconds() - began + 1) as usize, "{passed}");
+    assert!(passed >= 2, "{passed}");
+}

@@ -1,0 +1,119 @@
+//! `syn = "challenge"`: a flood of SYNs meets the gateway alone, and clients get in.
+
+use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt as _;
+
+use anyhow::{Context, Result, ensure};
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
+use ringway_net_tests::{
+    Gateway, Line, SERVICE_V4, SERVICE_V6, SOON, Site, WEB, get, needs_root, ringway_lab,
+};
+use ringway_testnet::{Namespace, wait_until};
+
+use super::capture::counted;
+use super::dsr::{Dsr, Opener};
+
+const ALWAYS: &str = "[shield]\nsyn = { always = true }\n";
+const FLOOD: u64 = 20_000;
+
+/// SYNs to the service from 65 536 addresses that nobody has.
+fn flood(client: &Namespace, target: SocketAddr) -> Result<()> {
+    let (to, port) = (target.ip().to_string(), target.port().to_string());
+    let source = if target.is_ipv4() { "198.18.0.0/16" } else { "2001:2::/112" };
+    let ran = ringway_lab(
+        client,
+        &[
+            &["gen", "--port", "af_packet:eth0", "--protocol", "tcp-syn", "--rate", "20k"][..],
+            &["--source", source, "--destination", &to, "--destination-ports", &port],
+            &["--count", &FLOOD.to_string()],
+        ]
+        .concat(),
+    )?;
+    ensure!(ran.code == 0, "{ran:?}");
+    Ok(())
+}
+
+/// The first connection of a client is challenged, the next is not.
+fn lets_clients_in(gateway: &Gateway, client: &Namespace, target: SocketAddr) -> Result<()> {
+    let both = || -> Result<[u64; 2]> {
+        Ok([counted(gateway, &["syn-challenged"])?, counted(gateway, &["challenge-met"])?])
+    };
+    let before = both()?;
+    get(client, target)?;
+    let first = both()?;
+    ensure!(first == before.map(|count| count + 1), "{target}: {before:?}, then {first:?}");
+    get(client, target)?;
+    let second = both()?;
+    ensure!(second == first, "{target}: challenged again: {first:?}, then {second:?}");
+    Ok(())
+}
+
+#[test]
+fn a_flood_of_syns_reaches_no_backend() -> Result<()> {
+    needs_root!();
+    let site = Site::new(1)?;
+    let echo = SocketAddr::new(SERVICE_V4, 7);
+    let _echo = site.echo(SERVICE_V4, 7)?;
+    let challenge = "syn = \"challenge\"\n";
+    let body = ALWAYS.to_owned()
+        + &site.service("web", WEB, challenge)
+        + &site.service("six", SocketAddr::new(SERVICE_V6, 80), challenge)
+        + &site.service("echo", echo, challenge);
+    let mut gateway = Gateway::start(&site.net.gateway, &site.configuration(&body))?;
+    gateway.wait_serving()?;
+    for target in [WEB, SocketAddr::new(SERVICE_V6, 80)] {
+        lets_clients_in(&gateway, site.client(), target)?;
+    }
+    let mut line = Line::open(site.client(), echo)?;
+    line.ask("before")?;
+    let before = (counted(&gateway, &["nat-forward"])?, counted(&gateway, &["syn-challenged"])?);
+    flood(site.client(), WEB)?;
+    let all = || match counted(&gateway, &["syn-challenged"]) {
+        Ok(challenged) => challenged - before.1 >= FLOOD,
+        Err(_) => false,
+    };
+    wait_until("answers to all SYNs", SOON, all)?;
+    let forwarded = counted(&gateway, &["nat-forward"])? - before.0;
+    ensure!(forwarded == 0, "{forwarded} packets went to a backend");
+    line.ask("after")?;
+    get(site.client(), WEB)?;
+    Ok(())
+}
+
+/// Under dsr answers do not pass the gateway.
+#[test]
+fn clients_of_dsr_services_get_in() -> Result<()> {
+    needs_root!();
+    let dsr = Dsr::new(Opener::Nobody)?;
+    for (vip, v6) in [(SERVICE_V4, false), (SERVICE_V6, true)] {
+        let plain = dsr.configuration("dsr-l2", vip, v6);
+        let challenging = plain.replace("[[service]]", "[[service]]\nsyn = \"challenge\"");
+        let mut gateway = Gateway::start(&dsr.net.gateway, &(challenging + ALWAYS))?;
+        gateway.wait_serving()?;
+        lets_clients_in(&gateway, dsr.client(), SocketAddr::new(vip, 80))?;
+    }
+    Ok(())
+}
+
+/// One that others may read is refused by a reload; a daemon that starts says so, and serves.
+#[test]
+fn a_secret_is_secret() -> Result<()> {
+    needs_root!();
+    let site = Site::new(1)?;
+    let file = site.net.gateway.directory().join("secret");
+    std::fs::write(&file, "5".repeat(32))?;
+    let shield = format!("[shield]\nsyn = {{ always = true, secret = {file:?} }}\n");
+    let body = shield + &site.service("web", WEB, "syn = \"challenge\"\n");
+    let mut gateway = Gateway::start(&site.net.gateway, &site.configuration(&body))?;
+    gateway.wait_serving()?;
+    ensure!(gateway.log().contains("others than its owner may read"), "{}", gateway.log());
+    let said = gateway.ringway(&["reload"])?;
+    ensure!(said.code != 0 && said.err.contains("chmod 600"), "{said:?}");
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600))?;
+    let said = gateway.ringway(&["reload"])?;
+    ensure!(said.code == 0, "{said:?}");
+    let secrets = MapHandle::from_pinned_path(gateway.pins().join("maps/syn_secrets"))?;
+    let secrets = secrets.lookup(&[0; 4], MapFlags::ANY)?.context("no keys")?;
+    ensure!(secrets.starts_with(&[0x55; 16]), "another key than the file's");
+    lets_clients_in(&gateway, site.client(), WEB)
+}
