@@ -1,8 +1,9 @@
 //! SYNs that are challenged: who answers with the right RST gets in, and nobody else.
 
 use std::net::SocketAddr;
+use std::time::SystemTime;
 
-use ringway_abi::Reason::{ChallengeMet, SynChallenged};
+use ringway_abi::Reason::{ChallengeMet, NewFlowLimit, SynChallenged};
 use ringway_abi::Verdict::{Drop, Redirect, Tx};
 use ringway_abi::raw::rw_syn_secrets;
 use ringway_abi::{FromBytes, IntoBytes, Reason, ShieldMode, Verdict, addr_to_words};
@@ -12,7 +13,7 @@ use ringway_bpf_tests::{World, audit, ports, wire};
 use ringway_kernel::now_seconds;
 use ringway_kernel::shield::{ChallengeKey, Generation};
 use ringway_plan::prefix_list::ListTables;
-use ringway_plan::tables::{Forward, RateLimit, ServicePolicy, SynPolicy};
+use ringway_plan::tables::{Forward, Limits, RateLimit, ServicePolicy, SynPolicy};
 
 use crate::limits::{client, policy, vip};
 use crate::needs_root;
@@ -55,6 +56,21 @@ fn pair(world: &World, frame: &Frame) -> (Verdict, Reason) {
 
 fn secrets(world: &World) -> rw_syn_secrets {
     rw_syn_secrets::read_from_bytes(&audit::read(world.map("syn_secrets"), 0)).unwrap()
+}
+
+fn set_key(world: &mut World, key: Option<[u64; 2]>) {
+    let generation = Generation {
+        mode: ShieldMode::Enforce,
+        sanity: false,
+        protect_host: false,
+        service_modes: false,
+        challenge_key: key.map(ChallengeKey),
+        lists: &ListTables::default(),
+        list_names: &[],
+        rules: &[],
+        program: &[],
+    };
+    world.gateway.set_shield(Some(&generation)).unwrap();
 }
 
 /// As if so many seconds had gone by.
@@ -111,7 +127,7 @@ fn who_answers_gets_in() {
         challenge(&world, &syn(honest));
         assert_eq!(pair(&world, &rst(honest, number)), (Drop, ChallengeMet));
         assert_eq!(pair(&world, &syn(honest)).0, Redirect);
-        assert_eq!(pair(&world, &syn(port)).0, Redirect, "its source is learnt");
+        assert_eq!(pair(&world, &syn(port)).0, Redirect, "its source is proven");
         challenge(&world, &syn(other));
         // With ACK as well, as some systems send it.
         let number = challenge(&world, &syn(other));
@@ -121,10 +137,10 @@ fn who_answers_gets_in() {
     }
 }
 
-/// Under dsr no answer passes, and a challenge is the only way to learn.
+/// Under dsr no answer passes, and a challenge is the only proof.
 #[test]
-fn sources_of_dsr_services_are_learnt() {
-    needs_root!("sources_of_dsr_services_are_learnt");
+fn sources_of_dsr_services_are_proven() {
+    needs_root!("sources_of_dsr_services_are_proven");
     let mut world = World::unwatched();
     world.change(|tables| {
         let services = tables.services.iter_mut();
@@ -161,20 +177,7 @@ fn a_challenge_holds_for_a_time_and_for_two_keys() {
     let keyed = |keys: &[u64]| {
         let keys = keys.to_vec();
         answered(&move |world: &mut World| {
-            for key in &keys {
-                let generation = Generation {
-                    mode: ShieldMode::Enforce,
-                    sanity: true,
-                    protect_host: false,
-                    service_modes: false,
-                    challenge_key: Some(ChallengeKey([*key, 7])),
-                    lists: &ListTables::default(),
-                    list_names: &[],
-                    rules: &[],
-                    program: &[],
-                };
-                world.gateway.set_shield(Some(&generation)).unwrap();
-            }
+            keys.iter().for_each(|key| set_key(world, Some([*key, 7])));
         })
     };
     assert!(keyed(&[1]) && keyed(&[1, 1]), "the key before");
@@ -209,17 +212,99 @@ fn only_what_it_says_is_challenged() {
     assert!(observed[&SynChallenged] > 0, "{observed:?}");
 }
 
-/// A client that sends much more than one needs is let in no further than its rate.
+/// Whoever sends in the name of a source uses up its rate, and locks nobody out who answers.
 #[test]
-fn a_learnt_source_has_its_rate() {
-    needs_root!("a_learnt_source_has_its_rate");
+fn a_proven_source_has_its_rate() {
+    needs_root!("a_proven_source_has_its_rate");
     let learnt = RateLimit { packets_per_second: 1, burst: 3 };
     let world = world(ServicePolicy { learnt, ..challenging() });
     let honest = client(Family::V4, 1);
-    let number = challenge(&world, &syn(honest));
-    assert_eq!(pair(&world, &rst(honest, number)), (Drop, ChallengeMet));
+    let meets = |from: SocketAddr| {
+        let number = challenge(&world, &syn(from));
+        assert_eq!(pair(&world, &rst(from, number)), (Drop, ChallengeMet));
+    };
+    meets(honest);
+    let other = |port: u16| SocketAddr::new(honest.ip(), port);
+    let passes = |port: u16| pair(&world, &syn(other(port))).0 == Redirect;
     let began = now_seconds();
-    let passed = (0..50).filter(|_| pair(&world, &syn(honest)).0 == Redirect).count();
-    assert!(passed <= 3 + (now_seconds() - began + 1) as usize, "{passed}");
-    assert!(passed >= 2, "{passed}");
+    let passed = (1..50).filter(|port| passes(*port)).count();
+    let most = 3 + (now_seconds() - began + 1) as usize;
+    assert!((2..=most).contains(&passed), "{passed}");
+    // Its next connection is challenged, as that of a stranger.
+    let from = other(60_000);
+    while pair(&world, &syn(other(59_999))).0 == Redirect {}
+    meets(from);
+    assert_eq!(pair(&world, &syn(from)).0, Redirect);
+    assert_eq!(pair(&world, &syn(from)).0, Redirect, "sent once more");
+}
+
+/// Bots can answer, too: limits hold for them, and other services have nothing of it.
+#[test]
+fn who_answers_is_not_learnt() {
+    needs_root!("who_answers_is_not_learnt");
+    let one = Some(RateLimit { packets_per_second: 1, burst: 1 });
+    let limits = Limits { new_flows: one, ..Limits::default() };
+    let mut world = World::unwatched();
+    world.limit(&[ports::ACROSS, ports::SMALL], ServicePolicy { limits, ..challenging() });
+    let bot = client(Family::V4, 1);
+    let number = challenge(&world, &syn(bot));
+    assert_eq!(pair(&world, &rst(bot, number)), (Drop, ChallengeMet));
+    let began = now_seconds();
+    let connects = |port: u16| pair(&world, &syn(SocketAddr::new(bot.ip(), port)));
+    let all: Vec<_> = (1..40).map(connects).collect();
+    let passed = all.iter().filter(|(verdict, _)| *verdict == Redirect).count();
+    assert!(passed <= 1 + (now_seconds() - began + 1) as usize, "{passed}");
+    assert!(all.contains(&(Drop, NewFlowLimit)), "{all:?}");
+    let elsewhere = Frame::tcp(bot, vip(Family::V4, ports::SMALL), flags::SYN);
+    challenge(&world, &elsewhere);
+}
+
+/// An attack begins while a client's handshake is under way.
+#[test]
+fn a_flow_that_is_half_open_gets_in() {
+    needs_root!("a_flow_that_is_half_open_gets_in");
+    for family in FAMILIES {
+        let mut world = World::unwatched();
+        let honest = client(family, 1);
+        assert_eq!(pair(&world, &syn(honest)).0, Redirect);
+        world.limit(&[ports::ACROSS], challenging());
+        let number = challenge(&world, &syn(honest));
+        assert_eq!(pair(&world, &rst(honest, number)), (Drop, ChallengeMet));
+        assert_eq!(pair(&world, &syn(honest)).0, Redirect);
+    }
+}
+
+/// What is no SYN alone is answered by nobody.
+#[test]
+fn impossible_flags_are_not_challenged() {
+    needs_root!("impossible_flags_are_not_challenged");
+    let world = world(challenging());
+    for odd in [flags::SYN | flags::RST, flags::SYN | flags::FIN, flags::SYN | flags::ACK] {
+        let frame = syn(client(Family::V4, 1)).with(|frame| frame.flags = odd);
+        assert_ne!(pair(&world, &frame).1, SynChallenged, "{odd:#x}");
+    }
+    let mut damaged = syn(client(Family::V4, 2)).bytes();
+    damaged[26] ^= 1;
+    assert_eq!(world.feed(FRONT, &damaged).verdict, Drop, "its source is damaged");
+}
+
+/// A key that was taken away, or changed, is soon of no use.
+#[test]
+fn former_keys_are_forgotten() {
+    needs_root!("former_keys_are_forgotten");
+    let mut world = world(challenging());
+    let own = secrets(&world).keys[0];
+    set_key(&mut world, Some([1, 2]));
+    assert_eq!(secrets(&world).keys, [[1, 2], own]);
+    set_key(&mut world, None);
+    let another = secrets(&world).keys[0];
+    assert!(another != [1, 2] && another != own, "nobody else has it");
+    set_key(&mut world, None);
+    assert_eq!(secrets(&world).keys, [another, [1, 2]], "the same from then on");
+    world.gateway.heartbeat(SystemTime::now()).unwrap();
+    assert_eq!(secrets(&world).keys, [another, [1, 2]]);
+    let aged = rw_syn_secrets { since: secrets(&world).since - 200, ..secrets(&world) };
+    audit::write(world.map("syn_secrets"), 0, aged.as_bytes());
+    world.gateway.heartbeat(SystemTime::now()).unwrap();
+    assert_eq!(secrets(&world).keys, [another; 2]);
 }
