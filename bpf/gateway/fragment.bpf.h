@@ -33,11 +33,11 @@ static __always_inline __u64 fragment_hash(const struct rw_settings *set,
 }
 
 /* Interface and MAC address that the packet comes from, in a word. */
-static __always_inline __u64 came_from(const struct packet_context *pctx, const struct packet *p)
+static __always_inline __u64 came_from(__u32 slot, const struct ethhdr *eth)
 {
-	union way_back from = { .iface = (__u8)pctx->slot };
+	union way_back from = { .iface = (__u8)slot };
 
-	copy_mac(from.mac, p->eth->h_source);
+	copy_mac(from.mac, eth->h_source);
 	return from.word;
 }
 
@@ -69,17 +69,18 @@ static __always_inline bool fragments_old(__u64 ports, __u32 now)
 }
 
 /* Notes the ports of the first fragment in scratch. The newest goes first, and the others a place on
- * each, up to that of the same datagram: the oldest gives way. `from`: of came_from(). */
-__noinline __u32 fragment_note(__u64 from, __u32 v6)
+ * each, up to that of the same datagram: the oldest gives way. `slot`: of its interface. */
+__noinline __u32 fragment_note(struct xdp_md *ctx, __u32 slot, __u32 v6)
 {
+	struct ethhdr *eth = (void *)(long)ctx->data;
 	struct rw_settings *set = RW_ONLY(settings);
 	struct rw_scratch *s = RW_ONLY(scratch);
 	struct rw_fragment_bucket *bucket;
 	__u64 hash, ports, check;
 
-	if (!set || !s || dry)
+	if (!set || !s || dry || (void *)(eth + 1) > (void *)(long)ctx->data_end)
 		return 0;
-	hash = fragment_hash(set, &s->layers, &s->tuple, v6, from);
+	hash = fragment_hash(set, &s->layers, &s->tuple, v6, came_from(slot, eth));
 	bucket = fragment_bucket(hash);
 	if (!bucket)
 		return 0;
@@ -106,13 +107,13 @@ __noinline __u32 fragment_note(__u64 from, __u32 v6)
 static __always_inline void note_first(const struct packet_context *pctx, const struct packet *p)
 {
 	if (p->at->fragment == RW_FRAGMENT_FIRST)
-		fragment_note(came_from(pctx, p), p->v6);
+		fragment_note(pctx->ctx, pctx->slot, p->v6);
 }
 
 /* A later fragment: takes the ports of its first one. False: that one is unknown. */
 static __always_inline bool fragment_follow(const struct packet_context *pctx, struct packet *p)
 {
-	__u64 hash = fragment_hash(pctx->set, p->at, p->t, p->v6, came_from(pctx, p));
+	__u64 hash = fragment_hash(pctx->set, p->at, p->t, p->v6, came_from(pctx->slot, p->eth));
 	struct rw_fragment_bucket *bucket = fragment_bucket(hash);
 
 	if (!bucket)
