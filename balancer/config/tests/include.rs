@@ -112,7 +112,8 @@ fn errors_are_placed_in_the_right_file() {
              the same line",
             "d/c.toml:6:1: unknown key \"wieght\" in service \"c\": remove it; known here: name, \
              address, port, protocol, forward, gue_port, mss_clamp, source, affinity, announce, \
-             when_none_healthy, on_down, keep_for, max_unhealthy, slow_start, shield, check, backends",
+             when_none_healthy, on_down, keep_for, max_unhealthy, slow_start, syn, shield, check, \
+             backends",
             "d/d.toml:1:1: [api] is in an included file, which holds [[service]] and include \
              only: move it to gw.toml",
         ]
