@@ -54,19 +54,23 @@ fn clients(prefix: &Prefix) -> Option<&'static str> {
 }
 
 /// What a prefix holds that nobody means by this action in haste: most clients, or, where it is
-/// blocked, a backend, a service, or the gateway itself. `gateway`: the addresses of its interfaces.
+/// blocked, a backend; or it is the address of a service or of the gateway itself, beside which a
+/// network may well have others. `gateway`: the addresses of its interfaces.
 pub fn holds(
     config: &Config,
     gateway: &BTreeSet<IpAddr>,
     prefix: &Prefix,
     action: ListAction,
 ) -> Option<String> {
-    let ours = || backends(config).chain(services(config));
-    let ours = || ours().find(|(address, ..)| prefix.covers(address)).map(shown);
+    let ours = || {
+        let service = || services(config).find(|(address, ..)| address == prefix);
+        backends(config).find(|(address, ..)| prefix.covers(address)).or_else(service).map(shown)
+    };
     let gateway = || {
         let nat = config.nat.addresses.iter().map(|address| **address);
         let mut own = nat.chain(gateway.iter().copied());
-        let own = own.find(|address| prefix.contains(*address))?;
+        let is_one = prefix.length() == if prefix.addr().is_ipv4() { 32 } else { 128 };
+        let own = own.find(|address| is_one && prefix.contains(*address))?;
         Some(format!("{own}, an address of this gateway"))
     };
     let clients = clients(prefix).map(str::to_owned);
@@ -121,14 +125,17 @@ mod tests {
         };
         for (prefix, what) in [
             ("10.0.0.2", "10.0.0.2, a backend of service web"),
-            ("198.51.100.0/24", "198.51.100.10, the address of service web"),
-            ("10.0.0.8/29", "10.0.0.9, an address of this gateway"),
+            ("10.0.0.0/29", "10.0.0.2, a backend of service web"),
+            ("198.51.100.10", "198.51.100.10, the address of service web"),
+            ("10.0.0.9", "10.0.0.9, an address of this gateway"),
             ("203.0.113.1", "203.0.113.1, an address of this gateway"),
         ] {
             assert_eq!(of(prefix, ListAction::Block).as_deref(), Some(what));
             assert_eq!(of(prefix, ListAction::Allow), None);
         }
-        assert_eq!(of("203.0.113.2", ListAction::Block), None);
+        for others in ["203.0.113.2", "203.0.113.0/24", "198.51.100.0/24", "10.0.0.8/29"] {
+            assert_eq!(of(others, ListAction::Block), None, "{others}");
+        }
     }
 
     #[test]
