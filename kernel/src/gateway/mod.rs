@@ -24,6 +24,7 @@ use crate::load::{Programs, load_root, log};
 use crate::maps::Maps;
 use crate::pins::Pins;
 use crate::programs::redirect_errors;
+use crate::shield::challenge_key;
 use crate::shield::generation::ShieldState;
 use crate::tables::rings::{self, Retiring};
 use crate::tables::rows::{Existing, Rows};
@@ -364,7 +365,7 @@ impl Gateway {
     /// Says that the daemon is alive: `status` tells how long ago this was. Once a second.
     pub fn heartbeat(&mut self, now: SystemTime) -> Result<()> {
         self.renew_capture_shield();
-        self.follow_clock(now)?;
+        challenge_key::follow_clock(&self.maps, now)?;
         let value = rw_daemon {
             pid: std::process::id().into(),
             started_unix_ns: unix_ns(self.started),

@@ -1,12 +1,11 @@
 //! The keys of challenges to SYNs.
 
 use std::fmt;
-use std::time::SystemTime;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use ringway_abi::raw::rw_syn_secrets;
 use zerocopy::IntoBytes as _;
 
-use crate::gateway::{Gateway, unix_ns};
 use crate::maps::Maps;
 use crate::read::tracked::now_seconds;
 use crate::{Error, Result};
@@ -43,35 +42,34 @@ fn random() -> Result<[u64; 2]> {
     Ok(key)
 }
 
-impl Gateway {
-    /// Makes challenges with this key from now on; `None`: with one that no other node has.
-    pub(super) fn set_challenge_key(&mut self, key: Option<ChallengeKey>) -> Result<()> {
-        let secrets = self.maps().syn_secrets.get(0)?;
-        let [present, _] = secrets.keys;
-        let (key, shared) = match key {
-            Some(key) if key.0 == present && secrets.shared == 1 => return Ok(()),
-            Some(key) => (key.0, 1),
-            None if secrets.shared == 0 => return Ok(()),
-            None => (random()?, 0),
-        };
-        let (keys, since) = ([key, present], now_seconds());
-        self.maps().syn_secrets.put(&0, &rw_syn_secrets { keys, since, shared, ..secrets })
-    }
+/// Makes challenges with this key from now on; `None`: with one that no other node has.
+pub(super) fn set(maps: &Maps, key: Option<ChallengeKey>) -> Result<()> {
+    let secrets = maps.syn_secrets.get(0)?;
+    let [present, _] = secrets.keys;
+    let (key, shared) = match key {
+        Some(key) if key.0 == present && secrets.shared == 1 => return Ok(()),
+        Some(key) => (key.0, 1),
+        None if secrets.shared == 0 => return Ok(()),
+        None => (random()?, 0),
+    };
+    let (keys, since) = ([key, present], now_seconds());
+    maps.syn_secrets.put(&0, &rw_syn_secrets { keys, since, shared, ..secrets })
+}
 
-    /// Follows the clock of the machine, by which nodes agree, and forgets the former key.
-    pub(crate) fn follow_clock(&mut self, now: SystemTime) -> Result<()> {
-        let secrets = self.maps().syn_secrets.get(0)?;
-        let (wall, [present, former]) = (wall_offset(now), secrets.keys);
-        let is_over = present != former && now_seconds() - secrets.since > FORMER_SECONDS;
-        if secrets.wall.abs_diff(wall) < 2 && !is_over {
-            return Ok(());
-        }
-        let keys = [present, if is_over { present } else { former }];
-        self.maps().syn_secrets.put(&0, &rw_syn_secrets { keys, wall, ..secrets })
+/// Follows the clock of the machine, by which nodes agree, and forgets the former key.
+pub(crate) fn follow_clock(maps: &Maps, now: SystemTime) -> Result<()> {
+    let secrets = maps.syn_secrets.get(0)?;
+    let (wall, [present, former]) = (wall_offset(now), secrets.keys);
+    let is_over = present != former && now_seconds() - secrets.since > FORMER_SECONDS;
+    if secrets.wall.abs_diff(wall) < 2 && !is_over {
+        return Ok(());
     }
+    let keys = [present, if is_over { present } else { former }];
+    maps.syn_secrets.put(&0, &rw_syn_secrets { keys, wall, ..secrets })
 }
 
 /// Seconds from CLOCK_MONOTONIC to CLOCK_REALTIME; they wrap as the program's sum does.
 fn wall_offset(now: SystemTime) -> u32 {
-    ((unix_ns(now) / 1_000_000_000) as u32).wrapping_sub(now_seconds())
+    let unix = now.duration_since(UNIX_EPOCH).unwrap_or_default();
+    (unix.as_secs() as u32).wrapping_sub(now_seconds())
 }

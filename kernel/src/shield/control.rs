@@ -8,6 +8,7 @@ use ringway_abi::{ShieldMode, Slot};
 
 use ringway_plan::prefix_list::Prefix;
 
+use super::challenge_key;
 use super::generation::{Generation, make};
 use super::runtime::{RuntimePrefix, runtime_key, runtime_row, runtime_rows};
 use crate::gateway::Gateway;
@@ -29,7 +30,7 @@ impl Gateway {
         match generation {
             Some(generation) => {
                 let (program, made) = make(&maps, generation)?;
-                self.set_challenge_key(generation.challenge_key)?;
+                challenge_key::set(&maps, generation.challenge_key)?;
                 maps.slots.put_fd(slot, program.as_fd())?;
                 self.shield.made = Some(made);
             }
