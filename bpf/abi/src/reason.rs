@@ -200,8 +200,8 @@ impl Reason {
                 name: "nat-exhausted",
                 verdicts: &[Verdict::Drop],
                 meaning: "No free nat port towards this backend.",
-                cause: "More simultaneous flows to one backend than addresses times ports, or long idle timeouts.",
-                next: "ringway status; then widen [nat] ports, add [nat] addresses or shorten [nat] timeouts",
+                cause: "More simultaneous flows to one backend than addresses times ports, long idle timeouts, or a flood of SYNs or datagrams.",
+                next: "ringway status; then widen [nat] ports, add [nat] addresses or shorten [nat] timeouts; under a flood: ringway shield status",
             },
             Self::NatConflict => Explanation {
                 name: "nat-conflict",

@@ -122,6 +122,11 @@ fn shield_news(old: &Config, new: &Config, plan: Option<&ShieldPlan>) -> Vec<Str
     let before = shield_warnings::warnings(old, None);
     let mut all = shield_warnings::warnings(new, plan);
     all.retain(|warning| !before.contains(warning));
+    if old.shield.is_some() && new.shield.is_none() {
+        let what = "[shield] is removed: nothing of it is in force any more, nor is what `ringway \
+                    block` and `allow` have added";
+        all.push(what.to_owned());
+    }
     all
 }
 
@@ -348,6 +353,11 @@ mod tests {
         let news = |old, new| shield_news(&parsed(old), &parsed(new), plan.as_deref());
         let wide = "list l: line 1: 0.0.0.0/1 blocks a large part of IPv4";
         assert_eq!(news(1, 1), [wide]);
+        let mut none = parsed(1);
+        none.shield = None;
+        let removed = shield_news(&parsed(1), &none, None);
+        assert!(removed.len() == 1 && removed[0].starts_with("[shield] is removed"), "{removed:?}");
+        assert_eq!(shield_news(&none, &none, None), Vec::<String>::new());
         assert!(matches!(&news(100, 1)[..], [low, list] if low.contains("1pps") && list == wide));
     }
 

@@ -10,6 +10,8 @@ use ringway_config::{
 use super::challenge_secret;
 use super::shield_plan::{ReadList, ShieldPlan};
 
+/// Packets a second of a kind that one client alone may need.
+const FEW: u32 = 10;
 /// What one client alone needs, packets a second, by the key of the limit.
 const NEEDED: [(&str, u32); 4] =
     [("packets", 100), ("destination", 100), ("new_flows", 10), ("source", 10)];
@@ -97,9 +99,15 @@ fn dropped_services(config: &Config, shield: &Shield) -> Vec<String> {
         for protocol in &service.protocols {
             let dropped = |sent: &Sent| Some((*sent, dropped_by_one(shield, service, *sent)?));
             if let Some((sent, rule)) = Sent::over(*protocol).iter().find_map(dropped) {
+                let (does, remedy) = match rule.action {
+                    RuleAction::Limit(limit) => (
+                        format!("limits to {}, for all clients together,", limit.rate()),
+                        format!("one client alone may need {FEW} a second: write a higher rate"),
+                    ),
+                    _ => ("drops".to_owned(), "write a narrower match".to_owned()),
+                };
                 all.push(format!(
-                    "rule {:?} ({}) drops {} of every client of service {} ({protocol}): write a \
-                     narrower match",
+                    "rule {:?} ({}) {does} {} of every client of service {} ({protocol}): {remedy}",
                     *rule.name,
                     rule.filter.expression(),
                     sent.words(),
@@ -121,12 +129,16 @@ fn dropped_by_one<'s>(shield: &'s Shield, service: &Service, sent: Sent) -> Opti
     by.all(|other| other == Some(first)).then_some(first)
 }
 
-/// The rule that drops a packet, if one does.
+/// The rule that drops a packet, or nearly all of its kind, if one does.
 fn dropped_by<'s>(shield: &'s Shield, packet: &[u8]) -> Option<&'s ShieldRule> {
     let decides = |rule: &&ShieldRule| {
         rule.action != RuleAction::Count && rule.filter.matches(packet, packet.len() as u32)
     };
-    shield.rules.iter().find(decides).filter(|rule| rule.action == RuleAction::Drop)
+    shield.rules.iter().find(decides).filter(|rule| match rule.action {
+        RuleAction::Drop => true,
+        RuleAction::Limit(limit) => limit.packets_per_second < FEW,
+        RuleAction::Pass | RuleAction::Count => false,
+    })
 }
 
 /// What a client sends first: its handshake and a request, or a datagram.
@@ -269,6 +281,17 @@ mod tests {
                    address = \"2001:db8::9\"\nport = 53\nprotocol = [\"tcp\", \"udp\"]\n\
                    backends = [{ address = \"2001:db8::2\" }]";
         assert_eq!(of(six, "").len(), 2, "{:?}", of(six, ""));
+    }
+
+    #[test]
+    fn a_rule_that_hardly_lets_anything_pass_is_told() {
+        let rule = |rate: &str| {
+            let rule = format!("{{ match = \"tcp\", action = \"limit\", rate = \"{rate}\" }}");
+            of(&format!("rule = [{rule}]"), "")
+        };
+        let told = rule("9pps");
+        assert!(told.len() == 1 && told[0].contains("limits to 9pps, for all"), "{told:?}");
+        assert_eq!(rule("10pps"), Vec::<String>::new());
     }
 
     #[test]
