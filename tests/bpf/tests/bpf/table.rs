@@ -117,8 +117,9 @@ fn exhaust(family: Family, proto: u8, pool: u16, cpus: u32) {
         "{family:?} {proto}, {pool} ports, {cpus} CPUs: first refusal at {first} %, {end} % in the end"
     );
     // Of neighbouring ports 32 share their luck: a fourth such group in as many buckets of three
-    // finds no room.
-    assert!(first >= 75 && end >= 97, "{pool} ports, {cpus} CPUs: {first} %, {end} %");
+    // finds no room. Of 5 000 ports that is one group, on average: eight of them, 5 %, in one of
+    // 100 000 runs (Poisson).
+    assert!(first >= 75 && end >= 95, "{pool} ports, {cpus} CPUs: {first} %, {end} %");
     assert_eq!(audit::audit(&world).live, live);
     // One that ends makes room for one, sooner or later.
     if pool == 64 {
