@@ -115,7 +115,7 @@ GATEWAY_PROGRAM(ringway_balance)
 	}
 }
 
-/* ICMP, with other answers that are rare, is a program of its own, which keeps the balancer's path short. */
+/* ICMP and challenges to SYNs: a program of its own, which keeps the balancer's path short. */
 GATEWAY_PROGRAM(ringway_icmp)
 {
 	struct rw_icmp *icmp;
