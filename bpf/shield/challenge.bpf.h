@@ -101,6 +101,9 @@ static __always_inline bool was_challenged(const struct rw_tuple *t, __u32 chall
 
 		if (!((challenge_of(t, key[0], key[1], period) ^ challenge) & ~1u))
 			return true;
+		/* Both are the same, but for two minutes after a change. */
+		if (key[0] == secrets->keys[1][0] && key[1] == secrets->keys[1][1])
+			break;
 	}
 	return false;
 }
