@@ -66,6 +66,9 @@ __u32 towards;		/* index of an interface */
 __u32 sources;		/* that take turns, at most 2^20 */
 __u32 ports;		/* mask of the source port's bits that change */
 __u64 interval_ns;	/* from packet to packet; 0: as fast as it goes */
+/* Bytes behind each packet, which are not sent. The kernel uses a frame again as its receiver has
+ * left it, shorter perhaps, unless this program has changed its length. */
+__u32 behind;
 
 __u32 turn;
 __u64 next_ns;
@@ -107,6 +110,8 @@ int flood(struct xdp_md *ctx)
 	tcp->source |= port;
 	if (ip->protocol == IPPROTO_TCP)
 		tcp->check = csum_with(tcp->check, source, port);
+	if (behind && bpf_xdp_adjust_tail(ctx, -(int)behind))
+		return XDP_ABORTED;
 	return bpf_redirect(towards, 0);
 }
 

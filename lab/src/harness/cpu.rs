@@ -4,6 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use rustix::process::getpid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::{Error, Result};
@@ -18,9 +19,9 @@ pub(crate) struct Cpus {
 }
 
 impl Cpus {
-    /// The processors that this process may use.
+    /// The processors that this process may use; its first thread keeps to none of them.
     pub(crate) fn here() -> Result<Self> {
-        let allowed = sched_getaffinity(None).map_err(|e| Error::Settle(e.into()))?;
+        let allowed = sched_getaffinity(Some(getpid())).map_err(|e| Error::Settle(e.into()))?;
         let mut all = (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu));
         let load = all.next().unwrap_or(0);
         Ok(Self { load, measured: all.next_back().unwrap_or(load) })
@@ -122,6 +123,17 @@ mod tests {
         let stat = "42 (a) b) R 1 2 3 4 5 6 7 8 9 10 1234 5678 0 0 20 0 1 0 1";
         assert_eq!(user_ticks(stat), Some(1234));
         assert_eq!(user_ticks("gone"), None);
+    }
+
+    #[test]
+    fn a_pinned_thread_knows_the_processors_of_all() {
+        let before = Cpus::here().unwrap();
+        let pinned = std::thread::spawn(move || {
+            pin(before.measured).unwrap();
+            Cpus::here().unwrap()
+        });
+        let after = pinned.join().unwrap();
+        assert_eq!((after.load, after.measured), (before.load, before.measured));
     }
 
     #[test]

@@ -8,9 +8,10 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::rc::Rc;
 
 use ringway_abi::raw::rw_ledger;
-use ringway_abi::{Reason, Verdict};
+use ringway_abi::{Reason, ShieldMode, Verdict};
 use ringway_kernel::shield::Generation;
 use ringway_kernel::{Gateway, GatewayOptions, Interface, Place, View};
+use ringway_plan::prefix_list::ListTables;
 use ringway_plan::tables::{BackendRow, NextHop, Tables};
 use ringway_plan::{Ids, Observed, Planner};
 
@@ -66,6 +67,9 @@ impl Site {
         gateway.root_program(SLOT)?;
         let tables = tables(path, ip)?;
         gateway.apply(&tables)?;
+        if path.syn().is_some() {
+            enforce(&mut gateway)?;
+        }
         let (view, replies) = (gateway.view(), [].into());
         Ok(Self {
             path,
@@ -200,6 +204,7 @@ impl Site {
         let tcp_flags = self.path.course().tcp_flags;
         match self.path {
             PacketPath::NatReply => frame::reply(self.ip, tcp_flags),
+            _ if self.path.syn().is_some() => frame::syn(self.clients, frame::service(self.ip)),
             _ => self.segment(tcp_flags),
         }
     }
@@ -267,6 +272,22 @@ impl Site {
         let tracking = self.view.tracking()?;
         Ok(tracking.opened + tracking.adopted + tracking.refused_full + tracking.refused_quota)
     }
+}
+
+/// A shield without lists and rules, as it is without any in the configuration.
+fn enforce(gateway: &mut Gateway) -> Result<()> {
+    let shield = Generation {
+        mode: ShieldMode::Enforce,
+        sanity: true,
+        protect_host: false,
+        service_modes: false,
+        challenge_key: None,
+        lists: &ListTables::default(),
+        list_names: &[],
+        rules: &[],
+        program: &[],
+    };
+    Ok(gateway.set_shield(Some(&shield))?)
 }
 
 /// An interface of the namespace that this thread has to itself: nothing is ever sent.
@@ -377,9 +398,12 @@ fn configuration(path: PacketPath, ip: Ip, weighted: RangeInclusive<u8>) -> Stri
         }
         _ => format!("[nat]\naddresses = [{}]\ntimeouts = {{ syn = \"1h\" }}", own.join(", ")),
     };
+    let (shield, syn) = path.syn().map_or_else(Default::default, |syn| {
+        ("[shield]\nsyn = { always = true }\n", format!("syn = {syn:?}\n"))
+    });
     format!(
-        "[node]\nname = \"bench\"\ninterfaces = [\"lo\"]\n{sources}\n[[service]]\n\
-         name = \"bench\"\naddress = \"{}\"\nport = {PORT}\nforward = \"{forward}\"\n\
+        "[node]\nname = \"bench\"\ninterfaces = [\"lo\"]\n{sources}\n{shield}[[service]]\n\
+         name = \"bench\"\naddress = \"{}\"\nport = {PORT}\nforward = \"{forward}\"\n{syn}\
          when_none_healthy = \"drop\"\nbackends = [{}]\n",
         frame::service(ip),
         backends.join(", ")

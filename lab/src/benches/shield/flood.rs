@@ -1,7 +1,6 @@
 //! An attack: packets from within the kernel, by bpf/shield.bpf.c.
 
 use std::fs;
-use std::mem::MaybeUninit;
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -12,7 +11,7 @@ use ringway_testnet::Link;
 use ringway_wire::{BuildError, Builder, Ethernet, Ipv4, Mac, Tcp, Udp, ethertype, protocol};
 use serde::Serialize;
 
-use super::peers::skeleton;
+use super::peers::{Storage, skeleton};
 use crate::harness::cpu::{Cpus, pin};
 use crate::harness::named_enum::named;
 use crate::{Error, Result};
@@ -23,6 +22,12 @@ const LIVE_FRAMES: u32 = 1 << 1;
 /// a grace period of RCU, in which nothing is sent: of so many packets that is little, and as much
 /// of each attack.
 const CALL: u32 = 1 << 21;
+
+/// The program writes so much of each frame anew.
+const LEAST_FRAME: usize = 64;
+
+/// Bytes that the program cuts off (bpf/shield.bpf.c).
+const BEHIND: u32 = 4;
 
 /// Of the sender: the kernel's thread for softirqs goes before.
 const LEAST: i32 = 19;
@@ -44,10 +49,21 @@ named! {
         AckFlood = "ack-flood",
         /// UDP from a million addresses.
         SpoofedSources = "million-spoofed-sources",
+        /// SYNs from a million addresses.
+        Syns = "syns",
     }
 }
 
 impl Attack {
+    /// Those that every defence meets. SYNs are for those that answer them.
+    pub(super) const SCENARIOS: [Self; 5] = [
+        Self::Quiet,
+        Self::OneSource,
+        Self::DnsAmplification,
+        Self::AckFlood,
+        Self::SpoofedSources,
+    ];
+
     pub(super) fn sources(self) -> u32 {
         if self == Self::OneSource { 1 } else { MANY }
     }
@@ -85,6 +101,14 @@ impl Attack {
                 built.tcp(Tcp::new(0x8000, target.tcp, Tcp::ACK), &[], ip.pseudo())?;
                 protocol::TCP
             }
+            Self::Syns => {
+                let ip = Ipv4::new(protocol::TCP, self.from(), target.address);
+                // Options as systems have them: MSS and window scale.
+                let options = [2, 4, 5, 180, 1, 3, 3, 7];
+                let tcp = Tcp::new(0x8000, target.tcp, Tcp::SYN);
+                built.tcp(tcp, &options, ip.pseudo())?;
+                protocol::TCP
+            }
             _ => {
                 let (port, payload) = match self {
                     Self::DnsAmplification => (53, 700),
@@ -96,7 +120,9 @@ impl Attack {
         };
         built.ipv4(Ipv4::new(number, self.from(), target.address), &[])?;
         built.ethernet(Ethernet::new(to, from, ethertype::IPV4))?;
-        Ok(built.packet().to_vec())
+        let mut frame = built.packet().to_vec();
+        frame.resize(frame.len().max(LEAST_FRAME), 0);
+        Ok(frame)
     }
 }
 
@@ -108,6 +134,18 @@ pub(super) struct Target {
     pub(super) udp: u16,
 }
 
+/// What came in of an attack.
+pub(super) struct Flooded {
+    packets: u64,
+    pub(super) time: Duration,
+}
+
+impl Flooded {
+    pub(super) fn pps(&self) -> f64 {
+        self.packets as f64 / self.time.as_secs_f64()
+    }
+}
+
 /// Attacks by an interface: `rate` packets a second, or as many as can be, until `over`. All that
 /// the other end does with them, up to a socket, is done on the same processor, the first, and has
 /// the right of way there. How many packets a second came in at the other end: when its ring is
@@ -115,10 +153,21 @@ pub(super) struct Target {
 pub(super) fn send(
     attack: Attack,
     target: &Target,
-    (by, to): (&Link, &Link),
+    way: (&Link, &Link),
     rate: Option<u64>,
     over: impl Fn(Duration) -> bool + Send,
 ) -> Result<f64> {
+    Ok(flood(attack, target, way, rate, over)?.pps())
+}
+
+/// The same: how many, and for how long.
+pub(super) fn flood(
+    attack: Attack,
+    target: &Target,
+    (by, to): (&Link, &Link),
+    rate: Option<u64>,
+    over: impl Fn(Duration) -> bool + Send,
+) -> Result<Flooded> {
     let frame = attack
         .frame(by.mac, to.mac, target)
         .map_err(|error| Error::NoFigure { who: attack.name().into(), what: error.to_string() })?;
@@ -129,7 +178,7 @@ pub(super) fn send(
         rustix::process::nice(LEAST).map_err(|e| Error::Settle(e.into()))?;
         run(attack, &frame, by.ifindex, rate, over)
     })??;
-    Ok((received(to)? - before) as f64 / time.as_secs_f64())
+    Ok(Flooded { packets: received(to)? - before, time })
 }
 
 fn received(link: &Link) -> Result<u64> {
@@ -139,15 +188,14 @@ fn received(link: &Link) -> Result<u64> {
     number.map_err(|source| Error::Read { path, source })
 }
 
-fn run(
+fn load<'s>(
+    storage: &'s mut Storage,
     attack: Attack,
     frame: &[u8],
     towards: u32,
     rate: Option<u64>,
-    over: impl Fn(Duration) -> bool,
-) -> Result<Duration> {
-    let mut storage = MaybeUninit::uninit();
-    let open = skeleton::ShieldSkelBuilder::default().open(&mut storage).map_err(Error::Live)?;
+) -> Result<skeleton::ShieldSkel<'s>> {
+    let open = skeleton::ShieldSkelBuilder::default().open(storage).map_err(Error::Live)?;
     let mut skel = open.load().map_err(Error::Live)?;
     let data = skel.maps.bss_data.as_mut().ok_or(Error::NoVariables)?;
     for (to, from) in data.head.iter_mut().zip(frame.chunks_exact(8)) {
@@ -155,10 +203,24 @@ fn run(
     }
     (data.towards, data.sources, data.ports) = (towards, attack.sources(), attack.ports());
     data.interval_ns = rate.map_or(0, |rate| 1_000_000_000 / rate.max(1));
+    data.behind = BEHIND;
+    Ok(skel)
+}
+
+fn run(
+    attack: Attack,
+    frame: &[u8],
+    towards: u32,
+    rate: Option<u64>,
+    over: impl Fn(Duration) -> bool,
+) -> Result<Duration> {
+    let mut storage = Storage::uninit();
+    let skel = load(&mut storage, attack, frame, towards, rate)?;
+    let longer = [frame, &[0; BEHIND as usize]].concat();
     let began = Instant::now();
     while !over(began.elapsed()) {
         let input = ProgramInput {
-            data_in: Some(frame),
+            data_in: Some(&longer),
             repeat: CALL,
             flags: LIVE_FRAMES,
             ..ProgramInput::default()
@@ -178,18 +240,45 @@ mod tests {
 
     #[test]
     fn frames_are_right() {
-        let target = Target { address: Ipv4Addr::new(10, 1, 0, 80), tcp: 80, udp: 7 };
         for attack in Attack::ALL {
-            let bytes = attack.frame(Mac([2; 6]), Mac([4; 6]), &target).unwrap();
-            assert!(bytes.len() >= 64, "the program writes so much anew");
-            let frame = Frame::parse(&bytes[..]).unwrap();
+            let bytes = attack.frame(Mac([2; 6]), Mac([4; 6]), &TARGET).unwrap();
+            assert!(bytes.len() >= LEAST_FRAME);
             assert_eq!(bytes[..12], [[4; 6], [2; 6]].concat(), "to the other end");
-            let ip = Ip::parse(frame.payload).unwrap();
-            if attack == Attack::AckFlood {
-                assert!(Tcp::parse(ip.payload).unwrap().checksum_is_right(ip.pseudo()));
-            } else {
-                let udp = Udp::parse(ip.payload).unwrap();
-                assert_eq!(udp.verify(ip.pseudo()), UdpChecksum::None);
+            judge(attack, &bytes);
+        }
+    }
+
+    const TARGET: Target = Target { address: Ipv4Addr::new(10, 1, 0, 80), tcp: 80, udp: 7 };
+
+    fn judge(attack: Attack, bytes: &[u8]) {
+        let ip = Ip::parse(Frame::parse(bytes).unwrap().payload).unwrap();
+        if matches!(attack, Attack::AckFlood | Attack::Syns) {
+            assert!(Tcp::parse(ip.payload).unwrap().checksum_is_right(ip.pseudo()));
+        } else {
+            assert_eq!(Udp::parse(ip.payload).unwrap().verify(ip.pseudo()), UdpChecksum::None);
+        }
+    }
+
+    #[test]
+    fn frames_stay_right_when_sources_take_turns() {
+        if !ringway_testnet::root_or_skip("flood::frames_stay_right_when_sources_take_turns") {
+            return;
+        }
+        for attack in Attack::ALL {
+            let bytes = attack.frame(Mac([2; 6]), Mac([4; 6]), &TARGET).unwrap();
+            let mut storage = Storage::uninit();
+            let skel = load(&mut storage, attack, &bytes, 1, None).unwrap();
+            for _ in 0..10 {
+                let mut sent = [&bytes[..], &[0; BEHIND as usize]].concat();
+                let longer = sent.clone();
+                let input = ProgramInput {
+                    data_in: Some(&longer),
+                    data_out: Some(&mut sent),
+                    ..ProgramInput::default()
+                };
+                let output = skel.progs.flood.test_run(input).unwrap();
+                assert_eq!(output.data.map(|data| data.len()), Some(bytes.len()));
+                judge(attack, &sent[..bytes.len()]);
             }
         }
     }

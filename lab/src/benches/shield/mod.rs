@@ -16,6 +16,7 @@ mod peers;
 mod report;
 mod scenarios;
 mod swap;
+mod syn;
 
 use std::fmt;
 use std::path::PathBuf;
@@ -27,6 +28,7 @@ use serde_json::{Value, json};
 
 use self::report::ShieldFigures;
 use self::swap::{Swap, SwapSite};
+pub use self::syn::Answerer;
 use crate::benches::packet::{PACKETS, settle};
 use crate::harness::named_enum::named;
 use crate::harness::{self, Case, Harness, Repeated, Scenario};
@@ -76,6 +78,8 @@ named! {
         Adversary = "adversary",
         /// The time until an attack has armed its service.
         Arming = "arming",
+        /// Answers to SYNs: what they cost, and how many a second there are.
+        Syn = "syn",
     }
 }
 
@@ -89,7 +93,8 @@ named! {
     ringway-lab bench shield --only costs --rounds 5 -o json\n  \
     ringway-lab bench shield --only scenarios --seconds 10\n  \
     ringway-lab bench shield --only adversary --budget 1000 --seed 7\n  \
-    ringway-lab bench shield --only arming --rounds 100", programs::PEERS_HELP)
+    ringway-lab bench shield --only arming --rounds 100\n  \
+    ringway-lab bench shield --only syn --answerer challenge", programs::PEERS_HELP)
 )]
 pub struct Shield {
     /// Only these parts.
@@ -105,6 +110,9 @@ pub struct Shield {
     /// Only these defences of `scenarios`. Rates of attacks are those of bare-drop.
     #[arg(long, value_name = "DEFENCE", value_delimiter = ',')]
     pub defence: Vec<Defence>,
+    /// Only these answerers of `syn`'s floods.
+    #[arg(long, value_name = "ANSWERER", value_delimiter = ',')]
+    pub answerer: Vec<Answerer>,
     /// Mixes that the adversary may try.
     #[arg(long, value_name = "N", default_value_t = 200, value_parser = value_parser!(u32).range(1..=1_000_000))]
     pub budget: u32,
@@ -130,7 +138,7 @@ impl Scenario for Shield {
         let parts = harness::chosen(&Part::ALL, &self.only);
         // A thread of its own can have a network namespace of its own, gone with it, and keep to
         // one processor.
-        let (costs, swap, adversary) = thread::scope(|scope| {
+        let (costs, swap, adversary, answers) = thread::scope(|scope| {
             let thread = scope.spawn(|| {
                 settle()?;
                 let costs = match parts.contains(&Part::Costs) {
@@ -146,7 +154,11 @@ impl Scenario for Shield {
                         Ok(())
                     });
                 }
-                Ok::<_, Error>((costs, swap.flatten(), adversary))
+                let answers = match parts.contains(&Part::Syn) {
+                    true => syn::costs(self, harness)?,
+                    false => Vec::new(),
+                };
+                Ok::<_, Error>((costs, swap.flatten(), adversary, answers))
             });
             thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         })?;
@@ -165,7 +177,12 @@ impl Scenario for Shield {
                 Ok(())
             });
         }
-        Ok(ShieldFigures::new(&self.repeated, &costs, swap, scenarios, adversary, arming))
+        let floods = match parts.contains(&Part::Syn) {
+            true => syn::floods(self, harness)?,
+            false => Vec::new(),
+        };
+        let syn = syn::SynFigures { costs: answers, floods };
+        Ok(ShieldFigures::new(&self.repeated, &costs, swap, scenarios, adversary, arming, syn))
     }
 }
 
@@ -173,7 +190,7 @@ impl Shield {
     /// Whether it runs the gateway's program.
     pub fn needs_ringway(&self) -> bool {
         let parts = harness::chosen(&Part::ALL, &self.only);
-        parts.contains(&Part::Scenarios) || parts.contains(&Part::Arming)
+        [Part::Scenarios, Part::Arming, Part::Syn].iter().any(|part| parts.contains(part))
     }
 
     fn swap(&self, harness: &mut Harness<'_>) -> Option<Swap> {

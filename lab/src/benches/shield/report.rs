@@ -9,6 +9,7 @@ use super::costs::{Fate, Found, Key};
 use super::flood::Attack;
 use super::scenarios::Row;
 use super::swap::Swap;
+use super::syn::SynFigures;
 use crate::harness::median::middle;
 use crate::harness::report::Goal;
 use crate::harness::table::{Column, or_dash, table};
@@ -40,6 +41,7 @@ pub struct ShieldFigures {
     pub mixes_evaluated: u32,
     /// None where it was not measured.
     pub arming: Option<Arming>,
+    pub syn: SynFigures,
     pub goals: Vec<ShieldGoal>,
     pub rounds: u32,
     /// Of each scenario.
@@ -87,6 +89,7 @@ impl ShieldFigures {
         scenarios: Vec<Row>,
         adversary: adversary::Found,
         arming: Option<Arming>,
+        syn: SynFigures,
     ) -> Self {
         let costs: Vec<Cost> = found.iter().map(|(key, ns)| Cost::new(*key, ns)).collect();
         let mut goals: Vec<ShieldGoal> =
@@ -99,6 +102,7 @@ impl ShieldFigures {
             goal: Goal::at_most("known packets lost at most", attempt.known_lost as f64, 0.0),
         }));
         goals.extend(arming.iter().flat_map(arming_goals));
+        goals.extend(syn.goals());
         let Repeated { rounds, seconds } = *repeated;
         Self {
             scenarios,
@@ -107,6 +111,7 @@ impl ShieldFigures {
             adversary: worst,
             mixes_evaluated: evaluated,
             arming,
+            syn,
             goals,
             rounds: rounds.count,
             duration_s: seconds,
@@ -271,7 +276,7 @@ impl Figures for ShieldFigures {
                 ms(max_ms),
             );
         }
-        text
+        text + &self.syn.tables()
     }
 
     fn goals(&self) -> Vec<String> {
@@ -298,6 +303,7 @@ impl Figures for ShieldFigures {
                 self.mixes_evaluated
             ));
         }
+        notes.extend(self.syn.notes());
         notes
     }
 }
@@ -358,7 +364,8 @@ mod tests {
             armed_after_ms: vec![600],
         };
         let repeated = Repeated { rounds: Rounds { count: 3 }, seconds: 4 };
-        ShieldFigures::new(&repeated, &found, Some(swap), scenarios, adversary, Some(arming))
+        let syn = SynFigures::example();
+        ShieldFigures::new(&repeated, &found, Some(swap), scenarios, adversary, Some(arming), syn)
     }
 
     #[test]
@@ -375,7 +382,14 @@ mod tests {
              scenarios scenarios.armed_after_ms scenarios.attack scenarios.attack_pps scenarios.attack_wanted_pps \
              scenarios.cost_ns_over_bare_drop scenarios.defence scenarios.good_lost scenarios.good_p99_ns scenarios.good_sent \
              scenarios.http_failed scenarios.http_p99_ns scenarios.http_requests schema skipped swap swap.longest_gap_ns swap.longest_gap_ns_by_round swap.longest_gap_quiet_ns \
-             swap.longest_gap_quiet_ns_by_round swap.lost swap.packets swap.prefixes swap.swap_ms swap.swap_ms_by_round"
+             swap.longest_gap_quiet_ns_by_round swap.lost swap.packets swap.prefixes swap.swap_ms swap.swap_ms_by_round \
+             syn syn.costs syn.costs.answerer syn.costs.ip syn.costs.ns syn.costs.ns_by_round syn.floods syn.floods.answered_pps \
+             syn.floods.answerer syn.floods.backend_syns syn.floods.bare_answered_pps syn.floods.flood_pps syn.floods.flood_wanted_pps \
+             syn.floods.flows_opened syn.floods.good syn.floods.good.established_failed syn.floods.good.established_requests \
+             syn.floods.good.new_connections syn.floods.good.new_failed syn.floods.good.new_p99_ns syn.floods.good_in_peace \
+             syn.floods.good_in_peace.established_failed syn.floods.good_in_peace.established_requests \
+             syn.floods.good_in_peace.new_connections syn.floods.good_in_peace.new_failed syn.floods.good_in_peace.new_p99_ns \
+             syn.floods.of_bare syn.floods.of_bare_by_round"
         );
     }
 
@@ -394,6 +408,8 @@ mod tests {
         assert_eq!(met("upon nft"), [false; 0]);
         assert_eq!(met("adversary"), [false]);
         assert_eq!(met("in a row"), [false, true], "not armed, p99");
+        assert_eq!(met("answer to a SYN"), [false], "twice a bare program");
+        assert_eq!(met("SYNs upon"), [false, true, false, false, true]);
     }
 
     #[test]

@@ -117,7 +117,7 @@ struct Measured<'r> {
 impl Measured<'_> {
     fn defence(&mut self, defence: Defence, harness: &mut Harness<'_>) -> Result<()> {
         let mut scene = Scene::new(defence, self.ringway)?;
-        for attack in Attack::ALL {
+        for attack in Attack::SCENARIOS {
             if defence == Defence::BareDrop && attack != Attack::Quiet {
                 self.rates.push((attack, scene.unpaced(attack)?));
             }

@@ -63,6 +63,27 @@ pub(crate) fn segment(clients: Clients, to: IpAddr, tcp_flags: u8) -> Vec<u8> {
     between((client(ip, clients), 0), (to, PORT), tcp_flags)
 }
 
+/// The same as systems begin a connection: with options, and nothing behind them but what pads the
+/// frame.
+pub(crate) fn syn(clients: Clients, to: IpAddr) -> Vec<u8> {
+    let mut frame = segment(clients, to, SYN);
+    let l4 = l4_of(to);
+    let options = (frame.len() - l4 - 20) & !3;
+    frame[l4 + 12] = (((20 + options) / 4) << 4) as u8;
+    frame[l4 + 20..][..8].copy_from_slice(&[2, 4, 5, 180, 1, 3, 3, 7]);
+    frame[l4 + 28..l4 + 20 + options].fill(1);
+    let length = l4 + 20 + options - ETHERNET;
+    match to {
+        IpAddr::V4(_) => frame[16..18].copy_from_slice(&(length as u16).to_be_bytes()),
+        IpAddr::V6(_) => frame[18..20].copy_from_slice(&(length as u16 - 40).to_be_bytes()),
+    }
+    let padded = frame.len();
+    frame.truncate(ETHERNET + length);
+    sum_up(&mut frame, l4);
+    frame.resize(padded, 0);
+    frame
+}
+
 /// A client's address but for what the feeder puts in.
 pub(in crate::benches) fn client(ip: Ip, clients: Clients) -> IpAddr {
     match (ip, clients) {
@@ -101,17 +122,28 @@ fn between((from, sport): (IpAddr, u16), (to, dport): (IpAddr, u16), tcp_flags: 
     frame.extend([sport, dport].map(u16::to_be_bytes).concat());
     frame.extend([0, 0, 0, 1, 0, 0, 0, 1, 0x50, tcp_flags, 0xff, 0xff]);
     frame.resize(len, 0);
-    let l4 = if to.is_ipv4() { ETHERNET + 20 } else { ETHERNET + 40 };
-    if to.is_ipv4() {
+    sum_up(&mut frame, l4_of(to));
+    frame
+}
+
+fn l4_of(to: IpAddr) -> usize {
+    ETHERNET + if to.is_ipv4() { 20 } else { 40 }
+}
+
+/// Writes the checksums of a frame whose TCP begins at `l4` and ends with it.
+fn sum_up(frame: &mut [u8], l4: usize) {
+    let is_v4 = l4 == ETHERNET + 20;
+    if is_v4 {
+        frame[ETHERNET + 10..ETHERNET + 12].fill(0);
         let check = checksum(&[&frame[ETHERNET..l4]]);
         frame[ETHERNET + 10..ETHERNET + 12].copy_from_slice(&check);
     }
     // Both addresses, which end the header; length and protocol.
-    let addresses = if to.is_ipv4() { 8 } else { 32 };
-    let pseudo = [0, 0, 0, TCP, 0, 0, 0, (len - l4) as u8];
+    let addresses = if is_v4 { 8 } else { 32 };
+    let pseudo = [0, 0, 0, TCP, 0, 0, 0, (frame.len() - l4) as u8];
+    frame[l4 + 16..l4 + 18].fill(0);
     let check = checksum(&[&frame[l4 - addresses..l4], &pseudo, &frame[l4..]]);
     frame[l4 + 16..l4 + 18].copy_from_slice(&check);
-    frame
 }
 
 fn octets(address: IpAddr) -> [u8; 16] {
@@ -142,5 +174,19 @@ mod tests {
         assert_eq!((v6.len(), v6[18..20] == 34u16.to_be_bytes()), (88, true));
         assert_eq!((v6[67], v6[53], &v6[56..58]), (SYN, 1, &[0, 80][..]));
         assert!(v4.len().is_multiple_of(8) && v6.len().is_multiple_of(8), "whole words");
+    }
+
+    #[test]
+    fn syns_have_options_and_right_sums() {
+        use ringway_wire::{Frame, Header as _, Tcp};
+        for ip in Ip::ALL {
+            let bytes = syn(Clients::OneNetwork, service(ip));
+            assert_eq!(bytes.len(), LEN[usize::from(ip == Ip::V6)]);
+            let packet =
+                ringway_wire::Ip::parse(Frame::parse(&bytes[..]).unwrap().payload).unwrap();
+            let tcp = Tcp::parse(packet.payload).unwrap();
+            assert!(tcp.checksum_is_right(packet.pseudo()), "{ip:?}");
+            assert_eq!((packet.payload.len() % 4, packet.payload[20]), (0, 2), "an MSS");
+        }
     }
 }

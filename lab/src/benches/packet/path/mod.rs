@@ -34,6 +34,8 @@ named! {
         NewFlow = "new-flow",
         /// The same while no port is free: each takes the place of a half-open flow.
         FullPool = "full-pool",
+        /// To a nat service with `syn = "challenge"`, each packet a SYN with options that is answered.
+        SynChallenge = "syn-challenge",
     }
 }
 
@@ -61,8 +63,14 @@ impl PacketPath {
             Self::Nat => ("nat", ACK, (Verdict::Tx, Reason::NatForward)),
             Self::NatReply => ("nat", ACK, (Verdict::Tx, Reason::NatReply)),
             Self::NewFlow | Self::FullPool => ("nat", SYN, (Verdict::Tx, Reason::NatForward)),
+            Self::SynChallenge => ("nat", SYN, (Verdict::Tx, Reason::SynChallenged)),
         };
         Course { forward, tcp_flags, ends }
+    }
+
+    /// `syn` of the service, where the gateway answers SYNs.
+    pub(in crate::benches) fn syn(self) -> Option<&'static str> {
+        (self == Self::SynChallenge).then_some("challenge")
     }
 
     /// Whether the gateway keeps a record of each flow.
