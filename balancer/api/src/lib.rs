@@ -9,5 +9,6 @@ pub mod overrides;
 pub mod problem_kind;
 pub mod shield;
 pub mod state_dir;
+pub mod syn_secret;
 
 pub use ringway_terminal::{error, output_file, text};

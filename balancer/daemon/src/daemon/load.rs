@@ -12,12 +12,12 @@ use ringway_api::error::Error;
 use ringway_api::overrides::{self, OverrideChange, Overrides};
 use ringway_api::problem_kind::ProblemKind;
 use ringway_api::state_dir::StateDir;
+use ringway_api::syn_secret;
 use ringway_config::{Config, Errors};
 use ringway_doctor::{Finding, Severity};
 use ringway_kernel::View;
 
 use crate::backends::BackendSet;
-use crate::daemon::challenge_secret;
 use crate::daemon::machine_problems;
 use crate::daemon::shield_plan::{PlannedShield, ReadList, ShieldPlan, Unreadable};
 use crate::daemon::shield_warnings;
@@ -103,7 +103,7 @@ pub fn file(now: &Now, meant: Option<&Path>, overrides: Overrides) -> Result<Loa
     fixed(&now.config, &file)?;
     room(&config, &now.view)?;
     shield_needs(&now.config, &config)?;
-    let key = challenge_secret::of(&config)?;
+    let key = syn_secret::of(&config)?;
     let shield = ShieldPlan::read(&config, Unreadable::kept(now.shield.as_deref()), key)?;
     let kept = overrides.clone();
     let mut loaded = judge(now, file, config, overrides, kept)?;

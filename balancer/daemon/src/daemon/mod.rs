@@ -5,7 +5,6 @@
 
 mod announce;
 mod background;
-mod challenge_secret;
 mod config_loader;
 mod datapath_thread;
 mod document_writer;

@@ -3,11 +3,11 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use ringway_api::syn_secret;
 use ringway_config::{
     Config, Limits, ListAction, Protocol, RuleAction, Service, Shield, ShieldRule, Syn,
 };
 
-use super::challenge_secret;
 use super::shield_plan::{ReadList, ShieldPlan};
 
 /// Packets a second of a kind that one client alone may need.
@@ -35,7 +35,7 @@ pub fn warnings(config: &Config, plan: Option<&ShieldPlan>) -> Vec<String> {
                     nothing is done: write limits = { source = \"500pps\" }";
         idle.then(|| only.to_owned())
     }));
-    all.extend(challenge_secret::of(config).err().map(|error| {
+    all.extend(syn_secret::of(config).err().map(|error| {
         format!(
             "{error}; until then challenges are made with another key, which other nodes have not"
         )

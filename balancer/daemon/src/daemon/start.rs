@@ -10,6 +10,7 @@ use ringway_api::error::Error;
 use ringway_api::overrides::{self, Overrides};
 use ringway_api::shield::{self, RuntimeShield};
 use ringway_api::state_dir::StateDir;
+use ringway_api::syn_secret;
 use ringway_api::text::counted;
 use ringway_config::{Config, ListAction};
 use ringway_doctor::{Finding, Outcome, Report, Severity};
@@ -27,7 +28,6 @@ use super::program_runner::ProgramRunner;
 use super::step::{Moment, Reload, Shield, State};
 use crate::backends::{BackendSet, Entry, Member};
 use crate::daemon::background::Background;
-use crate::daemon::challenge_secret;
 use crate::daemon::config_loader::ConfigLoader;
 use crate::daemon::datapath_thread::{DatapathEvent, DatapathThread};
 use crate::daemon::netlink_watch::{self, Found, NetlinkWatch};
@@ -206,7 +206,7 @@ impl StartConfig {
         }
         let config = Arc::new(overrides.apply(&file));
         // `shield_warnings` tells of one that cannot be read.
-        let key = challenge_secret::of(&config).unwrap_or_default();
+        let key = syn_secret::of(&config).unwrap_or_default();
         let shield = ShieldPlan::read(&config, Unreadable::Empty, key).unwrap_or_else(|error| {
             tracing::error!(%error, "no shield");
             None

@@ -1,14 +1,16 @@
-//! The file with the key of challenges, `secret` of `[shield.syn]`.
+//! The file with the key of challenges and SYN cookies: `secret` of `[shield.syn]`, and what
+//! `ringway accept` is given.
 
 use std::fs::File;
 use std::io::Read as _;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::Path;
 
-use ringway_api::error::Error;
 use ringway_config::Config;
 use ringway_kernel::shield::ChallengeKey;
 use rustix::fs::{Mode, OFlags};
+
+use crate::error::Error;
 
 /// Hexadecimal digits: 128 to 512 bits.
 const DIGITS: std::ops::RangeInclusive<usize> = 32..=128;
@@ -20,14 +22,16 @@ const MAKE: &str = "make one: (umask 077; openssl rand -hex 16 >FILE), and copy 
 /// As [`read`].
 pub fn of(config: &Config) -> Result<Option<ChallengeKey>, Error> {
     let path = config.shield.iter().find_map(|shield| shield.syn.secret.as_ref());
-    path.map(|path| read(path)).transpose()
+    path.map(|path| read("secret of [shield.syn]", path)).transpose()
 }
 
+/// The key in a file. `what`: who names the file.
+///
 /// # Errors
 /// It cannot be read, others may read it, or what it has is no key.
-fn read(path: &Path) -> Result<ChallengeKey, Error> {
+pub fn read(what: &str, path: &Path) -> Result<ChallengeKey, Error> {
     let wrong = |why: String, remedy: String| {
-        Error::configuration(format!("secret of [shield.syn], {}: {why}", path.display()), remedy)
+        Error::configuration(format!("{what}, {}: {why}", path.display()), remedy)
     };
     let make = || MAKE.replace("FILE", &path.display().to_string());
     // A FIFO would wait for somebody who writes.
@@ -108,7 +112,7 @@ mod tests {
     fn a_file_that_others_may_read_is_refused() {
         let place = tempfile::tempdir().expect("a directory");
         let file = place.path().join("secret");
-        let why = |path: &Path| read(path).expect_err("refused").to_string();
+        let why = |path: &Path| read("secret", path).expect_err("refused").to_string();
         assert!(why(&file).contains("No such file"), "{}", why(&file));
         assert!(why(place.path()).contains("it is no file"));
         fs::write(&file, format!("{}\n", "5".repeat(32))).expect("written");
@@ -116,7 +120,7 @@ mod tests {
         set(0o640);
         assert!(why(&file).contains("(mode 0640)"), "{}", why(&file));
         set(0o600);
-        assert_eq!(read(&file).expect("a key").0, [0x5555_5555_5555_5555; 2]);
+        assert_eq!(read("secret", &file).expect("a key").0, [0x5555_5555_5555_5555; 2]);
         fs::write(&file, "secret\n").expect("written");
         assert!(why(&file).contains("32 to 128 hexadecimal digits"), "{}", why(&file));
     }
