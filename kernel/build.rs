@@ -8,7 +8,8 @@ use std::{env, fs};
 
 use libbpf_cargo::SkeletonBuilder;
 
-const SOURCES: [&str; 11] = [
+const SOURCES: [&str; 12] = [
+    "accept/accept",
     "gateway/root",
     "gateway/gateway",
     "gateway/rings",
@@ -29,7 +30,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo:rerun-if-changed={}", source.display());
     println!("cargo:rerun-if-env-changed=CLANG");
 
-    let abi = ["abi/abi.h", "abi/shield.h"].map(|header| fs::read_to_string(source.join(header)));
+    let abi = ["abi/abi.h", "abi/shield.h", "abi/accept.h"];
+    let abi = abi.map(|header| fs::read_to_string(source.join(header)));
     let abi = abi.into_iter().collect::<Result<String, _>>()?;
     for path in SOURCES {
         let name = path.rsplit('/').next().unwrap_or(path);

@@ -11,8 +11,11 @@ use crate::{XdpMode, bpf, descriptor, number, object_info, open_pinned, pin};
 const LINK_CREATE: libc::c_int = 28;
 const LINK_UPDATE: libc::c_int = 29;
 const LINK_DETACH: libc::c_int = 34;
+const PROG_QUERY: libc::c_int = 16;
 /// BPF_XDP.
 pub(crate) const ATTACH_XDP: u32 = 37;
+/// BPF_TCX_INGRESS.
+const ATTACH_TCX_INGRESS: u32 = 46;
 /// BPF_TCX_EGRESS.
 const ATTACH_TCX_EGRESS: u32 = 47;
 /// BPF_LINK_TYPE_XDP.
@@ -44,6 +47,53 @@ impl From<OwnedFd> for XdpLink {
 /// The kernel's: EINVAL before Linux 6.6.
 pub fn attach_egress(program: BorrowedFd<'_>, ifindex: u32) -> io::Result<OwnedFd> {
     create(program, ifindex, ATTACH_TCX_EGRESS, 0)
+}
+
+/// The same at its ingress.
+///
+/// # Errors
+/// The kernel's: EINVAL before Linux 6.6.
+pub fn attach_ingress(program: BorrowedFd<'_>, ifindex: u32) -> io::Result<OwnedFd> {
+    create(program, ifindex, ATTACH_TCX_INGRESS, 0)
+}
+
+/// The ids of the programs at the ingress of an interface of the calling thread's network namespace
+/// (tcx), in the order in which packets meet them: the first 64.
+///
+/// # Errors
+/// The kernel's: EINVAL before Linux 6.6.
+pub fn ingress_programs(ifindex: u32) -> io::Result<Vec<u32>> {
+    #[repr(C)]
+    #[derive(IntoBytes, Immutable)]
+    struct Attributes {
+        target: u32,
+        attach_type: u32,
+        query_flags: u32,
+        attach_flags: u32,
+        program_ids: u64,
+        count: u32,
+        pad: u32,
+        more: [u64; 4],
+    }
+    let mut ids = [0u32; 64];
+    let attributes = Attributes {
+        target: ifindex,
+        attach_type: ATTACH_TCX_INGRESS,
+        query_flags: 0,
+        attach_flags: 0,
+        program_ids: ids.as_mut_ptr() as u64,
+        count: ids.len() as u32,
+        pad: 0,
+        more: [0; 4],
+    };
+    // SAFETY: laid out as the kernel's, and there is room for as many ids as is said.
+    match unsafe { bpf(PROG_QUERY, &attributes) } {
+        // ENOSPC: there are more. ENOENT: nobody has ever attached one.
+        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => return Ok(Vec::new()),
+        Err(error) if error.raw_os_error() != Some(libc::ENOSPC) => return Err(error),
+        _ => {}
+    }
+    Ok(ids.into_iter().take_while(|id| *id != 0).collect())
 }
 
 fn create(program: BorrowedFd<'_>, ifindex: u32, kind: u32, flags: u32) -> io::Result<OwnedFd> {

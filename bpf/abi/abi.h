@@ -804,6 +804,7 @@ struct rw_daemon {
 };
 
 #include "shield.h"
+#include "accept.h"
 
 _Static_assert(sizeof(struct rw_service_key) == 20, "layout");
 _Static_assert(sizeof(struct rw_service_place) == 64, "one cache line");

@@ -11,7 +11,7 @@ use bindgen::callbacks::{
 
 /// Enumerations that become Rust enums: C name, Rust name, prefix of the C variants, and the
 /// last C variant, which only counts the others.
-const ENUMS: [(&str, &str, &str, &str); 10] = [
+const ENUMS: [(&str, &str, &str, &str); 11] = [
     ("rw_slot", "Slot", "RW_SLOT_", "RW_SLOTS"),
     ("rw_verdict", "Verdict", "RW_", "RW_VERDICTS"),
     ("rw_reason", "Reason", "RW_REASON_", "RW_REASONS"),
@@ -20,6 +20,7 @@ const ENUMS: [(&str, &str, &str, &str); 10] = [
     ("rw_flow_state", "FlowState", "RW_FLOW_", "RW_FLOW_STATES"),
     ("rw_shield_mode", "ShieldMode", "RW_SHIELD_", "RW_SHIELD_MODES"),
     ("rw_rule_action", "RuleAction", "RW_RULE_", "RW_RULE_ACTIONS"),
+    ("rw_accept", "Accept", "RW_ACCEPT_", "RW_ACCEPTS"),
     ("rw_limit", "Limit", "RW_LIMIT_", "RW_LIMITS"),
     ("rw_exemption", "Exemption", "RW_EXEMPT_", "RW_EXEMPTIONS"),
 ];
@@ -27,7 +28,9 @@ const ENUMS: [(&str, &str, &str, &str); 10] = [
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let header = Path::new("abi.h").canonicalize()?;
     println!("cargo:rerun-if-changed={}", header.display());
-    println!("cargo:rerun-if-changed={}", header.with_file_name("shield.h").display());
+    for part in ["shield.h", "accept.h"] {
+        println!("cargo:rerun-if-changed={}", header.with_file_name(part).display());
+    }
 
     let wrapper = format!("#include <linux/types.h>\n#include \"{}\"\n", header.display());
     let mut builder = bindgen::builder()

@@ -97,6 +97,22 @@ pub enum Error {
         "this host has {found} addresses, decap has room for {limit}: name those that tunnels end at and services have"
     )]
     TooManyAddresses { found: usize, limit: usize },
+    /// The kernel cannot make a connection of somebody else's cookie.
+    #[error(
+        "Linux {found} lacks bpf_sk_assign_tcp_reqsk(), which opens connections here: boot 6.9 or newer, \
+         with CONFIG_SYN_COOKIES=y and CONFIG_DEBUG_INFO_BTF=y; until then services of this backend use \
+         syn = \"challenge\""
+    )]
+    NoAccept {
+        /// Release of the running kernel.
+        found: String,
+    },
+    /// More listeners than accept has room for.
+    #[error("{found} listeners, and accept has room for {limit}: run it on several interfaces")]
+    TooManyListeners { found: usize, limit: usize },
+    /// A program could not be put at tc ingress.
+    #[error("cannot attach to tc ingress of {iface}: {source}")]
+    AttachIngress { iface: String, source: io::Error },
     /// Nothing is loaded for this node.
     #[error(
         "no gateway named {node} under {}{}; start one with `ringway run`, \

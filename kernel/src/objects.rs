@@ -27,6 +27,7 @@ macro_rules! objects {
     };
 }
 objects!(
+    accept,
     root,
     gateway,
     rings,

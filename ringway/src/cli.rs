@@ -95,6 +95,8 @@ pub enum Command {
     Detach(DetachArgs),
     /// Open the tunnels of dsr-ipip and dsr-gue on a backend that has no tunnel devices.
     Decap(DecapArgs),
+    /// Open the connections that a gateway with syn = "backend" has answered, on a backend.
+    Accept(AcceptArgs),
     /// Find what is wrong with this machine's network settings: evidence, reason, fix and undo.
     Doctor(DoctorArgs),
     /// Run a packet program in user space: forward, answer pings, echo, bid, count.
@@ -491,6 +493,48 @@ pub struct DecapArgs {
     pub detach: bool,
     #[command(flatten)]
     pub output: OutputArgs,
+}
+
+/// `ringway accept`
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Runs in the foreground on a backend, in the network namespace of its servers. A gateway with syn = \"backend\" \
+    answers SYNs itself; here the client's ACK opens the connection at the listener. Established connections pass untouched, as does \
+    everything to other addresses and ports. The key is the gateways' own; a changed file is picked up, and the key before is taken for two \
+    minutes more. Ctrl-C or SIGTERM detaches and prints the counters: established connections stay, and new ones fail until it runs again.\n\n\
+    Needs Linux 6.9 or newer. Exit code 2 when a listener or a setting of the kernel cannot take connections so.\n\n\
+    Examples:\n  ringway accept -i eth1 --secret /etc/ringway/syn.secret --listen 203.0.113.10:80 --listen [2001:db8::10]:80\n  \
+    ringway accept -i eth1 --status -o json"
+)]
+pub struct AcceptArgs {
+    /// Interface on which clients' packets arrive: with the kernel's tunnels the tunnel device, with
+    /// `ringway decap` its interface.
+    #[arg(short, long, value_name = "IFACE")]
+    pub interface: String,
+    /// File with the key of the gateways: `secret` of their [shield.syn].
+    #[arg(long, value_name = "FILE", required_unless_present = "status")]
+    pub secret: Option<PathBuf>,
+    /// Address and port of a service, whose listener gets the connections. May be repeated.
+    #[arg(long, value_name = "ADDRESS:PORT", required_unless_present = "status",
+        value_parser = listener())]
+    pub listen: Vec<std::net::SocketAddr>,
+    /// Show what is at work on the interface, and its counters.
+    #[arg(long, conflicts_with_all = ["secret", "listen"])]
+    pub status: bool,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+/// An address that packets are sent to, and a port.
+fn listener() -> impl TypedValueParser<Value = std::net::SocketAddr> {
+    |text: &str| match text.parse::<std::net::SocketAddr>() {
+        Ok(at) if at.ip().is_unspecified() || at.port() == 0 => {
+            Err("give the service's own address and port, also where the server listens at all"
+                .to_owned())
+        }
+        Ok(at) => Ok(std::net::SocketAddr::new(at.ip().to_canonical(), at.port())),
+        Err(_) => Err("write 203.0.113.10:80 or [2001:db8::10]:80".to_owned()),
+    }
 }
 
 /// How to attach; `None`: as `auto` says.

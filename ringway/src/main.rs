@@ -45,6 +45,7 @@ fn main() -> ExitCode {
         Command::Confirm(args) => command::confirm::main(&args),
         Command::Detach(args) => command::detach::main(&args),
         Command::Decap(args) => command::decap::main(&args),
+        Command::Accept(args) => command::accept::main(&args),
         Command::Doctor(args) => command::doctor::main(&args),
         Command::Engine(args) => command::engine::main(&args),
         Command::Import(args) => command::import::main(&args),

@@ -1,5 +1,6 @@
 //! Commands that need no daemon: they read and change the pins themselves.
 
+pub mod accept;
 pub mod capture;
 pub mod decap;
 pub mod detach;

@@ -1,7 +1,7 @@
 //! The packet path's contract, seen from Rust.
 //!
-//! [`raw`] is bpf/abi/abi.h itself with shield.h, generated at build time: structures under their C names,
-//! limits as constants. Every structure converts to and from bytes without `unsafe` (zerocopy).
+//! [`raw`] is bpf/abi/abi.h itself with shield.h and accept.h, generated at build time: structures
+//! under their C names, limits as constants. Every structure converts to and from bytes without `unsafe` (zerocopy).
 //! Its enumerations are proper Rust enums, [`Verdict`], [`Reason`], [`Loss`], [`Slot`],
 //! [`Forward`] and [`FlowState`]; what each reason means, why it happens and what to run next is in
 //! `reason.rs`, and for what the kernel drops after our verdict in `loss.rs`.
@@ -11,6 +11,7 @@
 
 #![warn(missing_docs)]
 
+mod accept;
 mod address;
 mod flow;
 mod iface;
@@ -77,6 +78,7 @@ pub mod raw {
         rw_single_rate,
         rw_shield_policy,
         rw_syn_secrets,
+        rw_accept_counts,
         rw_lease,
         rw_arrivals,
         rw_shield_count,
@@ -90,7 +92,8 @@ pub use address::{addr_from_words, addr_to_words};
 pub use flow::{BackendRef, FlowKey, flow_buckets, index_buckets};
 pub use iface::Faces;
 pub use raw::{
-    Exemption, FlowState, Forward, Limit, Loss, Reason, RuleAction, ShieldMode, Slot, Verdict,
+    Accept, Exemption, FlowState, Forward, Limit, Loss, Reason, RuleAction, ShieldMode, Slot,
+    Verdict,
 };
 pub use reason::Explanation;
 pub use track::{TrackedFlow, track_buckets, track_capacity};

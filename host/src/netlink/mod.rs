@@ -6,6 +6,7 @@ pub mod addresses;
 pub mod bridge;
 pub mod counters;
 pub mod links;
+pub mod listeners;
 pub(crate) mod monitor;
 pub mod neighbours;
 pub(crate) mod netdev;

@@ -28,9 +28,9 @@ const STATES: [&str; 12] = [
     "new_syn_recv",
 ];
 const ESTABLISHED: u8 = 1;
-const LISTEN: u8 = 10;
+pub(super) const LISTEN: u8 = 10;
 /// INET_DIAG_INFO: struct tcp_info, with tcpi_rtt at this offset (linux/tcp.h).
-const INFO: u16 = 2;
+pub(super) const INFO: u16 = 2;
 const RTT: usize = 68;
 /// Pairs that are listed: those with most connections.
 const MOST_PAIRS: usize = 50;
@@ -79,7 +79,7 @@ pub fn tcp(local: RangeInclusive<u16>) -> Result<Sockets> {
     let mut peers: BTreeMap<(IpAddr, IpAddr, u16), u64> = BTreeMap::new();
     let mut rtts = Vec::new();
     for family in [libc::AF_INET, libc::AF_INET6] {
-        for socket in dump(family)? {
+        for socket in dump(family, u32::MAX, 1 << (INFO - 1), read)? {
             let name = STATES.get(usize::from(socket.state).wrapping_sub(1));
             *sockets.states.entry((*name.unwrap_or(&"other")).into()).or_default() += 1;
             if socket.state == LISTEN {
@@ -125,13 +125,20 @@ struct Socket {
     rtt_us: Option<u32>,
 }
 
-fn dump(family: i32) -> Result<Vec<Socket>> {
+/// What `read` makes of the sockets of a family: those whose state's bit is set, with attributes of
+/// `extensions`.
+pub(super) fn dump<T>(
+    family: i32,
+    states: u32,
+    extensions: u8,
+    read: impl Fn(Message) -> Option<T>,
+) -> Result<Vec<T>> {
     // struct inet_diag_req_v2: family, protocol, ext, pad, states, id.
     let mut header = [0; 56];
     header[0] = family as u8;
     header[1] = libc::IPPROTO_TCP as u8;
-    header[2] = 1 << (INFO - 1);
-    header[4..8].copy_from_slice(&u32::MAX.to_ne_bytes());
+    header[2] = extensions;
+    header[4..8].copy_from_slice(&states.to_ne_bytes());
     let flags = libc::NLM_F_REQUEST | libc::NLM_F_DUMP;
     let request = || Request::new(SOCK_DIAG_BY_FAMILY, flags, &header);
     let found = Netlink::of(NETLINK_SOCK_DIAG, &[])?.dump("listing TCP sockets", request, read);

@@ -365,7 +365,7 @@ impl Gateway {
     /// Says that the daemon is alive: `status` tells how long ago this was. Once a second.
     pub fn heartbeat(&mut self, now: SystemTime) -> Result<()> {
         self.renew_capture_shield();
-        challenge_key::follow_clock(&self.maps, now)?;
+        challenge_key::follow_clock(&self.maps.syn_secrets, now)?;
         let value = rw_daemon {
             pid: std::process::id().into(),
             started_unix_ns: unix_ns(self.started),

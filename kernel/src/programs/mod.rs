@@ -1,5 +1,6 @@
 //! Programs beside the balancer, one file each.
 
+pub(crate) mod accept;
 pub mod capture;
 pub(crate) mod decap;
 pub(crate) mod drop_reasons;

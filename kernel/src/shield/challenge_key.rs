@@ -6,7 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use ringway_abi::raw::rw_syn_secrets;
 use zerocopy::IntoBytes as _;
 
-use crate::maps::Maps;
+use crate::maps::{Map, Maps};
 use crate::read::tracked::now_seconds;
 use crate::{Error, Result};
 
@@ -35,6 +35,13 @@ pub(crate) fn settle(maps: &Maps) -> Result<()> {
     maps.syn_secrets.put(&0, &rw_syn_secrets { keys: [key; 2], wall, ..Default::default() })
 }
 
+/// Gives a program that knows no key yet its first one.
+pub(crate) fn begin(secrets: &Map<u32, rw_syn_secrets>, key: ChallengeKey) -> Result<()> {
+    let (wall, since) = (wall_offset(SystemTime::now()), now_seconds());
+    let keys = [key.0; 2];
+    secrets.put(&0, &rw_syn_secrets { keys, wall, since, shared: 1, ..Default::default() })
+}
+
 fn random() -> Result<[u64; 2]> {
     let mut key = [0u64; 2];
     rustix::rand::getrandom(key.as_mut_bytes(), rustix::rand::GetRandomFlags::empty())
@@ -43,8 +50,8 @@ fn random() -> Result<[u64; 2]> {
 }
 
 /// Makes challenges with this key from now on; `None`: with one that no other node has.
-pub(super) fn set(maps: &Maps, key: Option<ChallengeKey>) -> Result<()> {
-    let secrets = maps.syn_secrets.get(0)?;
+pub(crate) fn set(map: &Map<u32, rw_syn_secrets>, key: Option<ChallengeKey>) -> Result<()> {
+    let secrets = map.get(0)?;
     let [present, _] = secrets.keys;
     let (key, shared) = match key {
         Some(key) if key.0 == present && secrets.shared == 1 => return Ok(()),
@@ -53,19 +60,19 @@ pub(super) fn set(maps: &Maps, key: Option<ChallengeKey>) -> Result<()> {
         None => (random()?, 0),
     };
     let (keys, since) = ([key, present], now_seconds());
-    maps.syn_secrets.put(&0, &rw_syn_secrets { keys, since, shared, ..secrets })
+    map.put(&0, &rw_syn_secrets { keys, since, shared, ..secrets })
 }
 
 /// Follows the clock of the machine, by which nodes agree, and forgets the former key.
-pub(crate) fn follow_clock(maps: &Maps, now: SystemTime) -> Result<()> {
-    let secrets = maps.syn_secrets.get(0)?;
+pub(crate) fn follow_clock(map: &Map<u32, rw_syn_secrets>, now: SystemTime) -> Result<()> {
+    let secrets = map.get(0)?;
     let (wall, [present, former]) = (wall_offset(now), secrets.keys);
     let is_over = present != former && now_seconds() - secrets.since > FORMER_SECONDS;
     if secrets.wall.abs_diff(wall) < 2 && !is_over {
         return Ok(());
     }
     let keys = [present, if is_over { present } else { former }];
-    maps.syn_secrets.put(&0, &rw_syn_secrets { keys, wall, ..secrets })
+    map.put(&0, &rw_syn_secrets { keys, wall, ..secrets })
 }
 
 /// Seconds from CLOCK_MONOTONIC to CLOCK_REALTIME; they wrap as the program's sum does.

@@ -1,5 +1,6 @@
 //! One file per subcommand.
 
+pub mod accept;
 pub mod bundle;
 pub mod capture;
 pub mod check;

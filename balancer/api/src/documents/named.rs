@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use ringway_abi::{Faces, FlowState, Forward, Limit, Loss, Reason, Verdict};
+use ringway_abi::{Accept, Faces, FlowState, Forward, Limit, Loss, Reason, Verdict};
 use ringway_config::{Announce, ListAction, Protect, Protocol, ShieldMode, SourceMode};
 use ringway_kernel::XdpMode;
 
@@ -39,6 +39,7 @@ macro_rules! named {
 }
 
 named! {
+    Accept: Accept::all();
     Faces: [Faces::Both, Faces::Clients, Faces::Backends].into_iter();
     FlowState: FlowState::all();
     Forward: Forward::all();

@@ -1,5 +1,6 @@
 //! End to end, module by module what a user relies on.
 
+mod accept;
 mod announce;
 mod bench;
 mod blocked;
