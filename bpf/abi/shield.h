@@ -229,6 +229,9 @@ struct rw_arrivals {
 	__u64 over[RW_LIMITS];	     /* of these packets, by limit: dropped, or would have been */
 	__u64 exempt[RW_EXEMPTIONS]; /* of these packets: over a limit, and passed */
 	struct rw_lease leases[RW_SERVICE_BUDGETS];
+	__u64 syns_answered;  /* by the gateway, or would have been */
+	__u64 answers_met;    /* by a sender that is there */
+	__u64 answers_failed; /* look like a sender's, and fit no answer of ours */
 };
 
 /*

@@ -235,6 +235,22 @@ static __always_inline enum rw_reason answer_to(struct xdp_md *ctx, const struct
 	return RW_REASON_CHALLENGE_MET;
 }
 
+static __always_inline void count_answer(__u32 service, const struct rw_scratch *s,
+					 enum rw_reason reason)
+{
+	struct rw_arrivals *arrived = bpf_map_lookup_elem(&arrivals, &service);
+
+	if (!arrived)
+		return;
+	if (reason == RW_REASON_SYN_CHALLENGED)
+		arrived->syns_answered++;
+	else if (reason == RW_REASON_CHALLENGE_MET)
+		arrived->answers_met++;
+	/* What refuses a SYN and ACK has no ACK (RFC 9293 section 3.10.7.3), as few others. */
+	else if ((s->tuple.tcp_flags & (TCP_RST | TCP_ACK)) == TCP_RST)
+		arrived->answers_failed++;
+}
+
 /* The same, in the service's mode. Those who come with an attack are not learnt. */
 __noinline __u32 challenged(struct xdp_md *ctx, __u32 service)
 {
@@ -252,6 +268,8 @@ __noinline __u32 challenged(struct xdp_md *ctx, __u32 service)
 	reason = answer_to(ctx, set, policy, s, service);
 	if (dry && reason)
 		trace.shield_reason = reason;
+	else if (!dry)
+		count_answer(service, s, reason);
 	now = now_seconds();
 	if (!dry && reason == RW_REASON_SYN_CHALLENGED && now < *armed && READ_ONCE(*last) != now)
 		WRITE_ONCE(*last, now);

@@ -85,6 +85,8 @@ troubles! {
     Mitigation => "mitigation",
     /// The program of mitigation was not told of an attack that lasts.
     MitigationProgram => "mitigation-program",
+    /// Replies to answered SYNs fit no answer.
+    SynAnswersFail => "syn-answers-fail",
     /// The state directory cannot be used.
     State => "state",
     /// Nobody answers for an address that packets are sent to.

@@ -10,7 +10,7 @@ use libbpf_rs::MapCore;
 use ringway_abi::raw::{
     RW_HEAVY_SECONDS, RW_SHIELD_COUNT_LISTS, RW_SHIELD_COUNT_RUNTIME_ALLOW,
     RW_SHIELD_COUNT_RUNTIME_BLOCK, rw_arrivals, rw_heavy_bucket, rw_heavy_source, rw_shield_count,
-    rw_shield_observed, rw_shield_policy,
+    rw_shield_observed, rw_shield_policy, rw_syn_secrets,
 };
 use ringway_abi::{Exemption, Limit, Reason, ShieldMode, Slot, addr_from_words};
 
@@ -18,6 +18,7 @@ use super::View;
 use super::tracked::now_seconds;
 use crate::Result;
 use crate::maps::{MapName, Maps};
+use crate::shield::SynSecrets;
 use crate::shield::runtime::{RuntimePrefix, runtime_prefix};
 use crate::tables::rows::label_text;
 
@@ -55,6 +56,12 @@ pub struct Arrivals {
     pub established: u64,
     /// The same because their source was learnt.
     pub learnt: u64,
+    /// SYNs that the gateway has answered itself, or would have.
+    pub syns_answered: u64,
+    /// Replies to these answers: their senders are there.
+    pub answers_met: u64,
+    /// What looks like such a reply, and fits no answer.
+    pub answers_failed: u64,
 }
 
 impl Arrivals {
@@ -65,6 +72,9 @@ impl Arrivals {
             sum.new_flows += cpu.new_flows;
             sum.over.iter_mut().zip(cpu.over).for_each(|(sum, over)| *sum += over);
             sum.exempt.iter_mut().zip(cpu.exempt).for_each(|(sum, exempt)| *sum += exempt);
+            sum.syns_answered += cpu.syns_answered;
+            sum.answers_met += cpu.answers_met;
+            sum.answers_failed += cpu.answers_failed;
         })?;
         Ok(Arrivals {
             packets: sum.packets,
@@ -75,6 +85,9 @@ impl Arrivals {
             over_source: sum.over[Limit::Source as usize],
             established: sum.exempt[Exemption::Established as usize],
             learnt: sum.exempt[Exemption::Learnt as usize],
+            syns_answered: sum.syns_answered,
+            answers_met: sum.answers_met,
+            answers_failed: sum.answers_failed,
         })
     }
 
@@ -227,6 +240,14 @@ impl View {
         })?;
         heavy.sort_by_key(|source| (Reverse(source.over), source.prefix));
         Ok(heavy)
+    }
+
+    /// What answers to SYNs are made of. None: an earlier version made the tables.
+    pub fn syn_secrets(&self) -> Result<Option<SynSecrets>> {
+        if self.maps.syn_secrets.value_size() as usize != size_of::<rw_syn_secrets>() {
+            return Ok(None);
+        }
+        Ok(Some(SynSecrets::of(&self.maps.syn_secrets.get(0)?)))
     }
 
     fn has_shield_maps(&self) -> bool {

@@ -1,7 +1,9 @@
 //! The keys of challenges to SYNs.
 
 use std::fmt;
-use std::time::{SystemTime, UNIX_EPOCH};
+#[allow(deprecated, reason = "the one SipHash of std that takes a key")]
+use std::hash::{Hasher as _, SipHasher};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use ringway_abi::raw::rw_syn_secrets;
 use zerocopy::IntoBytes as _;
@@ -25,6 +27,40 @@ impl fmt::Debug for ChallengeKey {
 /// clocks of nodes apart.
 const FORMER_SECONDS: u32 = 128;
 
+/// What answers to SYNs are made of, as much of it as everybody may know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SynSecrets {
+    /// Of the key that makes answers.
+    pub present: String,
+    /// Of the one before, which is known as well for a time.
+    pub former: Option<String>,
+    /// It is of a file, and other nodes may have it.
+    pub is_shared: bool,
+    /// For so long it has made answers.
+    pub age: Duration,
+}
+
+impl SynSecrets {
+    pub(crate) fn of(secrets: &rw_syn_secrets) -> Self {
+        let [present, former] = secrets.keys;
+        Self {
+            present: fingerprint(present),
+            former: (former != present).then(|| fingerprint(former)),
+            is_shared: secrets.shared == 1,
+            age: Duration::from_secs(now_seconds().saturating_sub(secrets.since).into()),
+        }
+    }
+}
+
+/// SipHash of words that no SYN is hashed as: whoever knows it knows nothing of the key, and nodes
+/// with one key have the same.
+#[allow(deprecated, reason = "the one SipHash of std that takes a key")]
+fn fingerprint([key0, key1]: [u64; 2]) -> String {
+    let mut hasher = SipHasher::new_with_keys(key0, key1);
+    hasher.write(b"fingerprint of a secret of Ringway's");
+    format!("{:08x}", hasher.finish() as u32)
+}
+
 /// Gives new maps a key of their own, so that nobody knows it.
 pub(crate) fn settle(maps: &Maps) -> Result<()> {
     let secrets = maps.syn_secrets.get(0)?;
@@ -32,7 +68,8 @@ pub(crate) fn settle(maps: &Maps) -> Result<()> {
         return Ok(());
     }
     let (key, wall) = (random()?, wall_offset(SystemTime::now()));
-    maps.syn_secrets.put(&0, &rw_syn_secrets { keys: [key; 2], wall, ..Default::default() })
+    let since = now_seconds();
+    maps.syn_secrets.put(&0, &rw_syn_secrets { keys: [key; 2], wall, since, ..Default::default() })
 }
 
 /// Gives a program that knows no key yet its first one.
@@ -79,4 +116,19 @@ pub(crate) fn follow_clock(map: &Map<u32, rw_syn_secrets>, now: SystemTime) -> R
 fn wall_offset(now: SystemTime) -> u32 {
     let unix = now.duration_since(UNIX_EPOCH).unwrap_or_default();
     (unix.as_secs() as u32).wrapping_sub(now_seconds())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fingerprints_tell_keys_apart() {
+        let secrets =
+            |keys| SynSecrets::of(&rw_syn_secrets { keys, shared: 1, ..Default::default() });
+        let (one, other) = (secrets([[1, 2]; 2]), secrets([[2, 1], [1, 2]]));
+        assert_eq!(one.present.len(), 8);
+        assert_eq!((one.former, other.former), (None, Some(one.present.clone())));
+        assert_ne!(one.present, other.present);
+    }
 }

@@ -9,6 +9,6 @@ mod control;
 pub(crate) mod generation;
 pub(crate) mod runtime;
 
-pub use challenge_key::ChallengeKey;
+pub use challenge_key::{ChallengeKey, SynSecrets};
 pub use generation::{Generation, Rule};
 pub use runtime::RuntimePrefix;

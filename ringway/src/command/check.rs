@@ -189,6 +189,7 @@ impl Subject<'_> {
         // With --host it is a finding.
         let program = mitigation_program::unfit(config).filter(|_| self.report.is_none());
         notes.extend(program);
+        notes.extend(shield_warnings::challenges(config));
         notes
     }
 

@@ -9,10 +9,10 @@ use ringway_api::clock::Timestamp;
 use ringway_api::documents::limits::{LimitsStatus, PacketCount};
 use ringway_api::documents::measure::Measure;
 use ringway_api::documents::mitigation::{AttackStatus, MitigationStatus};
-use ringway_api::documents::shield::{Blocked, RuleStatus, ShieldStatus};
+use ringway_api::documents::shield::{Blocked, RuleStatus, ShieldStatus, SynSecretStatus};
 use ringway_api::shield::{ModeOverride, ShieldChange, ShieldEntry, done};
 use ringway_api::text::counted;
-use ringway_config::{ListAction, RateLimit, ShieldMode};
+use ringway_config::{ListAction, RateLimit, ShieldMode, Syn};
 
 use crate::cli::{
     BlockedArgs, NodeArgs, Output, PrefixArgs, ShieldAction, ShieldArgs, UnblockArgs,
@@ -183,6 +183,9 @@ fn render(status: &ShieldStatus, colour: bool) -> String {
         let packets = counted(packets, "packet");
         text += &format!("{observed}: {packets}, {}\n", reason.name());
     }
+    if let Some(secret) = &status.syn_secret {
+        text += &syn_secret(secret);
+    }
     if let Some(since) = status.counted_since {
         let age = SystemTime::now().duration_since(since.0).unwrap_or_default().as_secs();
         text += &format!("counted since {since} ({})\n", units::age(age));
@@ -218,6 +221,19 @@ fn render(status: &ShieldStatus, colour: bool) -> String {
         text += &table.render(colour);
     }
     text + &limits(status, colour)
+}
+
+/// With what SYNs are answered, so that people can compare nodes.
+fn syn_secret(secret: &SynSecretStatus) -> String {
+    let SynSecretStatus { fingerprint, former_fingerprint, file, since } = secret;
+    let source = match file {
+        Some(file) => format!("the secret of {}", file.display()),
+        None => "a key of this node's own, which no other node knows".to_owned(),
+    };
+    let former = former_fingerprint.as_ref();
+    let former =
+        former.map_or_else(String::new, |it| format!("; {it}, the one before, still counts"));
+    format!("SYNs are answered with {source}: fingerprint {fingerprint}, since {since}{former}\n")
 }
 
 /// Whether packets to all services pass without a look at them.
@@ -300,11 +316,32 @@ fn limits(status: &ShieldStatus, colour: bool) -> String {
     if !each.is_empty() {
         text += &each.render(colour);
     }
+    text += &answers(&shown, status, colour);
     if left_out > 0 {
         let services = counted(left_out, "service");
         text += &format!("{services} with less over limits: `ringway shield status -o json`\n");
     }
     text + &heavy_sources(status, colour)
+}
+
+/// SYNs that are answered here, and what has become of the answers.
+fn answers(shown: &[&LimitsStatus], status: &ShieldStatus, colour: bool) -> String {
+    let mut table = Table::new(&[
+        "service", "syn", "answered", "now/s", "replies", "now/s", "fit none", "now/s",
+    ]);
+    for limits in shown.iter().filter(|it| it.syn != Syn::Off.name()) {
+        let off = status.mode_of(&limits.service) == ShieldMode::Off;
+        let mut row = vec![
+            Cell::new(format!("{} {}", limits.service, limits.protocol)),
+            Cell::new(&limits.syn),
+        ];
+        for count in [limits.syns_answered, limits.answers_met, limits.answers_failed] {
+            row.push(Cell::number(count.packets));
+            row.push(Cell::number(seen(count.packets_per_second, off)));
+        }
+        table.row(row);
+    }
+    if table.is_empty() { String::new() } else { table.render(colour) }
 }
 
 /// Packets and new flows a second.
@@ -417,6 +454,7 @@ mod tests {
     use ringway_api::shield::RuntimeShield;
     use ringway_config::{Limits, Protocol};
     use ringway_kernel::Arrivals;
+    use ringway_kernel::shield::SynSecrets;
 
     use super::*;
 
@@ -526,6 +564,43 @@ mod tests {
         ] {
             assert!(shown.contains(words), "no {words} in {shown}");
         }
+    }
+
+    #[test]
+    fn answers_to_syns_are_shown_with_their_secret() {
+        let shield = "[shield]\nsyn = { always = true, secret = \"/etc/syn.secret\" }\n";
+        let text = shield.to_owned() + &SERVICE.replace("port =", "syn = \"challenge\"\nport =");
+        let config = ringway_config::parse(&text, "gw.toml").expect("valid");
+        let mut status = ShieldStatus::new(&config, &RuntimeShield::default());
+        let found = Arrivals {
+            syns_answered: 900,
+            answers_met: 31,
+            answers_failed: 7,
+            ..Arrivals::default()
+        };
+        status.limits.iter_mut().for_each(|limits| limits.count(found));
+        let secrets = |is_shared| SynSecrets {
+            present: "0123abcd".into(),
+            former: Some("99999999".into()),
+            is_shared,
+            age: Duration::from_secs(9),
+        };
+        status.enter_secrets(
+            &config,
+            Some(secrets(true)),
+            SystemTime::UNIX_EPOCH + Duration::from_secs(9),
+        );
+        let shown = render(&status, false);
+        let line = "SYNs are answered with the secret of /etc/syn.secret: fingerprint 0123abcd, since \
+                    1970-01-01T00:00:00Z; 99999999, the one before, still counts\n";
+        assert!(shown.contains(line), "{shown}");
+        let row = shown.lines().find(|line| line.contains("challenge")).expect("a row");
+        let words: Vec<&str> = row.split_whitespace().collect();
+        assert_eq!(words, ["web", "tcp", "challenge", "900", "-", "31", "-", "7", "-"]);
+        status.enter_secrets(&config, Some(secrets(false)), SystemTime::now());
+        assert!(render(&status, false).contains("a key of this node's own"));
+        let none = super::tests::status("[shield]\nlimits = { source = \"9pps\" }\n", None);
+        assert!(!render(&none, false).contains("answered"));
     }
 
     #[test]

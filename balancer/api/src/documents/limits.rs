@@ -1,7 +1,7 @@
 //! Limits of services, and what meets them: part of `ringway.shield/1`.
 
 use ringway_abi::Limit;
-use ringway_config::{Limits, Protocol, RateLimit, Service, Shield};
+use ringway_config::{Limits, Protocol, RateLimit, Service, Shield, Syn};
 use ringway_kernel::Arrivals;
 use serde::{Deserialize, Serialize};
 
@@ -37,6 +37,18 @@ pub struct LimitsStatus {
     /// The same: their source was learnt.
     #[serde(default)]
     pub learnt: PacketCount,
+    /// Who answers SYNs of strangers: `off`, the backends.
+    #[serde(default = "off")]
+    pub syn: String,
+    /// SYNs that the gateway has answered, or would have in mode `observe`.
+    #[serde(default)]
+    pub syns_answered: PacketCount,
+    /// Replies to these answers: their senders are there.
+    #[serde(default)]
+    pub answers_met: PacketCount,
+    /// What looks like such a reply, and fits no answer.
+    #[serde(default)]
+    pub answers_failed: PacketCount,
     /// Each limit.
     #[serde(default)]
     pub by_limit: Vec<LimitStatus>,
@@ -70,16 +82,29 @@ pub enum LimitCounter {
     NewFlows,
     Established,
     Learnt,
+    SynsAnswered,
+    AnswersMet,
+    AnswersFailed,
     Over(Limit),
 }
 
+fn off() -> String {
+    Syn::Off.name().to_owned()
+}
+
 impl LimitsStatus {
-    /// Of each protocol of a service, if it has limits, or may get some by a mitigation.
+    /// Of each protocol of a service, if it has limits, may get some by a mitigation, or its SYNs are
+    /// answered.
     pub fn of(shield: Option<&Shield>, service: &Service) -> Vec<LimitsStatus> {
         let Some(shield) = shield else { return Vec::new() };
         let limits = shield.limits_of(service);
-        let one = |protocol: &Protocol| LimitsStatus::new(&service.name, *protocol, limits);
-        match limits.is_empty() && shield.mitigation.is_none() {
+        let answers = |protocol| *service.syn != Syn::Off && protocol == Protocol::Tcp;
+        let one = |protocol: &Protocol| LimitsStatus {
+            syn: if answers(*protocol) { service.syn.name().to_owned() } else { off() },
+            ..LimitsStatus::new(&service.name, *protocol, limits)
+        };
+        let has_none = limits.is_empty() && shield.mitigation.is_none();
+        match has_none && *service.syn == Syn::Off {
             true => Vec::new(),
             false => service.protocols.iter().map(one).collect(),
         }
@@ -108,6 +133,10 @@ impl LimitsStatus {
             arrived_new_flows_per_second: None,
             established: PacketCount::default(),
             learnt: PacketCount::default(),
+            syn: off(),
+            syns_answered: PacketCount::default(),
+            answers_met: PacketCount::default(),
+            answers_failed: PacketCount::default(),
             by_limit: by_limit.into(),
         }
     }
@@ -125,6 +154,9 @@ impl LimitsStatus {
         (self.arrived_packets, self.arrived_new_flows) = (found.packets, found.new_flows);
         self.over_limit_packets = found.over();
         (self.established.packets, self.learnt.packets) = (found.established, found.learnt);
+        self.syns_answered.packets = found.syns_answered;
+        self.answers_met.packets = found.answers_met;
+        self.answers_failed.packets = found.answers_failed;
         for one in &mut self.by_limit {
             one.over.packets = match one.limit {
                 Limit::None => 0,
@@ -147,6 +179,9 @@ impl LimitsStatus {
         let passed = [
             (LimitCounter::Established, &mut self.established),
             (LimitCounter::Learnt, &mut self.learnt),
+            (LimitCounter::SynsAnswered, &mut self.syns_answered),
+            (LimitCounter::AnswersMet, &mut self.answers_met),
+            (LimitCounter::AnswersFailed, &mut self.answers_failed),
         ];
         let over =
             self.by_limit.iter_mut().map(|one| (LimitCounter::Over(one.limit), &mut one.over));

@@ -9,8 +9,9 @@ use ringway_abi::Reason;
 use ringway_abi::raw::rw_shield_count;
 use ringway_config::{
     Config, ListAction, Protect, Protocol, RateLimit, RuleAction, Service, ShieldList, ShieldMode,
-    ShieldRule,
+    ShieldRule, Syn,
 };
+use ringway_kernel::shield::SynSecrets;
 use ringway_kernel::{Arrivals, HeavySource, ServiceState, ShieldCounts};
 use ringway_plan::prefix_list::Prefix;
 use serde::{Deserialize, Serialize};
@@ -76,6 +77,9 @@ pub struct ShieldStatus {
     /// What was blocked at run time.
     pub blocked: RuntimeCount,
     pub allowed: RuntimeCount,
+    /// What answers to SYNs are made of; null where no service has `syn`, or it is not known.
+    #[serde(default)]
+    pub syn_secret: Option<SynSecretStatus>,
     /// When the packet path began to count.
     #[serde(default)]
     pub counted_since: Option<Timestamp>,
@@ -115,6 +119,19 @@ pub struct ListStatus {
     /// Null while it is not known.
     #[serde(default)]
     pub packets_per_second: Option<f64>,
+}
+
+/// The secret of answers to SYNs: nodes with the same fingerprint know one another's answers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SynSecretStatus {
+    /// One-way: it gives nobody the secret.
+    pub fingerprint: String,
+    /// Of the secret before, whose answers are still taken.
+    pub former_fingerprint: Option<String>,
+    /// Null: a key of the node's own, which no other node has.
+    pub file: Option<PathBuf>,
+    /// It has made answers since then.
+    pub since: Timestamp,
 }
 
 /// A counter of the shield.
@@ -258,6 +275,7 @@ impl ShieldStatus {
             program_failures: 0,
             blocked: typed(ListAction::Block),
             allowed: typed(ListAction::Allow),
+            syn_secret: None,
             counted_since: None,
             observed: BTreeMap::new(),
             entry: None,
@@ -361,6 +379,23 @@ impl ShieldStatus {
             let id = ids.get(&(&*limits.service, limits.protocol));
             limits.count(id.and_then(|id| arrivals.get(id)).copied().unwrap_or_default());
         }
+    }
+
+    /// Enters what answers are made of, if there are any.
+    pub fn enter_secrets(
+        &mut self,
+        config: &Config,
+        secrets: Option<SynSecrets>,
+        wall: SystemTime,
+    ) {
+        let Some(shield) = config.shield.as_ref() else { return };
+        let answers = config.services.iter().any(|service| *service.syn != Syn::Off);
+        self.syn_secret = secrets.filter(|_| answers).map(|secrets| SynSecretStatus {
+            fingerprint: secrets.present,
+            former_fingerprint: secrets.former,
+            file: shield.syn.secret.as_deref().filter(|_| secrets.is_shared).cloned(),
+            since: Timestamp(wall - secrets.age),
+        });
     }
 
     /// Enters the sources of all services, those with the most packets first.

@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use ringway_api::documents::status::{FlowTable, Tracked};
 use ringway_api::error::Error;
-use ringway_config::Config;
+use ringway_config::{Config, Protocol, Syn};
 use ringway_doctor::Report;
 use ringway_host::netlink::{counters as device_counters, neighbours};
-use ringway_kernel::{Interface, View};
+use ringway_kernel::{Interface, ServiceState, View};
 use tokio::sync::mpsc::{self, UnboundedSender};
 use tokio::task::JoinHandle;
 
@@ -19,7 +19,7 @@ use super::announce;
 use crate::backends::{self, Replies};
 use crate::daemon::shield_plan::{self, ShieldPlan, Stamp, Unreadable};
 use crate::monitor::counter_watch::{Counts, Sample};
-use crate::monitor::no_reply_watch;
+use crate::monitor::{answer_watch, no_reply_watch};
 use crate::network::next_hop;
 use crate::network::solicitations::Solicitations;
 use crate::preflight;
@@ -33,6 +33,8 @@ pub enum BackgroundEvent {
     Done(Vec<Done>),
     /// Every TCP service's counters, and what has come from each backend.
     Traffic(no_reply_watch::Sample, Replies),
+    /// What services have met whose SYNs are answered.
+    Answers(answer_watch::Sample),
     Counters(Sample),
     /// How full the tables are.
     Tables(FlowTable, Tracked),
@@ -129,9 +131,13 @@ impl Background {
     pub fn read_traffic(&mut self) {
         let (status_store, view, send) =
             (self.status_store.clone(), self.view.clone(), self.send.clone());
+        let config = self.config.clone();
         self.traffic.run(move || {
             let read = view.services().and_then(|services| {
                 status_store.meter(&services)?;
+                if let Some(sample) = answers(&config, &view, &services)? {
+                    let _ = send.send(BackgroundEvent::Answers(sample));
+                }
                 // Closed only when the daemon has ended.
                 let sample = no_reply_watch::sample(&services);
                 let _ = send.send(BackgroundEvent::Traffic(sample, backends::replies(&services)));
@@ -298,6 +304,23 @@ fn tell(send: &UnboundedSender<BackgroundEvent>, work: BackgroundWork, outcome: 
 
 fn failed(error: impl ToString) -> Error {
     Error::failed(error.to_string(), "")
+}
+
+/// What services have met whose SYNs are answered; none where there are none.
+fn answers(
+    config: &Config,
+    view: &View,
+    services: &[ServiceState],
+) -> ringway_kernel::Result<Option<answer_watch::Sample>> {
+    let answered =
+        |name: &str| config.services.iter().any(|it| *it.name == *name && *it.syn != Syn::Off);
+    if config.shield.is_none() || !services.iter().any(|service| answered(&service.name)) {
+        return Ok(None);
+    }
+    let arrivals = view.arrivals()?;
+    let tcp = services.iter().filter(|it| it.key.protocol == Protocol::Tcp && answered(&it.name));
+    let found = tcp.filter_map(|it| Some((it.name.clone(), *arrivals.get(&it.id)?)));
+    Ok(Some(found.collect()))
 }
 
 #[cfg(test)]

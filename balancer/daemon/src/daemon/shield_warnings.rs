@@ -44,6 +44,23 @@ pub fn warnings(config: &Config, plan: Option<&ShieldPlan>) -> Vec<String> {
     all
 }
 
+/// What whoever has SYNs challenged should know, though nothing is wrong with it.
+pub fn challenges(config: &Config) -> Vec<String> {
+    let Some(shield) = &config.shield else { return Vec::new() };
+    let challenged = config.services.iter().filter(|service| *service.syn == Syn::Challenge);
+    let when = if shield.syn.always { "always" } else { "while it is attacked" };
+    let note = |service: &Service| {
+        format!(
+            "service {}: syn = \"challenge\": {when}, clients behind a firewall that drops answers whose \
+             number fits no connection, or the RST that replies to them, do not get in unless they \
+             were clients before; compare `replies` with `answered` in `ringway shield status`, and \
+             put such networks into an allow list",
+            *service.name
+        )
+    };
+    challenged.map(note).collect()
+}
+
 /// Those of lists alone, which come and go with their files.
 pub fn list_warnings(plan: &ShieldPlan) -> Vec<String> {
     let of = |list: &ReadList| {
@@ -229,6 +246,17 @@ mod tests {
 
     fn of_rule(expression: &str) -> usize {
         of(&format!("rule = [{{ match = {expression:?}, action = \"drop\" }}]"), "").len()
+    }
+
+    #[test]
+    fn firewalls_before_clients_are_told() {
+        let told = |shield, service| challenges(&config(shield, service));
+        let challenge = "syn = \"challenge\"";
+        let always = told("syn = { always = true }", challenge);
+        assert!(always.len() == 1 && always[0].contains("always, clients behind a"), "{always:?}");
+        let armed = told("mitigation = { new_flows = \"20kpps\" }", challenge);
+        assert!(armed[0].contains("while it is attacked, clients behind a"), "{armed:?}");
+        assert!(told("syn = { always = true }", "").is_empty());
     }
 
     #[test]

@@ -93,6 +93,10 @@ families! {
     SHIELD_ARRIVED = Counter "ringway_shield_arrived_packets_total" ["service", "protocol"] "Packets that met the limits of the service.";
     SHIELD_NEW_FLOWS = Counter "ringway_shield_arrived_new_flows_total" ["service", "protocol"] "Packets of these that open a flow.";
     SHIELD_OVER = Counter "ringway_shield_over_limit_packets_total" ["service", "protocol"] "Packets of these over a limit: dropped, unless the mode, their flow or their source lets them pass.";
+    SHIELD_SYNS_ANSWERED = Counter "ringway_shield_syns_answered_total" ["service", "protocol"] "SYNs that the gateway has answered itself, or would have in mode enforce.";
+    SHIELD_ANSWERS_MET = Counter "ringway_shield_answers_met_total" ["service", "protocol"] "Replies to these answers that only who got one can send.";
+    SHIELD_ANSWERS_FAILED = Counter "ringway_shield_answers_failed_total" ["service", "protocol"] "What looks like such a reply, and fits no answer: guessed, late, or of a node with another secret.";
+    SHIELD_SECRET = Gauge "ringway_shield_syn_secret_info" ["fingerprint", "source"] "1 for the secret that answers to SYNs are made with; source: file, or own. Nodes of one service are to have one.";
     SHIELD_ATTACKED = Gauge "ringway_shield_mitigation_active" ["service", "protocol"] "1 while the service is attacked, as [shield.mitigation] has it.";
     SHIELD_ATTACKS = Counter "ringway_shield_mitigations_total" ["service", "protocol"] "Attacks on the service.";
     SHIELD_UNTOLD = Counter "ringway_shield_mitigation_program_failures_total" [] "Runs of the program of [shield.mitigation] that failed.";
@@ -375,6 +379,14 @@ fn shield_counts(sheet: &mut Sheet, shield: &ShieldStatus) {
     each(&SHIELD_ARRIVED, |limits| limits.arrived_packets);
     each(&SHIELD_NEW_FLOWS, |limits| limits.arrived_new_flows);
     each(&SHIELD_OVER, |limits| limits.over_limit_packets);
+    each(&SHIELD_SYNS_ANSWERED, |limits| limits.syns_answered.packets);
+    each(&SHIELD_ANSWERS_MET, |limits| limits.answers_met.packets);
+    each(&SHIELD_ANSWERS_FAILED, |limits| limits.answers_failed.packets);
+    let mut series = sheet.family(&SHIELD_SECRET);
+    if let Some(secret) = &shield.syn_secret {
+        let source = if secret.file.is_some() { "file" } else { "own" };
+        series.add(&[&secret.fingerprint, source], 1);
+    }
     let mut each = |family, value: fn(&MitigationStatus) -> u64| {
         let mut series = sheet.family(family);
         let all = shield.mitigation.iter();

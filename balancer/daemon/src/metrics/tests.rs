@@ -5,7 +5,7 @@ use std::time::Instant;
 use ringway_abi::raw::rw_shield_count;
 use ringway_abi::{FlowState, Forward, Reason, Verdict};
 use ringway_api::clock::{Timestamp, from_unix_s};
-use ringway_api::documents::shield::ShieldStatus;
+use ringway_api::documents::shield::{ShieldStatus, SynSecretStatus};
 use ringway_api::documents::status::{
     Backend, Counter, Daemon, FlowTable, Interface, Ledger, Loss, Service, Status, Tracked,
 };
@@ -92,6 +92,14 @@ fn shield() -> ShieldStatus {
     (shield.lists[0].prefixes, shield.lists[0].skipped_lines) = (Some(8), Some(9));
     let limits = &mut shield.limits[0];
     (limits.arrived_packets, limits.arrived_new_flows, limits.over_limit_packets) = (12, 11, 10);
+    let counts = [&mut limits.syns_answered, &mut limits.answers_met, &mut limits.answers_failed];
+    counts.into_iter().zip(15..).for_each(|(count, packets)| count.packets = packets);
+    shield.syn_secret = Some(SynSecretStatus {
+        fingerprint: "0123abcd".into(),
+        former_fingerprint: None,
+        file: Some("/etc/ringway/syn.secret".into()),
+        since: Timestamp::default(),
+    });
     shield.mitigation[0].attacks = 13;
     shield.program_failures = 14;
     shield.lists[0].written = Some(Timestamp(from_unix_s(1_800_000_000)));
@@ -135,6 +143,10 @@ fn every_line_has_its_labels() {
         "ringway_shield_arrived_packets_total{service=\"web\",protocol=\"tcp\"} 12",
         "ringway_shield_arrived_new_flows_total{service=\"web\",protocol=\"tcp\"} 11",
         "ringway_shield_over_limit_packets_total{service=\"web\",protocol=\"tcp\"} 10",
+        "ringway_shield_syns_answered_total{service=\"web\",protocol=\"tcp\"} 15",
+        "ringway_shield_answers_met_total{service=\"web\",protocol=\"tcp\"} 16",
+        "ringway_shield_answers_failed_total{service=\"web\",protocol=\"tcp\"} 17",
+        "ringway_shield_syn_secret_info{fingerprint=\"0123abcd\",source=\"file\"} 1",
         "ringway_shield_mitigation_active{service=\"web\",protocol=\"tcp\"} 0",
         "ringway_shield_mitigations_total{service=\"web\",protocol=\"tcp\"} 13",
         "ringway_shield_mitigation_program_failures_total 14",

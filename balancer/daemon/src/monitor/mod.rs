@@ -2,6 +2,7 @@
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
+pub mod answer_watch;
 pub mod attack_watch;
 pub mod counter_watch;
 pub mod mitigation_program;

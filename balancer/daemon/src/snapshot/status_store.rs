@@ -135,6 +135,7 @@ impl StatusStore {
         status.enter_attacks(config, &posted.attacks, &posted.attacks_found);
         status.enter_usual(&posted.usual);
         status.program_failures = status_store.program_outcomes.failures();
+        let config = config.clone();
         let status_store = status_store.clone();
         let reading = tokio::task::spawn_blocking(move || {
             if let Some(view) = &status_store.view {
@@ -151,6 +152,7 @@ impl StatusStore {
                         }
                     }
                 }
+                status.enter_secrets(&config, view.syn_secrets()?, SystemTime::now());
                 status.counted_since = view.counting_since().map(Timestamp);
                 let meter = status_store.meter.lock().unwrap_or_else(PoisonError::into_inner);
                 meter.fill_shield(&mut status, Instant::now());

@@ -10,8 +10,8 @@ use ringway_abi::{FromBytes, IntoBytes, Reason, ShieldMode, Verdict, addr_to_wor
 use ringway_bpf_tests::cast::*;
 use ringway_bpf_tests::frame::{Frame, TCP, flags};
 use ringway_bpf_tests::{World, audit, ports, wire};
-use ringway_kernel::now_seconds;
 use ringway_kernel::shield::{ChallengeKey, Generation};
+use ringway_kernel::{Arrivals, now_seconds};
 use ringway_plan::prefix_list::ListTables;
 use ringway_plan::tables::{Forward, Limits, RateLimit, ServicePolicy, SynPolicy};
 
@@ -19,38 +19,43 @@ use crate::limits::{client, policy, vip};
 use crate::needs_root;
 
 const PERIOD_S: u32 = 64;
+/// Ethernet's, without FCS.
+const MIN_FRAME: usize = 60;
 
-fn challenging() -> ServicePolicy {
+pub(crate) fn challenging() -> ServicePolicy {
     let learnt = RateLimit { packets_per_second: 1_000, burst: 100 };
     ServicePolicy { syn: SynPolicy::Challenge, learnt, ..policy(Default::default()) }
 }
 
-fn world(policy: ServicePolicy) -> World {
+pub(crate) fn world(policy: ServicePolicy) -> World {
     let mut world = World::unwatched();
     world.limit(&[ports::ACROSS], policy);
     world
 }
 
-fn syn(from: SocketAddr) -> Frame {
+pub(crate) fn syn(from: SocketAddr) -> Frame {
     let family = if from.is_ipv4() { Family::V4 } else { Family::V6 };
     Frame::tcp(from, vip(family, ports::ACROSS), flags::SYN)
 }
 
 /// The acknowledgement number with which a SYN is answered.
 #[track_caller]
-fn challenge(world: &World, syn: &Frame) -> u32 {
+pub(crate) fn challenge(world: &World, syn: &Frame) -> u32 {
     let answered = world.send(syn);
-    assert_eq!(answered.pair(), (Tx, SynChallenged));
+    assert_eq!(answered.pair(), (Tx, SynChallenged), "{syn:?}");
     let packet = wire::check(&answered.frame).good();
+    assert!(answered.frame.len() <= syn.bytes().len().max(MIN_FRAME), "{syn:?}");
+    assert_eq!((packet.src, packet.dst), (syn.dst, syn.src));
+    assert_eq!(packet.macs, (syn.src_mac, syn.dst_mac));
     assert_eq!(packet.tcp_flags(), flags::SYN | flags::ACK);
     packet.tcp_numbers().1
 }
 
-fn rst(from: SocketAddr, seq: u32) -> Frame {
+pub(crate) fn rst(from: SocketAddr, seq: u32) -> Frame {
     syn(from).with(|frame| (frame.flags, frame.seq) = (flags::RST, seq))
 }
 
-fn pair(world: &World, frame: &Frame) -> (Verdict, Reason) {
+pub(crate) fn pair(world: &World, frame: &Frame) -> (Verdict, Reason) {
     world.send(frame).pair()
 }
 
@@ -134,6 +139,10 @@ fn who_answers_gets_in() {
         let answer = rst(other, number).with(|frame| frame.flags = flags::RST | flags::ACK);
         assert_eq!(pair(&world, &answer), (Drop, ChallengeMet));
         assert_eq!(pair(&world, &syn(other)).0, Redirect);
+        let id = world.service(family, TCP, ports::ACROSS).row.id;
+        let Arrivals { syns_answered, answers_met, answers_failed, .. } =
+            world.gateway.view().arrivals().unwrap()[&id];
+        assert_eq!((syns_answered, answers_met, answers_failed), (4, 2, 2 * 3), "{family:?}");
     }
 }
 

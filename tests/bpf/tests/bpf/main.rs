@@ -6,6 +6,7 @@ mod adversary;
 mod announce;
 mod capture;
 mod challenge;
+mod challenged_syns;
 mod decap;
 mod dsr;
 mod faces;

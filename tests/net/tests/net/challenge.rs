@@ -80,6 +80,54 @@ fn a_flood_of_syns_reaches_no_backend() -> Result<()> {
     Ok(())
 }
 
+/// As of a client whose RSTs meet a node with another secret.
+#[test]
+fn replies_that_fit_no_answer_are_told() -> Result<()> {
+    needs_root!();
+    let site = Site::new(1)?;
+    let body = ALWAYS.to_owned() + &site.service("web", WEB, "syn = \"challenge\"\n");
+    let mut gateway = Gateway::start(&site.net.gateway, &site.configuration(&body))?;
+    gateway.wait_serving()?;
+    get(site.client(), WEB)?;
+    let shield = || gateway.ringway(&["shield", "status", "-o", "json"])?.json();
+    let counts = || -> Result<[u64; 3]> {
+        let counted =
+            |name: &str| shield()?["limits"][0][name]["packets"].as_u64().context("no count");
+        Ok([counted("syns_answered")?, counted("answers_met")?, counted("answers_failed")?])
+    };
+    ensure!(counts()? == [1, 1, 0], "{:?}", counts()?);
+    let secret = shield()?["syn_secret"].take();
+    ensure!(secret["fingerprint"].as_str().is_some_and(|it| it.len() == 8), "{secret}");
+    ensure!(secret["file"].is_null(), "{secret}");
+
+    let rules = "add table ip t; add chain ip t c { type filter hook output priority 0; }; \
+                 add rule ip t c tcp flags rst tcp sequence set 7";
+    let mut nft = site.client().tool("nft")?;
+    ensure!(nft.arg(rules).status()?.success(), "nft");
+    // A source that is proven is not challenged.
+    site.client()
+        .ip("addr add 10.1.0.77/24 dev eth0\nroute change default via 10.1.0.1 src 10.1.0.77\n")?;
+    site.client().ip(&format!("route add {}/32 via 10.1.0.1 src 10.1.0.77\n", WEB.ip()))?;
+    site.client().run(|| {
+        std::thread::scope(|scope| {
+            for _ in 0..30 {
+                scope.spawn(|| {
+                    let _ = site.client().enter();
+                    std::net::TcpStream::connect_timeout(&WEB, SOON / 20)
+                });
+            }
+        });
+    })?;
+    let told = || match gateway.status() {
+        Ok(status) => status["findings"].to_string().contains("syn-answers-fail"),
+        Err(_) => false,
+    };
+    wait_until("the finding", SOON, told)?;
+    let [answered, met, failed] = counts()?;
+    ensure!(answered > failed && failed >= 20 && met == 1, "{:?}", counts()?);
+    Ok(())
+}
+
 /// Under dsr answers do not pass the gateway.
 #[test]
 fn clients_of_dsr_services_get_in() -> Result<()> {

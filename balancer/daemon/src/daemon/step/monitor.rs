@@ -16,6 +16,7 @@ use crate::daemon::datapath_thread::DatapathCommand;
 use crate::daemon::document_writer::NONE;
 use crate::daemon::log_transitions::{LogTransitions, beside, may_be_many};
 use crate::health::Lack;
+use crate::monitor::answer_watch::AnswerWatch;
 use crate::monitor::counter_watch::{self, CounterWatch};
 use crate::monitor::no_reply_watch::{self, NoReplyWatch};
 use crate::server::control::Command;
@@ -66,6 +67,7 @@ pub struct Survey {
 pub struct Monitor {
     pub counter_watch: CounterWatch,
     pub no_reply_watch: NoReplyWatch,
+    pub answer_watch: AnswerWatch,
     pub machine: Report,
     /// The survey that was posted last.
     posted: Survey,
@@ -233,6 +235,13 @@ impl State {
                     self.effects.log(LogLine::new_problem(problem, true));
                 }
                 self.effects.post();
+            }
+            BackgroundEvent::Answers(sample) => {
+                let before = self.monitor.answer_watch.findings(None).len();
+                self.monitor.answer_watch.note(self.at.now, sample);
+                if self.monitor.answer_watch.findings(None).len() != before {
+                    self.effects.post();
+                }
             }
             BackgroundEvent::Lists(config, stamps, plan) => self.lists_read(&config, stamps, plan),
             BackgroundEvent::Machine(report) => {

@@ -38,6 +38,7 @@ impl State {
         findings.extend(survey.findings.iter().cloned());
         findings.extend(self.mode_finding());
         findings.extend(self.attack_findings());
+        findings.extend(self.answer_findings());
         findings.extend(self.shield.skipped_lines());
         findings.extend(self.shield.wide_lines());
         findings.extend(self.shown_backend_set().panicking());
@@ -57,6 +58,12 @@ impl State {
         // happened.
         findings.extend(machine_problems::findings(&monitor.machine));
         findings
+    }
+
+    fn answer_findings(&self) -> Vec<Problem> {
+        let Some(shield) = &self.reload.config.shield else { return Vec::new() };
+        let secret = shield.syn.secret.as_ref().map(|file| file.display().to_string());
+        self.monitor.answer_watch.findings(secret.as_deref())
     }
 
     /// Problems of the node as a whole.
