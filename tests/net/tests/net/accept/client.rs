@@ -69,6 +69,8 @@ pub(super) struct Segment {
     pub(super) ack: u32,
     /// TSval, TSecr
     pub(super) stamps: Option<(u32, u32)>,
+    /// Options before these, whole words.
+    pub(super) options: Vec<u8>,
     pub(super) payload: Vec<u8>,
 }
 
@@ -80,7 +82,7 @@ pub(super) struct Client {
 
 impl Client {
     pub(super) fn new(namespace: &Namespace, macs: [u8; 12]) -> Result<Self> {
-        Ok(Self { socket: namespace.run(packet_socket)??, macs })
+        Ok(Self { socket: namespace.run(|| packet_socket("eth0"))??, macs })
     }
 
     pub(super) fn send(&self, segment: &Segment) -> Result<()> {
@@ -116,11 +118,11 @@ impl Client {
     }
 }
 
-/// Bound to eth0 of the thread's namespace: all protocols.
-fn packet_socket() -> io::Result<OwnedFd> {
+/// Bound to an interface of the thread's namespace: all protocols.
+pub(super) fn packet_socket(interface: &str) -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None)?;
-    let index = rustix::net::netdevice::name_to_index(&socket, "eth0")?;
+    let index = rustix::net::netdevice::name_to_index(&socket, interface)?;
     // SAFETY: zeroes are a valid sockaddr_ll.
     let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
     address.sll_family = libc::AF_PACKET as u16;
@@ -132,7 +134,7 @@ fn packet_socket() -> io::Result<OwnedFd> {
     if bound == 0 { Ok(socket) } else { Err(io::Error::last_os_error()) }
 }
 
-fn sum(bytes: &[&[u8]]) -> u16 {
+pub(super) fn sum(bytes: &[&[u8]]) -> u16 {
     let word = |pair: &[u8]| u32::from(pair[0]) << 8 | u32::from(*pair.get(1).unwrap_or(&0));
     let mut sum: u32 = bytes.iter().flat_map(|part| part.chunks(2).map(word)).sum();
     while sum > 0xffff {
@@ -148,9 +150,9 @@ fn octets(address: IpAddr) -> Vec<u8> {
     }
 }
 
-fn frame(macs: &[u8; 12], segment: &Segment) -> Vec<u8> {
-    let Segment { from, to, flags, seq, ack, stamps, payload } = segment;
-    let mut options = Vec::new();
+pub(super) fn frame(macs: &[u8; 12], segment: &Segment) -> Vec<u8> {
+    let Segment { from, to, flags, seq, ack, stamps, options, payload } = segment;
+    let mut options = options.clone();
     if let Some((value, echo)) = stamps {
         options.extend([1, 1, 8, 10]);
         options.extend(value.to_be_bytes());
@@ -184,7 +186,7 @@ fn frame(macs: &[u8; 12], segment: &Segment) -> Vec<u8> {
 }
 
 /// A frame with TCP in it, without options before that.
-fn read(frame: &[u8]) -> Option<Segment> {
+pub(super) fn read(frame: &[u8]) -> Option<Segment> {
     let (source, target, at) = match frame.get(12..14)? {
         [0x08, 0x00] if frame.get(23) == Some(&6) => {
             let of = |at: usize| -> Option<IpAddr> {
@@ -212,15 +214,16 @@ fn read(frame: &[u8]) -> Option<Segment> {
         seq: number(4)?,
         ack: number(8)?,
         stamps: if stamped { Some((number(24)?, number(28)?)) } else { None },
+        options: tcp.get(20..header)?.to_vec(),
         payload: tcp.get(header..)?.to_vec(),
     })
 }
 
-/// The MAC address of eth0.
-pub(super) fn mac(namespace: &Namespace) -> Result<[u8; 6]> {
-    let output = namespace.command("ip").args(["-j", "link", "show", "eth0"]).output()?;
+/// The MAC address of an interface.
+pub(super) fn mac(namespace: &Namespace, interface: &str) -> Result<[u8; 6]> {
+    let output = namespace.command("ip").args(["-j", "link", "show", interface]).output()?;
     let links: serde_json::Value = serde_json::from_slice(&output.stdout)?;
-    let text = links[0]["address"].as_str().context("eth0 has no MAC address")?;
+    let text = links[0]["address"].as_str().context("no MAC address")?;
     let mut mac = [0; 6];
     for (byte, digits) in mac.iter_mut().zip(text.split(':')) {
         *byte = u8::from_str_radix(digits, 16)?;

@@ -2,6 +2,8 @@
 //! answered, and nothing else does.
 
 mod client;
+mod gateway;
+mod site;
 
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
@@ -26,6 +28,28 @@ fn at(text: &str) -> SocketAddr {
     text.parse().expect("an address")
 }
 
+/// False, said aloud, where the kernel cannot open connections so; `ringway accept` says it as well.
+fn has_kfunc() -> Result<bool> {
+    if std::fs::read_to_string("/proc/kallsyms")?.contains(" bpf_sk_assign_tcp_reqsk") {
+        return Ok(true);
+    }
+    let backend = Namespace::new("backend")?;
+    let listen = ["--listen", SERVICES[0], "--secret", "/nosuch"];
+    let ran = ringway(&backend, &[&["accept", "-i", "lo"], &listen[..]].concat())?;
+    ensure!(ran.code == 1 && ran.err.contains("boot 6.9 or newer"), "{ran:?}");
+    not_tested("ringway accept: this kernel has no bpf_sk_assign_tcp_reqsk()");
+    Ok(false)
+}
+
+/// The file with a key, replaced as a whole.
+fn secret(backend: &Namespace, key: [u64; 2]) -> Result<PathBuf> {
+    let [file, new] = ["secret", "new"].map(|name| backend.directory().join(name));
+    std::fs::write(&new, format!("{:016x}{:016x}\n", key[0], key[1]))?;
+    std::fs::set_permissions(&new, std::fs::Permissions::from_mode(0o600))?;
+    std::fs::rename(new, &file)?;
+    Ok(file)
+}
+
 /// A client of frames, and a backend that has the service addresses on `lo`.
 struct Pair {
     backend: Namespace,
@@ -36,12 +60,7 @@ struct Pair {
 impl Pair {
     /// `None`, said aloud, where the kernel cannot.
     fn new() -> Result<Option<Pair>> {
-        if !std::fs::read_to_string("/proc/kallsyms")?.contains(" bpf_sk_assign_tcp_reqsk") {
-            let backend = Namespace::new("backend")?;
-            let listen = ["--listen", SERVICES[0], "--secret", "/nosuch"];
-            let ran = ringway(&backend, &[&["accept", "-i", "lo"], &listen[..]].concat())?;
-            ensure!(ran.code == 1 && ran.err.contains("boot 6.9 or newer"), "{ran:?}");
-            not_tested("ringway accept: this kernel has no bpf_sk_assign_tcp_reqsk()");
+        if !has_kfunc()? {
             return Ok(None);
         }
         let (sender, backend) = (Namespace::new("sender")?, Namespace::new("backend")?);
@@ -50,13 +69,13 @@ impl Pair {
         veth(&near, &far, &VethOptions::default())?;
         backend.ip("addr add 203.0.113.9/32 dev lo\naddr add 2001:db8::9/128 dev lo nodad\n")?;
         sender.ip("route add 203.0.113.9 via 10.3.0.2\nroute add 2001:db8::9 via fd03::2\n")?;
-        let own = mac(&sender)?;
+        let own = mac(&sender, "eth0")?;
         let text: Vec<String> = own.iter().map(|byte| format!("{byte:02x}")).collect();
         for address in ["10.3.0.66", "fd03::66"] {
             let mac = text.join(":");
             backend.ip(&format!("neigh replace {address} lladdr {mac} dev eth0\n"))?;
         }
-        let macs = [mac(&backend)?, own].concat();
+        let macs = [mac(&backend, "eth0")?, own].concat();
         let macs = macs.try_into().ok().context("two addresses")?;
         let pair = Pair { client: Client::new(&sender, macs)?, backend, sender };
         let ran = ringway(&pair.backend, &["accept", "-i", "eth0", "--status"])?;
@@ -71,12 +90,7 @@ impl Pair {
     }
 
     fn secret(&self, key: [u64; 2]) -> Result<PathBuf> {
-        let file = self.backend.directory().join("secret");
-        let new = self.backend.directory().join("new");
-        std::fs::write(&new, format!("{:016x}{:016x}\n", key[0], key[1]))?;
-        std::fs::set_permissions(&new, std::fs::Permissions::from_mode(0o600))?;
-        std::fs::rename(new, &file)?;
-        Ok(file)
+        secret(&self.backend, key)
     }
 
     fn accept(&self) -> Result<Child> {
@@ -158,6 +172,7 @@ impl Answered {
             seq: self.isn.wrapping_add(1),
             ack: self.cookie.number.wrapping_add(1),
             stamps: self.stamped.then_some((1000, self.cookie.stamp)),
+            options: Vec::new(),
             payload: payload.into(),
         }
     }
