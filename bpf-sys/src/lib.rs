@@ -16,7 +16,9 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-pub use link::{LinkInfo, XdpLink, attach_egress, attach_ingress, ingress_programs};
+pub use link::{
+    LinkInfo, XdpLink, attach_egress, attach_ingress, info as link_info, ingress_programs,
+};
 pub use map::{Xskmap, create_map};
 pub use program::{
     Instruction, LoadError, MOST_MAPS, PASS, Program, ProgramInfo, by_id, info, map_ids,

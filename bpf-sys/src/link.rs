@@ -18,8 +18,9 @@ pub(crate) const ATTACH_XDP: u32 = 37;
 const ATTACH_TCX_INGRESS: u32 = 46;
 /// BPF_TCX_EGRESS.
 const ATTACH_TCX_EGRESS: u32 = 47;
-/// BPF_LINK_TYPE_XDP.
+/// BPF_LINK_TYPE_XDP and BPF_LINK_TYPE_TCX: of both the kernel says the interface alike.
 const LINK_TYPE_XDP: u32 = 6;
+const LINK_TYPE_TCX: u32 = 11;
 
 /// One attachment. It lasts for as long as it is pinned or a descriptor of it is open.
 #[derive(Debug)]
@@ -160,10 +161,21 @@ impl XdpLink {
     /// # Errors
     /// The kernel's: it is no attachment.
     pub fn info(&self) -> io::Result<LinkInfo> {
-        let raw: RawInfo = object_info(self.as_fd())?;
-        let ifindex = if raw.kind == LINK_TYPE_XDP { raw.ifindex } else { 0 };
-        Ok(LinkInfo { id: raw.id, program: raw.program, ifindex })
+        info(self.as_fd())
     }
+}
+
+/// The present state of an attachment, of XDP or another.
+///
+/// # Errors
+/// The kernel's: it is no attachment.
+pub fn info(link: BorrowedFd<'_>) -> io::Result<LinkInfo> {
+    let raw: RawInfo = object_info(link)?;
+    let ifindex = match raw.kind {
+        LINK_TYPE_XDP | LINK_TYPE_TCX => raw.ifindex,
+        _ => 0,
+    };
+    Ok(LinkInfo { id: raw.id, program: raw.program, ifindex })
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -172,7 +184,7 @@ pub struct LinkInfo {
     pub id: u32,
     /// The id of its program.
     pub program: u32,
-    /// 0: detached, the interface is gone, or it is no attachment of XDP.
+    /// 0: detached, the interface is gone, or it is an attachment to none.
     pub ifindex: u32,
 }
 

@@ -17,7 +17,7 @@ use rustix::io::Errno;
 use crate::load::{self, log};
 use crate::maps::{Map, map};
 use crate::objects::accept::{self, AcceptSkelBuilder};
-use crate::shield::{ChallengeKey, challenge_key};
+use crate::shield::{ChallengeKey, SynSecrets, challenge_key};
 use crate::{Error, Result, requirements};
 
 /// Name of the program, as `bpftool` shows it.
@@ -30,8 +30,7 @@ const TCP: u8 = 6;
 #[derive(Debug)]
 pub struct Accept {
     program: OwnedFd,
-    secrets: Map<u32, rw_syn_secrets>,
-    counts: AcceptState,
+    state: AcceptState,
     link: Option<OwnedFd>,
 }
 
@@ -55,12 +54,12 @@ impl Accept {
         let loaded = load::load(NAME, open)?;
         let secrets = map!(accept, loaded.maps, syn_secrets)?;
         challenge_key::begin(&secrets, key)?;
-        let counts = AcceptState { listeners: map!(accept, loaded.maps, listeners)? };
+        let state = AcceptState { secrets, listeners: map!(accept, loaded.maps, listeners)? };
         for listener in listeners {
-            counts.listeners.put_percpu(&key_of(*listener), &rw_accept_counts::default())?;
+            state.listeners.put_percpu(&key_of(*listener), &rw_accept_counts::default())?;
         }
         let program = load::program(&loaded.progs.ringway_accept)?;
-        Ok(Self { program, secrets, counts, link: None })
+        Ok(Self { program, state, link: None })
     }
 
     /// Puts it at tc ingress of an interface of the calling thread's network namespace.
@@ -79,7 +78,7 @@ impl Accept {
     /// # Errors
     /// The map cannot be written.
     pub fn set_key(&self, key: ChallengeKey) -> Result<()> {
-        challenge_key::set(&self.secrets, Some(key))
+        challenge_key::set(&self.state.secrets, Some(key))
     }
 
     /// Follows the clock of the machine, by which gateways and backends agree.
@@ -87,22 +86,37 @@ impl Accept {
     /// # Errors
     /// The map cannot be written.
     pub fn follow_clock(&self, now: SystemTime) -> Result<()> {
-        challenge_key::follow_clock(&self.secrets, now)
+        challenge_key::follow_clock(&self.state.secrets, now)
     }
 
-    /// What it has counted.
+    /// Whether it is where it was put, and that still exists.
+    pub fn is_attached(&self) -> bool {
+        let info = self.link.as_ref().map(|link| bpf::link_info(link.as_fd()));
+        matches!(info, Some(Ok(info)) if info.ifindex != 0)
+    }
+
+    /// What it knows and has counted.
     pub fn state(&self) -> &AcceptState {
-        &self.counts
+        &self.state
     }
 }
 
-/// The counters of a program that is at work, whichever process started it.
+/// The maps of a program that is at work, whichever process started it.
 #[derive(Debug)]
 pub struct AcceptState {
+    secrets: Map<u32, rw_syn_secrets>,
     listeners: Map<rw_service_key, rw_accept_counts>,
 }
 
 impl AcceptState {
+    /// The keys whose cookies it takes.
+    ///
+    /// # Errors
+    /// The map cannot be read.
+    pub fn secrets(&self) -> Result<SynSecrets> {
+        Ok(SynSecrets::of(&self.secrets.get(0)?))
+    }
+
     /// Segments to each address and port, by their end.
     ///
     /// # Errors
@@ -129,7 +143,9 @@ pub fn accept_state(ifindex: u32) -> Result<Option<AcceptState>> {
     };
     let ours = programs.into_iter().find(|id| crate::program_name(*id).as_deref() == Some(NAME));
     let Some(id) = ours else { return Ok(None) };
-    Ok(Map::of_program(id, "listeners")?.map(|listeners| AcceptState { listeners }))
+    let maps = (Map::of_program(id, "syn_secrets")?, Map::of_program(id, "listeners")?);
+    let (Some(secrets), Some(listeners)) = maps else { return Ok(None) };
+    Ok(Some(AcceptState { secrets, listeners }))
 }
 
 /// Refuses a kernel that cannot make a connection of somebody else's cookie: by what it has, since

@@ -29,9 +29,12 @@ pub fn main(args: &AcceptArgs) -> anyhow::Result<Exit> {
 fn render(status: &AcceptStatus, colour: bool) -> String {
     let accepts = &status.accepts;
     let switch = |on: bool| if on { "on" } else { "off" };
+    let former = status.former_fingerprint.as_ref();
+    let former = former.map_or(String::new(), |former| format!(", and the one before: {former}"));
     let mut text = format!(
-        "{}: clients with segments of {} bytes or more (IPv6: {}); window scaling {}, selective acknowledgements {}, timestamps {}\n\n",
+        "{}: cookies of the secret with fingerprint {}{former}; clients with segments of {} bytes or more (IPv6: {}); window scaling {}, selective acknowledgements {}, timestamps {}\n\n",
         status.interface,
+        status.fingerprint,
         accepts.min_mss_ipv4,
         accepts.min_mss_ipv6,
         switch(accepts.window_scaling),
@@ -79,6 +82,8 @@ mod tests {
         let status = AcceptStatus {
             schema: "ringway.accept/1",
             interface: "eth0".into(),
+            fingerprint: "0123abcd".into(),
+            former_fingerprint: None,
             accepts,
             listeners: vec![ListenerStatus {
                 address: "203.0.113.9:80".parse().expect("an address"),
@@ -88,7 +93,11 @@ mod tests {
         };
         let text = render(&status, false);
         let lines: Vec<&str> = text.lines().collect();
-        assert!(lines[0].starts_with("eth0: ") && lines[0].ends_with("timestamps off"), "{text}");
+        assert!(
+            lines[0].starts_with("eth0: cookies of the secret with fingerprint 0123abcd; ")
+                && lines[0].ends_with("timestamps off"),
+            "{text}"
+        );
         assert!(lines[3].contains("opened") && lines[4].contains("no-cookie"), "{text}");
         assert_eq!(lines.last(), Some(&"203.0.113.9:80: nobody listens"));
     }

@@ -41,6 +41,10 @@ pub struct AcceptStatus {
     /// `ringway.accept/1`.
     pub schema: &'static str,
     pub interface: String,
+    /// Of the secret: gateways with the same one make its cookies. It gives nobody the secret.
+    pub fingerprint: String,
+    /// Of the secret before, whose cookies are still taken.
+    pub former_fingerprint: Option<String>,
     /// What this kernel agrees to with clients.
     pub accepts: Accepts,
     pub listeners: Vec<ListenerStatus>,
@@ -136,7 +140,7 @@ async fn look_after(
             _ = interrupt.recv() => return Ok(()),
             _ = ticks.tick() => {}
         }
-        if !accept_state(link.ifindex).is_ok_and(|state| state.is_some()) {
+        if !accept.is_attached() {
             return Err(lost(&link.name));
         }
         let now = fitness::problems(&options.listeners, link)?;
@@ -191,9 +195,12 @@ fn shown(link: &Link, state: &AcceptState, problems: &[Problem]) -> Result<Accep
             .filter(|counter| counter.packets > 0)
             .collect(),
     };
+    let secrets = state.secrets().map_err(kernel)?;
     Ok(AcceptStatus {
         schema: "ringway.accept/1",
         interface: link.name.clone(),
+        fingerprint: secrets.present,
+        former_fingerprint: secrets.former,
         accepts: accepts()?,
         listeners: counts.into_iter().map(listener).collect(),
     })

@@ -10,6 +10,7 @@ use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
+use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -94,7 +95,10 @@ impl Pair {
     }
 
     fn accept(&self) -> Result<Child> {
-        let mut command = self.backend.command(binary()?);
+        self.accept_by(self.backend.command(binary()?))
+    }
+
+    fn accept_by(&self, mut command: Command) -> Result<Child> {
         command.args(["accept", "-i", "eth0", "--secret"]).arg(self.secret(KEYS[0])?);
         command.args(SERVICES.iter().flat_map(|service| ["--listen", service]));
         let mut child = self.backend.spawn(command)?;
@@ -527,4 +531,31 @@ fn what_cannot_work_is_refused_by_name() -> Result<()> {
     accept.signal(Signal::TERM)?;
     accept.wait(SOON)?;
     pair.refused("speaks Multipath TCP")
+}
+
+/// It does without the right to everything; and ends where its interface does.
+#[test]
+fn three_capabilities_are_enough() -> Result<()> {
+    needs_root!();
+    let Some(pair) = Pair::new()? else { return Ok(()) };
+    let listener = pair.listen("[::]:80")?;
+    let mut command = pair.backend.command("setpriv");
+    command.arg("--bounding-set=-all,+bpf,+net_admin,+perfmon").arg(binary()?);
+    let mut accept = pair.accept_by(command)?;
+    pair.secret(KEYS[1])?;
+    let opens = |port| {
+        let answered = Answered::new(SERVICES[0], port, KEYS[1], (AGREED, true))?;
+        pair.client.send(&answered.ack(""))?;
+        std::thread::sleep(QUIET);
+        anyhow::Ok(listener.accept().is_ok())
+    };
+    let mut port = 9000;
+    wait_for("the new key", SOON, || {
+        port += 1;
+        opens(port).map_err(|error| error.to_string())?.then_some(()).ok_or("none".to_owned())
+    })?;
+    pair.backend.ip("link del eth0\n")?;
+    let end = wait_for("its end", SOON, || accept.wait(SOON).map_err(|e| e.to_string()))?;
+    ensure!(end.status.code() == Some(1) && end.log.contains("vanished"), "{}", end.log);
+    Ok(())
 }
