@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use ringway_driver_tests::Cell;
-use ringway_net_tests::{Echo, Gateway, Line, ask_udp, binary, configuration, ringway, service};
+use ringway_net_tests::{
+    Echo, Gateway, Line, ask_udp, binary, configuration, lab_binary, ringway, service,
+};
 use ringway_testnet::{Child, wait_for, wait_until};
 use serde_json::Value;
 
@@ -31,6 +33,9 @@ pub fn cases(bench: &Bench) -> Vec<Case<'_>> {
         let (of_gateway, of_vlan) = (pair, pair);
         cases.push(Case { name: name("gateway"), run: Box::new(move || of_gateway.gateway()) });
         cases.push(Case { name: name("vlan"), run: Box::new(move || of_vlan.vlan()) });
+        if pair.client.row == "igb" {
+            cases.push(Case { name: name("arming"), run: Box::new(move || pair.arming()) });
+        }
     }
     cases
 }
@@ -270,6 +275,48 @@ impl Pair<'_> {
         }
         self.exchange_soon("answers at the first MTU again")?;
         self.modes(gateway)
+    }
+
+    /// A flood of SYNs arms their answers, and its end disarms them: nothing is attached for it, so no
+    /// link goes down.
+    fn arming(&self) -> Result<()> {
+        let vip = self.vips(NAT)?[0];
+        let backend: SocketAddr = (self.backend.address(2).parse::<IpAddr>()?, PORT).into();
+        let _echo = Echo::start(&self.backend.far, backend, "b1")?;
+        let shield = "[shield]\nmitigation = { new_flows = \"100pps\", for = \"1s\" }\n";
+        let more = "announce = \"arp\"\nsyn = \"challenge\"\n";
+        let body = shield.to_owned() + &service("web", (vip, PORT).into(), &[backend], more);
+        let text = configuration(&self.bench.gateway, &self.interfaces(), &body);
+        let gateway = Gateway::start(&self.bench.gateway, &text)?;
+        let asked = || {
+            let mut line = Line::open(&self.client.far, (vip, PORT).into())
+                .map_err(|error| format!("{error:#}"))?;
+            line.ask("a").map_err(|error| format!("{error:#}"))
+        };
+        wait_for("an answer", SOON, asked)?;
+        let downs = || Ok::<_, anyhow::Error>([self.client.downs()?, self.backend.downs()?]);
+        let (before, start) = (downs()?, Instant::now());
+        let (to, port) = (vip.to_string(), PORT.to_string());
+        let flood = [
+            &["gen", "--port", "af_packet:eth0", "--protocol", "tcp-syn", "--rate", "1k"][..],
+            &["--source", "198.18.0.0/16", "--destination", &to],
+            &["--destination-ports", &port, "--count", "8000"],
+        ]
+        .concat();
+        let mut command = self.client.far.command(lab_binary()?);
+        let ran = command.args(flood).output()?;
+        ensure!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+        let shield =
+            || -> Result<Value> { gateway.ringway(&["shield", "status", "-o", "json"])?.json() };
+        let answered = shield()?["limits"][0]["syns_answered"]["packets"].as_u64();
+        ensure!(answered > Some(0), "not armed: {}", shield()?);
+        let is_over = || shield().is_ok_and(|it| it["mitigation"][0]["attack"].is_null());
+        wait_until("the end of the attack", SOON, is_over)?;
+        wait_for("an answer afterwards", SOON, asked)?;
+        let seconds = start.elapsed().as_secs();
+        println!("  {answered:?} SYNs answered, armed and disarmed within {seconds} s");
+        ensure!(downs()? == before, "links went down: {before:?}, then {:?}", downs()?);
+        self.detach(&gateway)
     }
 
     /// `ringway detach`: no program is left, and the links come back.

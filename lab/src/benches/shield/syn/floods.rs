@@ -19,8 +19,8 @@ use crate::harness::median::{median, middle};
 use crate::harness::{Case, Harness, chosen};
 use crate::{Error, Result};
 
-/// Of the bare program's rate, beside good traffic.
-const FLOOD_PERCENT: u64 = 50;
+/// Of the answerer's own rate, beside good traffic: at a higher one a queue overflows, whoever answers.
+const FLOOD_PERCENT: u64 = 70;
 const UNPACED: Duration = Duration::from_secs(1);
 /// The flood is under way when new connections begin.
 const BEFORE: Duration = Duration::from_millis(200);
@@ -122,11 +122,12 @@ fn upon(
         own.iter().zip(&bares).map(|(own, bare)| own.answered_pps / bare.answered_pps.max(1.0));
     let of_bare: Vec<f64> = of_bare.collect();
     let bare_answered_pps = median(&rate(&bares));
-    let flood_wanted_pps = bare_answered_pps * FLOOD_PERCENT / 100;
+    let answered_pps = median(&rate(&own));
+    let flood_wanted_pps = answered_pps * FLOOD_PERCENT / 100;
     let (outcome, good) = beside(scene, flood_wanted_pps, time)?;
     Ok(Flooded {
         answerer,
-        answered_pps: median(&rate(&own)),
+        answered_pps,
         bare_answered_pps,
         of_bare: middle(of_bare.iter().copied()).unwrap_or(0.0),
         of_bare_by_round: of_bare,

@@ -100,7 +100,7 @@ impl SynFigures {
             notes.push("answers: nanoseconds by BPF_PROG_TEST_RUN without those of the feeder, a million sources in turns.".into());
         }
         if !self.floods.is_empty() {
-            notes.push("SYNs: of bare is without good traffic, each beside a run of bare-answer; lost and p99 are beside half of bare-answer's rate.".into());
+            notes.push("SYNs: of bare is without good traffic, each beside a run of bare-answer; lost and p99 are beside 70 % of the answerer's own rate.".into());
         }
         notes
     }
