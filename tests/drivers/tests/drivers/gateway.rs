@@ -287,7 +287,7 @@ impl Pair<'_> {
         let more = "announce = \"arp\"\nsyn = \"challenge\"\n";
         let body = shield.to_owned() + &service("web", (vip, PORT).into(), &[backend], more);
         let text = configuration(&self.bench.gateway, &self.interfaces(), &body);
-        let gateway = Gateway::start(&self.bench.gateway, &text)?;
+        let mut gateway = Gateway::start(&self.bench.gateway, &text)?;
         let asked = || {
             let mut line = Line::open(&self.client.far, (vip, PORT).into())
                 .map_err(|error| format!("{error:#}"))?;
@@ -316,6 +316,7 @@ impl Pair<'_> {
         let seconds = start.elapsed().as_secs();
         println!("  {answered:?} SYNs answered, armed and disarmed within {seconds} s");
         ensure!(downs()? == before, "links went down: {before:?}, then {:?}", downs()?);
+        gateway.terminate()?;
         self.detach(&gateway)
     }
 
