@@ -41,7 +41,8 @@ const OF_QUEUES: [(&str, OfNic); 7] = [
 type OfTwo = fn(&Bench, &Nic, &Nic) -> Result<()>;
 
 /// Of a NIC and one of another driver.
-const OF_TWO: [(&str, &str, &str, OfTwo); 8] = [
+const OF_TWO: [(&str, &str, &str, OfTwo); 9] = [
+    ("arming", "igb", "virtio-net", gateway::arming),
     ("forward", "igb", "virtio-net", engine::forward),
     ("forward", "vmxnet3", "virtio-net", engine::forward),
     ("generic", "igb", "virtio-net", events::generic),
