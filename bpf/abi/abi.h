@@ -121,6 +121,7 @@ enum rw_reason {
 	RW_REASON_MARTIAN_SOURCE,  /* drop: the source is the address of no host */
 	RW_REASON_RESET_LIMITED,   /* drop: a reset was due, the rate limit spoke */
 	RW_REASON_SYN_CHALLENGED,  /* sent back: a SYN's answer that only a real sender refuses */
+	RW_REASON_SYN_ANSWERED,	   /* sent back: a SYN's answer with a cookie */
 	/* Dropped by the shield. From here on a reason goes with a drop alone (rw_ledger). */
 	RW_REASON_TCP_FLAGS = 64,   /* flags that no segment has */
 	RW_REASON_LAND,		    /* source and destination are one address */
@@ -195,10 +196,10 @@ struct rw_opening {
 	__u32 now;     /* seconds */
 	__u16 service;
 	__u8 source_client;
-	__u8 failed; /* out: enum rw_reason */
-	__u8 mac[6]; /* the request's L2 source */
-	__u8 isn;    /* as in rw_flow's confirmed, in state SYN */
-	__u8 pad;
+	__u8 failed;  /* out: enum rw_reason */
+	__u8 mac[6];  /* the request's L2 source */
+	__u8 isn;     /* as in rw_flow's confirmed, in state SYN */
+	__u8 shifted; /* 1: its client was answered with a cookie, which is in syn_rooms */
 };
 
 /* Tasks that the balancer passes to its part for what is rare, mostly ICMP. */
@@ -207,16 +208,21 @@ enum rw_icmp_task {
 	RW_ICMP_TOO_BIG,       /* a packet does not fit the way out */
 	RW_ICMP_TIME_EXCEEDED, /* a packet's TTL ends here */
 	RW_ICMP_CHALLENGE,     /* a SYN is to be challenged */
+	RW_ICMP_COOKIE,	       /* a SYN is to be answered with a cookie */
+	RW_ICMP_OPEN,	       /* an ACK brings back a cookie (proxy.bpf.h) */
+	RW_ICMP_ASK_AGAIN,     /* its flow, whose key opening has, waits for the backend */
+	RW_ICMP_ANSWERED,      /* the backend has answered; the same */
 };
 
 struct rw_icmp {
 	__u32 task;
 	__u32 v6;
-	__u32 l3_at;   /* bytes of the frame before layer 3 */
-	__u32 mtu;     /* TOO_BIG: what fits */
-	__u32 from[4]; /* TOO_BIG, TIME_EXCEEDED: an address of ours, to tell it by */
-	__u32 reason;  /* out */
-	__u32 iface;   /* out: of the way on, as is mac */
+	__u32 l3_at; /* bytes of the frame before layer 3 */
+	__u32 mtu; /* TOO_BIG: what fits; COOKIE: the service; ASK_AGAIN, ANSWERED: the flow's place */
+	__u32 from
+		[4]; /* TOO_BIG, TIME_EXCEEDED: an address of ours, to tell it by; OPEN: the cookie */
+	__u32 reason; /* out */
+	__u32 iface;  /* out: of the way on, as is mac */
 	__u8 mac[6];
 	__u16 pad;
 	__u32 pad2;
@@ -319,6 +325,7 @@ enum rw_service_flags {
 	RW_ADDR_NODE = 128,    /* the node's own: no client of a dsr service */
 };
 
+#define RW_SVC_SYN_PROXY 1024 /* an ACK without a flow may bring back a cookie */
 #define RW_SVC_SHIELD_SHIFT 8
 #define RW_SVC_SHIELD_MASK 3
 
@@ -490,11 +497,37 @@ struct rw_flow {
 	__u32 client[4];
 	/* The next 8 bytes are one aligned word: it moves by compare-and-swap (faces.bpf.h). */
 	__u8 client_mac[6]; /* where replies go: L2 source of the requests */
-	__u8 iface;	    /* interface slot of the requests */
+	__u8 iface;	    /* interface slot of the requests; RW_FLOW_SHIFTED */
 	__u8 confirmed; /* RW_CONFIRMED, RW_ASKED, RW_ACKED; during the handshake RW_ISN_SHIFT */
 	__u16 client_port_be;
 	__u16 service;
 	__u32 seen; /* seconds, CLOCK_MONOTONIC */
+};
+
+/* Beside the slot: the flow has a shift. */
+#define RW_FLOW_SHIFTED 0x80
+_Static_assert(RW_MAX_IFACES <= RW_FLOW_SHIFTED, "a slot and a bit");
+
+/*
+ * How the numbers of a flow's backend are shifted for its client, to whom the gateway itself has
+ * answered. By the flow's place. Host byte order.
+ */
+struct rw_shift {
+	__u32 seq;    /* is added to what the backend sends, and taken off what it gets */
+	__u32 stamp;  /* the same of time stamps */
+	__u32 number; /* the cookie: our ISN towards the client */
+	__u32 last;   /* the time stamp that the client has seen last, in the handshake */
+	__u8 flags;
+	__s8 up;	/* windows that the backend offers, to the left */
+	__s8 client_up; /* those that the client offers */
+	__u8 isn;	/* of the client, as in rw_flow's confirmed */
+};
+#define RW_SHIFT_KNOWN 1 /* the backend has answered: seq, stamp, up and client_up are set */
+
+/* As a flow bucket. */
+struct rw_shift_bucket {
+	struct rw_shift shifts[RW_BUCKET_FLOWS];
+	__u32 pad;
 };
 
 /*

@@ -156,15 +156,34 @@ struct rw_limits {
 };
 
 /*
- * How SYNs of sources that are not learnt are answered. Challenge: with a SYN and ACK that no stack
- * accepts, to which it replies with a RST (RFC 9293 section 3.10.7.3) that proves its address.
+ * How SYNs are answered. Challenge, unless their source is learnt: with a SYN and ACK that no stack
+ * accepts, to which it replies with a RST (RFC 9293 section 3.10.7.3) that proves its address. The
+ * others: with a cookie (shield/cookie.bpf.h).
  */
 enum rw_syn {
 	RW_SYN_FORWARDED,
 	RW_SYN_CHALLENGE,
+	RW_SYN_PROXY,	/* nat: who brings it back is connected by the gateway */
+	RW_SYN_BACKEND, /* dsr: the backend knows it as well (`ringway accept`) */
 	RW_SYNS,
 };
+#define RW_SYN_KIND 0xff
 #define RW_SYN_ALWAYS 0x100 /* beside it: not only while shield_armed says so */
+
+/* What an answer with a cookie offers a client, if its SYN does: no more than every backend of the
+ * service takes. Host byte order. */
+struct rw_syn_offer {
+	__u16 mss; /* 0: the least that every host takes */
+	__u8 options;
+	__u8 pad;
+	__u16 window; /* of the answer: 0 where the backend's is not known yet */
+	__u16 pad2;
+};
+#define RW_OFFER_SACK 1
+#define RW_OFFER_STAMPS 2
+#define RW_OFFER_SCALE 4
+#define RW_OFFER_ECN 8
+#define RW_OFFERED_SCALE 7 /* of windows, towards the client */
 
 /* What challenges are made of. All nodes with these keys know one another's. */
 struct rw_syn_secrets {
@@ -187,6 +206,7 @@ struct rw_shield_policy {
 	__u32 prefix[4];	      /* mask of a source prefix of IPv6 */
 	__u32 prefix4;		      /* of IPv4 */
 	__u32 syn;		      /* enum rw_syn | RW_SYN_ALWAYS */
+	struct rw_syn_offer offer;
 };
 
 /* Places in service_budgets, each RW_MAX_SERVICES: by service; a destination's is that of the

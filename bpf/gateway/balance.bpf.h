@@ -13,6 +13,7 @@
 #include "fragment.bpf.h"
 #include "nat_state.bpf.h"
 #include "partial.bpf.h"
+#include "proxy.bpf.h"
 #include "refuse.bpf.h"
 #include "reset.bpf.h"
 #include "shield/challenge.bpf.h"
@@ -100,9 +101,10 @@ static __always_inline void count_reply(const struct packet *p, __u32 reference)
 	}
 }
 
-/* client -> backend, by a flow that exists or has just been opened. */
-static __always_inline int nat_request(struct packet_context *pctx, struct packet *p, __u64 key,
-				       struct rw_backend *backend, bool new_flow)
+/* client -> backend, by a flow that exists or, without `flow`, has just been opened. */
+static __always_inline int nat_request(struct xdp_md *ctx, struct packet_context *pctx,
+				       struct packet *p, const struct rw_flow *flow, __u32 place,
+				       __u64 key, struct rw_backend *backend)
 {
 	__u32 nat = key_nat_addr(key);
 	struct rewrite to = {
@@ -112,6 +114,10 @@ static __always_inline int nat_request(struct packet_context *pctx, struct packe
 		.dport_be = backend->port_be ?: p->t->dport_be,
 	};
 
+	count_request(pctx, p, key_backend(key), !flow);
+	settle_checksum(pctx, p, backend->iface);
+	if (flow && is_shifted(flow) && !shift_segment(ctx, place, key, false, p->unfinished))
+		return leave(pctx->counters, RW_DROP, RW_REASON_NO_FLOW);
 	if (nat != RW_NAT_CLIENT) {
 		struct rw_address *own = bpf_map_lookup_elem(&nat_addrs, &nat);
 
@@ -119,8 +125,6 @@ static __always_inline int nat_request(struct packet_context *pctx, struct packe
 			return leave(pctx->counters, RW_DROP, RW_REASON_NO_STATE);
 		to.saddr = own->addr;
 	}
-	count_request(pctx, p, key_backend(key), new_flow);
-	settle_checksum(pctx, p, backend->iface);
 	rewrite(p, &to);
 	return send_by(pctx, p, backend->iface, backend->dmac, RW_REASON_NAT_FORWARD);
 }
@@ -164,7 +168,8 @@ static __always_inline int no_backend(struct xdp_md *ctx, struct packet_context 
 /* Opens a flow and returns it in *key and *backend; or ends the packet with *verdict. */
 static __always_inline bool new_flow(struct xdp_md *ctx, struct packet_context *pctx,
 				     struct packet *p, const struct rw_service *service, __u64 *key,
-				     struct rw_backend **backend, __u32 now, int *verdict)
+				     struct rw_backend **backend, __u32 now, bool cookie,
+				     int *verdict)
 {
 	enum rw_reason refused = RW_REASON_MARTIAN_SOURCE;
 	struct chosen chosen = {};
@@ -199,8 +204,9 @@ static __always_inline bool new_flow(struct xdp_md *ctx, struct packet_context *
 			*verdict = leave(pctx->counters, RW_DROP, RW_REASON_MALFORMED);
 			return false;
 		}
-		open->isn = syn_isn(ctx, p);
+		open->isn = cookie ? isn_asked() : syn_isn(ctx, p);
 	}
+	open->shifted = cookie;
 	refused = flow_open(p->t, &pctx->scratch->reply, open, chosen.backend);
 	if (refused) {
 		*verdict = leave(pctx->counters, RW_DROP, refused);
@@ -233,7 +239,8 @@ static __always_inline bool starts_anew(const struct packet *p, const struct rw_
 		return false;
 	if (state == RW_FLOW_CLOSED)
 		return true;
-	return state == RW_FLOW_RESET && !(backend->flags & RW_BACKEND_TAKES_NEW) &&
+	return state == RW_FLOW_RESET &&
+	       (!(backend->flags & RW_BACKEND_TAKES_NEW) || is_shifted(flow)) &&
 	       (__s32)(now - READ_ONCE(flow->seen)) >= PROBATION_TICKS;
 }
 
@@ -245,6 +252,15 @@ static __always_inline bool opens_flow(const struct packet *p)
 	       (p->t->tcp_flags & (TCP_SYN | TCP_ACK | TCP_RST | TCP_FIN)) == TCP_SYN;
 }
 
+/* Whether the gateway has begun a handshake for the flow that nobody goes on with. */
+static __always_inline bool is_half_made(const struct rw_flow *flow, __u32 state, __u32 now)
+{
+	/* Else the verifier goes on once for each. */
+	barrier_var(state);
+	return state <= RW_FLOW_SYN_ACK && is_shifted(flow) &&
+	       (__s32)(now - READ_ONCE(flow->seen)) >= PROBATION_TICKS;
+}
+
 /*
  * Whether a request stays with its flow's backend. A kept backend has only its
  * established flows: the SYN of a half-open one tries another backend.
@@ -254,6 +270,9 @@ static __always_inline bool flow_stays(const struct packet *p, const struct rw_f
 {
 	if (!flow || !backend || !(backend->flags & RW_BACKEND_UP) ||
 	    starts_anew(p, flow, state, backend, now))
+		return false;
+	/* Its client has been answered already, and would not ask again. */
+	if (opens_flow(p) && is_half_made(flow, state, now))
 		return false;
 	return !(backend->flags & RW_BACKEND_KEPT) || state > RW_FLOW_SYN_ACK || !opens_flow(p);
 }
@@ -340,18 +359,42 @@ static __always_inline enum rw_reason limited(struct xdp_md *ctx, const struct r
 	refused = over_limits(service->id, nat, place, key, false);
 	if (refused != RW_REASON_SYN_CHALLENGED)
 		return refused;
-	return challenged(ctx, service->id) ?: over_limits(service->id, nat, place, key, true);
+	return challenged(ctx, service->id, place, key) ?:
+		       over_limits(service->id, nat, place, key, true);
 }
 
 static __always_inline int refuse_limited(struct xdp_md *ctx, struct packet_context *pctx,
-					  struct packet *p, enum rw_reason refused)
+					  struct packet *p, enum rw_reason refused, __u32 service)
 {
+	if (refused == RW_REASON_SYN_ANSWERED)
+		return complain(ctx, pctx, p, RW_ICMP_COOKIE, service, p->t->daddr);
 	if (refused == RW_REASON_SYN_CHALLENGED)
 		return complain(ctx, pctx, p, RW_ICMP_CHALLENGE, 0, p->t->daddr);
 	return leave_shielded(pctx->counters, refused);
 }
 
-/* Without a live flow, UDP and a SYN start one; anything else is reset. */
+/* Whether the packet may bring back a cookie: its tuple's flow is over, or not there yet. */
+static __always_inline bool may_bring_cookie(const struct rw_service *service, __u64 key)
+{
+	__u32 state = key_state(key);
+
+	/* Else the verifier goes on once for each. */
+	barrier_var(state);
+	return (service->flags & RW_SVC_SYN_PROXY) &&
+	       (state <= RW_FLOW_SYN_ACK || state == RW_FLOW_CLOSED || state == RW_FLOW_RESET);
+}
+
+/* What only a handshake that the gateway makes has before the backend's answer. */
+static __always_inline int early(struct xdp_md *ctx, struct packet_context *pctx,
+				 const struct rw_flow *flow, __u32 place, __u64 key)
+{
+	if (!is_shifted(flow))
+		return leave(pctx->counters, RW_DROP, RW_REASON_OUT_OF_STATE);
+	pctx->scratch->opening.key = key;
+	return shake_hands(ctx, pctx, RW_ICMP_ASK_AGAIN, place);
+}
+
+/* Without a live flow, UDP, a SYN and an ACK with a cookie start one; anything else is reset. */
 static __always_inline int request(struct xdp_md *ctx, struct packet_context *pctx,
 				   struct packet *p, const struct rw_service *service)
 {
@@ -360,6 +403,7 @@ static __always_inline int request(struct xdp_md *ctx, struct packet_context *pc
 	struct rw_flow *flow;
 	__u32 now, place;
 	__u64 key = 0;
+	bool cookie;
 	int verdict;
 
 	capture_service(pctx->scratch, service->id);
@@ -370,7 +414,7 @@ static __always_inline int request(struct xdp_md *ctx, struct packet_context *pc
 	if (service->forward != RW_FORWARD_NAT) {
 		refused = limited(ctx, service, 0, 0);
 		if (refused)
-			return refuse_limited(ctx, pctx, p, refused);
+			return refuse_limited(ctx, pctx, p, refused, service->id);
 		note_first(pctx, p);
 		return dsr_request(ctx, pctx, p, service);
 	}
@@ -383,25 +427,28 @@ static __always_inline int request(struct xdp_md *ctx, struct packet_context *pc
 	}
 	refused = limited(ctx, service, place, key);
 	if (refused)
-		return refuse_limited(ctx, pctx, p, refused);
+		return refuse_limited(ctx, pctx, p, refused, service->id);
 	note_first(pctx, p);
-	if (flow_stays(p, flow, key_state(key), backend, now)) {
-		if (key_state(key) == RW_FLOW_SYN && !handshakes(p))
-			return leave(pctx->counters, RW_DROP, RW_REASON_OUT_OF_STATE);
+	cookie = may_bring_cookie(service, key) && cookie_met(ctx, service->id, place, key);
+	if (!cookie && flow_stays(p, flow, key_state(key), backend, now)) {
+		if (key_state(key) == RW_FLOW_SYN && (is_shifted(flow) || !handshakes(p)))
+			return early(ctx, pctx, flow, place, key);
 		refused = reachable(p, backend, 0);
 		if (refused)
 			return refuse(ctx, pctx, p, refused, backend->mtu, NULL);
 		flow_follow(pctx, p, flow, place, &key, now);
-		return nat_request(pctx, p, key, backend, false);
+		return nat_request(ctx, pctx, p, flow, place, key, backend);
 	}
+	if (cookie)
+		return shake_hands(ctx, pctx, RW_ICMP_OPEN, 0);
 	if (opens_flow(p)) {
 		if (flow && p->t->proto == IPPROTO_TCP && !may_change(pctx, p))
 			return leave(pctx->counters, RW_DROP, RW_REASON_MALFORMED);
 		if (flow)
 			flow_give_up(pctx, flow, key, now);
-		if (!new_flow(ctx, pctx, p, service, &key, &backend, now, &verdict))
+		if (!new_flow(ctx, pctx, p, service, &key, &backend, now, false, &verdict))
 			return verdict;
-		return nat_request(pctx, p, key, backend, true);
+		return nat_request(ctx, pctx, p, NULL, 0, key, backend);
 	}
 	if (flow) {
 		if (p->t->proto == IPPROTO_TCP && !dry)
@@ -461,10 +508,16 @@ static __always_inline int nat_reply(struct xdp_md *ctx, struct packet_context *
 	if (refused)
 		return refuse(ctx, pctx, p, refused, way->mtu,
 			      key_nat_addr(key) == RW_NAT_CLIENT ? info->addr : NULL);
+	settle_checksum(pctx, p, client.iface);
+	if (is_shifted(flow)) {
+		if ((p->t->tcp_flags & (TCP_SYN | TCP_ACK)) == (TCP_SYN | TCP_ACK))
+			return shake_hands(ctx, pctx, RW_ICMP_ANSWERED, place);
+		if (!shift_segment(ctx, place, key, true, p->unfinished))
+			return leave(pctx->counters, RW_DROP, RW_REASON_NO_FLOW);
+	}
 	if (!flow_replied(pctx, p, flow, &key, now, is_its_own(pctx->in, p->eth, backend)))
 		return leave(pctx->counters, RW_DROP, RW_REASON_OUT_OF_STATE);
 	count_reply(p, key_backend(key));
-	settle_checksum(pctx, p, client.iface);
 	rewrite(p, &to);
 	return send_by(pctx, p, client.iface, (__u8 *)client.mac, RW_REASON_NAT_REPLY);
 }

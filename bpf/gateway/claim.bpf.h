@@ -17,6 +17,7 @@
 #define RINGWAY_CLAIM_H
 
 #include "confirm.bpf.h"
+#include "shift.bpf.h"
 
 /* Whether two keys name the same source towards one backend. (They share a bucket,
  * so the backend is nearly always the same too; a chance match of another backend
@@ -683,7 +684,7 @@ __noinline __u32 publish_flow(const struct rw_tuple *t, struct rw_opening *open,
 		return index_flow(&at, at_place, open->now);
 	copy_addr(flow->client, t->saddr);
 	copy_mac(flow->client_mac, open->mac);
-	flow->iface = (__u8)open->iface;
+	flow->iface = (__u8)open->iface | (open->shifted ? RW_FLOW_SHIFTED : 0);
 	flow->confirmed = open->isn << RW_ISN_SHIFT;
 	flow->client_port_be = t->sport_be;
 	flow->service = open->service;
@@ -706,6 +707,27 @@ __noinline __u32 publish_flow(const struct rw_tuple *t, struct rw_opening *open,
 	return 1;
 }
 
+/* Before its record is published. */
+static __always_inline bool shift_begin(__u32 place, __u8 isn)
+{
+	struct syn_room *room = RW_ONLY(syn_rooms);
+	struct rw_shift *shift = shift_at(place);
+	struct rw_flow *flow = flow_at(place);
+
+	if (!room || !flow)
+		return false;
+	if (!shift) {
+		WRITE_ONCE(flow->key, 0);
+		return false;
+	}
+	*shift = (struct rw_shift){
+		.number = room->cookie.number,
+		.last = room->cookie.stamp,
+		.isn = isn,
+	};
+	return true;
+}
+
 /* Opens a flow towards open->backend. 0, or the reason why not. */
 static __always_inline enum rw_reason flow_open(const struct rw_tuple *t, struct rw_tuple *reply,
 						struct rw_opening *open,
@@ -719,6 +741,8 @@ static __always_inline enum rw_reason flow_open(const struct rw_tuple *t, struct
 	place = open->source_client ? claim_client(t, reply, open) : claim_port(reply, open);
 	if (!place)
 		return open->failed < RW_REASON_SPACE ? open->failed : RW_REASON_NO_STATE;
+	if (open->shifted && !dry && !shift_begin(place, open->isn))
+		return RW_REASON_NO_STATE;
 	return publish_flow(t, open, place) ? RW_REASON_NONE : RW_REASON_FLOW_TABLE_FULL;
 }
 

@@ -80,12 +80,13 @@ __noinline __u32 client_moves(__u32 place, __u64 to, __u32 faces, __u32 now)
 	if (!flow)
 		return 0;
 	old.word = READ_ONCE(*(__u64 *)flow->client_mac);
-	if (old.iface != way.iface &&
+	if ((old.iface ^ way.iface) & ~RW_FLOW_SHIFTED &&
 	    (faces & (RW_IFACE_CLIENTS | RW_IFACE_WAY_OUT)) == RW_IFACE_WAY_OUT)
 		return 0;
 	if (!seen_before(place, to, now))
 		return 0;
 	way.confirmed = old.confirmed;
+	way.iface = (way.iface & ~RW_FLOW_SHIFTED) | (old.iface & RW_FLOW_SHIFTED);
 	__sync_val_compare_and_swap((__u64 *)flow->client_mac, old.word, way.word);
 	return 1;
 }
@@ -93,9 +94,10 @@ __noinline __u32 client_moves(__u32 place, __u64 to, __u32 faces, __u32 now)
 static __always_inline void client_follow(const struct packet_context *pctx, const struct packet *p,
 					  struct rw_flow *flow, __u32 place, __u32 now)
 {
-	union way_back way = { .iface = (__u8)pctx->slot };
+	__u8 iface = READ_ONCE(flow->iface);
+	union way_back way = { .iface = (iface & RW_FLOW_SHIFTED) | (__u8)pctx->slot };
 
-	if (dry || (same_mac(flow->client_mac, p->eth->h_source) && flow->iface == pctx->slot))
+	if (dry || (same_mac(flow->client_mac, p->eth->h_source) && iface == way.iface))
 		return;
 	copy_mac(way.mac, p->eth->h_source);
 	client_moves(place, way.word, pctx->in->flags, now);

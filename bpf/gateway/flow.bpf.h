@@ -482,7 +482,7 @@ static __always_inline bool flow_read_client(__u32 place, __u64 *key, struct flo
 		copy_addr(client->addr, flow->client);
 		way.word = READ_ONCE(*(__u64 *)flow->client_mac);
 		copy_mac((__u8 *)client->mac, way.mac);
-		client->iface = way.iface;
+		client->iface = way.iface & ~RW_FLOW_SHIFTED;
 		client->port_be = flow->client_port_be;
 		client->dport_be = *of.dport_be;
 		client->service = flow->service;

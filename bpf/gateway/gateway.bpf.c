@@ -6,7 +6,9 @@
 #include "announce.bpf.h"
 #include "balance.bpf.h"
 #include "challenge.bpf.h"
+#include "cookie.bpf.h"
 #include "fragment.bpf.h"
+#include "handshake.bpf.h"
 #include "icmp.bpf.h"
 #include "parse.bpf.h"
 #include "service.bpf.h"
@@ -115,7 +117,7 @@ GATEWAY_PROGRAM(ringway_balance)
 	}
 }
 
-/* ICMP and challenges to SYNs: a program of its own, which keeps the balancer's path short. */
+/* ICMP and our part in handshakes: a program of its own, which keeps the balancer's path short. */
 GATEWAY_PROGRAM(ringway_icmp)
 {
 	struct rw_icmp *icmp;
@@ -127,6 +129,12 @@ GATEWAY_PROGRAM(ringway_icmp)
 	icmp = &pctx.scratch->icmp;
 	if (icmp->task == RW_ICMP_CHALLENGE)
 		return send_challenge(ctx, &pctx);
+	if (icmp->task == RW_ICMP_COOKIE)
+		return send_cookie(ctx);
+	if (icmp->task == RW_ICMP_ANSWERED)
+		return handshake_answered(ctx);
+	if (icmp->task >= RW_ICMP_OPEN)
+		return handshake_asks(ctx);
 	if (icmp->task != RW_ICMP_ARRIVED)
 		return icmp_complain(ctx, &pctx);
 	next = icmp->v6 ? icmp6_arrived(ctx) : icmp4_arrived(ctx);

@@ -397,6 +397,33 @@ static __always_inline enum icmp_next error_to_client(struct rw_scratch *s, stru
 	return ICMP_SEND;
 }
 
+/* The number of a quoted segment to the client, as the flow's backend has sent it. */
+static __always_inline void shift_quote(struct icmp_packet *it, struct quoted *q, __u32 place,
+					__u64 key)
+{
+	__u32 old = (__u32)q->l4[2] | (__u32)q->l4[3] << 16, new;
+	__u16 *check = quote_check(it, q, IPPROTO_TCP), before;
+	struct rw_flow *flow = flow_at(place);
+	struct syn_room *room;
+	__u64 change;
+
+	if (!flow || !is_shifted(flow))
+		return;
+	room = shift_read(place, key);
+	if (!room || !(room->shift.flags & RW_SHIFT_KNOWN))
+		return;
+	new = bpf_htonl(bpf_ntohl(old) - room->shift.seq);
+	change = csum_change(old, new);
+	q->l4[2] = (__u16) new;
+	q->l4[3] = (__u16)(new >> 16);
+	if (check) {
+		before = *check;
+		*check = csum_apply(before, change);
+		change += csum_change16(before, *check);
+	}
+	it->icmp[1] = csum_apply(it->icmp[1], change);
+}
+
 /* An error about a packet to a client: goes to the backend, as a request of the flow. */
 static __always_inline enum icmp_next error_to_backend(struct rw_scratch *s, struct icmp_packet *it,
 						       struct quoted *q, __u64 key, __u32 *outer)
@@ -484,8 +511,12 @@ static __always_inline enum icmp_next find_flow(struct rw_scratch *s, struct icm
 		return ICMP_DROP;
 	if (service->forward != RW_FORWARD_NAT)
 		return ICMP_BALANCE;
-	if (flow_by_client(&s->tuple, service->id, now_seconds(), &flow))
+	place = flow_by_client(&s->tuple, service->id, now_seconds(), &flow);
+	if (place) {
+		if (s->tuple.proto == IPPROTO_TCP)
+			shift_quote(it, &q, place, flow);
 		return error_to_backend(s, it, &q, flow, room->outer);
+	}
 	s->icmp.reason = RW_REASON_ICMP_NO_FLOW;
 	return ICMP_DROP;
 unknown:

@@ -68,6 +68,23 @@ struct vain_search {
 /* writer, reader: gateway. Of two backends in one place the later one counts. */
 RW_MAP(vain_searches, BPF_MAP_TYPE_PERCPU_ARRAY, VAIN_SEARCHES, __u32, struct vain_search, 0);
 
+/* writer: control, once, when a service needs it; reader: gateway, which writes its content. As many
+ * buckets as `flows`. */
+struct rw_shift_map {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_INNER_MAP);
+	__uint(max_entries, 1);
+	__uint(key_size, sizeof(__u32));
+	__uint(value_size, sizeof(struct rw_shift_bucket));
+} shift_template SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__array(values, struct rw_shift_map);
+} shifts SEC(".maps");
+
 /* writer, reader: gateway. The number of confirmed flows of a prefix. Two prefixes may share a
  * count. */
 RW_MAP(kept_flows, BPF_MAP_TYPE_ARRAY, RW_CONFIRMED_COUNTS, __u32, __u32, 0);

@@ -8,6 +8,8 @@
 #include "common/stage.bpf.h"
 #include "vlan.bpf.h"
 
+#define MIN_FRAME 60 /* Ethernet's minimum, without FCS */
+
 struct packet_context {
 	struct xdp_md *ctx;
 	struct rw_ledger *counters;

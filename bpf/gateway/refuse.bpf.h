@@ -27,10 +27,23 @@ static __always_inline int complain(struct xdp_md *ctx, struct packet_context *p
 	case RW_ICMP_TOO_BIG:
 		return leave(pctx->counters, RW_DROP, RW_REASON_TOO_BIG);
 	case RW_ICMP_CHALLENGE:
+	case RW_ICMP_COOKIE:
 		return leave(pctx->counters, RW_DROP, RW_REASON_RESET_FAILED);
 	default:
 		return leave(pctx->counters, RW_DROP, RW_REASON_TTL_EXPIRED);
 	}
+}
+
+/* A packet's part in a handshake that the gateway makes (handshake.bpf.h). `place`: of its flow. */
+static __always_inline int shake_hands(struct xdp_md *ctx, struct packet_context *pctx,
+				       enum rw_icmp_task task, __u32 place)
+{
+	struct rw_icmp *icmp = &pctx->scratch->icmp;
+
+	icmp->task = task;
+	icmp->mtu = place;
+	bpf_tail_call(ctx, &OWN_SLOTS, RW_SLOT_ICMP);
+	return leave(pctx->counters, RW_DROP, RW_REASON_NO_STATE);
 }
 
 /* Longer than `mtu`, the bytes of layer 3 that still fit. */

@@ -14,7 +14,6 @@
 #include "source.bpf.h"
 
 #define RESET_TTL 64
-#define MIN_FRAME 60 /* Ethernet's minimum, without FCS */
 
 struct reset {
 	__be32 seq;

@@ -12,65 +12,13 @@
 #ifndef RINGWAY_CHALLENGE_H
 #define RINGWAY_CHALLENGE_H
 
+#include "cookie.bpf.h"
 #include "rated.bpf.h"
 
-#define CHALLENGE_PERIOD_SHIFT 6 /* 64 s */
-#define CLOCK_SKEW 30		 /* seconds by which nodes' clocks may differ */
-
-struct siphash {
-	__u64 v0, v1, v2, v3;
-};
-
-static __always_inline __u64 rotate(__u64 x, int bits)
+/* Of addresses, ports and the period alone: 40 bytes. */
+static __always_inline __u32 challenge_of(const struct rw_tuple *t, const __u64 *key, __u32 period)
 {
-	return x << bits | x >> (64 - bits);
-}
-
-static __always_inline void sip_round(struct siphash *h)
-{
-	h->v0 += h->v1;
-	h->v2 += h->v3;
-	h->v1 = rotate(h->v1, 13) ^ h->v0;
-	h->v3 = rotate(h->v3, 16) ^ h->v2;
-	h->v0 = rotate(h->v0, 32) + h->v3;
-	h->v2 += h->v1;
-	h->v3 = rotate(h->v3, 21) ^ h->v0;
-	h->v1 = rotate(h->v1, 17) ^ h->v2;
-	h->v2 = rotate(h->v2, 32);
-}
-
-static __always_inline void sip_word(struct siphash *h, __u64 word)
-{
-	h->v3 ^= word;
-	sip_round(h);
-	sip_round(h);
-	h->v0 ^= word;
-}
-
-/* Of 40 bytes: both addresses and ports, in network byte order, and the period, in ours. */
-__noinline __u32 challenge_of(const struct rw_tuple *t, __u64 key0, __u64 key1, __u32 period)
-{
-	struct siphash h = {
-		.v0 = key0 ^ 0x736f6d6570736575ull,
-		.v1 = key1 ^ 0x646f72616e646f6dull,
-		.v2 = key0 ^ 0x6c7967656e657261ull,
-		.v3 = key1 ^ 0x7465646279746573ull,
-	};
-
-	if (!t)
-		return 0;
-	sip_word(&h, t->saddr[0] | (__u64)t->saddr[1] << 32);
-	sip_word(&h, t->saddr[2] | (__u64)t->saddr[3] << 32);
-	sip_word(&h, t->daddr[0] | (__u64)t->daddr[1] << 32);
-	sip_word(&h, t->daddr[2] | (__u64)t->daddr[3] << 32);
-	sip_word(&h, t->sport_be | (__u32)t->dport_be << 16 | (__u64)period << 32);
-	sip_word(&h, 40ull << 56);
-	h.v2 ^= 0xff;
-	sip_round(&h);
-	sip_round(&h);
-	sip_round(&h);
-	sip_round(&h);
-	return (__u32)(h.v0 ^ h.v1 ^ h.v2 ^ h.v3);
+	return (__u32)syn_hash(t, key[0], key[1], period, 40ull << 56);
 }
 
 /* Of now. */
@@ -81,9 +29,8 @@ static __always_inline __u32 new_challenge(const struct rw_tuple *t)
 
 	if (!secrets)
 		return 0;
-	period = (now_seconds() + secrets->wall) >> CHALLENGE_PERIOD_SHIFT;
-	return (challenge_of(t, secrets->keys[0][0], secrets->keys[0][1], period) & ~1u) |
-	       (period & 1);
+	period = (now_seconds() + secrets->wall) >> COOKIE_PERIOD_SHIFT;
+	return (challenge_of(t, secrets->keys[0], period) & ~1u) | (period & 1);
 }
 
 /* Whether it was made of this tuple in the last 34 s, at most 98 s ago. */
@@ -94,12 +41,12 @@ static __always_inline bool was_challenged(const struct rw_tuple *t, __u32 chall
 
 	if (!secrets)
 		return false;
-	period = (now_seconds() + secrets->wall + CLOCK_SKEW) >> CHALLENGE_PERIOD_SHIFT;
+	period = (now_seconds() + secrets->wall + CLOCK_SKEW) >> COOKIE_PERIOD_SHIFT;
 	period -= (period ^ challenge) & 1;
 	for (int i = 0; i < 2; i++) {
 		const __u64 *key = secrets->keys[i];
 
-		if (!((challenge_of(t, key[0], key[1], period) ^ challenge) & ~1u))
+		if (!((challenge_of(t, key, period) ^ challenge) & ~1u))
 			return true;
 		/* Both are the same, but for two minutes after a change. */
 		if (key[0] == secrets->keys[1][0] && key[1] == secrets->keys[1][1])
@@ -221,18 +168,24 @@ static __always_inline enum rw_reason answer_to(struct xdp_md *ctx, const struct
 						const struct rw_scratch *s, __u32 service)
 {
 	const struct rw_tuple *t = &s->tuple;
+	enum rw_syn how = policy->syn & RW_SYN_KIND;
 	struct rw_address prefix;
 
-	if (!(t->tcp_flags & TCP_RST))
-		return is_connection_proven(set, policy, t) ||
-				       is_source_proven(set, policy, t->saddr, service) ?
-			       RW_REASON_NONE :
-			       RW_REASON_SYN_CHALLENGED;
-	if (!was_challenged(t, sequence_of(ctx, s)))
+	if (t->tcp_flags & TCP_RST) {
+		if (how == RW_SYN_PROXY || !was_challenged(t, sequence_of(ctx, s)))
+			return RW_REASON_NONE;
+		prove(policy, connection_hash(set, t));
+		prove(policy, source_hash(set, policy, t->saddr, &prefix, PROVEN_SOURCE(service)));
+		return RW_REASON_CHALLENGE_MET;
+	}
+	if (how == RW_SYN_PROXY)
+		return RW_REASON_SYN_ANSWERED;
+	if (is_connection_proven(set, policy, t))
 		return RW_REASON_NONE;
-	prove(policy, connection_hash(set, t));
-	prove(policy, source_hash(set, policy, t->saddr, &prefix, PROVEN_SOURCE(service)));
-	return RW_REASON_CHALLENGE_MET;
+	if (how == RW_SYN_BACKEND)
+		return RW_REASON_SYN_ANSWERED;
+	return is_source_proven(set, policy, t->saddr, service) ? RW_REASON_NONE :
+								  RW_REASON_SYN_CHALLENGED;
 }
 
 static __always_inline void count_answer(__u32 service, const struct rw_scratch *s,
@@ -242,7 +195,7 @@ static __always_inline void count_answer(__u32 service, const struct rw_scratch 
 
 	if (!arrived)
 		return;
-	if (reason == RW_REASON_SYN_CHALLENGED)
+	if (reason == RW_REASON_SYN_CHALLENGED || reason == RW_REASON_SYN_ANSWERED)
 		arrived->syns_answered++;
 	else if (reason == RW_REASON_CHALLENGE_MET)
 		arrived->answers_met++;
@@ -251,8 +204,23 @@ static __always_inline void count_answer(__u32 service, const struct rw_scratch 
 		arrived->answers_failed++;
 }
 
-/* The same, in the service's mode. Those who come with an attack are not learnt. */
-__noinline __u32 challenged(struct xdp_md *ctx, __u32 service)
+/* Whether a SYN belongs to a flow that may go on. */
+static __always_inline bool holds_place(__u32 place, __u64 key)
+{
+	struct rw_flow *flow = place ? flow_at(place) : NULL;
+	__u8 state = key_state(key);
+
+	if (!flow || state == RW_FLOW_CLOSED)
+		return false;
+	/* The same as in starts_anew(). */
+	if (state == RW_FLOW_RESET && (READ_ONCE(flow->iface) & RW_FLOW_SHIFTED))
+		return (__s32)(now_seconds() - READ_ONCE(flow->seen)) < PROBATION_TICKS;
+	return state > RW_FLOW_SYN_ACK || !(READ_ONCE(flow->iface) & RW_FLOW_SHIFTED);
+}
+
+/* The same, in the service's mode. Those who come with an attack are not learnt. `place`, `key`: of its
+ * nat flow, if any. */
+__noinline __u32 challenged(struct xdp_md *ctx, __u32 service, __u32 place, __u64 key)
 {
 	struct rw_shield_policy *policy = bpf_map_lookup_elem(&shield_policies, &service);
 	__u32 *last = bpf_map_lookup_elem(&shield_exceeded, &service);
@@ -266,12 +234,15 @@ __noinline __u32 challenged(struct xdp_md *ctx, __u32 service)
 	if (!policy || !last || !armed || !control || !set || !s)
 		return RW_REASON_NONE;
 	reason = answer_to(ctx, set, policy, s, service);
+	if (reason == RW_REASON_SYN_ANSWERED && holds_place(place, key))
+		return RW_REASON_NONE;
 	if (dry && reason)
 		trace.shield_reason = reason;
 	else if (!dry)
 		count_answer(service, s, reason);
 	now = now_seconds();
-	if (!dry && reason == RW_REASON_SYN_CHALLENGED && now < *armed && READ_ONCE(*last) != now)
+	if (!dry && reason != RW_REASON_CHALLENGE_MET && reason && now < *armed &&
+	    READ_ONCE(*last) != now)
 		WRITE_ONCE(*last, now);
 	if (!reason || mode_now(control, policy->mode) == RW_SHIELD_ENFORCE)
 		return reason;

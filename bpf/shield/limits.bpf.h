@@ -269,7 +269,7 @@ __noinline __u32 over_limits(__u32 service, __u32 nat, __u32 place, __u64 key, _
 	}
 	is_armed = now < *armed;
 	if (!asked && may_be_challenged(s) &&
-	    policy->syn & (is_armed ? RW_SYN_CHALLENGE | RW_SYN_ALWAYS : RW_SYN_ALWAYS))
+	    policy->syn & (is_armed ? RW_SYN_KIND | RW_SYN_ALWAYS : RW_SYN_ALWAYS))
 		return RW_REASON_SYN_CHALLENGED;
 	limit = exceeded(set, policy, is_armed ? &policy->armed : &policy->always, arrived,
 			 s->tuple.saddr, service, new_flow, &heavy);

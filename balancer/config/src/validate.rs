@@ -35,6 +35,16 @@ pub(crate) fn syn(report: &Diagnostics, shield: Option<&Shield>, services: &[Ser
             _ if !service.protocols.contains(&Protocol::Tcp) => {
                 format!("{of} has no effect without TCP: remove it, or write protocol = \"tcp\"")
             }
+            _ if *service.syn == Syn::Proxy && service.forward.is_dsr() => format!(
+                "{of} makes the handshake with the backend and shifts what it answers, which does \
+                 not pass the gateway with forward = \"{}\": write syn = \"challenge\", or \
+                 forward = \"nat\"",
+                service.forward
+            ),
+            _ if *service.syn == Syn::Backend && !service.forward.is_dsr() => format!(
+                "{of} has the backend know the gateway's cookies by the client's own address and \
+                 port, which forward = \"nat\" rewrites: write syn = \"proxy\""
+            ),
             Some(shield) if !shield.syn.always && shield.mitigation.is_none() => format!(
                 "{of} waits for an attack, and nothing tells what one is: write [shield.mitigation] \
                  with new_flows = \"20kpps\", or [shield.syn] with always = true"

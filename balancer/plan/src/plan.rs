@@ -16,8 +16,8 @@ use crate::observed::{Health, Observed};
 use crate::rings::{RecordWalk, Rings, Wish};
 use crate::sources::Places;
 use crate::tables::{
-    BackendRow, Protocol, RingRow, ServiceKey, ServicePolicy, ServiceRow, SynPolicy, Tables,
-    Timeouts, Tunnel,
+    BackendRow, Protocol, RingRow, ServiceKey, ServicePolicy, ServiceRow, SynAnswer, SynOffer,
+    SynPolicy, Tables, Timeouts, Tunnel,
 };
 
 /// Why there is no plan. The one in force stays.
@@ -258,6 +258,9 @@ impl Plan<'_> {
         wish.remember = service.forward.is_dsr().then_some(timeout.as_secs() as u32);
         if let Some(row) = self.tables.services.last_mut() {
             row.members.clone_from(&wish.references);
+            if let Some(policy) = &mut row.policy {
+                policy.syn.offer = offer(service, &rows);
+            }
         }
         self.tables.backends.append(&mut rows);
         Ok(wish)
@@ -334,16 +337,31 @@ impl Plan<'_> {
     }
 }
 
+/// Of the backends that can be reached.
+fn offer(service: &Service, backends: &[BackendRow]) -> SynOffer {
+    let segments = backends.iter().filter_map(|backend| {
+        let hop = backend.next_hop?;
+        Some(segment(service, backend.address, hop.mtu))
+    });
+    // `ringway accept` refuses a backend whose kernel has none.
+    let stamps = *service.syn == Syn::Backend;
+    SynOffer { mss: segments.min().unwrap_or(0), stamps, ..SynOffer::default() }
+}
+
 /// None without limits, mitigation and answers to SYNs.
 fn policy(shield: &Shield, service: &Service) -> Option<ServicePolicy> {
     let (limits, armed) = (shield.limits_of(service), shield.armed_limits_of(service));
     let ShieldLimits { source_prefix, flow_rate, allow_rate, learn_udp, .. } = shield.limits;
-    let syn = match (*service.syn, shield.syn.always) {
-        (Syn::Off, _) => SynPolicy::Forward,
-        (Syn::Challenge, false) => SynPolicy::ChallengeWhileArmed,
-        (Syn::Challenge, true) => SynPolicy::Challenge,
+    let answer = match *service.syn {
+        Syn::Off => SynAnswer::Forward,
+        Syn::Challenge => SynAnswer::Challenge,
+        Syn::Proxy => SynAnswer::Proxy,
+        Syn::Backend => SynAnswer::Backend,
     };
-    let has_policy = !limits.is_empty() || shield.mitigation.is_some() || syn != SynPolicy::Forward;
+    // What it offers is known when all backends are.
+    let syn = SynPolicy { answer, always: shield.syn.always, ..SynPolicy::default() };
+    let has_policy =
+        !limits.is_empty() || shield.mitigation.is_some() || answer != SynAnswer::Forward;
     has_policy.then(|| ServicePolicy {
         mode: shield.mode_of(service),
         limits,
@@ -359,15 +377,11 @@ fn policy(shield: &Shield, service: &Service) -> Option<ServicePolicy> {
 
 /// The MSS that segments to this backend may have, 0 for any; `mtu`: of the way to it.
 fn mss(service: &Service, backend: IpAddr, mtu: u16) -> u16 {
-    /// Without options (RFC 6691).
-    const TCP_HEADER: u16 = 20;
-    let inner = if service.address.is_ipv4() { 20 } else { 40 };
-    let headers = service.forward.overhead(backend.is_ipv6()) + inner + TCP_HEADER;
     match service.mss_clamp {
         _ if !service.forward.is_dsr() => 0,
         MssClamp::Off => 0,
         MssClamp::Bytes(bytes) => bytes,
-        MssClamp::Auto if service.forward.is_tunnel() => mtu.saturating_sub(headers),
+        MssClamp::Auto if service.forward.is_tunnel() => segment(service, backend, mtu),
         MssClamp::Auto => 0,
     }
 }
@@ -376,6 +390,14 @@ fn mss(service: &Service, backend: IpAddr, mtu: u16) -> u16 {
 fn wanted_sources(config: &Config, observed: &Observed) -> HashSet<IpAddr> {
     let configured = config.nat.addresses.iter().map(|address| **address);
     configured.chain(observed.sources.values().copied()).collect()
+}
+
+/// Bytes of a segment without options (RFC 6691) that fit the way to a backend.
+fn segment(service: &Service, backend: IpAddr, mtu: u16) -> u16 {
+    const TCP_HEADER: u16 = 20;
+    let inner = if service.address.is_ipv4() { 20 } else { 40 };
+    let headers = service.forward.overhead(backend.is_ipv6()) + inner + TCP_HEADER;
+    mtu.saturating_sub(headers)
 }
 
 /// Which backends of a service count as up, in the order of the configuration.

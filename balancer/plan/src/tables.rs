@@ -100,14 +100,38 @@ pub struct ServicePolicy {
 
 /// Whether SYNs are answered in front of the service.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum SynPolicy {
-    /// They are forwarded.
+pub struct SynPolicy {
+    /// By what.
+    pub answer: SynAnswer,
+    /// Not only while automatic mitigation has armed the service.
+    pub always: bool,
+    /// What an answer with a cookie offers.
+    pub offer: SynOffer,
+}
+
+/// What answers a service's SYNs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SynAnswer {
+    /// The backend: they are forwarded.
     #[default]
     Forward,
-    /// They are challenged while automatic mitigation has armed the service.
-    ChallengeWhileArmed,
-    /// They are challenged.
+    /// A challenge.
     Challenge,
+    /// A cookie; who brings it back is connected by the gateway.
+    Proxy,
+    /// A cookie that the backend knows as well.
+    Backend,
+}
+
+/// What every backend of a service takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SynOffer {
+    /// Bytes of a segment; 0: unknown.
+    pub mss: u16,
+    /// Time stamps (RFC 7323).
+    pub stamps: bool,
+    /// Explicit congestion notification (RFC 3168).
+    pub ecn: bool,
 }
 
 /// Where packets to a backend leave: resolved from the kernel's routes and neighbours.

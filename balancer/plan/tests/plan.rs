@@ -550,7 +550,7 @@ fn services_with_limits_have_a_policy() {
         learnt: RateLimit { packets_per_second: 500, burst: 50 },
         learns: true,
         learns_udp: true,
-        syn: SynPolicy::Forward,
+        syn: SynPolicy::default(),
         source_prefix: (24, 64),
     };
     assert_eq!((tcp, udp), (Some(nat), Some(nat)));

@@ -485,6 +485,13 @@ impl Reason {
                 cause: "The service has syn = \"challenge\", is under attack (or [shield.syn] says always), and this source is not learnt.",
                 next: "ringway shield status",
             },
+            Self::SynAnswered => Explanation {
+                name: "syn-answered",
+                verdicts: &[Verdict::Tx, Verdict::Redirect],
+                meaning: "The shield answered a SYN in the service's name, with a cookie: a sender that is really there brings it back, and is connected then.",
+                cause: "The service has syn = \"proxy\" or \"backend\", and is under attack (or [shield.syn] says always).",
+                next: "ringway shield status",
+            },
             Self::TcpFlags => Explanation {
                 name: "tcp-flags",
                 verdicts: &[Verdict::Drop],

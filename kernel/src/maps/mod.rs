@@ -104,11 +104,12 @@ macro_rules! maps {
             /// Whether a release before did not have it.
             fn is_added(self) -> bool {
                 use MapName::*;
-                const ADDED: [MapName; 21] = [
+                const ADDED: [MapName; 22] = [
                     arrivals, flow_budgets, heavy_sources, learnt_sources, proven, rule_budgets,
                     rule_programs, runtime_allow, runtime_block, service_budgets, service_index,
                     service_places, shield_armed, shield_control, shield_counts, shield_exceeded,
-                    shield_labels, shield_observed, shield_policies, source_sketch, syn_secrets,
+                    shield_labels, shield_observed, shield_policies, shifts, source_sketch,
+                    syn_secrets,
                 ];
                 ADDED.contains(&self)
             }
@@ -303,6 +304,9 @@ maps! {
     port_hands: u32 => u32,
         "where the next nat port towards each backend is looked for",
         Never("cannot be: a place for each backend");
+    shifts: u32 => u32 [maps],
+        "how the numbers of flows are shifted whose handshake the gateway has made",
+        Never("cannot be: a place for each flow");
     kept_flows: u32 => u32,
         "how many flows of each source prefix are kept, by backend",
         Then("two prefixes may share one count");
@@ -387,6 +391,7 @@ maps! {
 /// for, and what happens when it is full.
 pub(crate) const PRIVATE: &[MapText] = &[
     ("icmp_rooms", "room to build one ICMP error in", Never("cannot be: one entry")),
+    ("syn_rooms", "room to build one segment of a handshake in", Never("cannot be: one entry")),
     ("csum_rooms", "room to sum up one packet in", Never("cannot be: one entry")),
     ("claims", "how far the search for one nat port is", Never("cannot be: one entry")),
     (

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, btree_map};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use ringway_abi::raw::{RW_CONFIRMED, rw_iface, rw_ledger, rw_scratch, rw_trace};
+use ringway_abi::raw::{RW_CONFIRMED, RW_FLOW_SHIFTED, rw_iface, rw_ledger, rw_scratch, rw_trace};
 use ringway_abi::{
     BackendRef, Exemption, FlowKey, FlowState, Limit, Reason, RuleAction, ShieldMode, Slot,
     Verdict, addr_from_words,
@@ -330,7 +330,7 @@ impl Explainer {
             client: SocketAddr::new(client, u16::from_be(flow.client_port_be)),
             source: self.source(key, client)?.map(|ip| SocketAddr::new(ip, key.nat_port)),
             backend: key.backend_index(),
-            iface: flow.iface.into(),
+            iface: u32::from(flow.iface) & !RW_FLOW_SHIFTED,
             mac: flow.client_mac,
             idle_s: now.saturating_sub(flow.seen),
             confirmed: u32::from(flow.confirmed) & RW_CONFIRMED != 0,

@@ -5,7 +5,9 @@ use std::net::SocketAddr;
 use std::ops::Range;
 
 use libbpf_rs::MapCore;
-use ringway_abi::raw::{RW_BUCKET_FLOWS, RW_CONFIRMED, RW_FLOW_TIMEOUTS, rw_flow, rw_flow_bucket};
+use ringway_abi::raw::{
+    RW_BUCKET_FLOWS, RW_CONFIRMED, RW_FLOW_SHIFTED, RW_FLOW_TIMEOUTS, rw_flow, rw_flow_bucket,
+};
 use ringway_abi::{FlowKey, FlowState, FromBytes, IntoBytes, addr_from_words};
 
 use crate::maps::table_view::TableView;
@@ -128,7 +130,7 @@ impl Life {
             client: SocketAddr::new(client, u16::from_be(flow.client_port_be)),
             port: u16::from_be_bytes([ports[2 * number], ports[2 * number + 1]]),
             service: flow.service,
-            iface: flow.iface,
+            iface: flow.iface & !(RW_FLOW_SHIFTED as u8),
             confirmed: u32::from(flow.confirmed) & RW_CONFIRMED != 0,
             idle_s: idle.max(0).cast_unsigned(),
         })

@@ -59,6 +59,7 @@ impl View {
             let inner = match name {
                 MapName::rings => self.rings_inside(&rings)?,
                 MapName::pairs => self.pairs_inside(&rings)?,
+                MapName::shifts => self.shifts_inside(),
                 _ => Inside::default(),
             };
             all.push(MapMemory {
@@ -173,6 +174,14 @@ impl View {
         let one = rings.iter().find_map(|ring| inner(&self.maps().rings, *ring));
         let each = one.as_ref().and_then(memlock).unwrap_or_default();
         Ok(Inside { maps: Some(rings.len() as u64), bytes: each * rings.len() as u64 })
+    }
+
+    fn shifts_inside(&self) -> Inside {
+        let table = inner(&self.maps().shifts, 0);
+        Inside {
+            maps: Some(table.is_some().into()),
+            bytes: table.as_ref().and_then(memlock).unwrap_or_default(),
+        }
     }
 
     fn pairs_inside(&self, rings: &BTreeSet<u32>) -> Result<Inside> {

@@ -7,6 +7,7 @@ pub(crate) mod policies;
 pub(crate) mod rings;
 pub(crate) mod rows;
 pub(crate) mod service_index;
+mod shifts;
 pub(crate) mod switch;
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -91,6 +92,9 @@ fn write(maps: &Arc<Maps>, tables: &Tables, have: &Rows, want: &Rows) -> Result<
     done.backends = write_backends(maps, have, want)?;
     write_changed(&maps.service_info, &have.info, &want.info)?;
     write_changed(&maps.labels, &have.labels, &want.labels)?;
+    if tables.services.iter().any(rows::is_proxied) {
+        shifts::make(maps)?;
+    }
     write_changed(&maps.shield_policies, &have.policies, &want.policies)?;
     let runs = want.members.iter().filter(|(id, run)| have.members.get(id) != Some(run));
     Members::write(maps, runs.map(|(_, run)| run))?;

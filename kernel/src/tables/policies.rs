@@ -5,10 +5,12 @@ use std::net::IpAddr;
 
 use ringway_abi::raw::{
     RW_BUDGET_DESTINATION, RW_BUDGET_NEW_FLOWS, RW_BUDGET_PACKETS, RW_COARSE_SHIFT, RW_FINE_SHIFT,
-    RW_LEARN_TCP, RW_LEARN_UDP, RW_MAX_SERVICES, RW_SYN_ALWAYS, RW_SYN_CHALLENGE, RW_SYN_FORWARDED,
-    rw_clock, rw_limits, rw_shared_rate, rw_shield_policy, rw_single_rate,
+    RW_LEARN_TCP, RW_LEARN_UDP, RW_MAX_SERVICES, RW_OFFER_ECN, RW_OFFER_SACK, RW_OFFER_SCALE,
+    RW_OFFER_STAMPS, RW_SYN_ALWAYS, RW_SYN_BACKEND, RW_SYN_CHALLENGE, RW_SYN_FORWARDED,
+    RW_SYN_PROXY, rw_clock, rw_limits, rw_shared_rate, rw_shield_policy, rw_single_rate,
+    rw_syn_offer,
 };
-use ringway_plan::tables::{Limits, RateLimit, ServicePolicy, ServiceRow, SynPolicy};
+use ringway_plan::tables::{Limits, RateLimit, ServicePolicy, ServiceRow, SynAnswer, SynPolicy};
 
 use crate::Result;
 use crate::load::{clock, possible_cpus};
@@ -37,6 +39,34 @@ pub(crate) fn policies(services: &[ServiceRow]) -> Result<BTreeMap<u32, rw_shiel
     Ok(services.iter().filter_map(row).collect())
 }
 
+fn syn(SynPolicy { answer, always, .. }: SynPolicy) -> u32 {
+    let answer = match answer {
+        SynAnswer::Forward => return RW_SYN_FORWARDED,
+        SynAnswer::Challenge => RW_SYN_CHALLENGE,
+        SynAnswer::Proxy => RW_SYN_PROXY,
+        SynAnswer::Backend => RW_SYN_BACKEND,
+    };
+    if always { answer | RW_SYN_ALWAYS } else { answer }
+}
+
+/// The window before the backend itself tells one: of what every system takes at once (RFC 6928).
+const FIRST_WINDOW: u16 = 14_600;
+
+/// SACK asks nothing of the backend: who does not know it takes no notice.
+fn offer(SynPolicy { answer, offer, .. }: SynPolicy) -> rw_syn_offer {
+    let option = |offered: bool, option: u32| if offered { option } else { 0 };
+    let options = RW_OFFER_SACK
+        | RW_OFFER_SCALE
+        | option(offer.stamps, RW_OFFER_STAMPS)
+        | option(offer.ecn, RW_OFFER_ECN);
+    rw_syn_offer {
+        mss: offer.mss,
+        options: options as u8,
+        window: if answer == SynAnswer::Backend { FIRST_WINDOW } else { 0 },
+        ..Default::default()
+    }
+}
+
 struct RateMaker {
     ticks: rw_clock,
     cpus: u32,
@@ -57,11 +87,8 @@ impl RateMaker {
             learns: if policy.learns { RW_LEARN_TCP | udp } else { 0 },
             prefix: words.map(u32::from_ne_bytes),
             prefix4: u32::MAX.checked_shl(32 - u32::from(v4)).unwrap_or(0).to_be(),
-            syn: match policy.syn {
-                SynPolicy::Forward => RW_SYN_FORWARDED,
-                SynPolicy::ChallengeWhileArmed => RW_SYN_CHALLENGE,
-                SynPolicy::Challenge => RW_SYN_CHALLENGE | RW_SYN_ALWAYS,
-            },
+            syn: syn(policy.syn),
+            offer: offer(policy.syn),
         }
     }
 
@@ -158,7 +185,7 @@ mod tests {
             learnt: limit(1, 1),
             learns: true,
             learns_udp: true,
-            syn: SynPolicy::Forward,
+            syn: SynPolicy::default(),
             source_prefix: (24, 56),
         };
         let makes = RateMaker { ticks: TICKS, cpus: 1 };

@@ -9,12 +9,13 @@ use ringway_abi::raw::{
     RW_ADDR_ANNOUNCE, RW_ADDR_BACKEND, RW_ADDR_NODE, RW_ADDR_SERVICE, RW_BACKEND_KEPT,
     RW_BACKEND_RESOLVED, RW_BACKEND_TAKES_NEW, RW_BACKEND_UP, RW_LABEL_LEN, RW_SVC_AFFINITY_SOURCE,
     RW_SVC_LIMITED, RW_SVC_NONE_RESET, RW_SVC_SHIELD_MASK, RW_SVC_SHIELD_SHIFT,
-    RW_SVC_SOURCE_CLIENT, rw_address, rw_backend, rw_label, rw_service, rw_service_info,
-    rw_service_key, rw_shield_policy,
+    RW_SVC_SOURCE_CLIENT, RW_SVC_SYN_PROXY, rw_address, rw_backend, rw_label, rw_service,
+    rw_service_info, rw_service_key, rw_shield_policy,
 };
 use ringway_abi::{IntoBytes, ShieldMode, addr_from_words, addr_to_words};
 use ringway_plan::tables::{
-    BackendRow, Forward, NextHop, Protocol, RingRow, ServiceKey, ServiceRow, Tables, Tunnel,
+    BackendRow, Forward, NextHop, Protocol, RingRow, ServiceKey, ServiceRow, SynAnswer, Tables,
+    Tunnel,
 };
 use ringway_plan::{Ids, Planner};
 
@@ -227,12 +228,18 @@ pub(crate) fn service_key_of(info: &rw_service_info) -> ServiceKey {
     }
 }
 
+/// Whether the gateway makes handshakes for it.
+pub(crate) fn is_proxied(service: &ServiceRow) -> bool {
+    service.policy.as_ref().is_some_and(|policy| policy.syn.answer == SynAnswer::Proxy)
+}
+
 fn service_flags(service: &ServiceRow) -> u32 {
     let flag = |set: bool, flag: u32| if set { flag } else { 0 };
     flag(service.source_client, RW_SVC_SOURCE_CLIENT)
         | flag(service.reset_when_none, RW_SVC_NONE_RESET)
         | flag(service.affinity_source, RW_SVC_AFFINITY_SOURCE)
         | flag(service.policy.is_some(), RW_SVC_LIMITED)
+        | flag(is_proxied(service), RW_SVC_SYN_PROXY)
         | service.shield.map_or(0, |mode| (mode as u32 + 1) << RW_SVC_SHIELD_SHIFT)
 }
 

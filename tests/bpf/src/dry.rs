@@ -102,6 +102,7 @@ impl Foretold {
                 | Reason::ServiceLimit
                 | Reason::NewFlowLimit
                 | Reason::SynChallenged
+                | Reason::SynAnswered
                 | Reason::ChallengeMet
                 | Reason::SourceLimit
         );

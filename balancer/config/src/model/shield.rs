@@ -47,14 +47,19 @@ impl Shield {
     }
 }
 
-/// Who answers the SYNs of sources that are not learnt, while their service is under attack.
+/// Who answers SYNs while their service is under attack.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Syn {
     /// The backends.
     #[default]
     Off,
-    /// The gateway, in a way that proves the sender's address; then its next SYN is forwarded.
+    /// The gateway, those of sources that are not learnt, in a way that proves the sender's address;
+    /// then its next SYN is forwarded.
     Challenge,
+    /// The gateway, with a cookie; it connects who brings that back to a backend.
+    Proxy,
+    /// The gateway, with a cookie that the backend knows as well (`ringway accept`).
+    Backend,
 }
 
 impl Syn {
@@ -63,6 +68,8 @@ impl Syn {
         match self {
             Syn::Off => "off",
             Syn::Challenge => "challenge",
+            Syn::Proxy => "proxy",
+            Syn::Backend => "backend",
         }
     }
 }

@@ -41,8 +41,12 @@ const FORWARDS: [(&str, Forward); 4] = [
     ("dsr-ipip", Forward::DsrIpip),
     ("dsr-gue", Forward::DsrGue),
 ];
-const SYNS: [(&str, Syn); 2] =
-    [(Syn::Off.name(), Syn::Off), (Syn::Challenge.name(), Syn::Challenge)];
+const SYNS: [(&str, Syn); 4] = [
+    (Syn::Off.name(), Syn::Off),
+    (Syn::Challenge.name(), Syn::Challenge),
+    (Syn::Proxy.name(), Syn::Proxy),
+    (Syn::Backend.name(), Syn::Backend),
+];
 const BACKENDS: &str = "backends = [{ address = \"10.0.0.2\" }]";
 
 const EXAMPLE: &str = "[[service]] with name, address, port and backends";

@@ -13,7 +13,9 @@ use ringway_bpf_tests::{World, audit, ports, wire};
 use ringway_kernel::shield::{ChallengeKey, Generation};
 use ringway_kernel::{Arrivals, now_seconds};
 use ringway_plan::prefix_list::ListTables;
-use ringway_plan::tables::{Forward, Limits, RateLimit, ServicePolicy, SynPolicy};
+use ringway_plan::tables::{
+    Forward, Limits, RateLimit, ServicePolicy, SynAnswer, SynOffer, SynPolicy,
+};
 
 use crate::limits::{client, policy, vip};
 use crate::needs_root;
@@ -22,9 +24,15 @@ const PERIOD_S: u32 = 64;
 /// Ethernet's, without FCS.
 const MIN_FRAME: usize = 60;
 
+const CHALLENGED: SynPolicy = SynPolicy {
+    answer: SynAnswer::Challenge,
+    always: true,
+    offer: SynOffer { mss: 0, stamps: false, ecn: false },
+};
+
 pub(crate) fn challenging() -> ServicePolicy {
     let learnt = RateLimit { packets_per_second: 1_000, burst: 100 };
-    ServicePolicy { syn: SynPolicy::Challenge, learnt, ..policy(Default::default()) }
+    ServicePolicy { syn: CHALLENGED, learnt, ..policy(Default::default()) }
 }
 
 pub(crate) fn world(policy: ServicePolicy) -> World {
@@ -196,7 +204,8 @@ fn a_challenge_holds_for_a_time_and_for_two_keys() {
 #[test]
 fn only_what_it_says_is_challenged() {
     needs_root!("only_what_it_says_is_challenged");
-    let while_armed = ServicePolicy { syn: SynPolicy::ChallengeWhileArmed, ..challenging() };
+    let armed_only = SynPolicy { always: false, ..CHALLENGED };
+    let while_armed = ServicePolicy { syn: armed_only, ..challenging() };
     let mut world = world(while_armed);
     let id = world.service(Family::V4, TCP, ports::ACROSS).row.id;
     let from = |n| client(Family::V4, n);

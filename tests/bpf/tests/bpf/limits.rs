@@ -40,7 +40,7 @@ pub(crate) fn policy(limits: Limits) -> ServicePolicy {
         learns: true,
         learns_udp: true,
         source_prefix: (32, 64),
-        syn: SynPolicy::Forward,
+        syn: SynPolicy::default(),
     }
 }
 

@@ -27,6 +27,7 @@ mod passed;
 mod port_ranges;
 mod probation;
 mod probe;
+mod proxy;
 mod races;
 mod refused;
 mod reset;

@@ -13,11 +13,11 @@ use ringway_testnet::{Namespace, wait_until};
 use super::capture::counted;
 use super::dsr::{Dsr, Opener};
 
-const ALWAYS: &str = "[shield]\nsyn = { always = true }\n";
-const FLOOD: u64 = 20_000;
+pub(crate) const ALWAYS: &str = "[shield]\nsyn = { always = true }\n";
+pub(crate) const FLOOD: u64 = 20_000;
 
 /// SYNs to the service from 65 536 addresses that nobody has.
-fn flood(client: &Namespace, target: SocketAddr) -> Result<()> {
+pub(crate) fn flood(client: &Namespace, target: SocketAddr) -> Result<()> {
     let (to, port) = (target.ip().to_string(), target.port().to_string());
     let source = if target.is_ipv4() { "198.18.0.0/16" } else { "2001:2::/112" };
     let ran = ringway_lab(

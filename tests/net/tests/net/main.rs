@@ -58,6 +58,7 @@ mod ports;
 mod preflight;
 mod privileges;
 mod prometheus;
+mod proxy;
 mod ranges;
 mod ready;
 mod refuse;

@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Handshakes that the gateway makes, under nat. A SYN is answered with a cookie and an empty window,
+ * so that the client sends nothing yet. The ACK that brings the cookie back opens the flow and becomes
+ * a SYN to the backend. The backend's answer becomes a segment that opens the window, and asks for an
+ * ACK by a byte that the client has already: what it sends then ends the backend's handshake.
+ *
+ * Nothing here waits for a time: what is lost is sent again by the client, which probes the empty
+ * window, or by the backend.
+ */
+#ifndef RINGWAY_PROXY_H
+#define RINGWAY_PROXY_H
+
+#include "confirm.bpf.h"
+#include "partial.bpf.h"
+#include "shift.bpf.h"
+
+/* The scale that was agreed for windows of the client. */
+static __always_inline __u32 agreed_scale(__u32 number)
+{
+	return number >> COOKIE_SCALE_SHIFT & 15;
+}
+
+/* The TCP header of the segment in scratch. */
+static __always_inline struct tcphdr *tcp_of(struct xdp_md *ctx, const struct rw_scratch *s)
+{
+	__u32 at = READ_ONCE(s->layers.l4);
+	struct tcphdr *tcp;
+
+	barrier_var(at);
+	if (at > MAX_L4_START)
+		return NULL;
+	tcp = (void *)(long)ctx->data + at;
+	return (void *)(tcp + 1) > (void *)(long)ctx->data_end ? NULL : tcp;
+}
+
+/* Whether a cookie may be under way: of this node, or of another one that has the key. */
+static __always_inline bool awaits_cookies(const struct rw_syn_secrets *secrets, __u32 service)
+{
+	struct rw_shield_policy *policy = bpf_map_lookup_elem(&shield_policies, &service);
+	__u32 *armed = bpf_map_lookup_elem(&shield_armed, &service);
+
+	if (!policy || !armed)
+		return false;
+	/* Of a time in the past the difference is huge. */
+	return secrets->shared || policy->syn & RW_SYN_ALWAYS ||
+	       (*armed && (__s32)(now_seconds() - *armed) < COOKIE_SECONDS);
+}
+
+/* The cookie that came back, on its way to the program that opens its flow. */
+struct cookie_ack {
+	__u32 isn; /* the client's */
+	struct cookie cookie;
+	__u32 pad;
+};
+_Static_assert(sizeof(struct cookie_ack) == sizeof(((struct rw_icmp *)0)->from), "in its place");
+
+static __always_inline struct cookie_ack *ack_in(struct rw_scratch *s)
+{
+	return (struct cookie_ack *)s->icmp.from;
+}
+
+/* Whether the segment in scratch brings back a cookie, which is then in ack_in(). `place`, `key`: of its
+ * flow; the cookie of a handshake under way does not count, it was met. */
+__noinline __u32 cookie_met(struct xdp_md *ctx, __u32 service, __u32 place, __u64 key)
+{
+	struct rw_shift *shift = key_state(key) <= RW_FLOW_SYN_ACK ? shift_at(place) : NULL;
+	struct rw_syn_secrets *secrets = RW_ONLY(syn_secrets);
+	struct syn_room *room = RW_ONLY(syn_rooms);
+	struct rw_scratch *s = RW_ONLY(scratch);
+	struct cookie_ack *ack;
+	struct tcphdr *tcp;
+	bool empty;
+
+	if (!secrets || !room || !s || s->tuple.proto != IPPROTO_TCP ||
+	    s->layers.fragment != RW_FRAGMENT_NONE ||
+	    (s->tuple.tcp_flags & (TCP_SYN | TCP_ACK | TCP_RST)) != TCP_ACK ||
+	    !awaits_cookies(secrets, service))
+		return 0;
+	tcp = tcp_of(ctx, s);
+	if (!tcp)
+		return 0;
+	ack = ack_in(s);
+	empty = s->layers.l4_len == tcp->doff * 4u;
+	ack->isn = bpf_ntohl(tcp->seq) - 1;
+	ack->cookie.number = bpf_ntohl(tcp->ack_seq) - 1;
+	if (shift && shift->number == ack->cookie.number)
+		return 0;
+	if (!read_options(ctx, READ_ONCE(s->layers.l4)))
+		return 0;
+	ack->cookie.stamp = room->options.echo;
+	if (cookie_holds(secrets, &s->tuple, ack->isn, ack->cookie, room->options.stamps))
+		return 1;
+	if (!empty)
+		return 0;
+	/* A probe of the window has the number before. */
+	ack->isn++;
+	return cookie_holds(secrets, &s->tuple, ack->isn, ack->cookie, room->options.stamps);
+}
+
+/* What acknowledges the SYN that a cookie stands for, as in rw_flow's confirmed. */
+static __always_inline __u8 isn_asked(void)
+{
+	struct syn_room *room = RW_ONLY(syn_rooms);
+
+	return room ? isn_bits(room->isn + 1) : 0;
+}
+
+#endif

@@ -1,0 +1,403 @@
+//! Handshakes that the gateway makes: what client and backend see of one another.
+
+use std::net::SocketAddr;
+
+use ringway_abi::Reason::{IcmpToBackend, NatForward, NatReply, ResetNoFlow, SynAnswered};
+use ringway_abi::Verdict::{Redirect, Tx};
+use ringway_abi::{FlowState, Reason, Verdict};
+use ringway_bpf_tests::cast::*;
+use ringway_bpf_tests::frame::{Frame, flags};
+use ringway_bpf_tests::icmp::{Says, complaint};
+use ringway_bpf_tests::mac_of;
+use ringway_bpf_tests::{Summary, World, audit, ports, wire};
+use ringway_plan::tables::{BackendRow, RateLimit, ServicePolicy, SynAnswer, SynOffer, SynPolicy};
+
+use crate::limits::{client, policy, vip};
+use crate::needs_root;
+
+/// The scale of windows that clients are offered.
+const OFFERED_SCALE: u8 = 7;
+const CLIENT_ISN: u32 = 0xffff_fff0;
+const BACKEND_ISN: u32 = 0x1000;
+const BACKEND_STAMP: u32 = 7_000_000;
+
+fn proxied(offer: SynOffer) -> ServicePolicy {
+    let learnt = RateLimit { packets_per_second: 1_000, burst: 100 };
+    let syn = SynPolicy { answer: SynAnswer::Proxy, always: true, offer };
+    ServicePolicy { syn, learnt, ..policy(Default::default()) }
+}
+
+const ALL: SynOffer = SynOffer { mss: 1460, stamps: true, ecn: true };
+
+fn world(offer: SynOffer) -> World {
+    let mut world = World::unwatched();
+    world.limit(&[ports::ACROSS], proxied(offer));
+    world
+}
+
+/// A segment that left, as far as handshakes go.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Seen {
+    flags: u8,
+    seq: u32,
+    ack: u32,
+    window: u16,
+    mss: Option<u16>,
+    scale: Option<u8>,
+    sack_ok: bool,
+    stamps: Option<(u32, u32)>,
+    blocks: Vec<u32>,
+    payload: Vec<u8>,
+}
+
+#[track_caller]
+fn seen(summary: &Summary) -> Seen {
+    let packet = wire::check(&summary.frame).good();
+    let l4 = packet.l4;
+    let word = |at: usize| u32::from_be_bytes(l4[at..at + 4].try_into().unwrap());
+    let head = usize::from(l4[12] >> 4) * 4;
+    let mut seen = Seen {
+        flags: l4[13],
+        seq: word(4),
+        ack: word(8),
+        window: u16::from_be_bytes([l4[14], l4[15]]),
+        payload: l4[head..].to_vec(),
+        ..Seen::default()
+    };
+    let mut at = 20;
+    while at < head {
+        let len = match l4[at] {
+            0 => break,
+            1 => 1,
+            _ => usize::from(l4[at + 1]),
+        };
+        match l4[at] {
+            2 => seen.mss = Some(u16::from_be_bytes([l4[at + 2], l4[at + 3]])),
+            3 => seen.scale = Some(l4[at + 2]),
+            4 => seen.sack_ok = true,
+            5 => seen.blocks = (at + 2..at + len).step_by(4).map(word).collect(),
+            8 => seen.stamps = Some((word(at + 2), word(at + 6))),
+            _ => {}
+        }
+        at += len;
+    }
+    seen
+}
+
+fn stamps(value: u32, echo: u32) -> Vec<u8> {
+    [&[1, 1, 8, 10][..], &value.to_be_bytes(), &echo.to_be_bytes()].concat()
+}
+
+/// As Linux sends them.
+fn syn_options(mss: u16, scale: u8) -> Vec<u8> {
+    let stamps = [&[4, 2, 8, 10][..], &100u32.to_be_bytes(), &[0; 4]].concat();
+    [&[2, 4][..], &mss.to_be_bytes(), &stamps, &[1, 3, 3, scale]].concat()
+}
+
+fn syn(from: SocketAddr, options: Vec<u8>) -> Frame {
+    let family = if from.is_ipv4() { Family::V4 } else { Family::V6 };
+    Frame::tcp(from, vip(family, ports::ACROSS), flags::SYN)
+        .with(|f| (f.seq, f.tcp_options) = (CLIENT_ISN, options))
+}
+
+/// A client, and what it was answered.
+struct Client {
+    syn: Frame,
+    answer: Seen,
+}
+
+impl Client {
+    #[track_caller]
+    fn ask(world: &World, from: SocketAddr, options: Vec<u8>) -> Client {
+        let syn = syn(from, options);
+        let answered = world.send(&syn);
+        assert_eq!(answered.pair(), (Tx, SynAnswered));
+        let answer = seen(&answered);
+        assert_eq!(answer.flags & !0x40, flags::SYN | flags::ACK);
+        assert_eq!((answer.ack, answer.window), (CLIENT_ISN.wrapping_add(1), 0));
+        Client { syn, answer }
+    }
+
+    fn stamps(&self, value: u32) -> Vec<u8> {
+        self.answer.stamps.map(|(theirs, _)| stamps(value, theirs)).unwrap_or_default()
+    }
+
+    /// Its segment with so many bytes sent and received.
+    fn segment(&self, sent: u32, received: u32) -> Frame {
+        self.syn.clone().with(|f| {
+            f.flags = flags::ACK;
+            f.seq = CLIENT_ISN.wrapping_add(1 + sent);
+            f.ack = self.answer.seq.wrapping_add(1 + received);
+            f.window = 500;
+            f.tcp_options = self.stamps(101);
+        })
+    }
+}
+
+/// A connection on its way: the backend has been asked.
+struct Asked {
+    client: Client,
+    backend: BackendRow,
+    source: SocketAddr,
+    asked: Seen,
+}
+
+fn backend_of(world: &World, destination: SocketAddr) -> BackendRow {
+    let rows = world.tables.backends.iter();
+    let mut fits = rows.filter(|b| (b.address, b.port) == (destination.ip(), destination.port()));
+    fits.next().unwrap().clone()
+}
+
+impl Asked {
+    #[track_caller]
+    fn of(world: &World, from: SocketAddr, options: Vec<u8>) -> Asked {
+        let client = Client::ask(world, from, options);
+        let went = world.send(&client.segment(0, 0));
+        assert_eq!(went.pair(), (Redirect, NatForward));
+        let packet = wire::check(&went.frame).good();
+        let (source, backend) = (packet.src, backend_of(world, packet.dst));
+        Asked { client, backend, source, asked: seen(&went) }
+    }
+
+    fn says(&self, flags: u8, sent: u32) -> Frame {
+        let hop = self.backend.next_hop.unwrap();
+        let here = SocketAddr::new(self.backend.address, self.backend.port);
+        Frame::tcp(here, self.source, flags).with(|f| {
+            (f.src_mac, f.dst_mac) = (hop.mac, mac_of(hop.iface));
+            f.seq = BACKEND_ISN.wrapping_add(sent);
+            f.ack = CLIENT_ISN.wrapping_add(1);
+            f.window = 65_000;
+        })
+    }
+
+    fn feed(&self, world: &World, frame: &Frame) -> Summary {
+        world.feed(self.backend.next_hop.unwrap().iface, &frame.bytes())
+    }
+
+    /// The backend's answer.
+    fn syn_ack(&self, scale: Option<u8>) -> Frame {
+        self.says(flags::SYN | flags::ACK, 0).with(|f| {
+            let scale = scale.map(|scale| [1, 3, 3, scale]).into_iter().flatten();
+            let stamps = stamps(BACKEND_STAMP, 101);
+            f.tcp_options = [&[2, 4, 5, 0xb4][..], &stamps].concat();
+            f.tcp_options.extend(scale);
+        })
+    }
+}
+
+fn pair(world: &World, frame: &Frame) -> (Verdict, Reason) {
+    world.send(frame).pair()
+}
+
+#[test]
+fn a_connection_is_made_and_shifted() {
+    needs_root!("a_connection_is_made_and_shifted");
+    for family in FAMILIES {
+        let world = world(ALL);
+        let asked = Asked::of(&world, client(family, 1), syn_options(1460, 9));
+        let Asked { client, asked: to_backend, .. } = &asked;
+        let answer = &client.answer;
+        assert_eq!((answer.mss, answer.scale, answer.sack_ok), (Some(1460), Some(7), true));
+        let (stamp, echo) = answer.stamps.unwrap();
+        assert_eq!(echo, 100);
+        assert_eq!((to_backend.flags, to_backend.seq), (flags::SYN, CLIENT_ISN));
+        assert_eq!((to_backend.mss, to_backend.scale), (Some(1460), Some(9)));
+        assert_eq!((to_backend.sack_ok, to_backend.stamps), (true, Some((101, 0))));
+        assert_eq!(to_backend.window, 0xffff);
+
+        let told = asked.feed(&world, &asked.syn_ack(Some(10)));
+        assert_eq!(told.pair(), (Redirect, NatReply));
+        let told = seen(&told);
+        assert_eq!((told.flags, told.seq), (flags::ACK, answer.seq), "a byte that it has");
+        assert_eq!((told.ack, &told.payload[..]), (CLIENT_ISN.wrapping_add(1), &[0][..]));
+        assert_eq!((told.window, told.stamps), (65_000 >> OFFERED_SCALE, Some((stamp, 101))));
+
+        // Data with a block that the client has of what comes later.
+        let options = |stamps: Vec<u8>, blocks: &[u32]| {
+            let blocks: Vec<u8> = blocks.iter().flat_map(|block| block.to_be_bytes()).collect();
+            [&stamps[..], &[1, 1, 5, 2 + blocks.len() as u8], &blocks].concat()
+        };
+        let first = answer.seq.wrapping_add(1);
+        let blocks = [first.wrapping_add(10), first.wrapping_add(20)];
+        let request = client.segment(0, 0).with(|f| {
+            f.tcp_options = options(client.stamps(102), &blocks);
+            f.payload = b"hello".to_vec();
+        });
+        let went = world.send(&request);
+        assert_eq!(went.pair(), (Redirect, NatForward));
+        let went = seen(&went);
+        assert_eq!((went.seq, went.ack), (CLIENT_ISN.wrapping_add(1), BACKEND_ISN + 1));
+        assert_eq!((went.stamps, &went.payload[..]), (Some((102, BACKEND_STAMP)), &b"hello"[..]));
+        assert_eq!(went.blocks, [BACKEND_ISN + 11, BACKEND_ISN + 21]);
+        assert_eq!(world.record_of(asked.source).key.state, FlowState::Established);
+
+        let reply = asked.says(flags::ACK, 1).with(|f| {
+            f.tcp_options = stamps(BACKEND_STAMP + 5, 102);
+            f.payload = b"world!".to_vec();
+            f.window = 1000;
+        });
+        let came = asked.feed(&world, &reply);
+        assert_eq!(came.pair(), (Redirect, NatReply));
+        let came = seen(&came);
+        assert_eq!((came.seq, came.ack), (first, CLIENT_ISN.wrapping_add(1)));
+        assert_eq!(came.stamps, Some((stamp.wrapping_add(5), 102)));
+        // Scaled by 10 there, by 7 here.
+        assert_eq!((came.window, &came.payload[..]), (8000, &b"world!"[..]));
+    }
+}
+
+/// Neither side says more than was agreed.
+#[test]
+fn what_is_agreed() {
+    needs_root!("what_is_agreed");
+    let none = SynOffer { mss: 1400, stamps: false, ecn: false };
+    let plain = world(none);
+    let asked = Asked::of(&plain, client(Family::V4, 1), syn_options(500, 3));
+    assert_eq!((asked.client.answer.mss, asked.client.answer.stamps), (Some(1400), None));
+    assert_eq!((asked.asked.mss, asked.asked.stamps), (Some(216), None));
+    assert_eq!((asked.asked.window, asked.asked.sack_ok), (4000, true));
+    // A SYN without options, as small as they come.
+    let asked = Asked::of(&plain, client(Family::V4, 2), Vec::new());
+    let answer = &asked.client.answer;
+    assert_eq!((answer.mss, answer.scale, answer.sack_ok), (Some(1400), None, false));
+    assert_eq!((asked.asked.mss, asked.asked.scale, asked.asked.sack_ok), (Some(536), None, false));
+    assert_eq!(asked.asked.window, 500);
+    let told = seen(&asked.feed(&plain, &asked.syn_ack(None)));
+    assert_eq!(told.window, 65_000, "nothing is scaled");
+
+    // A backend that scales nothing.
+    let world = world(ALL);
+    let asked = Asked::of(&world, client(Family::V4, 1), syn_options(1460, 4));
+    asked.feed(&world, &asked.syn_ack(None));
+    let went = seen(&world.send(&asked.client.segment(0, 0)));
+    assert_eq!(went.window, 500 << 4);
+    let reply = asked.says(flags::ACK, 1).with(|f| f.window = 64_000);
+    assert_eq!(seen(&asked.feed(&world, &reply)).window, 500);
+    // Congestion marks, if both want them.
+    let syn = syn(client(Family::V4, 3), Vec::new()).with(|f| f.flags |= 0xc0);
+    assert_eq!(seen(&world.send(&syn)).flags, flags::SYN | flags::ACK | 0x40);
+    assert_eq!(seen(&plain.send(&syn)).flags, flags::SYN | flags::ACK);
+}
+
+/// What is lost is sent again by one side or the other.
+#[test]
+fn segments_may_be_lost() {
+    needs_root!("segments_may_be_lost");
+    let world = world(ALL);
+    let asked = Asked::of(&world, client(Family::V4, 1), syn_options(1460, 7));
+    // The backend's SYN: the client probes the window, with the number before.
+    let probe = asked.client.segment(0, 0).with(|f| f.seq = CLIENT_ISN);
+    for frame in [&probe, &asked.client.segment(0, 0)] {
+        let again = world.send(frame);
+        assert_eq!(again.pair(), (Redirect, NatForward));
+        let again = seen(&again);
+        assert_eq!((again.flags, again.seq), (flags::SYN, CLIENT_ISN));
+        assert_eq!((again.mss, again.scale), (asked.asked.mss, asked.asked.scale));
+    }
+    assert_eq!(audit::records(&world).len(), 1, "one flow");
+    // The backend's answer, twice; then a later socket of the backend's.
+    let first = seen(&asked.feed(&world, &asked.syn_ack(Some(7))));
+    assert_eq!(seen(&asked.feed(&world, &asked.syn_ack(Some(7)))), first);
+    let other = asked.syn_ack(Some(7)).with(|f| f.seq = 0xf000_0000);
+    let told = seen(&asked.feed(&world, &other));
+    assert_eq!((told.seq, told.stamps), (first.seq, first.stamps));
+    let went = seen(&world.send(&asked.client.segment(0, 0)));
+    assert_eq!(went.ack, 0xf000_0001);
+    // The ACK of a client whose probe comes first.
+    let client = Client::ask(&world, self::client(Family::V4, 2), syn_options(1460, 7));
+    let probe = client.segment(0, 0).with(|f| f.seq = CLIENT_ISN);
+    let went = world.send(&probe);
+    assert_eq!(seen(&went).seq, CLIENT_ISN);
+}
+
+#[test]
+fn nobody_else_gets_in() {
+    needs_root!("nobody_else_gets_in");
+    for family in FAMILIES {
+        let world = world(ALL);
+        let me = Client::ask(&world, client(family, 1), syn_options(1460, 7));
+        let forged = |change: &dyn Fn(&mut Frame)| {
+            let frame = me.segment(0, 0).with(change);
+            let pair = pair(&world, &frame);
+            assert_ne!(pair.1, NatForward, "{frame:?}");
+        };
+        forged(&|f| f.src = client(family, 2));
+        forged(&|f| f.src.set_port(f.src.port() ^ 1));
+        forged(&|f| f.ack ^= 1 << 12);
+        forged(&|f| f.ack ^= 1 << 6);
+        forged(&|f| f.seq ^= 1 << 12);
+        forged(&|f| f.tcp_options = stamps(101, 7));
+        forged(&|f| f.tcp_options.clear());
+        assert!(audit::records(&world).is_empty());
+        assert_eq!(pair(&world, &me.segment(0, 0)), (Redirect, NatForward));
+    }
+}
+
+/// Without `syn`, or while nothing is armed, an ACK is what it was.
+#[test]
+fn only_who_was_answered_is_connected() {
+    needs_root!("only_who_was_answered_is_connected");
+    let mut world = world(ALL);
+    let me = Client::ask(&world, client(Family::V4, 1), syn_options(1460, 7));
+    let policy = proxied(ALL);
+    let waiting = SynPolicy { always: false, ..policy.syn };
+    world.limit(&[ports::ACROSS], ServicePolicy { syn: waiting, ..policy });
+    assert_eq!(pair(&world, &me.segment(0, 0)).1, ResetNoFlow);
+    assert_eq!(pair(&world, &syn(client(Family::V4, 2), Vec::new())), (Redirect, NatForward));
+}
+
+/// A refusal by the backend reaches the client with a number that it accepts.
+#[test]
+fn a_backend_refuses() {
+    needs_root!("a_backend_refuses");
+    let world = world(ALL);
+    let asked = Asked::of(&world, client(Family::V4, 1), syn_options(1460, 7));
+    let refusal = asked.says(flags::RST | flags::ACK, 0).with(|f| f.seq = 0);
+    let told = seen(&asked.feed(&world, &refusal));
+    assert_eq!((told.flags, told.seq), (flags::RST | flags::ACK, asked.client.answer.seq + 1));
+}
+
+/// The client's port is used again while the record of its last connection is there.
+#[test]
+fn a_port_is_used_again() {
+    needs_root!("a_port_is_used_again");
+    let world = world(ALL);
+    let from = client(Family::V4, 1);
+    let asked = Asked::of(&world, from, syn_options(1460, 7));
+    asked.feed(&world, &asked.syn_ack(Some(7)));
+    world.send(&asked.client.segment(0, 0));
+    // Of a connection that goes on, a SYN is the backend's to judge.
+    assert_eq!(pair(&world, &syn(from, syn_options(1460, 7))), (Redirect, NatForward));
+    world.send(&asked.client.segment(0, 0).with(|f| f.flags |= flags::FIN));
+    asked.feed(&world, &asked.says(flags::FIN | flags::ACK, 1));
+    assert_eq!(world.record_of(asked.source).key.state, FlowState::Closed);
+    let again = Asked::of(&world, from, syn_options(1460, 7));
+    let told = again.feed(&world, &again.syn_ack(Some(7)));
+    assert_eq!(told.pair(), (Redirect, NatReply));
+    assert_eq!(audit::records(&world).len(), 1);
+}
+
+/// An error about a shifted segment reaches the backend as one about its own.
+#[test]
+fn errors_quote_what_was_sent() {
+    needs_root!("errors_quote_what_was_sent");
+    for family in FAMILIES {
+        let world = world(ALL);
+        let asked = Asked::of(&world, client(family, 1), syn_options(1460, 7));
+        asked.feed(&world, &asked.syn_ack(Some(7)));
+        world.send(&asked.client.segment(0, 0));
+        let told = asked.client.answer.seq.wrapping_add(1);
+        let about = Frame::tcp(asked.client.syn.dst, asked.client.syn.src, flags::ACK)
+            .with(|f| (f.seq, f.ack) = (told, CLIENT_ISN.wrapping_add(1)));
+        let error = complaint(&about, asked.client.syn.src.ip(), Says::TooBig(1300));
+        let error = error.with(|f| {
+            (f.src_mac, f.dst_mac) = (asked.client.syn.src_mac, asked.client.syn.dst_mac);
+        });
+        let went = world.send(&error);
+        assert_eq!(went.pair(), (Redirect, IcmpToBackend));
+        let quote = wire::check(&went.frame).good().l4[8..].to_vec();
+        let tcp = if family == Family::V4 { 20 } else { 40 };
+        let seq = u32::from_be_bytes(quote[tcp + 4..tcp + 8].try_into().unwrap());
+        assert_eq!(seq, BACKEND_ISN + 1);
+    }
+}

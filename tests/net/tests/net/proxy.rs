@@ -1,0 +1,248 @@
+//! `syn = "proxy"`: the gateway makes handshakes, between kernels on both sides.
+
+use std::io::{Read as _, Write as _};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, ensure};
+use ringway_net_tests::{Gateway, Line, SERVICE_V4, SERVICE_V6, SOON, Site, WEB, get, needs_root};
+use ringway_testnet::{Namespace, wait_until};
+
+use super::capture::counted;
+use super::challenge::{ALWAYS, FLOOD, flood};
+
+const PROXY: &str = "syn = \"proxy\"\n";
+const MIB: usize = 1 << 20;
+/// Of a transfer that does not come to its end.
+const STUCK: Duration = Duration::from_secs(120);
+
+fn start(site: &Site, services: &[(&str, SocketAddr)]) -> Result<Gateway> {
+    let services = services.iter().map(|(name, endpoint)| site.service(name, *endpoint, PROXY));
+    let body = ALWAYS.to_owned() + &services.collect::<String>();
+    let mut gateway = Gateway::start(&site.net.gateway, &site.configuration(&body))?;
+    gateway.wait_serving()?;
+    Ok(gateway)
+}
+
+/// Packets to backends, when the connections of before have nothing more to say.
+fn settled(gateway: &Gateway) -> Result<u64> {
+    let mut last = counted(gateway, &["nat-forward"])?;
+    wait_until("silence", SOON, || {
+        thread::sleep(Duration::from_millis(300));
+        let now = counted(gateway, &["nat-forward"]).unwrap_or_default();
+        std::mem::replace(&mut last, now) == now
+    })?;
+    Ok(last)
+}
+
+#[test]
+fn a_flood_of_syns_reaches_no_backend_of_a_proxied_service() -> Result<()> {
+    needs_root!();
+    let site = Site::new(2)?;
+    let (six, echo) = (SocketAddr::new(SERVICE_V6, 80), SocketAddr::new(SERVICE_V4, 7));
+    let _echo = site.echo(SERVICE_V4, 7)?;
+    let gateway = start(&site, &[("web", WEB), ("six", six), ("echo", echo)])?;
+    for target in [WEB, six] {
+        let before = counted(&gateway, &["syn-answered"])?;
+        get(site.client(), target)?;
+        ensure!(counted(&gateway, &["syn-answered"])? == before + 1, "{target}");
+    }
+    let mut line = Line::open(site.client(), echo)?;
+    line.ask("before")?;
+    let before = (settled(&gateway)?, counted(&gateway, &["syn-answered"])?);
+    flood(site.client(), WEB)?;
+    let all = || match counted(&gateway, &["syn-answered"]) {
+        Ok(answered) => answered - before.1 >= FLOOD,
+        Err(_) => false,
+    };
+    wait_until("answers to all SYNs", SOON, all)?;
+    let forwarded = counted(&gateway, &["nat-forward"])? - before.0;
+    ensure!(forwarded == 0, "{forwarded} packets went to a backend");
+    line.ask("after")?;
+    get(site.client(), WEB)?;
+    Ok(())
+}
+
+/// Bytes that say where they belong, different each way.
+fn stream(seed: u64, mut at: u64, to: &mut [u8]) {
+    for chunk in to.chunks_mut(8) {
+        let word = (at / 8 + seed).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes();
+        chunk.copy_from_slice(&word[..chunk.len()]);
+        at += 8;
+    }
+}
+
+fn send(mut to: &TcpStream, seed: u64, bytes: usize) -> Result<()> {
+    let mut buffer = vec![0; 64 << 10];
+    for at in (0..bytes).step_by(buffer.len()) {
+        stream(seed, at as u64, &mut buffer);
+        to.write_all(&buffer)?;
+    }
+    Ok(to.shutdown(Shutdown::Write)?)
+}
+
+fn receive(mut from: &TcpStream, seed: u64, bytes: usize) -> Result<()> {
+    let (mut got, mut wanted) = (vec![0; 64 << 10], vec![0; 64 << 10]);
+    for at in (0..bytes).step_by(got.len()) {
+        from.read_exact(&mut got).with_context(|| format!("after {at} bytes"))?;
+        stream(seed, at as u64, &mut wanted);
+        ensure!(got == wanted, "other bytes than were sent, after {at}");
+    }
+    ensure!(from.read(&mut got)? == 0, "more than was sent");
+    Ok(())
+}
+
+/// Both ways at once.
+fn exchange(stream: &TcpStream, (own, other): (u64, u64), bytes: usize) -> Result<()> {
+    stream.set_read_timeout(Some(STUCK))?;
+    stream.set_write_timeout(Some(STUCK))?;
+    thread::scope(|scope| {
+        let sends = scope.spawn(|| send(stream, own, bytes));
+        receive(stream, other, bytes)?;
+        sends.join().map_err(|_| anyhow!("the sender panicked"))?
+    })
+}
+
+/// Serves one connection.
+fn serve(
+    namespace: &Namespace,
+    at: SocketAddr,
+    with: impl FnOnce(TcpStream) -> Result<()> + Send + 'static,
+) -> Result<JoinHandle<Result<()>>> {
+    let listener = namespace.run(|| TcpListener::bind(at))??;
+    Ok(thread::spawn(move || with(listener.accept()?.0)))
+}
+
+fn connect(site: &Site, target: SocketAddr) -> Result<TcpStream> {
+    Ok(site.client().run(|| TcpStream::connect_timeout(&target, SOON))??)
+}
+
+fn done(server: JoinHandle<Result<()>>) -> Result<()> {
+    server.join().map_err(|_| anyhow!("the server panicked"))?
+}
+
+/// Loses one packet in a hundred, each way.
+fn lose_some(client: &Namespace) -> Result<()> {
+    for (hook, chain) in [("input", "i"), ("output", "o")] {
+        let rules = format!(
+            "add table inet loss; \
+             add chain inet loss {chain} {{ type filter hook {hook} priority 0; }}; \
+             add rule inet loss {chain} numgen random mod 100 == 0 drop"
+        );
+        ensure!(client.tool("nft")?.arg(rules).status()?.success(), "nft");
+    }
+    Ok(())
+}
+
+fn transfers(change: impl Fn(&Site) -> Result<()>, bytes: usize) -> Result<()> {
+    for address in [SERVICE_V4, SERVICE_V6] {
+        let site = Site::new(1)?;
+        let target = SocketAddr::new(address, 9000);
+        let here = site.backends(address, 9000)[0];
+        let server =
+            serve(&site.net.backends[0].ns, here, move |stream| exchange(&stream, (2, 1), bytes))?;
+        let gateway = start(&site, &[("data", target)])?;
+        change(&site)?;
+        exchange(&connect(&site, target)?, (1, 2), bytes).context("client")?;
+        done(server).context("server")?;
+        ensure!(counted(&gateway, &["syn-answered"])? > 0, "the gateway did not answer");
+    }
+    Ok(())
+}
+
+#[test]
+fn no_byte_is_lost() -> Result<()> {
+    needs_root!();
+    transfers(|_| Ok(()), 64 * MIB)
+}
+
+#[test]
+fn no_byte_is_lost_on_a_bad_way() -> Result<()> {
+    needs_root!();
+    transfers(|site| lose_some(site.client()), 8 * MIB)
+}
+
+#[test]
+fn no_byte_is_lost_with_small_segments() -> Result<()> {
+    needs_root!();
+    let small = |site: &Site| {
+        site.client()
+            .ip("route change default via 10.1.0.1 advmss 500\n")
+            .or_else(|_| site.client().ip("route add 10.1.0.80/32 dev eth0 advmss 500\n"))?;
+        Ok(())
+    };
+    transfers(small, 4 * MIB)
+}
+
+/// Neither side has window scaling, SACK and time stamps, or one of them has.
+#[test]
+fn no_byte_is_lost_between_other_systems() -> Result<()> {
+    needs_root!();
+    let off = |namespace: &Namespace| -> Result<()> {
+        for option in ["window_scaling", "sack", "timestamps"] {
+            namespace.sysctl(&format!("net/ipv4/tcp_{option}"), "0")?;
+        }
+        Ok(())
+    };
+    transfers(|site| off(site.client()), 8 * MIB)?;
+    transfers(|site| off(&site.net.backends[0].ns), 8 * MIB)
+}
+
+/// Who is silent until it is greeted is greeted.
+#[test]
+fn a_server_speaks_first() -> Result<()> {
+    needs_root!();
+    let site = Site::new(1)?;
+    let target = SocketAddr::new(SERVICE_V4, 25);
+    let server =
+        serve(&site.net.backends[0].ns, site.backends(SERVICE_V4, 25)[0], |mut stream| {
+            stream.write_all(b"220 hello\n")?;
+            let mut answer = [0; 5];
+            stream.read_exact(&mut answer)?;
+            ensure!(&answer == b"QUIT\n", "{answer:?}");
+            Ok(())
+        })?;
+    let _gateway = start(&site, &[("mail", target)])?;
+    let mut stream = connect(&site, target)?;
+    stream.set_read_timeout(Some(SOON))?;
+    let mut greeting = [0; 10];
+    stream.read_exact(&mut greeting)?;
+    ensure!(&greeting == b"220 hello\n", "{greeting:?}");
+    stream.write_all(b"QUIT\n")?;
+    done(server)
+}
+
+/// One side ends, the other goes on for a while; a reset reaches both.
+#[test]
+fn connections_end() -> Result<()> {
+    needs_root!();
+    let site = Site::new(1)?;
+    let target = SocketAddr::new(SERVICE_V4, 9000);
+    let at = site.backends(SERVICE_V4, 9000)[0];
+    let gateway = start(&site, &[("data", target)])?;
+    // Nobody listens: refused, not silent.
+    let refused = connect(&site, target).and_then(|mut stream| {
+        stream.set_read_timeout(Some(SOON))?;
+        stream.write_all(b"anybody?")?;
+        Ok(stream.read(&mut [0])?)
+    });
+    let refused = refused.err().context("an answer of nobody")?;
+    ensure!(format!("{refused:#}").contains("reset"), "{refused:#}");
+    let server = serve(&site.net.backends[0].ns, at, |mut stream| {
+        let mut all = Vec::new();
+        stream.read_to_end(&mut all)?;
+        ensure!(all == b"ask", "{all:?}");
+        stream.write_all(b"answer")?;
+        Ok(())
+    })?;
+    let mut stream = connect(&site, target)?;
+    stream.write_all(b"ask")?;
+    stream.shutdown(Shutdown::Write)?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    ensure!(answer == "answer", "{answer:?}");
+    done(server)?;
+    drop(gateway);
+    Ok(())
+}
