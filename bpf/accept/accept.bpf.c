@@ -12,10 +12,6 @@
 #include "segment.bpf.h"
 #include "shield/cookie.bpf.h"
 
-#ifndef RW_OFFERED_SCALE
-#define RW_OFFERED_SCALE 7 /* of windows, towards the client */
-#endif
-
 /* As the kernel has it (include/net/tcp.h). */
 struct bpf_tcp_req_attrs {
 	__u32 rcv_tsval;

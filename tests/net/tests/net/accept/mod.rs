@@ -3,6 +3,7 @@
 
 mod client;
 mod gateway;
+mod real;
 mod site;
 
 use std::io::{Read as _, Write as _};

@@ -1,0 +1,126 @@
+//! Gateways with `syn = "backend"`, and backends with `ringway accept`.
+
+use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+use ringway_net_tests::{
+    Gateway, Line, SERVICE_V4, SERVICE_V6, SOON, binary, get, needs_root, ringway,
+};
+use ringway_testnet::{Child, Node};
+use serde_json::Value;
+
+use super::has_kfunc;
+use crate::capture::counted;
+use crate::dsr::{Dsr, ECHO, Opener};
+
+struct Place {
+    accepts: Vec<Child>,
+    dsr: Dsr,
+    secret: PathBuf,
+}
+
+impl Place {
+    fn new(opener: Opener) -> Result<Option<Place>> {
+        if !has_kfunc()? {
+            return Ok(None);
+        }
+        let dsr = Dsr::new(opener)?;
+        let secret = dsr.net.gateway.directory().join("secret");
+        std::fs::write(&secret, "5".repeat(32))?;
+        std::fs::set_permissions(&secret, std::fs::Permissions::from_mode(0o600))?;
+        let accepts = dsr.net.backends.iter().map(|node| accept(node, &secret));
+        Ok(Some(Place { accepts: accepts.collect::<Result<_>>()?, dsr, secret }))
+    }
+
+    fn gateway(&self, forward: &str, v6: bool) -> Result<(Gateway, SocketAddr)> {
+        let vip = if v6 { SERVICE_V6 } else { SERVICE_V4 };
+        let plain = self.dsr.configuration(forward, vip, v6);
+        let body = plain.replace("[[service]]", "[[service]]\nsyn = \"backend\"");
+        let shield = format!("[shield]\nsyn = {{ always = true, secret = {:?} }}\n", self.secret);
+        let mut gateway = Gateway::start(&self.dsr.net.gateway, &(body + &shield))?;
+        gateway.wait_serving()?;
+        Ok((gateway, SocketAddr::new(vip, 80)))
+    }
+
+    fn ended(&self, end: &str) -> Result<u64> {
+        let mut sum = 0;
+        for node in &self.dsr.net.backends {
+            let arguments = ["accept", "-i", "eth0", "--status", "-o", "json"];
+            let status: Value = ringway(&node.ns, &arguments)?.json()?;
+            let listeners = status["listeners"].as_array().into_iter().flatten();
+            let counters = listeners.filter_map(|one| one["counters"].as_array()).flatten();
+            let counters = counters.filter(|one| one["end"] == end);
+            sum += counters.filter_map(|one| one["packets"].as_u64()).sum::<u64>();
+        }
+        Ok(sum)
+    }
+
+    /// Every connection is answered for by the gateway, and opened at a backend.
+    fn serves(&self, forward: &str, v6: bool) -> Result<()> {
+        let (gateway, web) = self.gateway(forward, v6)?;
+        let before = self.ended("opened")?;
+        for _ in 0..20 {
+            get(self.dsr.client(), web)?;
+        }
+        let (opened, answered) =
+            (self.ended("opened")? - before, counted(&gateway, &["syn-answered"])?);
+        ensure!(opened == 20 && answered == 20, "{opened} opened, {answered} answered");
+        ensure!(self.ended("no-cookie")? == 0 && self.ended("refused")? == 0);
+        Ok(())
+    }
+}
+
+fn accept(node: &Node, secret: &Path) -> Result<Child> {
+    let mut command = node.ns.command(binary()?);
+    command.args(["accept", "-i", "eth0", "--secret"]).arg(secret);
+    for vip in [SERVICE_V4, SERVICE_V6] {
+        for port in [80, ECHO] {
+            command.args(["--listen", &SocketAddr::new(vip, port).to_string()]);
+        }
+    }
+    let mut child = node.ns.spawn(command)?;
+    child.wait_for_log("attached to eth0", SOON)?;
+    Ok(child)
+}
+
+#[test]
+fn a_gateway_answers_and_backends_open() -> Result<()> {
+    needs_root!();
+    let Some(place) = Place::new(Opener::Nobody)? else { return Ok(()) };
+    place.serves("dsr-l2", false)?;
+    place.serves("dsr-l2", true)
+}
+
+#[test]
+fn a_gateway_answers_and_backends_open_behind_decap() -> Result<()> {
+    needs_root!();
+    let Some(place) = Place::new(Opener::Ringway)? else { return Ok(()) };
+    for forward in ["dsr-ipip", "dsr-gue"] {
+        place.serves(forward, false)?;
+        place.serves(forward, true)?;
+    }
+    Ok(())
+}
+
+/// The gateway, `ringway accept`, and both.
+#[test]
+fn a_connection_survives_restarts() -> Result<()> {
+    needs_root!();
+    let Some(mut place) = Place::new(Opener::Nobody)? else { return Ok(()) };
+    let (mut gateway, web) = place.gateway("dsr-l2", false)?;
+    let mut line = Line::open(place.dsr.client(), SocketAddr::new(web.ip(), ECHO))?;
+    line.ask("before").context("before")?;
+    place.accepts.clear();
+    line.ask("accept is gone").context("accept is gone")?;
+    drop(gateway);
+    (gateway, _) = place.gateway("dsr-l2", false)?;
+    line.ask("both began anew").context("gateway")?;
+    let accepts = place.dsr.net.backends.iter().map(|node| accept(node, &place.secret));
+    place.accepts = accepts.collect::<Result<_>>()?;
+    line.ask("after").context("after")?;
+    get(place.dsr.client(), web)?;
+    drop(gateway);
+    Ok(())
+}
