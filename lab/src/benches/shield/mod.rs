@@ -10,6 +10,7 @@ mod begin;
 mod costs;
 mod firewall;
 mod flood;
+mod goal;
 mod good;
 mod lists;
 mod peers;

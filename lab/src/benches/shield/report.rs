@@ -7,6 +7,7 @@ use super::adversary::{self, Attempt};
 use super::arming::Arming;
 use super::costs::{Fate, Found, Key};
 use super::flood::Attack;
+use super::goal::ShieldGoal;
 use super::scenarios::Row;
 use super::swap::Swap;
 use super::syn::SynFigures;
@@ -58,13 +59,6 @@ pub struct Cost {
     /// Median.
     pub ns: f64,
     pub ns_by_round: Vec<i64>,
-}
-
-#[derive(Debug, Serialize)]
-pub struct ShieldGoal {
-    pub case: String,
-    #[serde(flatten)]
-    pub goal: Goal,
 }
 
 impl Cost {

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::super::report::ShieldGoal;
+use super::super::goal::ShieldGoal;
 use super::Answerer;
 use super::costs::AnswerCost;
 use super::floods::Flooded;
