@@ -1247,7 +1247,11 @@ fn answers_to_syns_need_something_that_arms_them() {
     };
     told(challenge, "", "of service \"web\" is a part of the shield: write [shield]");
     told(challenge, "[shield]\n", "nothing tells what one is: write [shield.mitigation]");
-    told("syn = \"proxy\"", "[shield]\n", "\"off\" or \"challenge\"");
+    told("syn = \"prox\"", "[shield]\n", "\"challenge\", \"proxy\" or \"backend\"");
+    let always = "[shield]\nsyn = { always = true }\n";
+    let dsr = "syn = \"proxy\"\nforward = \"dsr-ipip\"";
+    told(dsr, always, "does not pass the gateway with forward = \"dsr-ipip\"");
+    told("syn = \"backend\"", always, "forward = \"nat\" rewrites: write syn = \"proxy\"");
     let udp = format!("{challenge}\nprotocol = \"udp\"");
     told(&udp, "[shield]\nsyn = { always = true }\n", "has no effect without TCP");
     told(challenge, "[shield]\nsyn = { always = true, secret = \"a\" }\n", "absolute path");

@@ -258,7 +258,7 @@ impl Plan<'_> {
         wish.remember = service.forward.is_dsr().then_some(timeout.as_secs() as u32);
         if let Some(row) = self.tables.services.last_mut() {
             row.members.clone_from(&wish.references);
-            if let Some(policy) = &mut row.policy {
+            if let (Some(policy), Syn::Proxy | Syn::Backend) = (&mut row.policy, *service.syn) {
                 policy.syn.offer = offer(service, &rows);
             }
         }
