@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
 use libbpf_rs::{MapCore, MapHandle};
-use ringway_abi::raw::{rw_flow, rw_flow_bucket};
+use ringway_abi::raw::{RW_FLOW_SHIFTED, rw_flow, rw_flow_bucket};
 use ringway_abi::{FlowKey, FlowState, FromBytes, IntoBytes, addr_to_words};
 use ringway_kernel::{Gateway, NatFlow, Place};
 use ringway_testnet::root_or_skip;
@@ -70,7 +70,7 @@ fn is_whole(flow: &NatFlow) -> bool {
     flow.key.nat_port == n as u16
         && flow.client == (std::net::IpAddr::from(number(n)), n as u16).into()
         && flow.service == n as u16
-        && flow.iface == n as u8
+        && flow.iface == n as u8 & !(RW_FLOW_SHIFTED as u8)
 }
 
 #[test]

@@ -5,13 +5,12 @@ use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use ringway_kernel::{DEFAULT_BPFFS, View};
 use serde::Serialize;
 
 use super::Defence;
-use super::begin::Begin;
+use super::begin::{Begin, await_calm};
 use super::flood::Attack;
 use super::scenarios::{Scene, TARGET};
 use crate::Result;
@@ -25,12 +24,8 @@ const ATTACK: u64 = 10 * USUAL;
 const THRESHOLD: &str = "5kpps";
 /// Datagrams in peace come so often.
 const STEP: Duration = Duration::from_millis(10);
-/// Between two looks.
-const LOOK: Duration = Duration::from_millis(1);
 /// Nobody waits longer.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// The daemon ends a mitigation with its next sample, and the packet path before that.
-const FORGET: Duration = Duration::from_millis(750);
 /// Attacks do not begin in step with the daemon's samples.
 const SHIFT: Duration = Duration::from_millis(37);
 const SHIFTS: u32 = 7;
@@ -96,11 +91,7 @@ fn attack(scene: &Scene) -> Result<Option<Duration>> {
         let flood = flood.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         flood.and(armed)
     })?;
-    let (view, over) = (View::open(Path::new(DEFAULT_BPFFS), scene.node())?, Instant::now());
-    while !view.armed()?.is_empty() && over.elapsed() < PATIENCE {
-        thread::sleep(LOOK);
-    }
-    thread::sleep(FORGET);
+    await_calm(scene.node())?;
     Ok(armed)
 }
 

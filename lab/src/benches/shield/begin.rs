@@ -12,6 +12,24 @@ use crate::Result;
 /// Between two looks.
 const LOOK: Duration = Duration::from_millis(1);
 
+/// Nobody waits longer for the end of a mitigation.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// The daemon ends a mitigation with its next sample, and the packet path before that.
+const FORGET: Duration = Duration::from_millis(750);
+
+/// Waits until no service of this node is armed any more.
+pub(super) fn await_calm(node: &str) -> Result<()> {
+    let (view, over) = (View::open(Path::new(DEFAULT_BPFFS), node)?, Instant::now());
+    if view.armed()?.is_empty() {
+        return Ok(());
+    }
+    while !view.armed()?.is_empty() && over.elapsed() < PATIENCE {
+        thread::sleep(LOOK);
+    }
+    thread::sleep(FORGET);
+    Ok(())
+}
+
 /// An attack, from its first packet on.
 #[derive(Default)]
 pub(super) struct Begin(OnceLock<Instant>);

@@ -15,7 +15,7 @@ use ringway_testnet::{
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::begin::Begin;
+use super::begin::{Begin, await_calm};
 use super::flood::{self, Attack, Target};
 use super::peers::{Peers, Storage};
 use super::{Defence, firewall, good};
@@ -146,6 +146,9 @@ impl Measured<'_> {
         // In peace as many as beside the fastest attack.
         let good = if wanted == 0 { MOST_GOOD } else { (wanted / PER_GOOD).min(MOST_GOOD) };
         let all = BEFORE + self.time;
+        if defence == Defence::Ringway {
+            await_calm(scene.node())?;
+        }
         let begin = Begin::default();
         let (attack_pps, good, armed) = thread::scope(|scope| {
             let flood = || {
