@@ -22,6 +22,7 @@ mod network;
 mod packets_seen;
 mod socket_options;
 mod tap;
+pub mod tcp_repair;
 pub mod users;
 
 pub use error::Error;

@@ -26,7 +26,13 @@ pub fn report_errors(socket: impl AsFd, v6: bool) -> io::Result<()> {
     }
 }
 
-fn set(socket: impl AsFd, level: libc::c_int, name: libc::c_int, value: u32) -> io::Result<()> {
+/// `value`: what the kernel expects of this option.
+pub(crate) fn set<T>(
+    socket: impl AsFd,
+    level: libc::c_int,
+    name: libc::c_int,
+    value: T,
+) -> io::Result<()> {
     // SAFETY: an open socket, and a value that outlives the call and is as long as said.
     let ret = unsafe {
         libc::setsockopt(

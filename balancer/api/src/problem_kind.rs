@@ -85,6 +85,8 @@ troubles! {
     Mitigation => "mitigation",
     /// The program of mitigation was not told of an attack that lasts.
     MitigationProgram => "mitigation-program",
+    /// Not every backend opens connections of the gateway's cookies.
+    CookiesRefused => "cookies-refused",
     /// Replies to answered SYNs fit no answer.
     SynAnswersFail => "syn-answers-fail",
     /// The state directory cannot be used.

@@ -45,6 +45,10 @@ pub(crate) fn syn(report: &Diagnostics, shield: Option<&Shield>, services: &[Ser
                 "{of} has the backend know the gateway's cookies by the client's own address and \
                  port, which forward = \"nat\" rewrites: write syn = \"proxy\""
             ),
+            Some(shield) if *service.syn == Syn::Backend && shield.syn.secret.is_none() => format!(
+                "{of} has backends know the gateway's cookies, which takes a key that they have, too: \
+                 write [shield.syn] with secret = \"/etc/ringway/syn.secret\""
+            ),
             Some(shield) if !shield.syn.always && shield.mitigation.is_none() => format!(
                 "{of} waits for an attack, and nothing tells what one is: write [shield.mitigation] \
                  with new_flows = \"20kpps\", or [shield.syn] with always = true"

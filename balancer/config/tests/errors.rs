@@ -1252,6 +1252,8 @@ fn answers_to_syns_need_something_that_arms_them() {
     let dsr = "syn = \"proxy\"\nforward = \"dsr-ipip\"";
     told(dsr, always, "does not pass the gateway with forward = \"dsr-ipip\"");
     told("syn = \"backend\"", always, "forward = \"nat\" rewrites: write syn = \"proxy\"");
+    let dsr = "syn = \"backend\"\nforward = \"dsr-ipip\"";
+    told(dsr, always, "takes a key that they have, too: write [shield.syn] with secret");
     let udp = format!("{challenge}\nprotocol = \"udp\"");
     told(&udp, "[shield]\nsyn = { always = true }\n", "has no effect without TCP");
     told(challenge, "[shield]\nsyn = { always = true, secret = \"a\" }\n", "absolute path");

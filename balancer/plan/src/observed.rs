@@ -29,6 +29,8 @@ pub struct Observed {
     health: HashMap<String, FastMap<SocketAddr, Health>>,
     /// Tenths of the weight, for backends that get less than all of it.
     shares: HashMap<String, FastMap<SocketAddr, u16>>,
+    /// Backends that do not open connections of the gateway's SYN cookies, by their service.
+    no_cookies: HashMap<String, HashSet<SocketAddr>>,
     /// Way out to each backend address. Absent: no route, no neighbour, or a way out by an
     /// interface that is not the gateway's.
     pub next_hops: FastMap<IpAddr, NextHop>,
@@ -70,6 +72,16 @@ impl Observed {
     /// Notes that a backend gets only so many tenths of its weight for now: it came up lately.
     pub fn set_share(&mut self, service: &str, backend: SocketAddr, tenths: u16) {
         self.shares.entry(service.into()).or_default().insert(backend, tenths.min(10));
+    }
+
+    /// Notes that a backend is not known to open connections of the gateway's SYN cookies.
+    pub fn set_no_cookies(&mut self, service: &str, backend: SocketAddr) {
+        self.no_cookies.entry(service.into()).or_default().insert(backend);
+    }
+
+    /// Whether a backend opens connections of SYN cookies. One that nobody asks is taken to.
+    pub fn takes_cookies(&self, service: &str, backend: SocketAddr) -> bool {
+        !self.no_cookies.get(service).is_some_and(|backends| backends.contains(&backend))
     }
 
     /// What each backend of the service of that name weighs in its ring. A ring depends on the

@@ -259,7 +259,10 @@ impl Plan<'_> {
         if let Some(row) = self.tables.services.last_mut() {
             row.members.clone_from(&wish.references);
             if let (Some(policy), Syn::Proxy | Syn::Backend) = (&mut row.policy, *service.syn) {
-                policy.syn.offer = offer(service, &rows);
+                match take_cookies(service, &rows, self.observed) {
+                    true => policy.syn.offer = offer(service, &rows),
+                    false => policy.syn.answer = SynAnswer::Challenge,
+                }
             }
         }
         self.tables.backends.append(&mut rows);
@@ -335,6 +338,16 @@ impl Plan<'_> {
             None => Ok(None),
         }
     }
+}
+
+/// Whether every backend opens connections of cookies that may get some: one that does not would
+/// reset them.
+fn take_cookies(service: &Service, rows: &[BackendRow], observed: &Observed) -> bool {
+    let mut all = service.backends.iter().zip(rows);
+    all.all(|(backend, row)| {
+        let gets_flows = row.up && row.weight > 0 && row.next_hop.is_some();
+        !gets_flows || observed.takes_cookies(&service.name, backend.endpoint())
+    })
 }
 
 /// Of the backends that can be reached.

@@ -123,6 +123,18 @@ pub enum SynAnswer {
     Backend,
 }
 
+impl SynAnswer {
+    /// Its name in output: that of the configuration.
+    pub const fn name(self) -> &'static str {
+        match self {
+            SynAnswer::Forward => "off",
+            SynAnswer::Challenge => "challenge",
+            SynAnswer::Proxy => "proxy",
+            SynAnswer::Backend => "backend",
+        }
+    }
+}
+
 /// What every backend of a service takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SynOffer {

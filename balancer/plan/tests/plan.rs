@@ -9,7 +9,8 @@ use ringway_abi::{BackendRef, ShieldMode};
 use ringway_config::{Config, parse};
 use ringway_plan::maglev::NO_MEMBER;
 use ringway_plan::tables::{
-    BackendRow, Limits, NextHop, Protocol, RateLimit, RingRow, ServicePolicy, SynPolicy, Tables,
+    BackendRow, Limits, NextHop, Protocol, RateLimit, RingRow, ServicePolicy, SynAnswer, SynPolicy,
+    Tables,
 };
 use ringway_plan::{Health, Ids, Observed, PlanError, Planner};
 
@@ -560,4 +561,28 @@ fn services_with_limits_have_a_policy() {
     assert_eq!(dsr, Some(ServicePolicy { mode, limits: own, armed: own, learns: false, ..nat }));
     let found = policies(limits, "shield = { packets = \"none\" }");
     assert!(found[0].1.is_some() && found[2].1.is_none(), "{found:?}");
+}
+
+#[test]
+fn cookies_are_for_services_all_of_whose_backends_take_them() {
+    let three = "[{ address = \"10.0.0.2\" }, { address = \"10.0.0.3\" }, \
+                 { address = \"10.0.0.4\", weight = 0 }]";
+    let syn = "[shield]\nsyn = { always = true, secret = \"/s\" }\n";
+    let config = web(three, &format!("forward = \"dsr-l2\"\nsyn = \"backend\"\n{syn}"));
+    let answer = |observed: &Observed| {
+        let policy = plan(&config, observed).services[0].policy.unwrap();
+        (policy.syn.answer, policy.syn.offer.stamps)
+    };
+    let mut observed = well(&config);
+    assert_eq!(answer(&observed), (SynAnswer::Backend, true));
+    observed.set_no_cookies("web", at("10.0.0.4:80"));
+    observed.set_no_cookies("other", at("10.0.0.2:80"));
+    assert_eq!(answer(&observed), (SynAnswer::Backend, true), "it gets no flows");
+    observed.set_no_cookies("web", at("10.0.0.3:80"));
+    assert_eq!(answer(&observed), (SynAnswer::Challenge, false));
+    observed.set_health("web", at("10.0.0.3:80"), Health::Down);
+    assert_eq!(answer(&observed), (SynAnswer::Backend, true), "it is down");
+    observed.set_health("web", at("10.0.0.3:80"), Health::Up);
+    observed.next_hops.remove(&ip("10.0.0.3"));
+    assert_eq!(answer(&observed), (SynAnswer::Backend, true), "there is no way to it");
 }

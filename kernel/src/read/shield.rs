@@ -14,12 +14,15 @@ use ringway_abi::raw::{
 };
 use ringway_abi::{Exemption, Limit, Reason, ShieldMode, Slot, addr_from_words};
 
+use ringway_plan::tables::SynAnswer;
+
 use super::View;
 use super::tracked::now_seconds;
 use crate::Result;
 use crate::maps::{MapName, Maps};
 use crate::shield::SynSecrets;
 use crate::shield::runtime::{RuntimePrefix, runtime_prefix};
+use crate::tables::policies;
 use crate::tables::rows::label_text;
 
 /// Counts of the shield.
@@ -201,6 +204,13 @@ impl View {
             }
         }
         Ok(armed)
+    }
+
+    /// Who answers SYNs of the services that have a policy, while that is armed; by their ids.
+    pub fn syn_answers(&self) -> Result<BTreeMap<u16, SynAnswer>> {
+        let policies = &self.maps.shield_policies;
+        let answer = |id: u16| Ok((id, policies::answer(policies.get(id.into())?.syn)));
+        self.limited_services()?.into_iter().map(answer).collect()
     }
 
     fn limited_services(&self) -> Result<Vec<u16>> {

@@ -6,6 +6,7 @@
 
 pub(crate) mod challenge_key;
 mod control;
+mod cookie;
 pub(crate) mod generation;
 pub(crate) mod runtime;
 

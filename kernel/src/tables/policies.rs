@@ -49,6 +49,16 @@ fn syn(SynPolicy { answer, always, .. }: SynPolicy) -> u32 {
     if always { answer | RW_SYN_ALWAYS } else { answer }
 }
 
+/// The same backwards.
+pub(crate) fn answer(syn: u32) -> SynAnswer {
+    match syn & !RW_SYN_ALWAYS {
+        RW_SYN_CHALLENGE => SynAnswer::Challenge,
+        RW_SYN_PROXY => SynAnswer::Proxy,
+        RW_SYN_BACKEND => SynAnswer::Backend,
+        _ => SynAnswer::Forward,
+    }
+}
+
 /// The window before the backend itself tells one: of what every system takes at once (RFC 6928).
 const FIRST_WINDOW: u16 = 14_600;
 

@@ -190,6 +190,7 @@ impl Subject<'_> {
         let program = mitigation_program::unfit(config).filter(|_| self.report.is_none());
         notes.extend(program);
         notes.extend(shield_warnings::challenges(config));
+        notes.extend(shield_warnings::unasked_cookies(config));
         notes
     }
 

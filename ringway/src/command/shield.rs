@@ -324,6 +324,14 @@ fn limits(status: &ShieldStatus, colour: bool) -> String {
     text + &heavy_sources(status, colour)
 }
 
+/// Who answers SYNs, and who would if every backend took cookies.
+fn syn_now(limits: &LimitsStatus) -> String {
+    match limits.syn_in_force.as_ref().filter(|now| **now != limits.syn) {
+        Some(now) => format!("{now} (not {})", limits.syn),
+        None => limits.syn.clone(),
+    }
+}
+
 /// SYNs that are answered here, and what has become of the answers.
 fn answers(shown: &[&LimitsStatus], status: &ShieldStatus, colour: bool) -> String {
     let mut table = Table::new(&[
@@ -333,7 +341,7 @@ fn answers(shown: &[&LimitsStatus], status: &ShieldStatus, colour: bool) -> Stri
         let off = status.mode_of(&limits.service) == ShieldMode::Off;
         let mut row = vec![
             Cell::new(format!("{} {}", limits.service, limits.protocol)),
-            Cell::new(&limits.syn),
+            Cell::new(syn_now(limits)),
         ];
         for count in [limits.syns_answered, limits.answers_met, limits.answers_failed] {
             row.push(Cell::number(count.packets));

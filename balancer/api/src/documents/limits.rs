@@ -40,6 +40,9 @@ pub struct LimitsStatus {
     /// Who answers SYNs of strangers: `off`, the backends.
     #[serde(default = "off")]
     pub syn: String,
+    /// Who answers them now: another one where not every backend takes cookies; absent: not known.
+    #[serde(default)]
+    pub syn_in_force: Option<String>,
     /// SYNs that the gateway has answered, or would have in mode `observe`.
     #[serde(default)]
     pub syns_answered: PacketCount,
@@ -134,6 +137,7 @@ impl LimitsStatus {
             established: PacketCount::default(),
             learnt: PacketCount::default(),
             syn: off(),
+            syn_in_force: None,
             syns_answered: PacketCount::default(),
             answers_met: PacketCount::default(),
             answers_failed: PacketCount::default(),

@@ -14,6 +14,7 @@ use ringway_config::{
 use ringway_kernel::shield::SynSecrets;
 use ringway_kernel::{Arrivals, HeavySource, ServiceState, ShieldCounts};
 use ringway_plan::prefix_list::Prefix;
+use ringway_plan::tables::SynAnswer;
 use serde::{Deserialize, Serialize};
 
 use crate::clock::Timestamp;
@@ -378,6 +379,16 @@ impl ShieldStatus {
         for limits in &mut self.limits {
             let id = ids.get(&(&*limits.service, limits.protocol));
             limits.count(id.and_then(|id| arrivals.get(id)).copied().unwrap_or_default());
+        }
+    }
+
+    /// Enters who answers SYNs now, by the packet path.
+    pub fn enter_answers(&mut self, services: &[ServiceState], answers: &BTreeMap<u16, SynAnswer>) {
+        let ids = service_ids(services);
+        for limits in self.limits.iter_mut().filter(|limits| limits.syn != Syn::Off.name()) {
+            let id = ids.get(&(&*limits.service, limits.protocol));
+            let answer = id.and_then(|id| answers.get(id)).map(|answer| answer.name());
+            limits.syn_in_force = answer.map(str::to_owned);
         }
     }
 

@@ -414,6 +414,10 @@ pub struct Backend {
     pub since: Option<Timestamp>,
     /// Why it gets no traffic: the last failed check, or no way to it.
     pub reason: Option<String>,
+    /// Why it takes none of the gateway's cookies (`syn = "backend"`); absent: it does, or is not
+    /// asked.
+    #[serde(default)]
+    pub cookies_refused: Option<String>,
     /// Way out, when there is one.
     pub next_hop: Option<NextHop>,
     /// Checks passed since the daemon began.
@@ -487,6 +491,7 @@ impl Backend {
             kept: false,
             since: None,
             reason: None,
+            cookies_refused: None,
             next_hop: None,
             checks_passed: 0,
             checks_failed: 0,

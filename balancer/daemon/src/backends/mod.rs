@@ -2,6 +2,7 @@
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
+mod cookies;
 mod on_down;
 mod reconfigure;
 mod restore;
@@ -21,6 +22,7 @@ use ringway_config::{
 use ringway_plan::Observed;
 use ringway_plan::tables::{NextHop, ServiceKey};
 
+use crate::health::cookies::Cookies;
 use crate::health::{CheckEvent, CheckTarget, Health, ProbeRoute, Record, by_hand};
 use crate::network::next_hop::{Hop, NoWay};
 
@@ -80,6 +82,8 @@ pub struct Member {
     since: Option<SystemTime>,
     reason: Option<String>,
     record: Arc<Record>,
+    /// Of `syn = "backend"`, where that is asked.
+    cookies: Cookies,
     pub way: Result<Hop, NoWay>,
     /// The interface of the way that there was, and whose loss was told.
     lost_by: Option<String>,
@@ -287,6 +291,9 @@ impl BackendSet {
                 Health::Down => ringway_plan::Health::Down,
             };
             observed.set_health(&entry.name, member.endpoint, health);
+            if member.lacks_cookies() {
+                observed.set_no_cookies(&entry.name, member.endpoint);
+            }
             let Ok(hop) = &member.way else { continue };
             let address = member.endpoint.ip();
             let next_hop = NextHop { iface: hop.slot, mac: hop.mac.0, mtu: hop.mtu };
@@ -528,6 +535,7 @@ impl Member {
             health: self.health,
             since: self.since.map(Timestamp),
             reason: self.obstacle(),
+            cookies_refused: self.cookies_refused(),
             next_hop: self.way.as_ref().ok().map(Hop::shown),
             checks_passed: self.record.passed(),
             checks_failed: self.record.failed(),

@@ -7,10 +7,11 @@ use std::time::Instant;
 
 use ringway_api::documents::changes::NewBackend;
 use ringway_api::overrides::Overrides;
-use ringway_config::{Backend, Check, Config, Forward, Service};
+use ringway_config::{Backend, Check, Config, Forward, Service, Syn};
 
 use super::{BackendSet, Entry, Member};
 use crate::backends::slow_start::SlowStart;
+use crate::health::cookies::Cookies;
 use crate::health::{Health, dsr_probe};
 use crate::network::next_hop::NoWay;
 
@@ -20,6 +21,8 @@ pub(super) struct Asked {
     pub(super) check: Option<Check>,
     /// Under dsr, what its lane depends on: service address, mode, port of GUE, outer source.
     probe_route: Option<(IpAddr, Forward, u16, Option<IpAddr>)>,
+    /// Whether it takes the gateway's cookies is asked, too.
+    cookies: bool,
 }
 
 impl Asked {
@@ -27,12 +30,21 @@ impl Asked {
         let outer = config.tunnel.source_towards(*backend.address);
         let probe_route = (*service.address, service.forward, service.gue_port, outer);
         let has_lane = dsr_probe::is_taken(service, backend);
-        Asked { check: service.check_of(backend), probe_route: has_lane.then_some(probe_route) }
+        Asked {
+            check: service.check_of(backend),
+            probe_route: has_lane.then_some(probe_route),
+            cookies: has_lane && *service.syn == Syn::Backend,
+        }
     }
 
     /// At the service address.
     pub(super) fn by_lane(&self) -> bool {
         self.probe_route.is_some()
+    }
+
+    /// Whether it takes cookies.
+    pub(super) fn for_cookies(&self) -> bool {
+        self.cookies
     }
 }
 
@@ -127,6 +139,7 @@ impl Member {
             since: None,
             reason: None,
             record: Arc::default(),
+            cookies: Cookies::Unknown,
             way: Err(NoWay::NotYet),
             lost_by: None,
         }
@@ -152,6 +165,7 @@ impl Member {
             self.since = known.since;
             self.reason.clone_from(&known.reason);
         }
+        self.cookies.clone_from(&known.cookies);
         if self.asked != known.asked {
             self.record = Arc::new(known.record.go_on());
             return false;

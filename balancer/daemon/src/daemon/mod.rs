@@ -35,10 +35,12 @@ use ringway_api::shield::{RuntimeShield, ShieldChange};
 use ringway_api::state_dir::StateDir;
 use ringway_config::Config;
 use ringway_kernel::View;
+use ringway_kernel::shield::ChallengeKey;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
 
+use crate::health::cookies::{CookieChecks, CookieEvent};
 use crate::health::{self, CheckTarget, Checks};
 use crate::notify::Notifier;
 use crate::reload_diff;
@@ -155,6 +157,8 @@ struct Daemon {
     watch: NetlinkWatch,
     results: mpsc::Receiver<health::CheckEvent>,
     checks: Checks,
+    cookie_results: mpsc::Receiver<CookieEvent>,
+    cookie_checks: CookieChecks,
     probe_routes: ProbeRoutes,
     status_store: Arc<StatusStore>,
     state_dir: Arc<StateDir>,
@@ -180,6 +184,7 @@ impl Daemon {
             let until = self.state.until().map(Instant::from_std);
             let event = tokio::select! {
                 Some(event) = self.results.recv() => Event::Checked(event),
+                Some(event) = self.cookie_results.recv() => Event::Cookies(event),
                 Some((command, reply)) = self.commands.recv(), if self.state.takes_commands() => {
                     Event::Command(command, self.requests.add(reply))
                 }
@@ -284,6 +289,7 @@ impl Daemon {
                 self.background.read_machine();
             }
             Effect::Survey => {
+                self.cookie_checks.set_key(self.cookie_key());
                 self.health_file.tick(|| self.state.backend_set().saved());
                 return Ok(Some(Event::Surveyed(self.survey())));
             }
@@ -322,6 +328,14 @@ impl Daemon {
         let targets: BTreeMap<usize, CheckTarget> =
             targets.map(|target| (target.id, target)).collect();
         self.checks.follow(targets.into_values().collect());
+        let targets = all().flat_map(|set| set.cookie_targets(&routes)).collect();
+        self.cookie_checks.set_key(self.cookie_key());
+        self.cookie_checks.follow(targets);
+    }
+
+    /// The key of cookies that backends can have.
+    fn cookie_key(&self) -> Option<ChallengeKey> {
+        self.state.shield_plan().and_then(|plan| plan.challenge_key)
     }
 
     /// Reads and judges a change, on a thread that may wait.

@@ -9,6 +9,7 @@ use ringway_config::{
 };
 
 use super::shield_plan::{ReadList, ShieldPlan};
+use crate::health::dsr_probe;
 
 /// Packets a second of a kind that one client alone may need.
 const FEW: u32 = 10;
@@ -59,6 +60,23 @@ pub fn challenges(config: &Config) -> Vec<String> {
         )
     };
     challenged.map(note).collect()
+}
+
+/// Services whose backends nobody asks whether they take the cookies that clients are answered with.
+pub fn unasked_cookies(config: &Config) -> Vec<String> {
+    let is_asked = |service: &Service| {
+        service.backends.iter().all(|backend| dsr_probe::is_taken(service, backend))
+    };
+    let with_cookies = config.services.iter().filter(|service| *service.syn == Syn::Backend);
+    let note = |service: &Service| {
+        format!(
+            "service {}: syn = \"backend\": a backend without a check at the service address is not asked \
+             whether it takes cookies: without `ringway accept` it resets connections, and nobody \
+             notices; write check = {{ type = \"tcp\" }}",
+            *service.name
+        )
+    };
+    with_cookies.filter(|service| !is_asked(service)).map(note).collect()
 }
 
 /// Those of lists alone, which come and go with their files.
@@ -257,6 +275,22 @@ mod tests {
         let armed = told("mitigation = { new_flows = \"20kpps\" }", challenge);
         assert!(armed[0].contains("while it is attacked, clients behind a"), "{armed:?}");
         assert!(told("syn = { always = true }", "").is_empty());
+    }
+
+    #[test]
+    fn backends_that_are_not_asked_for_cookies_are_told() {
+        let told = |own: &str| {
+            let own = format!("forward = \"dsr-l2\"\n{own}");
+            let syn = "syn = { always = true, secret = \"/s\" }";
+            unasked_cookies(&config(syn, &own)).len()
+        };
+        assert_eq!(told("syn = \"backend\""), 1);
+        assert_eq!(
+            told("syn = \"backend\"\ncheck = { type = \"tcp\", address = \"10.0.0.9\" }"),
+            1
+        );
+        assert_eq!(told("syn = \"backend\"\ncheck = { type = \"tcp\" }"), 0);
+        assert_eq!(told("syn = \"challenge\""), 0);
     }
 
     #[test]

@@ -33,6 +33,7 @@ use crate::daemon::datapath_thread::{DatapathEvent, DatapathThread};
 use crate::daemon::netlink_watch::{self, Found, NetlinkWatch};
 use crate::daemon::shield_plan::{ShieldPlan, Unreadable};
 use crate::daemon::shield_warnings;
+use crate::health::cookies::CookieChecks;
 use crate::health::dsr_probe::ProbeTunnel;
 use crate::health::{Checks, HealthFile};
 use crate::network::next_hop;
@@ -323,6 +324,10 @@ impl Parts {
         let program_runner = ProgramRunner::new(self.status_store.clone());
         let routes = self.probe_tunnel.as_ref().map(ProbeTunnel::routes).unwrap_or_default();
         let checks = Checks::start(backend_set.targets(&routes), &send);
+        let (send, cookie_results) = mpsc::channel(1024);
+        let mut cookie_checks = CookieChecks::new(send);
+        cookie_checks.set_key(plan.as_ref().and_then(|plan| plan.challenge_key));
+        cookie_checks.follow(backend_set.cookie_targets(&routes));
         let (interfaces, patience) = (self.interfaces, commit_confirm::patience_now());
         let recalled = !state_dir.trouble(overrides::DOCUMENT);
         // From here on backends have their time for a first check, however slow the disk was.
@@ -347,6 +352,8 @@ impl Parts {
             watch: self.watch,
             results,
             checks,
+            cookie_results,
+            cookie_checks,
             status_store: self.status_store,
             health_file,
             notifier: Notifier::from_env(),

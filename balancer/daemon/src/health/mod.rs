@@ -13,6 +13,7 @@
 //! `net.ipv4.ip_local_port_range`, so a check never uses a port of the pool.
 
 pub mod by_hand;
+pub mod cookies;
 mod dns;
 pub mod dsr_probe;
 pub mod exec;

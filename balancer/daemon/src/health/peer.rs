@@ -61,6 +61,16 @@ impl Peer {
         })
     }
 
+    /// A socket that has its port, and no connection; by the probe route.
+    pub(super) async fn bound_socket(&self) -> io::Result<TcpSocket> {
+        let route = self.probe_route.as_ref();
+        let route = route.ok_or_else(|| io::Error::other("there is no probe route"))?;
+        let source = route.open().await?;
+        let socket = route.socket(self.address)?;
+        socket.bind(SocketAddr::new(source, 0))?;
+        Ok(socket)
+    }
+
     /// A UDP socket that hears this peer alone, and what ICMP says of it.
     pub(super) async fn datagrams(&self) -> Result<UdpSocket, Failure> {
         let address = self.address;
@@ -93,11 +103,16 @@ impl ProbeRoute {
 
     async fn connect(&self, address: SocketAddr) -> io::Result<TcpStream> {
         let source = self.open().await?;
-        let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
-        self.mark(&socket, address)?;
+        let socket = self.socket(address)?;
         ringway_host::bind_late(&socket)?;
         socket.bind(SocketAddr::new(source, 0))?;
         socket.connect(address).await
+    }
+
+    fn socket(&self, address: SocketAddr) -> io::Result<TcpSocket> {
+        let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+        self.mark(&socket, address)?;
+        Ok(socket)
     }
 
     async fn datagrams(&self, address: SocketAddr) -> io::Result<UdpSocket> {

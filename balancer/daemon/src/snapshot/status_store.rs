@@ -143,6 +143,7 @@ impl StatusStore {
                 if !(status.limits.is_empty() && status.mitigation.is_empty()) {
                     let (services, arrivals) = (view.services()?, view.arrivals()?);
                     status.count_limits(&services, &arrivals);
+                    status.enter_answers(&services, &view.syn_answers()?);
                     let (heavy, wall) = (|| view.heavy_sources(), SystemTime::now());
                     match sources {
                         Sources::None => {}

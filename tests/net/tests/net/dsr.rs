@@ -27,7 +27,14 @@ pub(super) enum Opener {
 /// A gateway that their answers pass as they would any router, and two backends that have the
 /// service addresses on `lo`, with what opens their tunnels.
 pub(super) fn backends_with_the_addresses(opener: Opener) -> Result<(TwoArmed, Vec<Child>)> {
-    let net = two_armed(2, Families::Both)?;
+    some_backends_with_the_addresses(2, opener)
+}
+
+pub(super) fn some_backends_with_the_addresses(
+    count: usize,
+    opener: Opener,
+) -> Result<(TwoArmed, Vec<Child>)> {
+    let net = two_armed(count, Families::Both)?;
     forwards(&net.gateway, "eth1")?;
     let mut decaps = Vec::new();
     for node in &net.backends {

@@ -31,6 +31,7 @@ use crate::daemon::datapath_thread::DatapathEvent;
 use crate::daemon::document_writer::Written;
 use crate::daemon::netlink_watch::Found;
 use crate::health;
+use crate::health::cookies::CookieEvent;
 use crate::server::control::{Asker, Command, RequestId};
 use crate::snapshot::Snapshot;
 
@@ -68,6 +69,8 @@ pub(super) enum Event {
     Posted(Survey),
     /// A check has a result.
     Checked(health::CheckEvent),
+    /// Whether a backend takes cookies is known anew.
+    Cookies(CookieEvent),
     /// The kernel's network has changed: the ways are to be looked up.
     NetworkChanged,
     /// The ways were looked up, or why not.
@@ -146,6 +149,7 @@ impl State {
             Event::Surveyed(survey) => self.surveyed(survey),
             Event::Posted(survey) => self.posted(survey),
             Event::Checked(event) => self.checked(&event),
+            Event::Cookies(event) => self.cookies(&event),
             Event::NetworkChanged => self.look_up_ways(),
             Event::Network(Ok(found)) => self.network(*found),
             Event::Network(Err(error)) => self.done(BackgroundWork::LookUpWays, Err(error)),

@@ -42,6 +42,7 @@ impl State {
         findings.extend(self.shield.skipped_lines());
         findings.extend(self.shield.wide_lines());
         findings.extend(self.shown_backend_set().panicking());
+        findings.extend(self.shown_backend_set().without_cookies());
         findings.extend(attachment.renamed());
         findings.extend(attachment.attached_again(self.at.now));
         findings.extend(monitor.counter_watch.findings(|name| {

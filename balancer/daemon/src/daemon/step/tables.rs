@@ -16,6 +16,7 @@ use crate::backends::{BackendSet, Line, Replies};
 use crate::daemon::background::BackgroundWork;
 use crate::daemon::datapath_thread::DatapathCommand;
 use crate::daemon::netlink_watch::Found;
+use crate::health::cookies::CookieEvent;
 use crate::health::{self, Health};
 use crate::monitor::no_reply_watch::NoReplyWatch;
 use crate::network::next_hop::{NoWay, Ways};
@@ -101,6 +102,20 @@ impl State {
             // That backends are up is what a start expects: the line "serving" has how many.
             let line = Line { good, text, lost_by: self.tables.backend_set.lost_by(event) };
             let line = match good && !self.serving || self.follows(&line) {
+                true => LogLine::new(Level::DEBUG, line.text),
+                false => line.into(),
+            };
+            self.effects.log(line);
+        }
+        self.apply_soon();
+    }
+
+    /// Whether a backend takes cookies is known anew.
+    pub(super) fn cookies(&mut self, event: &CookieEvent) {
+        let next = self.reload.change.as_mut().and_then(PendingChange::backend_set);
+        let news = next.and_then(|next| next.take_cookies(event));
+        if let Some(line) = self.tables.backend_set.take_cookies(event).or(news) {
+            let line = match line.good && !self.serving {
                 true => LogLine::new(Level::DEBUG, line.text),
                 false => line.into(),
             };

@@ -3,6 +3,7 @@
 
 mod client;
 mod gateway;
+mod missing;
 mod real;
 mod site;
 

@@ -72,7 +72,7 @@ impl Place {
     }
 }
 
-fn accept(node: &Node, secret: &Path) -> Result<Child> {
+pub(super) fn accept(node: &Node, secret: &Path) -> Result<Child> {
     let mut command = node.ns.command(binary()?);
     command.args(["accept", "-i", "eth0", "--secret"]).arg(secret);
     for vip in [SERVICE_V4, SERVICE_V6] {

@@ -1,0 +1,139 @@
+//! Backends that do not open connections of the gateway's cookies: the gateway notices, says which,
+//! and does without cookies meanwhile.
+
+use std::net::{IpAddr, SocketAddr};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, ensure};
+use ringway_net_tests::{
+    Gateway, SERVICE_V4, SERVICE_V6, SOON, configuration, get, needs_root, service,
+};
+use ringway_testnet::{Child, Nginx, TwoArmed, wait_for};
+use serde_json::Value;
+
+use super::has_kfunc;
+use super::real::accept;
+use crate::dsr::{Opener, some_backends_with_the_addresses};
+
+const BACKENDS: usize = 3;
+const RESETS: &str = "resets connections";
+
+/// Backends that serve, none of them with `ringway accept`.
+struct Place {
+    gateway: Gateway,
+    secret: PathBuf,
+    web: SocketAddr,
+    net: TwoArmed,
+    _nginx: Vec<Nginx>,
+    _decaps: Vec<Child>,
+}
+
+impl Place {
+    fn new(forward: &str, opener: Opener, vip: IpAddr, v6: bool) -> Result<Place> {
+        let (net, decaps) = some_backends_with_the_addresses(BACKENDS, opener)?;
+        let secret = net.gateway.directory().join("secret");
+        std::fs::write(&secret, "5".repeat(32))?;
+        std::fs::set_permissions(&secret, std::fs::Permissions::from_mode(0o600))?;
+        let web = SocketAddr::new(vip, 80);
+        // `accept` wants a listener for everything that it is told of.
+        let at = [SERVICE_V4, SERVICE_V6].map(|vip| [80, crate::dsr::ECHO].map(|port| (vip, port)));
+        let at = at.concat().into_iter().map(SocketAddr::from).collect::<Vec<_>>();
+        let serve = |(n, node): (usize, &ringway_testnet::Node)| {
+            Nginx::start(&node.ns, &at, &format!("b{}", n + 1))
+        };
+        let nginx = net.backends.iter().enumerate().map(serve).collect::<Result<_, _>>()?;
+        let own = |node: &ringway_testnet::Node| {
+            node.addresses().into_iter().find(|address| address.is_ipv6() == v6)
+        };
+        let backends: Vec<SocketAddr> =
+            net.backends.iter().filter_map(own).map(|ip| SocketAddr::new(ip, 80)).collect();
+        let more = format!(
+            "forward = {forward:?}\nannounce = \"arp\"\nsyn = \"backend\"\n\
+             check = {{ type = \"http\", interval = \"200ms\", timeout = \"200ms\" }}\n"
+        );
+        let body =
+            configuration(&net.gateway, &["eth0", "eth1"], &service("web", web, &backends, &more));
+        let shield = format!("[shield]\nsyn = {{ always = true, secret = {secret:?} }}\n");
+        let mut gateway = Gateway::start(&net.gateway, &(body + &shield))?;
+        gateway.wait_serving()?;
+        Ok(Place { gateway, secret, web, net, _nginx: nginx, _decaps: decaps })
+    }
+
+    /// Who does not take cookies, and why, once that is `wanted`; and what answers SYNs then.
+    fn waits(&self, what: &str, wanted: [&str; BACKENDS]) -> Result<()> {
+        let status = self.gateway.wait_status(what, |status| {
+            let backends = status["services"][0]["backends"].as_array();
+            let mut why = backends.into_iter().flatten().map(|it| &it["cookies_refused"]);
+            wanted.iter().all(|want| {
+                why.next().is_some_and(|it| match it.as_str() {
+                    Some(why) => !want.is_empty() && why.contains(want),
+                    None => want.is_empty(),
+                })
+            })
+        })?;
+        let findings = status["findings"].as_array().into_iter().flatten();
+        let mut found = findings.filter(|finding| finding["kind"] == "cookies-refused");
+        let all = wanted.iter().all(|want| want.is_empty());
+        ensure!(found.next().is_none() == all, "{}", status["findings"]);
+        let in_force = if all { "backend" } else { "challenge" };
+        wait_for(format!("{what}: {in_force}"), SOON, || {
+            let shield: Value =
+                self.gateway.ringway(&["shield", "status", "-o", "json"])?.json()?;
+            let limits = &shield["limits"][0];
+            anyhow::ensure!(limits["syn"] == "backend" && limits["syn_in_force"] == in_force);
+            anyhow::Ok(())
+        })?;
+        self.serves().with_context(|| what.to_owned())
+    }
+
+    /// Clients get in, every one of them.
+    fn serves(&self) -> Result<()> {
+        let mut names = [false; BACKENDS];
+        for _ in 0..24 {
+            let name = get(&self.net.client.ns, self.web)?;
+            let n: usize = name.trim_start_matches('b').parse()?;
+            names[n - 1] = true;
+        }
+        ensure!(names == [true; BACKENDS], "{names:?}");
+        Ok(())
+    }
+
+    fn accept(&self, n: usize) -> Result<Child> {
+        accept(&self.net.backends[n], &self.secret)
+    }
+
+    /// Each way that packets take.
+    fn notices(&self) -> Result<()> {
+        self.waits("none has it", [RESETS; BACKENDS])?;
+        let all = (0..BACKENDS).map(|n| self.accept(n)).collect::<Result<Vec<_>>>()?;
+        self.waits("all have it", ["", "", ""])?;
+        drop(all);
+        Ok(())
+    }
+
+    fn goes_through(&self) -> Result<()> {
+        let (mut first, _second) = (self.accept(0)?, self.accept(1)?);
+        self.waits("one lacks it", ["", "", RESETS])?;
+        let third = self.accept(2)?;
+        self.waits("all have it", ["", "", ""])?;
+        first.kill()?;
+        self.waits("it is gone", [RESETS, "", ""])?;
+        drop(third);
+        let other = self.net.gateway.directory().join("other");
+        std::fs::write(&other, "6".repeat(32))?;
+        std::fs::set_permissions(&other, std::fs::Permissions::from_mode(0o600))?;
+        let _stranger = accept(&self.net.backends[2], &other)?;
+        self.waits("another secret", [RESETS, "", "does not reply to"])
+    }
+}
+
+#[test]
+fn a_backend_without_it_is_named_and_the_service_works() -> Result<()> {
+    needs_root!();
+    if !has_kfunc()? {
+        return Ok(());
+    }
+    Place::new("dsr-l2", Opener::Nobody, SERVICE_V4, false)?.goes_through()?;
+    Place::new("dsr-gue", Opener::Ringway, SERVICE_V6, true)?.notices()
+}
