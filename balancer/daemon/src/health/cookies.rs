@@ -10,16 +10,18 @@ use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use ringway_host::tcp_repair::{self, Numbers};
 use ringway_kernel::shield::ChallengeKey;
 use rustix::io::Errno;
 use rustix::net::SendFlags;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
+use super::pace::Pace;
 use super::peer::{Peer, ProbeRoute};
 use super::{Health, HealthState};
 
@@ -27,6 +29,8 @@ use super::{Health, HealthState};
 const FIRST_LOOK: Duration = Duration::from_millis(1);
 /// Looks from here on send the ACK once more: it may have been lost.
 const RESENT_AFTER: Duration = Duration::from_millis(100);
+/// Questions at once: each has a descriptor.
+const IN_FLIGHT: usize = 256;
 
 /// Whether a backend opens connections of cookies.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -66,6 +70,7 @@ pub struct CookieEvent {
 pub struct CookieChecks {
     events: mpsc::Sender<CookieEvent>,
     key: watch::Sender<Option<ChallengeKey>>,
+    in_flight: Arc<Semaphore>,
     tasks: JoinSet<()>,
     /// By the number of the target.
     running: HashMap<usize, AbortHandle>,
@@ -74,8 +79,9 @@ pub struct CookieChecks {
 impl CookieChecks {
     /// Asks nobody yet.
     pub fn new(events: mpsc::Sender<CookieEvent>) -> CookieChecks {
+        let in_flight = Arc::new(Semaphore::new(IN_FLIGHT));
         let (key, tasks, running) = (watch::Sender::new(None), JoinSet::new(), HashMap::new());
-        CookieChecks { events, key, tasks, running }
+        CookieChecks { events, key, in_flight, tasks, running }
     }
 
     /// The key of cookies that are made from now on. While there is none that backends can have,
@@ -94,51 +100,73 @@ impl CookieChecks {
             }
             stays
         });
-        for target in targets {
-            if self.running.contains_key(&target.id) {
-                continue;
-            }
-            let (id, key, events) = (target.id, self.key.subscribe(), self.events.clone());
-            self.running.insert(id, self.tasks.spawn(watch_one(target, key, events)));
+        let new = targets.into_iter().filter(|target| !self.running.contains_key(&target.id));
+        let new: Vec<CookieTarget> = new.collect();
+        let count = new.len();
+        for (place, target) in new.into_iter().enumerate() {
+            let id = target.id;
+            let watch = Watch {
+                pace: Pace::new(id, place, count, target.interval),
+                key: self.key.subscribe(),
+                in_flight: self.in_flight.clone(),
+                events: self.events.clone(),
+                target,
+            };
+            self.running.insert(id, self.tasks.spawn(watch.run()));
         }
         while self.tasks.try_join_next().is_some() {}
     }
 }
 
-async fn watch_one(
+/// The asking of one backend.
+struct Watch {
     target: CookieTarget,
-    mut key: watch::Receiver<Option<ChallengeKey>>,
+    pace: Pace,
+    key: watch::Receiver<Option<ChallengeKey>>,
+    in_flight: Arc<Semaphore>,
     events: mpsc::Sender<CookieEvent>,
-) {
-    let known = match target.initial {
-        Cookies::Unknown => Health::Unknown,
-        Cookies::Taken => Health::Up,
-        Cookies::Refused(_) => Health::Down,
-    };
-    let mut machine = HealthState::new(target.rise, target.fall, known);
-    let mut told = target.initial;
-    let peer = Peer { address: target.address, probe_route: Some(target.probe_route) };
-    let mut next = Instant::now();
-    loop {
-        next = next.max(Instant::now());
-        sleep_until(next).await;
-        let Ok(present) = key.wait_for(Option::is_some).await.map(|key| *key) else { return };
-        let Some(present) = present else { continue };
-        let result = ask(&peer, present, target.timeout).await;
-        machine.observe(result.is_ok());
-        let now = match (machine.health(), result) {
-            (Health::Up, _) => Cookies::Taken,
-            (_, Err(why)) => Cookies::Refused(why),
-            // Until it has often enough.
-            (_, Ok(())) => told.clone(),
+}
+
+impl Watch {
+    async fn run(mut self) {
+        let CookieTarget { id, interval, rise, fall, .. } = self.target;
+        let known = match self.target.initial {
+            Cookies::Unknown => Health::Unknown,
+            Cookies::Taken => Health::Up,
+            Cookies::Refused(_) => Health::Down,
         };
-        if now != told {
-            told = now.clone();
-            if events.send(CookieEvent { id: target.id, cookies: now }).await.is_err() {
-                return;
+        let mut machine = HealthState::new(rise, fall, known);
+        let mut told = self.target.initial.clone();
+        let mut gaps = [self.pace.gap, self.pace.gap].into_iter();
+        let mut next = Instant::now() + self.pace.first;
+        loop {
+            next = next.max(Instant::now());
+            sleep_until(next).await;
+            let Some(result) = self.ask().await else { return };
+            machine.observe(result.is_ok());
+            let now = match (machine.health(), result) {
+                (Health::Up, _) => Cookies::Taken,
+                (_, Err(why)) => Cookies::Refused(why),
+                // Until it has often enough.
+                (_, Ok(())) => told.clone(),
+            };
+            if now != told {
+                told = now.clone();
+                if self.events.send(CookieEvent { id, cookies: now }).await.is_err() {
+                    return;
+                }
             }
+            next += gaps.next().unwrap_or(interval);
         }
-        next += target.interval;
+    }
+
+    /// Passes when a cookie opens a connection. `None`: nobody wants to know any more.
+    async fn ask(&mut self) -> Option<Result<(), String>> {
+        let key = (*self.key.wait_for(Option::is_some).await.ok()?)?;
+        let _permit = self.in_flight.acquire().await.ok()?;
+        let CookieTarget { address, probe_route, timeout, .. } = &self.target;
+        let peer = Peer { address: *address, probe_route: Some(probe_route.clone()) };
+        Some(ask(&peer, key, *timeout).await)
     }
 }
 
