@@ -64,11 +64,14 @@ static __always_inline bool has_cookie(const struct segment *s)
 	return secrets && cookie_holds(secrets, &s->tuple, s->seq - 1, cookie, s->timestamps);
 }
 
-/* The cookie of this kernel, which it makes when its own queue of SYNs is full. */
-static __always_inline bool has_kernel_cookie(struct segment *s)
+/* The cookie of this kernel, which it makes when its own queue of SYNs is full. Where that was not so
+ * lately, this costs no hash. */
+static __always_inline bool has_kernel_cookie(struct segment *s, struct bpf_sock *listener)
 {
-	return s->v6 ? !bpf_tcp_raw_check_syncookie_ipv6(&s->ip6, &s->tcp) :
-		       !bpf_tcp_raw_check_syncookie_ipv4(&s->ip4, &s->tcp);
+	void *ip = s->v6 ? (void *)&s->ip6 : (void *)&s->ip4;
+	__u32 len = s->v6 ? sizeof(s->ip6) : sizeof(s->ip4);
+
+	return !bpf_tcp_check_syncookie(listener, ip, len, &s->tcp, sizeof(s->tcp));
 }
 
 static __always_inline void fill_agreed(const struct segment *s, struct bpf_tcp_req_attrs *attrs)
@@ -98,7 +101,8 @@ static __always_inline enum rw_accept open_connection(struct __sk_buff *skb, str
 
 	read_timestamps(skb, s);
 	if (!bpf_ksym_exists(bpf_sk_assign_tcp_reqsk) || !has_cookie(s))
-		return has_kernel_cookie(s) ? RW_ACCEPT_KERNEL_COOKIE : RW_ACCEPT_NO_COOKIE;
+		return has_kernel_cookie(s, listener) ? RW_ACCEPT_KERNEL_COOKIE :
+							RW_ACCEPT_NO_COOKIE;
 	fill_agreed(s, &attrs);
 	sock = bpf_skc_to_tcp_sock(listener);
 	if (!sock || bpf_sk_assign_tcp_reqsk(skb, (struct sock *)sock, &attrs, sizeof(attrs)))

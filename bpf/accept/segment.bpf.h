@@ -57,6 +57,24 @@ static __always_inline __u32 read_ip(struct __sk_buff *skb, struct segment *s)
 	return sizeof(s->ip6);
 }
 
+/* Where they are in nearly all segments (RFC 7323, appendix A). */
+static __always_inline bool read_usual_timestamps(struct __sk_buff *skb, struct segment *s)
+{
+	struct {
+		__be32 head, tsval, tsecr;
+	} option;
+
+	if (s->tcp.doff * 4 < sizeof(s->tcp) + sizeof(option) ||
+	    !read_at(skb, s->l4 + sizeof(s->tcp), &option, sizeof(option)) ||
+	    option.head != bpf_htonl(TCP_OPTION_NOP << 24 | TCP_OPTION_NOP << 16 |
+				     TCP_OPTION_TIMESTAMPS << 8 | 10))
+		return false;
+	s->timestamps = true;
+	s->tsval = bpf_ntohl(option.tsval);
+	s->tsecr = bpf_ntohl(option.tsecr);
+	return true;
+}
+
 /* Of the option, where the segment has it. */
 static __always_inline void read_timestamps(struct __sk_buff *skb, struct segment *s)
 {
@@ -66,6 +84,8 @@ static __always_inline void read_timestamps(struct __sk_buff *skb, struct segmen
 		__be32 tsval, tsecr;
 	} __attribute__((packed)) option;
 
+	if (read_usual_timestamps(skb, s))
+		return;
 	for (int n = 0; n < MAX_TCP_OPTIONS; n++) {
 		if (at >= end || !read_at(skb, at, &option.kind, 1) ||
 		    option.kind == TCP_OPTION_END)

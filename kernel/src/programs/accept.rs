@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::SystemTime;
 
 use libbpf_rs::btf::Btf;
@@ -93,6 +93,11 @@ impl Accept {
     pub fn is_attached(&self) -> bool {
         let info = self.link.as_ref().map(|link| bpf::link_info(link.as_fd()));
         matches!(info, Some(Ok(info)) if info.ifindex != 0)
+    }
+
+    /// For test runs.
+    pub fn program(&self) -> BorrowedFd<'_> {
+        self.program.as_fd()
     }
 
     /// What it knows and has counted.

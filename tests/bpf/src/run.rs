@@ -59,6 +59,22 @@ impl Program {
         (action, out)
     }
 
+    /// Nanoseconds of one run of many, one after the other.
+    pub fn nanoseconds(&self, frame: &[u8], runs: u32) -> u32 {
+        let mut opts = sys::bpf_test_run_opts {
+            sz: size_of::<sys::bpf_test_run_opts>() as sys::size_t,
+            data_in: frame.as_ptr().cast(),
+            data_size_in: frame.len() as u32,
+            repeat: runs as i32,
+            ..Default::default()
+        };
+        // SAFETY: the frame is as long as said and outlives the call; the kernel writes only to
+        // `opts` itself.
+        let ret = unsafe { sys::bpf_prog_test_run_opts(self.0.as_raw_fd(), &mut opts) };
+        assert_eq!(ret, 0, "a test run");
+        opts.duration
+    }
+
     /// Runs it once; its result. `context`: the first bytes of the program's context; nothing for
     /// an empty one.
     fn test_run(

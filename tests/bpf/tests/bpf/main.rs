@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod accept;
 mod adversary;
 mod announce;
 mod capture;
