@@ -2,6 +2,7 @@
 //! answered, and nothing else does.
 
 mod client;
+mod floods;
 mod gateway;
 mod missing;
 mod real;
