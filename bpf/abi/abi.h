@@ -122,6 +122,7 @@ enum rw_reason {
 	RW_REASON_RESET_LIMITED,   /* drop: a reset was due, the rate limit spoke */
 	RW_REASON_SYN_CHALLENGED,  /* sent back: a SYN's answer that only a real sender refuses */
 	RW_REASON_SYN_ANSWERED,	   /* sent back: a SYN's answer with a cookie */
+	RW_REASON_RESET_NO_STAMPS, /* RST to both: the backend lacks what its client was promised */
 	/* Dropped by the shield. From here on a reason goes with a drop alone (rw_ledger). */
 	RW_REASON_TCP_FLAGS = 64,   /* flags that no segment has */
 	RW_REASON_LAND,		    /* source and destination are one address */

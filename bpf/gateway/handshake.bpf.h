@@ -261,6 +261,42 @@ static __always_inline bool follow_answer(struct xdp_md *ctx, struct packet_cont
 	       flow_replied(pctx, p, flow, key, now_seconds(), own);
 }
 
+/* Whether the backend's answer in scratch lacks the time stamps that its client was promised. */
+static __always_inline bool lacks_stamps(struct xdp_md *ctx, const struct rw_scratch *s,
+					 const struct syn_room *room, __u32 place)
+{
+	struct rw_shift *shift = shift_at(place);
+	struct tcphdr *tcp;
+
+	if (!shift || !shift->last || (shift->flags & RW_SHIFT_KNOWN) ||
+	    !read_options(ctx, READ_ONCE(s->layers.l4)) || room->options.stamps)
+		return false;
+	tcp = tcp_of(ctx, s);
+	return tcp && isn_bits(bpf_ntohl(tcp->ack_seq)) == shift->isn;
+}
+
+/* The backend does not have what its client was promised: it has changed since it was checked. The
+ * client is reset, and the backend when it repeats its answer. */
+static __always_inline int reset_both(struct xdp_md *ctx, struct packet_context *pctx,
+				      struct packet *p, struct syn_room *room, __u32 place,
+				      __u64 key, const struct flow_client *client)
+{
+	struct tcphdr *tcp = tcp_of(ctx, pctx->scratch);
+	struct rw_shift *shift = shift_at(place);
+	struct rw_flow *flow = flow_at(place);
+
+	if (!tcp || !shift || !flow || !may_change(pctx, p))
+		return leave(pctx->counters, RW_DROP, RW_REASON_OUT_OF_STATE);
+	if (key_state(key) == RW_FLOW_CLOSED)
+		return send_reset(ctx, pctx, p, RW_REASON_RESET_NO_STAMPS);
+	segment_begin(&room->out, client->dport_be, client->port_be, shift->number + 1,
+		      bpf_ntohl(tcp->ack_seq), TCP_RST | TCP_ACK, 0);
+	if (!dry)
+		flow_to(pctx->set, flow, &key, RW_FLOW_CLOSED);
+	return send_prepared(ctx, pctx, p, room, client->iface, (__u8 *)client->mac,
+			     RW_REASON_RESET_NO_STAMPS);
+}
+
 /* The backend has answered. */
 static __always_inline int pass_answer(struct xdp_md *ctx, struct packet_context *pctx,
 				       struct packet *p)
@@ -280,13 +316,15 @@ static __always_inline int pass_answer(struct xdp_md *ctx, struct packet_context
 	info = bpf_map_lookup_elem(&service_info, &id);
 	if (!info)
 		return leave(pctx->counters, RW_DROP, RW_REASON_NO_STATE);
+	copy_addr(room->out.saddr, info->addr);
+	copy_addr(room->out.daddr, client.addr);
+	if (lacks_stamps(ctx, pctx->scratch, room, place))
+		return reset_both(ctx, pctx, p, room, place, key, &client);
 	settle_checksum(pctx, p, client.iface);
 	if (!follow_answer(ctx, pctx, p, room, place, &key) ||
 	    !tell_client(ctx, pctx->scratch, room, place, &client))
 		return leave(pctx->counters, RW_DROP, RW_REASON_OUT_OF_STATE);
 	count_reply(p, key_backend(key));
-	copy_addr(room->out.saddr, info->addr);
-	copy_addr(room->out.daddr, client.addr);
 	return send_prepared(ctx, pctx, p, room, client.iface, (__u8 *)client.mac,
 			     RW_REASON_NAT_REPLY);
 }

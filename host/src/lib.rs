@@ -36,7 +36,7 @@ pub use netlink::monitor::{MonitorThread, NetlinkChange, NetlinkMonitor};
 pub use network::{Interface, Network, interface_by_name};
 pub use packets_seen::{Seen, SeenAt};
 pub use ringway_wire::Mac;
-pub use socket_options::{bind_late, report_errors, set_mark};
+pub use socket_options::{TcpOptions, bind_late, report_errors, set_mark, tcp_options};
 pub use tap::Tap;
 
 /// Result of every fallible call in this crate.

@@ -26,6 +26,52 @@ pub fn report_errors(socket: impl AsFd, v6: bool) -> io::Result<()> {
     }
 }
 
+/// What the two ends of a TCP connection agreed to in their handshake.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TcpOptions {
+    /// Time stamps (RFC 7323).
+    pub stamps: bool,
+    /// Selective acknowledgements (RFC 2018).
+    pub sack: bool,
+    /// Explicit congestion notification (RFC 3168).
+    pub ecn: bool,
+    /// Bytes of a segment without options: what the far end takes, and the way to it.
+    pub mss: u16,
+}
+
+/// What a connection was agreed to have (TCP_INFO). An option that this machine does not ask for is
+/// absent.
+pub fn tcp_options(stream: impl AsFd) -> io::Result<TcpOptions> {
+    // linux/tcp.h: TCPI_OPT_*, and the places in struct tcp_info.
+    const STAMPS: u8 = 1;
+    const SACK: u8 = 2;
+    const ECN: u8 = 8;
+    const OPTIONS: usize = 5;
+    const SEND_MSS: usize = 16;
+    /// The MSS of the kernel leaves out this option, which is in every segment.
+    const STAMPS_LENGTH: u32 = 12;
+    let mut info = [0u8; 104];
+    let mut length = info.len() as libc::socklen_t;
+    // SAFETY: an open socket; the kernel writes `length` bytes at most, for which there is room.
+    let ret = unsafe {
+        libc::getsockopt(
+            stream.as_fd().as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_INFO,
+            info.as_mut_ptr().cast(),
+            &raw mut length,
+        )
+    };
+    if ret != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let has = |option: u8| info[OPTIONS] & option != 0;
+    let mss = [0, 1, 2, 3].map(|byte| info[SEND_MSS + byte]);
+    let mss = u32::from_ne_bytes(mss) + if has(STAMPS) { STAMPS_LENGTH } else { 0 };
+    let mss = u16::try_from(mss).unwrap_or(u16::MAX);
+    Ok(TcpOptions { stamps: has(STAMPS), sack: has(SACK), ecn: has(ECN), mss })
+}
+
 /// `value`: what the kernel expects of this option.
 pub(crate) fn set<T>(
     socket: impl AsFd,

@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use crate::fast_map::FastMap;
 use crate::history::Moment;
-use crate::tables::NextHop;
+use crate::tables::{NextHop, SynOffer};
 
 /// Health of a backend, as its check knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -31,6 +31,8 @@ pub struct Observed {
     shares: HashMap<String, FastMap<SocketAddr, u16>>,
     /// Backends that do not open connections of the gateway's SYN cookies, by their service.
     no_cookies: HashMap<String, HashSet<SocketAddr>>,
+    /// What backends have offered in handshakes with this node.
+    offers: HashMap<String, FastMap<SocketAddr, SynOffer>>,
     /// Way out to each backend address. Absent: no route, no neighbour, or a way out by an
     /// interface that is not the gateway's.
     pub next_hops: FastMap<IpAddr, NextHop>,
@@ -92,6 +94,17 @@ impl Observed {
             None => weight,
             Some(shares) => weight * shares.get(&backend).copied().unwrap_or(10),
         }
+    }
+
+    /// Notes what a backend has offered in its last handshake.
+    pub fn set_offer(&mut self, service: &str, backend: SocketAddr, offer: SynOffer) {
+        self.offers.entry(service.into()).or_default().insert(backend, offer);
+    }
+
+    /// What each backend of the service of that name has offered; `None`: nobody has asked it.
+    pub(crate) fn offers_of(&self, service: &str) -> impl Fn(SocketAddr) -> Option<SynOffer> {
+        let offers = self.offers.get(service);
+        move |backend| offers.and_then(|offers| offers.get(&backend)).copied()
     }
 
     /// The health noted last; [`Health::Unknown`] for a backend never heard of, so that one with a

@@ -260,7 +260,7 @@ impl Plan<'_> {
             row.members.clone_from(&wish.references);
             if let (Some(policy), Syn::Proxy | Syn::Backend) = (&mut row.policy, *service.syn) {
                 match take_cookies(service, &rows, self.observed) {
-                    true => policy.syn.offer = offer(service, &rows),
+                    true => policy.syn.offer = offer(service, &rows, self.observed),
                     false => policy.syn.answer = SynAnswer::Challenge,
                 }
             }
@@ -350,15 +350,27 @@ fn take_cookies(service: &Service, rows: &[BackendRow], observed: &Observed) -> 
     })
 }
 
-/// Of the backends that can be reached.
-fn offer(service: &Service, backends: &[BackendRow]) -> SynOffer {
-    let segments = backends.iter().filter_map(|backend| {
-        let hop = backend.next_hop?;
-        Some(segment(service, backend.address, hop.mtu))
-    });
-    // `ringway accept` refuses a backend whose kernel has none.
-    let stamps = *service.syn == Syn::Backend;
-    SynOffer { mss: segments.min().unwrap_or(0), stamps, ..SynOffer::default() }
+/// What all backends take that clients may meet: the MSS of each that can be reached, and what those
+/// that take new flows were seen to offer.
+fn offer(service: &Service, backends: &[BackendRow], observed: &Observed) -> SynOffer {
+    let seen = observed.offers_of(&service.name);
+    let proxies = *service.syn == Syn::Proxy;
+    // `ringway accept` refuses a backend whose kernel has no time stamps or SACK.
+    let unseen = SynOffer { mss: u16::MAX, stamps: !proxies, sack: true, ecn: false };
+    let mut offer = SynOffer { mss: u16::MAX, stamps: true, sack: true, ecn: true };
+    let mut taking = false;
+    for backend in backends {
+        let Some(hop) = backend.next_hop else { continue };
+        let one = seen(backend.endpoint()).unwrap_or(unseen);
+        offer.mss = offer.mss.min(segment(service, backend.address, hop.mtu)).min(one.mss);
+        if backend.up && backend.weight > 0 {
+            taking = true;
+            offer.stamps &= one.stamps;
+            offer.sack &= one.sack;
+            offer.ecn &= one.ecn;
+        }
+    }
+    if taking { offer } else { SynOffer { sack: true, ..SynOffer::default() } }
 }
 
 /// None without limits, mitigation and answers to SYNs.

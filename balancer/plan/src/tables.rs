@@ -135,13 +135,15 @@ impl SynAnswer {
     }
 }
 
-/// What every backend of a service takes.
+/// What every backend of a service takes, or one of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SynOffer {
     /// Bytes of a segment; 0: unknown.
     pub mss: u16,
     /// Time stamps (RFC 7323).
     pub stamps: bool,
+    /// Selective acknowledgements (RFC 2018).
+    pub sack: bool,
     /// Explicit congestion notification (RFC 3168).
     pub ecn: bool,
 }

@@ -492,6 +492,13 @@ impl Reason {
                 cause: "The service has syn = \"proxy\" or \"backend\", and is under attack (or [shield.syn] says always).",
                 next: "ringway shield status",
             },
+            Self::ResetNoStamps => Explanation {
+                name: "reset-no-stamps",
+                verdicts: &[Verdict::Tx, Verdict::Redirect],
+                meaning: "A backend answered a SYN without the TCP time stamps that its client had been promised: both were sent a RST.",
+                cause: "The service has syn = \"proxy\", and the backend has had no time stamps since its last check, which saw them: net.ipv4.tcp_timestamps was changed, or its address has passed to another system. The next check corrects the promise.",
+                next: "ringway shield status",
+            },
             Self::TcpFlags => Explanation {
                 name: "tcp-flags",
                 verdicts: &[Verdict::Drop],

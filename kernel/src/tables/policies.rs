@@ -62,11 +62,11 @@ pub(crate) fn answer(syn: u32) -> SynAnswer {
 /// The window before the backend itself tells one: of what every system takes at once (RFC 6928).
 const FIRST_WINDOW: u16 = 14_600;
 
-/// SACK asks nothing of the backend: who does not know it takes no notice.
+/// Windows are scaled towards the client, whether the backend does so or not.
 fn offer(SynPolicy { answer, offer, .. }: SynPolicy) -> rw_syn_offer {
     let option = |offered: bool, option: u32| if offered { option } else { 0 };
-    let options = RW_OFFER_SACK
-        | RW_OFFER_SCALE
+    let options = RW_OFFER_SCALE
+        | option(offer.sack, RW_OFFER_SACK)
         | option(offer.stamps, RW_OFFER_STAMPS)
         | option(offer.ecn, RW_OFFER_ECN);
     rw_syn_offer {

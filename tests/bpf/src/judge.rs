@@ -83,6 +83,7 @@ fn is_answer(reason: Reason) -> bool {
             | Reason::ResetBackendDown
             | Reason::ResetNoFlow
             | Reason::ResetStray
+            | Reason::ResetNoStamps
             | Reason::NdReply
             | Reason::SentTooBig
             | Reason::SentTimeExceeded

@@ -117,7 +117,7 @@ mod tests {
         let mut set = BackendSet::new(&config(own), Instant::now());
         for id in 0..2 {
             let at = SystemTime::UNIX_EPOCH;
-            let event = CheckEvent { id, health: Health::Up, at, reason: None };
+            let event = CheckEvent { id, health: Health::Up, at, reason: None, offer: None };
             set.take(&event, Instant::now());
         }
         set.take_ways(|_| {
@@ -161,6 +161,7 @@ mod tests {
             health: Health::Down,
             at: SystemTime::UNIX_EPOCH,
             reason: Some("refused".into()),
+            offer: None,
         };
         set.take(&down, Instant::now());
         assert_eq!(set.without_cookies().count(), 0, "it gets no flows");

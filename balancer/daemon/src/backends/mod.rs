@@ -20,7 +20,7 @@ use ringway_config::{
     Check, Config, Forward, MaxUnhealthy, Protocol, WhenNoneHealthy, endpoint_text,
 };
 use ringway_plan::Observed;
-use ringway_plan::tables::{NextHop, ServiceKey};
+use ringway_plan::tables::{NextHop, ServiceKey, SynOffer};
 
 use crate::health::cookies::Cookies;
 use crate::health::{CheckEvent, CheckTarget, Health, ProbeRoute, Record, by_hand};
@@ -84,6 +84,8 @@ pub struct Member {
     record: Arc<Record>,
     /// Of `syn = "backend"`, where that is asked.
     cookies: Cookies,
+    /// What its server offers in TCP handshakes, as its checks have seen it last.
+    offer: Option<SynOffer>,
     pub way: Result<Hop, NoWay>,
     /// The interface of the way that there was, and whose loss was told.
     lost_by: Option<String>,
@@ -195,8 +197,12 @@ impl BackendSet {
         let (service, place) = *self.places.get(&event.id)?;
         let entry = self.services.get_mut(service)?;
         let (service, member) = (&entry.name, entry.members.get_mut(place)?);
+        member.offer = event.offer.or(member.offer);
         if (event.health, member.health) == (Health::Down, Health::Down) {
             return member.still_down(service, event);
+        }
+        if event.health == member.health {
+            return None;
         }
         let came_up = event.health.is_up() && !member.health.is_up();
         let whole = entry.slow_start.filter(|_| came_up && self.started);
@@ -293,6 +299,9 @@ impl BackendSet {
             observed.set_health(&entry.name, member.endpoint, health);
             if member.lacks_cookies() {
                 observed.set_no_cookies(&entry.name, member.endpoint);
+            }
+            if let Some(offer) = member.offer {
+                observed.set_offer(&entry.name, member.endpoint, offer);
             }
             let Ok(hop) = &member.way else { continue };
             let address = member.endpoint.ip();

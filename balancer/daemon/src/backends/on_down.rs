@@ -163,7 +163,8 @@ mod tests {
     }
 
     fn take(backend_set: &mut BackendSet, health: Health) -> String {
-        let event = CheckEvent { id: 0, health, at: SystemTime::UNIX_EPOCH, reason: None };
+        let event =
+            CheckEvent { id: 0, health, at: SystemTime::UNIX_EPOCH, reason: None, offer: None };
         backend_set.take(&event, Instant::now()).expect("a line")
     }
 

@@ -140,6 +140,7 @@ impl Member {
             reason: None,
             record: Arc::default(),
             cookies: Cookies::Unknown,
+            offer: None,
             way: Err(NoWay::NotYet),
             lost_by: None,
         }
@@ -171,6 +172,7 @@ impl Member {
             return false;
         }
         self.id = known.id;
+        self.offer = known.offer;
         self.record = known.record.clone();
         true
     }
@@ -198,7 +200,7 @@ mod tests {
     const CHECK: &str = "check = { type = \"tcp\" }";
 
     fn event(id: usize, health: Health) -> CheckEvent {
-        CheckEvent { id, health, at: SystemTime::UNIX_EPOCH, reason: None }
+        CheckEvent { id, health, at: SystemTime::UNIX_EPOCH, reason: None, offer: None }
     }
 
     fn health(backend_set: &BackendSet) -> Vec<(usize, Health)> {

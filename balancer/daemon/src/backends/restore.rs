@@ -80,7 +80,7 @@ mod tests {
         for (id, health) in [(ids[0], Health::Down), (ids[1], Health::Up)] {
             let reason = (health == Health::Down).then(|| "connection refused on port 80".into());
             backend_set.take(
-                &CheckEvent { id, health, at: SystemTime::UNIX_EPOCH, reason },
+                &CheckEvent { id, health, at: SystemTime::UNIX_EPOCH, reason, offer: None },
                 Instant::now(),
             );
         }

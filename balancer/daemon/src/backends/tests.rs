@@ -26,7 +26,7 @@ fn way() -> Result<Hop, NoWay> {
 
 fn event(id: usize, health: Health) -> CheckEvent {
     let reason = (!health.is_up()).then(|| "connection refused on port 80".into());
-    CheckEvent { id, health, at: SystemTime::UNIX_EPOCH, reason }
+    CheckEvent { id, health, at: SystemTime::UNIX_EPOCH, reason, offer: None }
 }
 
 const CHECK: &str = "check = { type = \"tcp\", port = 8080 }";
@@ -197,6 +197,36 @@ fn what_is_observed_and_shown() {
     assert_eq!(kinds, ["tcp", "udp"]);
     assert_eq!(shown[0].serving(), 1);
     assert!(shown[0].backends[1].reason.as_ref().expect("reason").contains("not been checked"));
+}
+
+/// It is known from the first check on, and forgotten when the backend is asked in another way.
+#[test]
+fn what_backends_offer_is_observed() {
+    let offer = SynOffer { mss: 1460, stamps: true, sack: true, ecn: false };
+    let planned = |backend_set: &BackendSet| {
+        let mut expected = backend_set.observed(Instant::now());
+        expected.set_offer("web", backend_set.services[0].members[0].endpoint, offer);
+        expected == backend_set.observed(Instant::now())
+    };
+    let mut backend_set = backend_set(CHECK);
+    backend_set.take(&event(0, Health::Up), Instant::now());
+    assert!(!planned(&backend_set));
+    let sees = CheckEvent { offer: Some(offer), ..event(0, Health::Up) };
+    assert_eq!(backend_set.take(&sees, Instant::now()), None, "no news for the log");
+    assert!(planned(&backend_set));
+    backend_set.take(&event(0, Health::Down), Instant::now());
+    assert!(planned(&backend_set), "what was seen last");
+    let config = |check: &str| {
+        let text = format!(
+            "[node]\nname = \"gw\"\ninterfaces = [\"eth0\"]\n[[service]]\nname = \"web\"\n\
+             address = \"203.0.113.9\"\nport = 80\nprotocol = [\"tcp\", \"udp\"]\n{check}\n\
+             backends = [{{ address = \"10.0.0.2\" }}]\n"
+        );
+        ringway_config::parse(&text, "ringway.toml").expect("valid")
+    };
+    assert!(planned(&backend_set.reconfigure(&config(CHECK), Instant::now())));
+    let other = "check = { type = \"tcp\", port = 8081 }";
+    assert!(!planned(&backend_set.reconfigure(&config(other), Instant::now())));
 }
 
 #[test]

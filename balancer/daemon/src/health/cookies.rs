@@ -165,7 +165,7 @@ impl Watch {
         let key = (*self.key.wait_for(Option::is_some).await.ok()?)?;
         let _permit = self.in_flight.acquire().await.ok()?;
         let CookieTarget { address, probe_route, timeout, .. } = &self.target;
-        let peer = Peer { address: *address, probe_route: Some(probe_route.clone()) };
+        let peer = Peer::new(*address, Some(probe_route.clone()));
         Some(ask(&peer, key, *timeout).await)
     }
 }

@@ -111,7 +111,7 @@ mod tests {
                 }
             }
         });
-        Peer { address, probe_route: None }
+        Peer::new(address, None)
     }
 
     fn with_code(question: &[u8], code: u8) -> Vec<u8> {

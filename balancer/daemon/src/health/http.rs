@@ -126,7 +126,7 @@ mod tests {
             }
             String::from_utf8_lossy(&buffer[..length]).into_owned()
         });
-        (Peer { address, probe_route: None }, asked)
+        (Peer::new(address, None), asked)
     }
 
     #[test]

@@ -57,6 +57,7 @@ use not_asked::Unasked;
 use pace::Pace;
 use ringway_api::documents::durations::{Counted, Durations};
 use ringway_api::documents::status::Problem;
+use ringway_plan::tables::SynOffer;
 use trust::Trust;
 
 /// Checks in flight at most: bounds descriptors when thousands of targets begin together.
@@ -78,6 +79,13 @@ pub struct CheckTarget {
     pub check: Check,
     pub initial: Health,
     pub record: Arc<Record>,
+}
+
+impl CheckTarget {
+    /// Whether what it learns of TCP holds for clients: the check asks the same server.
+    fn asks_where_clients_do(&self) -> bool {
+        self.check.address.is_none() && self.address.port() == self.backend.port()
+    }
 }
 
 /// Counted results of one target; read by status and metrics.
@@ -138,7 +146,8 @@ impl Record {
     }
 }
 
-/// A target changed its state, or is down for another reason than before.
+/// A target changed its state, is down for another reason than before, or is up and offers
+/// something else.
 #[derive(Clone, Debug)]
 pub struct CheckEvent {
     /// [`CheckTarget::id`].
@@ -147,6 +156,8 @@ pub struct CheckEvent {
     pub at: SystemTime,
     /// Why, when it went down or is down.
     pub reason: Option<String>,
+    /// What the backend has offered in the last TCP handshake with it.
+    pub offer: Option<SynOffer>,
 }
 
 /// The running checks; dropping it stops them.
@@ -241,6 +252,7 @@ async fn watch(
     let mut causes = Causes::new(target.check.fall);
     let interval = target.check.interval;
     let mut last = LastRun::default();
+    let (mut offer, mut offer_told) = (None, None);
     let mut gaps = [pace.gap, pace.gap].into_iter();
     let mut next = Instant::now() + pace.first;
     loop {
@@ -253,7 +265,15 @@ async fn watch(
                 Err(failure) => (Err(failure), limit),
                 Ok(()) => {
                     let Some(permit) = permit(&target, &shared).await else { return };
-                    ask_by_all_means(&target, &shared, &mut last, &permit).await
+                    let to = Peer::new(target.address, target.probe_route.clone());
+                    let asked = ask_by_all_means(&target, &to, &shared, &mut last, &permit).await;
+                    offer = to
+                        .offer
+                        .get()
+                        .copied()
+                        .filter(|_| target.asks_where_clients_do())
+                        .or(offer);
+                    asked
                 }
             };
             if let Err(Failure::NotAsked(why)) = &result {
@@ -274,9 +294,11 @@ async fn watch(
         target.record.count(&result, took);
         let changed = machine.observe(result.is_ok());
         let another = causes.observe(machine.health(), sort);
-        if let Some(health) = changed.or(another.then_some(Health::Down)) {
+        let offers = (machine.health() == Health::Up && offer != offer_told).then_some(Health::Up);
+        if let Some(health) = changed.or(another.then_some(Health::Down)).or(offers) {
             let reason = result.err();
-            let event = CheckEvent { id: target.id, health, at: SystemTime::now(), reason };
+            let event = CheckEvent { id: target.id, health, at: SystemTime::now(), reason, offer };
+            offer_told = offer;
             if events.send(event).await.is_err() {
                 return;
             }
@@ -304,35 +326,36 @@ async fn permit(target: &CheckTarget, shared: &Shared) -> Option<Permit> {
 /// before.
 async fn ask_by_all_means(
     target: &CheckTarget,
+    to: &Peer,
     shared: &Shared,
     last: &mut LastRun,
     permit: &Permit,
 ) -> (Result<(), Failure>, Duration) {
     let began = Instant::now();
-    let result = ask(target, &shared.trust, last, permit).await;
+    let result = ask(target, to, &shared.trust, last, permit).await;
     if !result.as_ref().is_err_and(Failure::lacks_descriptors) {
         return (result, began.elapsed());
     }
     let _loan = shared.reserve.lend().await;
     let began = Instant::now();
-    let result = ask(target, &shared.trust, last, permit).await;
+    let result = ask(target, to, &shared.trust, last, permit).await;
     (result, began.elapsed())
 }
 
 async fn ask(
     target: &CheckTarget,
+    to: &Peer,
     trust: &Trust,
     last: &mut LastRun,
     permit: &Permit,
 ) -> Result<(), Failure> {
-    let to = Peer { address: target.address, probe_route: target.probe_route.clone() };
     let limit = target.check.timeout;
     match &target.check.kind {
-        CheckKind::Tcp => tcp::tcp(&to, limit).await,
-        CheckKind::Http(check) => http::http(&to, check, limit).await,
-        CheckKind::Https(check, tls) => https::https(&to, check, tls, trust, limit).await,
-        CheckKind::Udp(check) => udp::udp(&to, check, limit).await,
-        CheckKind::Dns(check) => dns::dns(&to, check, limit).await,
+        CheckKind::Tcp => tcp::tcp(to, limit).await,
+        CheckKind::Http(check) => http::http(to, check, limit).await,
+        CheckKind::Https(check, tls) => https::https(to, check, tls, trust, limit).await,
+        CheckKind::Udp(check) => udp::udp(to, check, limit).await,
+        CheckKind::Dns(check) => dns::dns(to, check, limit).await,
         CheckKind::Exec(check) => {
             let (service, permit) = (&target.service, permit.clone());
             exec::exec(check, service, target.address, limit, last, permit).await
@@ -408,6 +431,28 @@ mod tests {
         let _listener = TcpListener::bind(address).await.expect("bind again");
         assert_eq!(receive.recv().await.expect("up").health, Health::Up);
         assert!(record.passed() >= 2 && record.last_failure().is_none());
+    }
+
+    /// Where clients connect, and not elsewhere.
+    #[tokio::test]
+    async fn what_a_server_offers_is_seen() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind");
+        let address = listener.local_addr().expect("address");
+        let (send, mut receive) = mpsc::channel(8);
+        let elsewhere = CheckTarget {
+            id: 8,
+            backend: "127.0.0.1:1".parse().expect("address"),
+            ..target(address)
+        };
+        let _checks = Checks::start(vec![target(address), elsewhere], &send);
+        for _ in 0..2 {
+            let event = receive.recv().await.expect("first results");
+            assert_eq!(event.health, Health::Up);
+            assert_eq!(event.offer.is_some(), event.id == 7, "{event:?}");
+            assert!(event.offer.is_none_or(|offer| offer.mss > 1000), "{event:?}");
+        }
+        tokio::time::sleep(Duration::from_millis(60)).await;
+        assert!(receive.try_recv().is_err(), "it is told once");
     }
 
     #[tokio::test]

@@ -3,8 +3,11 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
+use std::sync::OnceLock;
 use std::time::Duration;
 
+use ringway_host::TcpOptions;
+use ringway_plan::tables::SynOffer;
 use rustix::net::sockopt;
 use tokio::net::{TcpSocket, TcpStream, UdpSocket};
 use tokio::sync::watch;
@@ -29,9 +32,15 @@ pub struct Peer {
     pub address: SocketAddr,
     /// How to get there; absent: as the kernel does.
     pub probe_route: Option<ProbeRoute>,
+    /// What it has offered, once it has accepted a TCP connection.
+    pub offer: OnceLock<SynOffer>,
 }
 
 impl Peer {
+    pub fn new(address: SocketAddr, probe_route: Option<ProbeRoute>) -> Peer {
+        Peer { address, probe_route, offer: OnceLock::new() }
+    }
+
     /// Ends a probe that takes longer than `limit`.
     pub(super) async fn bounded(
         &self,
@@ -55,10 +64,15 @@ impl Peer {
             None => TcpStream::connect(address).await,
             Some(probe_route) => probe_route.connect(address).await,
         };
-        connected.map_err(|cause| match cause.kind() {
+        let stream = connected.map_err(|cause| match cause.kind() {
             io::ErrorKind::ConnectionRefused => Failure::Refused(address),
             _ => Failure::io(address, cause),
-        })
+        })?;
+        if let Ok(options) = ringway_host::tcp_options(&stream) {
+            let TcpOptions { stamps, sack, ecn, mss } = options;
+            let _ = self.offer.set(SynOffer { mss, stamps, sack, ecn });
+        }
+        Ok(stream)
     }
 
     /// A socket that has its port, and no connection; by the probe route.
@@ -145,7 +159,7 @@ mod tests {
     async fn without_a_way_nothing_is_asked() {
         let (_send, source) = watch::channel(Err("next hop has not told its address".to_owned()));
         let probe_route = Some(ProbeRoute { mark: 1, source });
-        let peer = Peer { address: "192.0.2.1:80".parse().expect("an address"), probe_route };
+        let peer = Peer::new("192.0.2.1:80".parse().expect("an address"), probe_route);
         let failure = tcp(&peer, Duration::from_millis(20)).await.expect_err("no way");
         assert_eq!(failure.to_string(), "no way to it: next hop has not told its address");
     }

@@ -28,7 +28,7 @@ mod tests {
     #[tokio::test]
     async fn results() {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind");
-        let peer = Peer { address: listener.local_addr().expect("address"), probe_route: None };
+        let peer = Peer::new(listener.local_addr().expect("address"), None);
         tcp(&peer, SOON).await.expect("passes");
         drop(listener);
         assert!(matches!(tcp(&peer, SOON).await, Err(Failure::Refused(_))));

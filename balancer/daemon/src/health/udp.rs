@@ -93,7 +93,7 @@ mod tests {
                 }
             }
         });
-        (Peer { address, probe_route: None }, task)
+        (Peer::new(address, None), task)
     }
 
     fn check(expect: Option<&[u8]>) -> UdpCheck {

@@ -27,7 +27,7 @@ const MIN_FRAME: usize = 60;
 const CHALLENGED: SynPolicy = SynPolicy {
     answer: SynAnswer::Challenge,
     always: true,
-    offer: SynOffer { mss: 0, stamps: false, ecn: false },
+    offer: SynOffer { mss: 0, stamps: false, sack: false, ecn: false },
 };
 
 pub(crate) fn challenging() -> ServicePolicy {

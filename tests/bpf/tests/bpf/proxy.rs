@@ -2,7 +2,9 @@
 
 use std::net::SocketAddr;
 
-use ringway_abi::Reason::{IcmpToBackend, NatForward, NatReply, ResetNoFlow, SynAnswered};
+use ringway_abi::Reason::{
+    IcmpToBackend, NatForward, NatReply, ResetNoFlow, ResetNoStamps, SynAnswered,
+};
 use ringway_abi::Verdict::{Redirect, Tx};
 use ringway_abi::{FlowState, Reason, Verdict};
 use ringway_bpf_tests::cast::*;
@@ -27,7 +29,7 @@ fn proxied(offer: SynOffer) -> ServicePolicy {
     ServicePolicy { syn, learnt, ..policy(Default::default()) }
 }
 
-const ALL: SynOffer = SynOffer { mss: 1460, stamps: true, ecn: true };
+const ALL: SynOffer = SynOffer { mss: 1460, stamps: true, sack: true, ecn: true };
 
 fn world(offer: SynOffer) -> World {
     let mut world = World::unwatched();
@@ -250,7 +252,7 @@ fn a_connection_is_made_and_shifted() {
 #[test]
 fn what_is_agreed() {
     needs_root!("what_is_agreed");
-    let none = SynOffer { mss: 1400, stamps: false, ecn: false };
+    let none = SynOffer { mss: 1400, sack: true, ..SynOffer::default() };
     let plain = world(none);
     let asked = Asked::of(&plain, client(Family::V4, 1), syn_options(500, 3));
     assert_eq!((asked.client.answer.mss, asked.client.answer.stamps), (Some(1400), None));
@@ -355,6 +357,67 @@ fn a_backend_refuses() {
     let refusal = asked.says(flags::RST | flags::ACK, 0).with(|f| f.seq = 0);
     let told = seen(&asked.feed(&world, &refusal));
     assert_eq!((told.flags, told.seq), (flags::RST | flags::ACK, asked.client.answer.seq + 1));
+}
+
+/// Time stamps were promised, and the backend has none: nobody is left with half a connection.
+#[test]
+fn a_backend_has_no_time_stamps() {
+    needs_root!("a_backend_has_no_time_stamps");
+    for family in FAMILIES {
+        let world = world(ALL);
+        let asked = Asked::of(&world, client(family, 1), syn_options(1460, 7));
+        let without = asked.syn_ack(Some(7)).with(|f| f.tcp_options = vec![2, 4, 5, 0xb4]);
+        // Of another connection, and damaged: neither ends anything.
+        let other = without.clone().with(|f| f.ack ^= 1).bytes();
+        let mut damaged = without.bytes();
+        *damaged.last_mut().unwrap() ^= 1;
+        for frame in [other, damaged] {
+            let iface = asked.backend.next_hop.unwrap().iface;
+            assert_ne!(world.feed(iface, &frame).reason, ResetNoStamps, "{frame:x?}");
+        }
+        let told = asked.feed(&world, &without);
+        assert_eq!(told.pair(), (Redirect, ResetNoStamps));
+        let packet = wire::check(&told.frame).good();
+        assert_eq!((packet.src, packet.dst), (asked.client.syn.dst, asked.client.syn.src));
+        let told = seen(&told);
+        assert_eq!(told.flags, flags::RST | flags::ACK);
+        let next = asked.client.answer.seq.wrapping_add(1);
+        assert_eq!((told.seq, told.ack), (next, CLIENT_ISN.wrapping_add(1)));
+        assert_eq!(world.record_of(asked.source).key.state, FlowState::Closed);
+        // The backend repeats its answer.
+        let told = asked.feed(&world, &without);
+        assert_eq!(told.pair(), (Tx, ResetNoStamps));
+        let told = seen(&told);
+        assert_eq!((told.flags, told.seq), (flags::RST, CLIENT_ISN.wrapping_add(1)));
+        // A client that was promised none is connected; so is the next one when the backend has them.
+        let plain = Asked::of(&world, client(family, 2), Vec::new());
+        let answer = plain.syn_ack(None).with(|f| f.tcp_options.clear());
+        assert_eq!(plain.feed(&world, &answer).pair(), (Redirect, NatReply));
+        let next = Asked::of(&world, client(family, 1), syn_options(1460, 7));
+        assert_eq!(next.feed(&world, &next.syn_ack(Some(7))).pair(), (Redirect, NatReply));
+    }
+}
+
+/// Both clocks pass their largest number while the connection is open.
+#[test]
+fn time_stamps_wrap() {
+    needs_root!("time_stamps_wrap");
+    let world = world(ALL);
+    let asked = Asked::of(&world, client(Family::V4, 1), syn_options(1460, 7));
+    let answer = asked.syn_ack(Some(7)).with(|f| {
+        f.tcp_options[4..]
+            .copy_from_slice(&[&stamps(u32::MAX - 1, 101)[..], &[1, 3, 3, 7]].concat());
+    });
+    let (first, _) = asked.client.answer.stamps.unwrap();
+    assert_eq!(seen(&asked.feed(&world, &answer)).stamps, Some((first, 101)));
+    for step in [1, 2, 3, 0x7fff_ffff] {
+        let (theirs, ours) = ((u32::MAX - 1).wrapping_add(step), first.wrapping_add(step));
+        let mine = (u32::MAX - 2).wrapping_add(step);
+        let request = asked.client.segment(0, 0).with(|f| f.tcp_options = stamps(mine, ours));
+        assert_eq!(seen(&world.send(&request)).stamps, Some((mine, theirs)));
+        let reply = asked.says(flags::ACK, 1).with(|f| f.tcp_options = stamps(theirs, mine));
+        assert_eq!(seen(&asked.feed(&world, &reply)).stamps, Some((ours, mine)));
+    }
 }
 
 /// The client's port is used again while the record of its last connection is there.

@@ -67,6 +67,7 @@ mod restart;
 mod ring;
 mod shield;
 mod stumbles;
+mod syn_offer;
 mod table_room;
 mod tcp_lab;
 mod top;

@@ -12,12 +12,12 @@ use ringway_testnet::{Namespace, wait_until};
 use super::capture::counted;
 use super::challenge::{ALWAYS, FLOOD, flood};
 
-const PROXY: &str = "syn = \"proxy\"\n";
-const MIB: usize = 1 << 20;
+pub(super) const PROXY: &str = "syn = \"proxy\"\n";
+pub(super) const MIB: usize = 1 << 20;
 /// Of a transfer that does not come to its end.
 const STUCK: Duration = Duration::from_secs(120);
 
-fn start(site: &Site, services: &[(&str, SocketAddr)]) -> Result<Gateway> {
+pub(super) fn start(site: &Site, services: &[(&str, SocketAddr)]) -> Result<Gateway> {
     let services = services.iter().map(|(name, endpoint)| site.service(name, *endpoint, PROXY));
     let body = ALWAYS.to_owned() + &services.collect::<String>();
     let mut gateway = Gateway::start(&site.net.gateway, &site.configuration(&body))?;
@@ -73,7 +73,7 @@ fn stream(seed: u64, mut at: u64, to: &mut [u8]) {
     }
 }
 
-fn send(mut to: &TcpStream, seed: u64, bytes: usize) -> Result<()> {
+pub(super) fn send(mut to: &TcpStream, seed: u64, bytes: usize) -> Result<()> {
     let mut buffer = vec![0; 64 << 10];
     for at in (0..bytes).step_by(buffer.len()) {
         stream(seed, at as u64, &mut buffer);
@@ -82,7 +82,7 @@ fn send(mut to: &TcpStream, seed: u64, bytes: usize) -> Result<()> {
     Ok(to.shutdown(Shutdown::Write)?)
 }
 
-fn receive(mut from: &TcpStream, seed: u64, bytes: usize) -> Result<()> {
+pub(super) fn receive(mut from: &TcpStream, seed: u64, bytes: usize) -> Result<()> {
     let (mut got, mut wanted) = (vec![0; 64 << 10], vec![0; 64 << 10]);
     for at in (0..bytes).step_by(got.len()) {
         from.read_exact(&mut got).with_context(|| format!("after {at} bytes"))?;
@@ -94,7 +94,7 @@ fn receive(mut from: &TcpStream, seed: u64, bytes: usize) -> Result<()> {
 }
 
 /// Both ways at once.
-fn exchange(stream: &TcpStream, (own, other): (u64, u64), bytes: usize) -> Result<()> {
+pub(super) fn exchange(stream: &TcpStream, (own, other): (u64, u64), bytes: usize) -> Result<()> {
     stream.set_read_timeout(Some(STUCK))?;
     stream.set_write_timeout(Some(STUCK))?;
     thread::scope(|scope| {
@@ -105,7 +105,7 @@ fn exchange(stream: &TcpStream, (own, other): (u64, u64), bytes: usize) -> Resul
 }
 
 /// Serves one connection.
-fn serve(
+pub(super) fn serve(
     namespace: &Namespace,
     at: SocketAddr,
     with: impl FnOnce(TcpStream) -> Result<()> + Send + 'static,
@@ -114,11 +114,11 @@ fn serve(
     Ok(thread::spawn(move || with(listener.accept()?.0)))
 }
 
-fn connect(site: &Site, target: SocketAddr) -> Result<TcpStream> {
+pub(super) fn connect(site: &Site, target: SocketAddr) -> Result<TcpStream> {
     Ok(site.client().run(|| TcpStream::connect_timeout(&target, SOON))??)
 }
 
-fn done(server: JoinHandle<Result<()>>) -> Result<()> {
+pub(super) fn done(server: JoinHandle<Result<()>>) -> Result<()> {
     server.join().map_err(|_| anyhow!("the server panicked"))?
 }
 

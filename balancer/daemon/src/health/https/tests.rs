@@ -82,7 +82,7 @@ async fn serve(
             let _ = stream.shutdown().await;
         }
     });
-    Peer { address, probe_route: None }
+    Peer::new(address, None)
 }
 
 fn tls(ca_file: Option<PathBuf>, sni: &str) -> TlsCheck {
@@ -193,7 +193,7 @@ async fn what_is_wrong_with_a_certificate_is_said() {
 #[tokio::test]
 async fn servers_that_do_not_speak_tls() {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind");
-    let peer = Peer { address: listener.local_addr().expect("address"), probe_route: None };
+    let peer = Peer::new(listener.local_addr().expect("address"), None);
     let port = peer.address.port();
     let answers: [&[u8]; 2] = [b"HTTP/1.1 400 Bad Request\r\n\r\n", b""];
     tokio::spawn(async move {

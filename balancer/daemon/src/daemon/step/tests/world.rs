@@ -653,7 +653,13 @@ impl World {
         ids.extend(next.unwrap_or_default());
         let (id, at) = (ids[backend % ids.len()], SystemTime::UNIX_EPOCH);
         let health = if up { Health::Up } else { Health::Down };
-        self.event(Event::Checked(health::CheckEvent { id, health, at, reason: None }));
+        self.event(Event::Checked(health::CheckEvent {
+            id,
+            health,
+            at,
+            reason: None,
+            offer: None,
+        }));
     }
 
     /// Somebody asks for a change; he waits while another is on its way.
