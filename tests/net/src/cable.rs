@@ -13,8 +13,12 @@ use ringway_testnet::Namespace;
 
 use crate::tunnel::{drain, open, open_with};
 
-/// What becomes of a packet on its way.
-type Through = Box<dyn Fn(&[u8]) -> Vec<u8> + Send>;
+/// What becomes of a packet on its way: what arrives when it has been sent.
+pub type Through = Box<dyn FnMut(&[u8]) -> Vec<Vec<u8>> + Send>;
+
+fn as_sent() -> Through {
+    Box::new(|packet| vec![packet.to_vec()])
+}
 
 /// What becomes of checksums on a link with Ethernet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +57,8 @@ impl Cable {
         ends: [(&Namespace, &[&str]); 2],
         arrive: impl Fn(&[u8]) -> Vec<u8> + Send + 'static,
     ) -> Result<Cable> {
-        Cable::build(name, ends, || open(name), [Box::new(arrive), Box::new(<[u8]>::to_vec)])
+        let there: Through = Box::new(move |packet| vec![arrive(packet)]);
+        Cable::build(name, ends, || open(name), [there, as_sent()])
     }
 
     /// A link with Ethernet.
@@ -67,8 +72,8 @@ impl Cable {
     ) -> Result<Cable> {
         let through = || -> Through {
             match checksums {
-                Checksums::FinishedByCard => Box::new(finish),
-                Checksums::AsSent | Checksums::LeftUnfinished => Box::new(<[u8]>::to_vec),
+                Checksums::FinishedByCard => Box::new(|frame| vec![finish(frame)]),
+                Checksums::AsSent | Checksums::LeftUnfinished => as_sent(),
             }
         };
         let open = || match checksums {
@@ -76,6 +81,19 @@ impl Cable {
             Checksums::FinishedByCard | Checksums::LeftUnfinished => open_virtio(name),
         };
         Cable::build(name, ends, open, [through(), through()])
+    }
+
+    /// A link with Ethernet and checksums as sent, on which frames meet something: to the second
+    /// end, and to the first.
+    ///
+    /// # Errors
+    /// No /dev/net/tun, or `ip` fails.
+    pub fn through(
+        name: &str,
+        ends: [(&Namespace, &[&str]); 2],
+        through: [Through; 2],
+    ) -> Result<Cable> {
+        Cable::build(name, ends, || open_with(name, libc::IFF_TAP), through)
     }
 
     fn build(
@@ -95,10 +113,14 @@ impl Cable {
         };
         let (near, far) = (make(ends[0])?, make(ends[1])?);
         let stop = Arc::new(AtomicBool::new(false));
-        let carry = |from: &File, to: &File, through: Through| {
+        let carry = |from: &File, to: &File, mut through: Through| {
             let (from, mut to, stop) = (from.try_clone()?, to.try_clone()?, stop.clone());
             // What the device refuses is lost, as on any link.
-            let work = move || drain(from, &stop, |packet| drop(to.write(&through(packet))));
+            let work = move || {
+                drain(from, &stop, |packet| {
+                    through(packet).iter().for_each(|arrives| drop(to.write(arrives)));
+                });
+            };
             Ok::<_, std::io::Error>(std::thread::spawn(work))
         };
         let (there, back) = (carry(&near, &far, there)?, carry(&far, &near, back)?);

@@ -22,7 +22,7 @@ mod steady;
 mod tunnel;
 
 pub use binary::{Ran, lab_path as lab_binary, path as binary, previous, ringway, ringway_lab};
-pub use cable::{Cable, Checksums};
+pub use cable::{Cable, Checksums, Through};
 pub use cgroup::Cgroup;
 pub use client::{Line, ask_udp, bulk, get, http, http_raw, no_checksum};
 pub use flows::Flows;

@@ -58,6 +58,7 @@ mod ports;
 mod preflight;
 mod privileges;
 mod prometheus;
+mod proxied_flows;
 mod proxy;
 mod ranges;
 mod ready;
