@@ -13,8 +13,8 @@ const FULL: SynOffer = SynOffer { mss: 1460, stamps: true, sack: true, ecn: true
 fn config(syn: &str) -> Config {
     let forward = if syn == "proxy" { "nat" } else { "dsr-l2" };
     let text = format!(
-        "[node]\nname = \"gw1\"\ninterfaces = [\"eth0\"]\n[shield.mitigation]\npackets = \"9kpps\"\n\
-         [[service]]\nname = \"web\"\naddress = \"203.0.113.10\"\nport = 80\nsyn = \"{syn}\"\n\
+        "[node]\nname = \"gw1\"\ninterfaces = [\"eth0\"]\n[shield.syn]\nalways = true\n\
+         secret = \"/etc/ringway/syn.secret\"\n[[service]]\nname = \"web\"\naddress = \"203.0.113.10\"\nport = 80\nsyn = \"{syn}\"\n\
          forward = \"{forward}\"\ncheck = {{ type = \"tcp\" }}\n\
          backends = [{{ address = \"10.0.0.2\" }}, {{ address = \"10.0.0.3\" }}, \
          {{ address = \"10.0.0.4\", weight = 0 }}]\n"
