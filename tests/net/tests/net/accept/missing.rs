@@ -7,9 +7,9 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
 use ringway_net_tests::{
-    Gateway, SERVICE_V4, SERVICE_V6, SOON, configuration, get, needs_root, service,
+    Gateway, SERVICE_V4, SERVICE_V6, SOON, configuration, get, needs_root, ringway, service,
 };
-use ringway_testnet::{Child, Nginx, TwoArmed, wait_for};
+use ringway_testnet::{Child, Nginx, Node, TwoArmed, wait_for};
 use serde_json::Value;
 
 use super::has_kfunc;
@@ -17,6 +17,7 @@ use super::real::accept;
 use crate::dsr::{Opener, some_backends_with_the_addresses};
 
 const BACKENDS: usize = 3;
+const ACCEPT_STATUS: [&str; 6] = ["accept", "-i", "eth0", "--status", "-o", "json"];
 const RESETS: &str = "resets connections";
 
 /// Backends that serve, none of them with `ringway accept`.
@@ -39,13 +40,10 @@ impl Place {
         // `accept` wants a listener for everything that it is told of.
         let at = [SERVICE_V4, SERVICE_V6].map(|vip| [80, crate::dsr::ECHO].map(|port| (vip, port)));
         let at = at.concat().into_iter().map(SocketAddr::from).collect::<Vec<_>>();
-        let serve = |(n, node): (usize, &ringway_testnet::Node)| {
-            Nginx::start(&node.ns, &at, &format!("b{}", n + 1))
-        };
+        let serve = |(n, node): (usize, &Node)| Nginx::start(&node.ns, &at, &format!("b{}", n + 1));
         let nginx = net.backends.iter().enumerate().map(serve).collect::<Result<_, _>>()?;
-        let own = |node: &ringway_testnet::Node| {
-            node.addresses().into_iter().find(|address| address.is_ipv6() == v6)
-        };
+        let own =
+            |node: &Node| node.addresses().into_iter().find(|address| address.is_ipv6() == v6);
         let backends: Vec<SocketAddr> =
             net.backends.iter().filter_map(own).map(|ip| SocketAddr::new(ip, 80)).collect();
         let more = format!(
@@ -108,8 +106,54 @@ impl Place {
         self.waits("none has it", [RESETS; BACKENDS])?;
         let all = (0..BACKENDS).map(|n| self.accept(n)).collect::<Result<Vec<_>>>()?;
         self.waits("all have it", ["", "", ""])?;
+        self.changes_its_secret()?;
         drop(all);
         Ok(())
+    }
+
+    /// Backends first, which still take cookies of the secret before, then the gateway.
+    fn changes_its_secret(&self) -> Result<()> {
+        let told = || self.gateway.log().matches("takes none of").count();
+        let (before, was) = (told(), self.fingerprint()?);
+        std::fs::write(&self.secret, "7".repeat(32))?;
+        for node in &self.net.backends {
+            wait_for("the new key", SOON, || {
+                let status: Value = ringway(&node.ns, &ACCEPT_STATUS)?.json()?;
+                ensure!(status["former_fingerprint"] == *was, "{status}");
+                Ok(())
+            })?;
+        }
+        self.checked_again()?;
+        ensure!(self.gateway.ringway(&["reload"])?.code == 0 && self.fingerprint()? != was);
+        self.checked_again()?;
+        ensure!(told() == before, "{}", self.gateway.log());
+        self.waits("another secret", ["", "", ""])
+    }
+
+    fn fingerprint(&self) -> Result<String> {
+        let shield: Value = self.gateway.ringway(&["shield", "status", "-o", "json"])?.json()?;
+        let fingerprint = shield["syn_secret"]["fingerprint"].as_str();
+        Ok(fingerprint.context("no fingerprint")?.to_owned())
+    }
+
+    /// Cookies were brought more often than a failure is forgiven.
+    fn checked_again(&self) -> Result<()> {
+        let opened = || -> Result<u64> {
+            let ends = |node: &Node| -> Result<u64> {
+                let status: Value = ringway(&node.ns, &ACCEPT_STATUS)?.json()?;
+                let listeners = status["listeners"].as_array().into_iter().flatten();
+                let ends = listeners.filter_map(|one| one["counters"].as_array()).flatten();
+                Ok(ends.filter_map(|end| end["packets"].as_u64()).sum())
+            };
+            let all = self.net.backends.iter().map(ends).collect::<Result<Vec<_>>>()?;
+            Ok(all.into_iter().min().unwrap_or_default())
+        };
+        let before = opened()?;
+        // Each is an ACK and a byte at least.
+        Ok(wait_for("more checks", SOON, || {
+            ensure!(opened()? >= before + 10);
+            Ok(())
+        })?)
     }
 
     fn goes_through(&self) -> Result<()> {
