@@ -61,10 +61,10 @@ static __always_inline struct cookie_ack *ack_in(struct rw_scratch *s)
 }
 
 /* Whether the segment in scratch brings back a cookie, which is then in ack_in(). `place`, `key`: of its
- * flow; the cookie of a handshake under way does not count, it was met. */
+ * flow. The cookie that it was opened with does not count, whatever RSTs and FINs have come since. */
 __noinline __u32 cookie_met(struct xdp_md *ctx, __u32 service, __u32 place, __u64 key)
 {
-	struct rw_shift *shift = key_state(key) <= RW_FLOW_SYN_ACK ? shift_at(place) : NULL;
+	struct rw_shift *shift = key ? shift_at(place) : NULL;
 	struct rw_syn_secrets *secrets = RW_ONLY(syn_secrets);
 	struct syn_room *room = RW_ONLY(syn_rooms);
 	struct rw_scratch *s = RW_ONLY(scratch);

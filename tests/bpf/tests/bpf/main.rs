@@ -29,6 +29,7 @@ mod port_ranges;
 mod probation;
 mod probe;
 mod proxy;
+mod proxy_model;
 mod races;
 mod refused;
 mod reset;

@@ -482,7 +482,7 @@ impl Model {
 }
 
 /// Another at each run, or that of a run to be repeated.
-fn new_seed() -> u64 {
+pub(crate) fn new_seed() -> u64 {
     let wanted = std::env::var("RINGWAY_SEED").ok();
     wanted.map_or_else(
         || UNIX_EPOCH.elapsed().expect("after 1970").as_micros() as u64,

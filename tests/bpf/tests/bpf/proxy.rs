@@ -31,7 +31,7 @@ fn proxied(offer: SynOffer) -> ServicePolicy {
 
 const ALL: SynOffer = SynOffer { mss: 1460, stamps: true, sack: true, ecn: true };
 
-fn world(offer: SynOffer) -> World {
+pub(crate) fn world(offer: SynOffer) -> World {
     let mut world = World::unwatched();
     world.limit(&[ports::ACROSS], proxied(offer));
     world
@@ -39,21 +39,21 @@ fn world(offer: SynOffer) -> World {
 
 /// A segment that left, as far as handshakes go.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Seen {
-    flags: u8,
-    seq: u32,
-    ack: u32,
-    window: u16,
-    mss: Option<u16>,
-    scale: Option<u8>,
-    sack_ok: bool,
-    stamps: Option<(u32, u32)>,
-    blocks: Vec<u32>,
-    payload: Vec<u8>,
+pub(crate) struct Seen {
+    pub(crate) flags: u8,
+    pub(crate) seq: u32,
+    pub(crate) ack: u32,
+    pub(crate) window: u16,
+    pub(crate) mss: Option<u16>,
+    pub(crate) scale: Option<u8>,
+    pub(crate) sack_ok: bool,
+    pub(crate) stamps: Option<(u32, u32)>,
+    pub(crate) blocks: Vec<u32>,
+    pub(crate) payload: Vec<u8>,
 }
 
 #[track_caller]
-fn seen(summary: &Summary) -> Seen {
+pub(crate) fn seen(summary: &Summary) -> Seen {
     let packet = wire::check(&summary.frame).good();
     let l4 = packet.l4;
     let word = |at: usize| u32::from_be_bytes(l4[at..at + 4].try_into().unwrap());
@@ -144,7 +144,7 @@ struct Asked {
     asked: Seen,
 }
 
-fn backend_of(world: &World, destination: SocketAddr) -> BackendRow {
+pub(crate) fn backend_of(world: &World, destination: SocketAddr) -> BackendRow {
     let rows = world.tables.backends.iter();
     let mut fits = rows.filter(|b| (b.address, b.port) == (destination.ip(), destination.port()));
     fits.next().unwrap().clone()
@@ -393,7 +393,7 @@ fn a_backend_has_no_time_stamps() {
         let plain = Asked::of(&world, client(family, 2), Vec::new());
         let answer = plain.syn_ack(None).with(|f| f.tcp_options.clear());
         assert_eq!(plain.feed(&world, &answer).pair(), (Redirect, NatReply));
-        let next = Asked::of(&world, client(family, 1), syn_options(1460, 7));
+        let next = Asked::of(&world, client(family, 1), syn_options(1460, 8));
         assert_eq!(next.feed(&world, &next.syn_ack(Some(7))).pair(), (Redirect, NatReply));
     }
 }
@@ -434,7 +434,11 @@ fn a_port_is_used_again() {
     world.send(&asked.client.segment(0, 0).with(|f| f.flags |= flags::FIN));
     asked.feed(&world, &asked.says(flags::FIN | flags::ACK, 1));
     assert_eq!(world.record_of(asked.source).key.state, FlowState::Closed);
-    let again = Asked::of(&world, from, syn_options(1460, 7));
+    // The cookie that it was opened with opens no other, whoever repeats it.
+    let first = asked.client.segment(0, 0);
+    world.send(&first);
+    assert_eq!(world.record_of(asked.source).key.state, FlowState::Closed);
+    let again = Asked::of(&world, from, syn_options(1460, 8));
     let told = again.feed(&world, &again.syn_ack(Some(7)));
     assert_eq!(told.pair(), (Redirect, NatReply));
     assert_eq!(audit::records(&world).len(), 1);
