@@ -208,8 +208,6 @@ enum rw_icmp_task {
 	RW_ICMP_ARRIVED,       /* an ICMP packet to us */
 	RW_ICMP_TOO_BIG,       /* a packet does not fit the way out */
 	RW_ICMP_TIME_EXCEEDED, /* a packet's TTL ends here */
-	RW_ICMP_CHALLENGE,     /* a SYN is to be challenged */
-	RW_ICMP_COOKIE,	       /* a SYN is to be answered with a cookie */
 	RW_ICMP_OPEN,	       /* an ACK brings back a cookie (proxy.bpf.h) */
 	RW_ICMP_ASK_AGAIN,     /* its flow, whose key opening has, waits for the backend */
 	RW_ICMP_ANSWERED,      /* the backend has answered; the same */
@@ -219,7 +217,7 @@ struct rw_icmp {
 	__u32 task;
 	__u32 v6;
 	__u32 l3_at; /* bytes of the frame before layer 3 */
-	__u32 mtu; /* TOO_BIG: what fits; COOKIE: the service; ASK_AGAIN, ANSWERED: the flow's place */
+	__u32 mtu; /* TOO_BIG: what fits; ASK_AGAIN, ANSWERED: the flow's place */
 	__u32 from
 		[4]; /* TOO_BIG, TIME_EXCEEDED: an address of ours, to tell it by; OPEN: the cookie */
 	__u32 reason; /* out */

@@ -85,6 +85,8 @@ struct rw_shield {
 	__u32 rules; /* how many */
 	__u32 modes; /* 1: services have modes of their own */
 	__u32 place; /* of its rules' program */
+	__u32 answers; /* 1: a service answers SYNs */
+	__u32 pad;
 };
 #define RW_SHIELD_GENERATIONS 4 /* with packets under way, at once */
 

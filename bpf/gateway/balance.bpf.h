@@ -16,7 +16,6 @@
 #include "proxy.bpf.h"
 #include "refuse.bpf.h"
 #include "reset.bpf.h"
-#include "shield/challenge.bpf.h"
 #include "shield/limits.bpf.h"
 #include "track.bpf.h"
 
@@ -348,29 +347,12 @@ static __always_inline bool is_mixable(const struct packet *p, const struct rw_s
 }
 
 /* NONE, or why the packet is over the limits of its service. */
-static __always_inline enum rw_reason limited(struct xdp_md *ctx, const struct rw_service *service,
-					      __u32 place, __u64 key)
+static __always_inline enum rw_reason limited(const struct rw_service *service, __u32 place,
+					      __u64 key)
 {
-	bool nat = service->forward == RW_FORWARD_NAT;
-	enum rw_reason refused;
-
 	if (!(service->flags & RW_SVC_LIMITED))
 		return RW_REASON_NONE;
-	refused = over_limits(service->id, nat, place, key, false);
-	if (refused != RW_REASON_SYN_CHALLENGED)
-		return refused;
-	return challenged(ctx, service->id, place, key) ?:
-		       over_limits(service->id, nat, place, key, true);
-}
-
-static __always_inline int refuse_limited(struct xdp_md *ctx, struct packet_context *pctx,
-					  struct packet *p, enum rw_reason refused, __u32 service)
-{
-	if (refused == RW_REASON_SYN_ANSWERED)
-		return complain(ctx, pctx, p, RW_ICMP_COOKIE, service, p->t->daddr);
-	if (refused == RW_REASON_SYN_CHALLENGED)
-		return complain(ctx, pctx, p, RW_ICMP_CHALLENGE, 0, p->t->daddr);
-	return leave_shielded(pctx->counters, refused);
+	return over_limits(service->id, service->forward == RW_FORWARD_NAT, place, key);
 }
 
 /* Whether the packet may bring back a cookie: its tuple's flow is over, or not there yet. */
@@ -412,9 +394,9 @@ static __always_inline int request(struct xdp_md *ctx, struct packet_context *pc
 	if (is_mixable(p, service))
 		return leave(pctx->counters, RW_DROP, RW_REASON_FRAGMENT);
 	if (service->forward != RW_FORWARD_NAT) {
-		refused = limited(ctx, service, 0, 0);
+		refused = limited(service, 0, 0);
 		if (refused)
-			return refuse_limited(ctx, pctx, p, refused, service->id);
+			return leave_shielded(pctx->counters, refused);
 		note_first(pctx, p);
 		return dsr_request(ctx, pctx, p, service);
 	}
@@ -425,9 +407,9 @@ static __always_inline int request(struct xdp_md *ctx, struct packet_context *pc
 		backend = backend_of(key_backend(key));
 		capture_backend(pctx->scratch, key_backend(key));
 	}
-	refused = limited(ctx, service, place, key);
+	refused = limited(service, place, key);
 	if (refused)
-		return refuse_limited(ctx, pctx, p, refused, service->id);
+		return leave_shielded(pctx->counters, refused);
 	note_first(pctx, p);
 	cookie = may_bring_cookie(service, key) && cookie_met(ctx, service->id, place, key);
 	if (!cookie && flow_stays(p, flow, key_state(key), backend, now)) {

@@ -19,11 +19,6 @@
 #include "packet_context.bpf.h"
 #include "parse.bpf.h"
 
-static __always_inline bool takes_requests(const struct rw_iface *in)
-{
-	return !(in->flags & RW_IFACE_BACKENDS);
-}
-
 /* Replies that another gateway sends through its tunnel would have to be accepted here, by the
  * tunnel's outer source. */
 static __always_inline bool takes_replies(const struct rw_iface *in, __u32 slot,

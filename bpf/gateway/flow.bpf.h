@@ -98,6 +98,9 @@ static __always_inline bool flow_holds(const struct rw_settings *set, __u64 key,
 	return flow_alive(set, key, seen, rested);
 }
 
+/* Two readings of a clock in seconds that differ by this much are at least a second apart. */
+#define PROBATION_TICKS 2
+
 /* A flow's value to a new one that finds no room: the least valuable gives way first. */
 enum worth {
 	WORTH_NOTHING,

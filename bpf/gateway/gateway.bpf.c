@@ -5,8 +5,6 @@
  */
 #include "announce.bpf.h"
 #include "balance.bpf.h"
-#include "challenge.bpf.h"
-#include "cookie.bpf.h"
 #include "fragment.bpf.h"
 #include "handshake.bpf.h"
 #include "icmp.bpf.h"
@@ -127,10 +125,6 @@ GATEWAY_PROGRAM(ringway_icmp)
 	if (!open_packet_context(ctx, &pctx))
 		return XDP_PASS; /* array elements exist: for the verifier */
 	icmp = &pctx.scratch->icmp;
-	if (icmp->task == RW_ICMP_CHALLENGE)
-		return send_challenge(ctx, &pctx);
-	if (icmp->task == RW_ICMP_COOKIE)
-		return send_cookie(ctx);
 	if (icmp->task == RW_ICMP_ANSWERED)
 		return handshake_answered(ctx);
 	if (icmp->task >= RW_ICMP_OPEN)

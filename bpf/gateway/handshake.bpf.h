@@ -129,7 +129,7 @@ static __always_inline bool may_replace(struct xdp_md *ctx, const struct packet_
 {
 	__u32 l4 = READ_ONCE(p->at->l4);
 
-	return may_cut(ctx, pctx->in) &&
+	return may_cut(ctx, pctx->in->flags) &&
 	       (!p->unfinished ||
 		l4 == ETH_HLEN + (p->v6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr)));
 }

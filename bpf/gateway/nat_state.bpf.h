@@ -152,9 +152,6 @@ static __always_inline bool is_late(const struct segment *s, const struct rw_flo
 	       isn != s->number;
 }
 
-/* Two readings of a clock in seconds that differ by this much are at least a second apart. */
-#define PROBATION_TICKS 2
-
 /* Updates the time of last use. Written only when it changes: a busy flow dirties its line once a
  * second, one on probation once in two. */
 static __always_inline void flow_seen(struct rw_flow *flow, __u8 state, __u32 now, bool request)

@@ -41,14 +41,20 @@ static __always_inline bool frame_is_ours(const struct packet_context *pctx,
 	return same_mac(eth->h_dest, pctx->in->mac) || same_mac(eth->h_dest, pctx->in->alt_mac);
 }
 
+/* Clients are accepted there (faces.bpf.h). */
+static __always_inline bool takes_requests(const struct rw_iface *in)
+{
+	return !(in->flags & RW_IFACE_BACKENDS);
+}
+
 /*
  * Whether the frame may be cut. Generic XDP of newer kernels keeps a long packet's
  * bytes beyond its first page in pages that it frees wrongly after a cut (seen on
  * 6.12 and 7.3: "BUG: Bad page state").
  */
-static __always_inline bool may_cut(struct xdp_md *ctx, const struct rw_iface *in)
+static __always_inline bool may_cut(struct xdp_md *ctx, __u32 iface)
 {
-	return !(in->flags & RW_IFACE_GENERIC) ||
+	return !(iface & RW_IFACE_GENERIC) ||
 	       (__s64)bpf_xdp_get_buff_len(ctx) ==
 		       (void *)(long)ctx->data_end - (void *)(long)ctx->data;
 }

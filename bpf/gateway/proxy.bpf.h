@@ -21,19 +21,6 @@ static __always_inline __u32 agreed_scale(__u32 number)
 	return number >> COOKIE_SCALE_SHIFT & 15;
 }
 
-/* The TCP header of the segment in scratch. */
-static __always_inline struct tcphdr *tcp_of(struct xdp_md *ctx, const struct rw_scratch *s)
-{
-	__u32 at = READ_ONCE(s->layers.l4);
-	struct tcphdr *tcp;
-
-	barrier_var(at);
-	if (at > MAX_L4_START)
-		return NULL;
-	tcp = (void *)(long)ctx->data + at;
-	return (void *)(tcp + 1) > (void *)(long)ctx->data_end ? NULL : tcp;
-}
-
 /* Whether a cookie may be under way: of this node, or of another one that has the key. */
 static __always_inline bool awaits_cookies(const struct rw_syn_secrets *secrets, __u32 service)
 {

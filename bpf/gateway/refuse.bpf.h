@@ -26,9 +26,6 @@ static __always_inline int complain(struct xdp_md *ctx, struct packet_context *p
 	switch (task) {
 	case RW_ICMP_TOO_BIG:
 		return leave(pctx->counters, RW_DROP, RW_REASON_TOO_BIG);
-	case RW_ICMP_CHALLENGE:
-	case RW_ICMP_COOKIE:
-		return leave(pctx->counters, RW_DROP, RW_REASON_RESET_FAILED);
 	default:
 		return leave(pctx->counters, RW_DROP, RW_REASON_TTL_EXPIRED);
 	}

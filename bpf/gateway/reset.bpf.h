@@ -100,13 +100,12 @@ static __always_inline bool write_reset6(struct xdp_md *ctx, const struct packet
 }
 
 /*
- * Turns the segment into a reset; or, with a challenge, into a SYN and ACK that has it as its
- * acknowledgement number. The frame is cut to size first, which
+ * Turns the segment into a reset. The frame is cut to size first, which
  * invalidates every pointer into it. Not inlined, so that it is verified once and
  * stays out of the common path. l4_at: start of TCP in the frame.
  */
 __noinline bool reset_segment(struct xdp_md *ctx, const struct rw_tuple *t, __u32 l4_at,
-			      __u32 l4_len, __u32 challenge)
+			      __u32 l4_len)
 {
 	void *data = (void *)(long)ctx->data;
 	struct packet p = { .t = (struct rw_tuple *)t, .l4_len = (__u16)l4_len };
@@ -123,8 +122,6 @@ __noinline bool reset_segment(struct xdp_md *ctx, const struct rw_tuple *t, __u3
 		return false;
 	p.v6 = eth->h_proto == bpf_htons(ETH_P_IPV6);
 	r = reset_for(&p);
-	if (challenge)
-		r = (struct reset){ 0, bpf_htonl(challenge), TCP_SYN | TCP_ACK };
 	copy_mac((__u8 *)mac, eth->h_source);
 	want = ETH_HLEN + (p.v6 ? 40 : 20) + 20;
 	/* Keeps padding only if there was some: a device adds the rest. */
@@ -171,8 +168,8 @@ static __always_inline int send_reset(struct xdp_md *ctx, struct packet_context 
 
 	if (why)
 		return leave(pctx->counters, RW_DROP, why);
-	if (!may_cut(ctx, pctx->in) ||
-	    !reset_segment(ctx, p->t, p->l4 - (void *)p->eth, p->l4_len, 0))
+	if (!may_cut(ctx, pctx->in->flags) ||
+	    !reset_segment(ctx, p->t, p->l4 - (void *)p->eth, p->l4_len))
 		return leave(pctx->counters, RW_DROP, RW_REASON_RESET_FAILED);
 	eth = (void *)(long)ctx->data;
 	if ((void *)(eth + 1) > (void *)(long)ctx->data_end)

@@ -64,6 +64,19 @@ struct syn_room {
 };
 RW_MAP(syn_rooms, BPF_MAP_TYPE_PERCPU_ARRAY, 1, __u32, struct syn_room, 0);
 
+/* The TCP header of the segment in scratch. */
+static __always_inline struct tcphdr *tcp_of(struct xdp_md *ctx, const struct rw_scratch *s)
+{
+	__u32 at = READ_ONCE(s->layers.l4);
+	struct tcphdr *tcp;
+
+	barrier_var(at);
+	if (at > MAX_L4_START)
+		return NULL;
+	tcp = (void *)(long)ctx->data + at;
+	return (void *)(tcp + 1) > (void *)(long)ctx->data_end ? NULL : tcp;
+}
+
 /* What a step of a walk has: it is a callback of bpf_loop(), so that the verifier follows one. The
  * stack is short. */
 struct option_step {

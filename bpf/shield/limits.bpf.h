@@ -230,19 +230,8 @@ static __always_inline void note_excess(struct rw_heavy_source *heavy, __u32 *la
 	}
 }
 
-/* What a challenge is about: a SYN, and the RST that it asks for. */
-static __always_inline bool may_be_challenged(const struct rw_scratch *s)
-{
-	__u8 flags = s->tuple.tcp_flags;
-
-	if (s->tuple.proto != IPPROTO_TCP || s->layers.fragment == RW_FRAGMENT_LATER)
-		return false;
-	return (flags & TCP_RST) || (flags & (TCP_SYN | TCP_ACK | TCP_FIN)) == TCP_SYN;
-}
-
-/* NONE, or why the packet in scratch is to be dropped; SYN_CHALLENGED: ask challenged(), and, if that
- * has nothing to say, once more. `place`, `key`: of its nat flow, if any. */
-__noinline __u32 over_limits(__u32 service, __u32 nat, __u32 place, __u64 key, __u32 asked)
+/* NONE, or why the packet in scratch is to be dropped. `place`, `key`: of its nat flow, if any. */
+__noinline __u32 over_limits(__u32 service, __u32 nat, __u32 place, __u64 key)
 {
 	struct rw_shield_policy *policy = bpf_map_lookup_elem(&shield_policies, &service);
 	struct rw_arrivals *arrived = bpf_map_lookup_elem(&arrivals, &service);
@@ -263,14 +252,11 @@ __noinline __u32 over_limits(__u32 service, __u32 nat, __u32 place, __u64 key, _
 	if (mode == RW_SHIELD_OFF || s->allowed)
 		return RW_REASON_NONE;
 	new_flow = is_new_flow(s, nat, place);
-	if (!dry && !asked) {
+	if (!dry) {
 		arrived->packets++;
 		arrived->new_flows += new_flow;
 	}
 	is_armed = now < *armed;
-	if (!asked && may_be_challenged(s) &&
-	    policy->syn & (is_armed ? RW_SYN_KIND | RW_SYN_ALWAYS : RW_SYN_ALWAYS))
-		return RW_REASON_SYN_CHALLENGED;
 	limit = exceeded(set, policy, is_armed ? &policy->armed : &policy->always, arrived,
 			 s->tuple.saddr, service, new_flow, &heavy);
 	if (!limit)

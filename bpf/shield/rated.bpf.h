@@ -79,6 +79,16 @@ static __always_inline __u64 *rated_own(struct rw_rated *bucket, __u64 found)
 	return (__u32)found ? &bucket->words[((__u32)found - 1) % RW_BUCKET_RATED] : NULL;
 }
 
+/* The owner's word, or NULL: without a call, where there is mostly none. */
+static __always_inline __u64 *rated_tagged(struct rw_rated *bucket, __u32 tag)
+{
+	__u64 own = 0;
+
+	for (__u64 i = 0; i < RW_BUCKET_RATED; i++)
+		own |= (i + 1) & if_less((READ_ONCE(bucket->words[i]) >> 32) ^ tag, 1);
+	return own ? &bucket->words[(own - 1) % RW_BUCKET_RATED] : NULL;
+}
+
 /* Takes the idlest place, and returns 1 + its number; 0: there is none. */
 static __always_inline __u32 rated_take(struct rw_rated *bucket, __u64 found, __u32 tag, __u32 due)
 {

@@ -2,11 +2,12 @@
 /*
  * The shield: in front of the balancer, for packets to service addresses and, if it is told
  * to, to the node's own. In this order: sanity; prefixes that are allowed; prefixes that are
- * blocked; rules. Limits are the balancer's, which knows the flow. Loaded anew, with constants,
+ * blocked; rules; answers to SYNs. Limits are the balancer's, which knows the flow. Loaded anew, with constants,
  * lists and rules of its own, for each change of the configuration: a generation. The slot leads
  * to one of them at any time.
  */
 #include "gateway/packet_context.bpf.h"
+#include "answer.bpf.h"
 #include "calm.bpf.h"
 #include "lists.bpf.h"
 #include "rules.bpf.h"
@@ -252,7 +253,7 @@ GATEWAY_PROGRAM(ringway_shield)
 	struct packet p = {};
 	struct packet_context pctx;
 	enum rw_reason why, reason;
-	__u32 flags, mode;
+	__u32 flags, mode, has_ports;
 	__u64 matched = 0;
 	bool calm, to_node;
 
@@ -261,7 +262,7 @@ GATEWAY_PROGRAM(ringway_shield)
 	calm = is_calm(ctx, control);
 	if (calm && shield.rules)
 		matched = run_rules(ctx);
-	if (calm && !matched)
+	if (calm && !matched && !(shield.answers && calm_shakes_hands(ctx)))
 		bpf_tail_call(ctx, &OWN_SLOTS, RW_SLOT_BALANCE);
 	if (!open_packet_context(ctx, &pctx))
 		return XDP_PASS; /* array elements exist: for the verifier */
@@ -284,12 +285,21 @@ GATEWAY_PROGRAM(ringway_shield)
 		trace.shield_mode = mode + 1;
 	if (mode == RW_SHIELD_OFF || keeps_the_link(ctx, &p, to_node))
 		return go_on(ctx, &pctx);
+	has_ports = !why;
+	/* Else the verifier goes through the rules once for each `why`. */
+	verifier_forget(has_ports, p.l3_len);
 	reason = judge(ctx, &pctx, control, &p, why, calm, matched);
 	if (dry)
 		trace.shield_reason = reason;
-	if (!reason)
-		return go_on(ctx, &pctx);
-	return refuse_packet(ctx, &pctx, &p, !why, mode, to_node, reason);
+	if (reason)
+		return refuse_packet(ctx, &pctx, &p, has_ports, mode, to_node, reason);
+	if (shield.answers && has_ports && may_be_met(&pctx, &p)) {
+		reason = met_at_service(ctx);
+		barrier_var(reason);
+		if (reason)
+			return meet(ctx, p.v6, reason);
+	}
+	return go_on(ctx, &pctx);
 }
 
 char LICENSE[] SEC("license") = "GPL";

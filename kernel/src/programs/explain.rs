@@ -370,7 +370,7 @@ impl Explainer {
 /// Whether a packet ended where it did because the program for ICMP was not there: the reasons that
 /// gateway.bpf.c and refuse.bpf.h have behind their calls of it.
 fn for_icmp(reason: Reason) -> bool {
-    matches!(reason, Reason::NoStage | Reason::TooBig | Reason::TtlExpired | Reason::ResetFailed)
+    matches!(reason, Reason::NoStage | Reason::TooBig | Reason::TtlExpired | Reason::NoState)
 }
 
 fn limited(trace: &rw_trace) -> Option<Limited> {

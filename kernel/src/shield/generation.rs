@@ -38,6 +38,8 @@ pub struct Generation<'a> {
     pub protect_host: bool,
     /// Services have modes of their own.
     pub service_modes: bool,
+    /// SYNs to some service are answered, by its policy.
+    pub answers: bool,
     /// Of challenges to SYNs, the same on all nodes; `None`: one that no other node has.
     pub challenge_key: Option<ChallengeKey>,
     pub lists: &'a ListTables,
@@ -88,6 +90,8 @@ pub(super) fn make(live: &Maps, generation: &Generation<'_>) -> Result<(OwnedFd,
         rules: generation.rules.len() as u32,
         modes: generation.service_modes.into(),
         place,
+        answers: generation.answers.into(),
+        pad: 0,
     };
     load::constants(&mut open.maps.rodata_shield_data)?.shield = constants;
     let entries = |length: usize| u32::try_from(length).unwrap_or(u32::MAX).max(1);

@@ -5,10 +5,14 @@ use std::os::fd::BorrowedFd;
 use std::sync::{Mutex, PoisonError};
 
 use ringway_abi::raw::{rw_iface, rw_ledger, rw_settings, rw_traffic};
-use ringway_abi::{Faces, FlowState, FromBytes, IntoBytes, Reason, Slot, Verdict};
+use ringway_abi::{Faces, FlowState, FromBytes, IntoBytes, Reason, ShieldMode, Slot, Verdict};
 use ringway_kernel::programs::capture::Session;
+use ringway_kernel::shield::{ChallengeKey, Generation};
 use ringway_kernel::{Detached, Gateway, GatewayOptions, Interface};
-use ringway_plan::tables::{BackendRow, Protocol, ServiceKey, ServicePolicy, ServiceRow, Tables};
+use ringway_plan::prefix_list::ListTables;
+use ringway_plan::tables::{
+    BackendRow, Protocol, ServiceKey, ServicePolicy, ServiceRow, SynAnswer, Tables,
+};
 
 use crate::audit::{self, Record};
 use crate::cast::{BACK, BACK_MAC, FRONT, FRONT_ALT_MAC, FRONT_MAC, Family, Mac};
@@ -252,12 +256,32 @@ impl World {
     /// Gives the services of these ports limits. The gateway is not used again.
     pub fn limit(&mut self, ports: &[u16], policy: ServicePolicy) {
         self.gateway.spoil();
+        if policy.syn.answer != SynAnswer::Forward {
+            self.answer_syns(None);
+        }
         self.change(|tables| {
             let services = tables.services.iter_mut();
             services
                 .filter(|service| ports.contains(&service.key.port))
                 .for_each(|service| service.policy = Some(policy));
         });
+    }
+
+    /// Gives it a shield that answers SYNs where policies say so, with a key of its own or this one.
+    pub fn answer_syns(&mut self, key: Option<[u64; 2]>) {
+        let generation = Generation {
+            mode: ShieldMode::Enforce,
+            sanity: false,
+            protect_host: false,
+            service_modes: false,
+            answers: true,
+            challenge_key: key.map(ChallengeKey),
+            lists: &ListTables::default(),
+            list_names: &[],
+            rules: &[],
+            program: &[],
+        };
+        self.gateway.set_shield(Some(&generation)).unwrap();
     }
 
     /// The root program of an interface slot.

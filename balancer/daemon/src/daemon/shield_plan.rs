@@ -16,7 +16,7 @@ use ringway_api::error::Error;
 use ringway_api::problem_kind::{ProblemKind, Subject};
 use ringway_api::text::counted;
 use ringway_config::{
-    BadLines, Config, Errors, ListAction, Protect, RuleAction, Shield, ShieldList,
+    BadLines, Config, Errors, ListAction, Protect, RuleAction, Shield, ShieldList, Syn,
 };
 use ringway_filter::{Filter, Instruction, OnMatch};
 use ringway_kernel::shield::{ChallengeKey, Generation, Rule};
@@ -38,6 +38,8 @@ pub struct ShieldPlan {
     sanity: bool,
     protect_host: bool,
     service_modes: bool,
+    /// Some service answers SYNs.
+    answers: bool,
     /// Of challenges to SYNs; `None`: one of the node's own.
     pub challenge_key: Option<ChallengeKey>,
     tables: ListTables,
@@ -254,6 +256,7 @@ impl ShieldPlan {
                 .services
                 .iter()
                 .any(|service| service.shield.is_some_and(|own| own.mode.is_some())),
+            answers: config.services.iter().any(|service| *service.syn != Syn::Off),
             challenge_key,
             tables,
             list_names: lists.iter().map(|list| list.name.to_string()).collect(),
@@ -281,6 +284,7 @@ impl ShieldPlan {
             sanity: self.sanity,
             protect_host: self.protect_host,
             service_modes: self.service_modes,
+            answers: self.answers,
             challenge_key: self.challenge_key,
             lists: &self.tables,
             list_names: &self.list_names,

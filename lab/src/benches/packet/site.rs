@@ -281,6 +281,7 @@ fn enforce(gateway: &mut Gateway) -> Result<()> {
         sanity: true,
         protect_host: false,
         service_modes: false,
+        answers: true,
         challenge_key: None,
         lists: &ListTables::default(),
         list_names: &[],

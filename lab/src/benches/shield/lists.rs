@@ -68,6 +68,7 @@ impl Shield {
             sanity: true,
             protect_host: false,
             service_modes: false,
+            answers: false,
             challenge_key: None,
             lists: &self.tables,
             list_names: &self.names,

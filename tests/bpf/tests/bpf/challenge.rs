@@ -10,9 +10,7 @@ use ringway_abi::{FromBytes, IntoBytes, Reason, ShieldMode, Verdict, addr_to_wor
 use ringway_bpf_tests::cast::*;
 use ringway_bpf_tests::frame::{Frame, TCP, flags};
 use ringway_bpf_tests::{World, audit, ports, wire};
-use ringway_kernel::shield::{ChallengeKey, Generation};
 use ringway_kernel::{Arrivals, now_seconds};
-use ringway_plan::prefix_list::ListTables;
 use ringway_plan::tables::{
     Forward, Limits, RateLimit, ServicePolicy, SynAnswer, SynOffer, SynPolicy,
 };
@@ -69,21 +67,6 @@ pub(crate) fn pair(world: &World, frame: &Frame) -> (Verdict, Reason) {
 
 fn secrets(world: &World) -> rw_syn_secrets {
     rw_syn_secrets::read_from_bytes(&audit::read(world.map("syn_secrets"), 0)).unwrap()
-}
-
-fn set_key(world: &mut World, key: Option<[u64; 2]>) {
-    let generation = Generation {
-        mode: ShieldMode::Enforce,
-        sanity: false,
-        protect_host: false,
-        service_modes: false,
-        challenge_key: key.map(ChallengeKey),
-        lists: &ListTables::default(),
-        list_names: &[],
-        rules: &[],
-        program: &[],
-    };
-    world.gateway.set_shield(Some(&generation)).unwrap();
 }
 
 /// As if so many seconds had gone by.
@@ -194,7 +177,7 @@ fn a_challenge_holds_for_a_time_and_for_two_keys() {
     let keyed = |keys: &[u64]| {
         let keys = keys.to_vec();
         answered(&move |world: &mut World| {
-            keys.iter().for_each(|key| set_key(world, Some([*key, 7])));
+            keys.iter().for_each(|key| world.answer_syns(Some([*key, 7])));
         })
     };
     assert!(keyed(&[1]) && keyed(&[1, 1]), "the key before");
@@ -301,9 +284,26 @@ fn impossible_flags_are_not_challenged() {
         let frame = syn(client(Family::V4, 1)).with(|frame| frame.flags = odd);
         assert_ne!(pair(&world, &frame).1, SynChallenged, "{odd:#x}");
     }
-    let mut damaged = syn(client(Family::V4, 2)).bytes();
-    damaged[26] ^= 1;
-    assert_eq!(world.feed(FRONT, &damaged).verdict, Drop, "its source is damaged");
+}
+
+/// The answer to what was damaged on its way is as damaged, and its receiver drops it.
+#[test]
+fn damage_stays() {
+    needs_root!("damage_stays");
+    let world = world(challenging());
+    for family in FAMILIES {
+        let whole = syn(client(family, 2));
+        challenge(&world, &whole);
+        let bytes = whole.bytes();
+        // Everything but the Ethernet header and the version.
+        for at in 15..bytes.len() {
+            let mut damaged = bytes.clone();
+            damaged[at] ^= 1;
+            let seen = world.feed(FRONT, &damaged);
+            let ends = seen.verdict != Tx || !wire::check(&seen.frame).is_good();
+            assert!(ends || wire::check(&damaged).is_good(), "byte {at}: {seen:?}");
+        }
+    }
 }
 
 /// A key that was taken away, or changed, is soon of no use.
@@ -312,12 +312,12 @@ fn former_keys_are_forgotten() {
     needs_root!("former_keys_are_forgotten");
     let mut world = world(challenging());
     let own = secrets(&world).keys[0];
-    set_key(&mut world, Some([1, 2]));
+    world.answer_syns(Some([1, 2]));
     assert_eq!(secrets(&world).keys, [[1, 2], own]);
-    set_key(&mut world, None);
+    world.answer_syns(None);
     let another = secrets(&world).keys[0];
     assert!(another != [1, 2] && another != own, "nobody else has it");
-    set_key(&mut world, None);
+    world.answer_syns(None);
     assert_eq!(secrets(&world).keys, [another, [1, 2]], "the same from then on");
     world.gateway.heartbeat(SystemTime::now()).unwrap();
     assert_eq!(secrets(&world).keys, [another, [1, 2]]);

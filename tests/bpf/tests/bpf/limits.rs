@@ -513,6 +513,7 @@ fn what_is_allowed_has_no_limit() {
         sanity: true,
         protect_host: false,
         service_modes: false,
+        answers: false,
         challenge_key: None,
         lists: &ListTables::default(),
         list_names: &[],

@@ -67,6 +67,7 @@ impl Shield {
             sanity: self.sanity,
             protect_host: self.protect_host,
             service_modes: false,
+            answers: false,
             challenge_key: None,
             lists: &self.lists,
             list_names: &["list".to_owned()],
