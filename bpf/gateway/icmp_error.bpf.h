@@ -180,7 +180,8 @@ static __always_inline bool send_complaint(struct xdp_md *ctx, const struct comp
 
 	if (!link_read(ctx, &link))
 		return false;
-	if (have > len && (!may_cut(ctx, in->flags) || bpf_xdp_adjust_tail(ctx, (int)len - (int)have)))
+	if (have > len &&
+	    (!may_cut(ctx, in->flags) || bpf_xdp_adjust_tail(ctx, (int)len - (int)have)))
 		return false;
 	if (bpf_xdp_adjust_head(ctx, v6 ? -48 : -28))
 		return false;

@@ -202,15 +202,14 @@ __noinline __u32 turn_syn(struct xdp_md *ctx, __u32 v6, __u32 challenge, __u32 i
 }
 
 /* Whether a SYN belongs to a flow that may go on. */
-static __always_inline bool holds_place(const struct rw_settings *set, const struct rw_tuple *t,
-					__u32 service)
+static __always_inline bool holds_place(const struct rw_tuple *t, __u32 service)
 {
 	__u32 now = now_seconds(), place;
 	struct rw_flow *flow;
 	__u64 key = 0;
 	__u8 state;
 
-	place = flow_of_client(set, t, service, now, &key);
+	place = flow_by_client(t, service, now, &key);
 	flow = place ? flow_at(place) : NULL;
 	state = key_state(key);
 	if (!flow || state == RW_FLOW_CLOSED)
@@ -244,7 +243,7 @@ static __always_inline enum rw_reason answer_to(const struct rw_settings *set,
 	enum rw_syn how = policy->syn & RW_SYN_KIND;
 
 	if (how == RW_SYN_PROXY)
-		return holds_place(set, t, service) ? RW_REASON_NONE : RW_REASON_SYN_ANSWERED;
+		return holds_place(t, service) ? RW_REASON_NONE : RW_REASON_SYN_ANSWERED;
 	if (is_proven(set, policy, t, service, how == RW_SYN_BACKEND))
 		return RW_REASON_NONE;
 	return how == RW_SYN_BACKEND ? RW_REASON_SYN_ANSWERED : RW_REASON_SYN_CHALLENGED;
@@ -270,11 +269,11 @@ static __always_inline void count_handshake(struct rw_arrivals *arrived, __u8 fl
 }
 
 /* Who comes with an attack is not learnt. */
-static __always_inline void note_attack(__u32 service, __u32 armed, __u32 now)
+static __always_inline void note_attack(__u32 service)
 {
-	__u32 *last = bpf_map_lookup_elem(&shield_exceeded, &service);
+	__u32 *last = bpf_map_lookup_elem(&shield_exceeded, &service), now = now_seconds();
 
-	if (!dry && last && now < armed && READ_ONCE(*last) != now)
+	if (!dry && last && READ_ONCE(*last) != now)
 		WRITE_ONCE(*last, now);
 }
 
@@ -284,16 +283,17 @@ static __always_inline enum rw_reason judge_handshake(const struct rw_scratch *s
 {
 	struct rw_shield_policy *policy = bpf_map_lookup_elem(&shield_policies, &service);
 	struct rw_arrivals *arrived = bpf_map_lookup_elem(&arrivals, &service);
-	__u32 *armed = bpf_map_lookup_elem(&shield_armed, &service), now = now_seconds(), mode;
+	__u32 *until = bpf_map_lookup_elem(&shield_armed, &service), mode;
 	struct rw_shield_control *control = RW_ONLY(shield_control);
 	const struct rw_settings *set = RW_ONLY(settings);
 	enum rw_reason reason;
+	__u64 armed;
 
-	if (!policy || !arrived || !armed || !control || !set)
+	if (!policy || !arrived || !until || !control || !set)
 		return RW_REASON_NONE;
 	mode = mode_now(control, policy->mode);
-	if (mode == RW_SHIELD_OFF ||
-	    !(policy->syn & (now < *armed ? RW_SYN_KIND | RW_SYN_ALWAYS : RW_SYN_ALWAYS)))
+	armed = if_less(now_seconds(), *until);
+	if (mode == RW_SHIELD_OFF || !(policy->syn & (RW_SYN_ALWAYS | (armed & RW_SYN_KIND))))
 		return RW_REASON_NONE;
 	if (s->tuple.tcp_flags & TCP_RST)
 		reason = rst_meets(set, policy, &s->tuple, number, service);
@@ -301,10 +301,9 @@ static __always_inline enum rw_reason judge_handshake(const struct rw_scratch *s
 		reason = answer_to(set, policy, &s->tuple, service);
 	if (dry && reason)
 		trace.shield_reason = reason;
-	count_handshake(arrived, s->tuple.tcp_flags, reason,
-			reason && mode == RW_SHIELD_ENFORCE);
-	if (reason && reason != RW_REASON_CHALLENGE_MET)
-		note_attack(service, *armed, now);
+	count_handshake(arrived, s->tuple.tcp_flags, reason, reason && mode == RW_SHIELD_ENFORCE);
+	if (armed && reason && reason != RW_REASON_CHALLENGE_MET)
+		note_attack(service);
 	if (!reason || mode == RW_SHIELD_ENFORCE)
 		return reason;
 	count_observed(reason);
@@ -312,23 +311,17 @@ static __always_inline enum rw_reason judge_handshake(const struct rw_scratch *s
 }
 
 /* The same; the service is then in `opening`. Not inlined, so that it is verified once. */
-__noinline __u32 met_at_service(struct xdp_md *ctx)
+__noinline __u32 met_at_service(struct xdp_md *ctx, __u32 service)
 {
 	struct rw_scratch *s = RW_ONLY(scratch);
-	struct rw_service *service;
 	struct tcphdr *tcp;
 	enum rw_reason reason;
 
 	tcp = s ? tcp_of(ctx, s) : NULL;
 	if (!tcp)
 		return RW_REASON_NONE;
-	copy_addr(s->key.addr, s->tuple.daddr);
-	key_set_port(&s->key, s->tuple.dport_be, IPPROTO_TCP);
-	service = service_of(&s->key);
-	if (!service || !(service->flags & RW_SVC_LIMITED))
-		return RW_REASON_NONE;
-	s->opening.service = (__u16)service->id;
-	reason = judge_handshake(s, bpf_ntohl(tcp->seq), service->id);
+	s->opening.service = (__u16)service;
+	reason = judge_handshake(s, bpf_ntohl(tcp->seq), service);
 	if (reason == RW_REASON_NONE || reason == RW_REASON_CHALLENGE_MET)
 		return reason;
 	return unanswerable(s->tuple.saddr, !mapped_v4(s->tuple.saddr)) ?: reason;

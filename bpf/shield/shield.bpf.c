@@ -52,32 +52,37 @@ static __always_inline __u32 mode_of(struct packet_context *pctx, const struct p
 	return own ? own - 1 : shield.mode;
 }
 
-/* A connection of this host, which stays whatever the shield is told. */
-static __always_inline bool is_connected(struct xdp_md *ctx, const struct packet *p)
+/* Whether the packet in scratch is of a connection of this host, which stays whatever the shield is
+ * told. Not inlined: the stack is short. */
+__noinline __u32 is_connected(struct xdp_md *ctx)
 {
+	struct rw_scratch *s = RW_ONLY(scratch);
 	struct bpf_sock_tuple tuple = {};
+	const struct rw_tuple *t;
 	struct bpf_sock *sock;
 	__u32 len, state;
 
-	if (p->t->proto != IPPROTO_TCP || !p->l4 ||
-	    (p->t->tcp_flags & (TCP_SYN | TCP_ACK)) == TCP_SYN)
-		return false;
-	if (p->v6) {
-		copy_addr(tuple.ipv6.saddr, p->t->saddr);
-		copy_addr(tuple.ipv6.daddr, p->t->daddr);
-		tuple.ipv6.sport = p->t->sport_be;
-		tuple.ipv6.dport = p->t->dport_be;
-		len = sizeof(tuple.ipv6);
-	} else {
-		tuple.ipv4.saddr = p->t->saddr[3];
-		tuple.ipv4.daddr = p->t->daddr[3];
-		tuple.ipv4.sport = p->t->sport_be;
-		tuple.ipv4.dport = p->t->dport_be;
+	if (!s)
+		return 0;
+	t = &s->tuple;
+	if (t->proto != IPPROTO_TCP || (t->tcp_flags & (TCP_SYN | TCP_ACK)) == TCP_SYN)
+		return 0;
+	if (mapped_v4(t->saddr)) {
+		tuple.ipv4.saddr = t->saddr[3];
+		tuple.ipv4.daddr = t->daddr[3];
+		tuple.ipv4.sport = t->sport_be;
+		tuple.ipv4.dport = t->dport_be;
 		len = sizeof(tuple.ipv4);
+	} else {
+		copy_addr(tuple.ipv6.saddr, t->saddr);
+		copy_addr(tuple.ipv6.daddr, t->daddr);
+		tuple.ipv6.sport = t->sport_be;
+		tuple.ipv6.dport = t->dport_be;
+		len = sizeof(tuple.ipv6);
 	}
 	sock = bpf_skc_lookup_tcp(ctx, &tuple, len, BPF_F_CURRENT_NETNS, 0);
 	if (!sock)
-		return false;
+		return 0;
 	state = sock->state;
 	bpf_sk_release(sock);
 	return state != BPF_TCP_LISTEN;
@@ -127,20 +132,16 @@ static __always_inline void capture_service_at(struct packet_context *pctx, cons
 		capture_service(pctx->scratch, service->id);
 }
 
-/* Ends the packet, or counts what would have become of it. */
-static __always_inline int refuse_packet(struct xdp_md *ctx, struct packet_context *pctx,
-					 const struct packet *p, bool has_ports, __u32 mode,
-					 bool to_node, enum rw_reason reason)
+/* Whether a packet that is to be dropped for this reason is; else it is counted. */
+static __always_inline bool refuse_packet(struct xdp_md *ctx, const struct packet *p, __u32 mode,
+					  bool to_node, enum rw_reason reason)
 {
-	if (to_node && is_connected(ctx, p))
-		return go_on(ctx, pctx);
-	if (mode == RW_SHIELD_ENFORCE) {
-		if (capturing && has_ports)
-			capture_service_at(pctx, p);
-		return leave_shielded(pctx->counters, reason);
-	}
+	if (to_node && p->l4 && is_connected(ctx))
+		return false;
+	if (mode == RW_SHIELD_ENFORCE)
+		return true;
 	count_observed(reason);
-	return go_on(ctx, pctx);
+	return false;
 }
 
 static __always_inline void trace_list(__u32 list, bool runtime)
@@ -247,15 +248,48 @@ static __always_inline bool has_addresses(const struct packet *p, enum rw_reason
 	}
 }
 
+/* NONE, or why a packet to this node is dropped. */
+static __always_inline enum rw_reason refused(struct xdp_md *ctx, struct packet_context *pctx,
+					      const struct rw_shield_control *control,
+					      const struct packet *p, enum rw_reason why, bool calm,
+					      __u64 matched)
+{
+	__u32 flags = address_flags(p->t->daddr), mode;
+	bool to_node = flags & RW_ADDR_NODE;
+	enum rw_reason reason;
+
+	if (!(flags & RW_ADDR_SERVICE) && !(shield.protect_host && to_node))
+		return RW_REASON_NONE;
+	if (to_node && !why && may_be_answer(pctx, p))
+		return RW_REASON_NONE;
+	mode = mode_now(control, mode_of(pctx, p, why));
+	if (dry)
+		trace.shield_mode = mode + 1;
+	if (mode == RW_SHIELD_OFF || keeps_the_link(ctx, p, to_node))
+		return RW_REASON_NONE;
+	reason = judge(ctx, pctx, control, p, why, calm, matched);
+	if (dry)
+		trace.shield_reason = reason;
+	return reason && refuse_packet(ctx, p, mode, to_node, reason) ? reason : RW_REASON_NONE;
+}
+
+/* The number of the service whose policy says what answers its SYNs; RW_MAX_SERVICES: none. */
+static __always_inline __u32 answering(struct packet_context *pctx, const struct packet *p)
+{
+	struct rw_service *service = service_at(pctx, p);
+
+	return service && (service->flags & RW_SVC_LIMITED) ? service->id : RW_MAX_SERVICES;
+}
+
 GATEWAY_PROGRAM(ringway_shield)
 {
 	struct rw_shield_control *control = RW_ONLY(shield_control);
 	struct packet p = {};
 	struct packet_context pctx;
 	enum rw_reason why, reason;
-	__u32 flags, mode, has_ports;
 	__u64 matched = 0;
-	bool calm, to_node;
+	__u32 has_ports;
+	bool calm;
 
 	if (!control)
 		return XDP_PASS; /* array elements exist: for the verifier */
@@ -274,27 +308,19 @@ GATEWAY_PROGRAM(ringway_shield)
 		bpf_tail_call(ctx, &OWN_SLOTS, RW_SLOT_SHIELD);
 	if (!p.eth || !has_addresses(&p, why) || !frame_is_ours(&pctx, p.eth))
 		return go_on(ctx, &pctx);
-	flags = address_flags(p.t->daddr);
-	to_node = flags & RW_ADDR_NODE;
-	if (!(flags & RW_ADDR_SERVICE) && !(shield.protect_host && to_node))
-		return go_on(ctx, &pctx);
-	if (to_node && !why && may_be_answer(&pctx, &p))
-		return go_on(ctx, &pctx);
-	mode = mode_now(control, mode_of(&pctx, &p, why));
-	if (dry)
-		trace.shield_mode = mode + 1;
-	if (mode == RW_SHIELD_OFF || keeps_the_link(ctx, &p, to_node))
-		return go_on(ctx, &pctx);
 	has_ports = !why;
-	/* Else the verifier goes through the rules once for each `why`. */
+	/* Else the verifier goes on once for each `why`. */
 	verifier_forget(has_ports, p.l3_len);
-	reason = judge(ctx, &pctx, control, &p, why, calm, matched);
-	if (dry)
-		trace.shield_reason = reason;
-	if (reason)
-		return refuse_packet(ctx, &pctx, &p, has_ports, mode, to_node, reason);
+	if (!calm || matched) {
+		reason = refused(ctx, &pctx, control, &p, why, calm, matched);
+		if (reason) {
+			if (capturing && has_ports)
+				capture_service_at(&pctx, &p);
+			return leave_shielded(pctx.counters, reason);
+		}
+	}
 	if (shield.answers && has_ports && may_be_met(&pctx, &p)) {
-		reason = met_at_service(ctx);
+		reason = met_at_service(ctx, answering(&pctx, &p));
 		barrier_var(reason);
 		if (reason)
 			return meet(ctx, p.v6, reason);
