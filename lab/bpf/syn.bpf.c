@@ -182,6 +182,15 @@ int cookie(struct xdp_md *ctx)
 	return reply(ctx, true);
 }
 
+/* The first, out by another way: XDP_TX of a veth device wants a program at its far end. */
+SEC("xdp.frags")
+int redirected(struct xdp_md *ctx)
+{
+	int verdict = reply(ctx, false);
+
+	return verdict == XDP_TX ? bpf_redirect(ctx->ingress_ifindex, 0) : verdict;
+}
+
 /* The TCP segment over IPv4 with these flags, or NULL. */
 static __always_inline struct iphdr *segment(struct xdp_md *ctx, __u8 flags)
 {

@@ -27,8 +27,13 @@ pub(super) fn in_container(net: &OneBridge, ringway: &Path, mode: XdpMode) -> Re
 
 /// At the host ends of the veth pairs, which are ports of the bridge: packets go from one to
 /// another, past it. The service's address, which nat sends from too, is nobody's: XDP answers ARP
-/// for it at every port.
-pub(super) fn on_host(net: &OneBridge, ringway: &Path) -> Result<Balancer> {
+/// for it at every port. `shield` and `syn` are more lines of the configuration.
+pub(super) fn on_host(
+    net: &OneBridge,
+    ringway: &Path,
+    shield: &str,
+    syn: &str,
+) -> Result<Balancer> {
     let address = Ipv4Addr::new(172, 17, 0, 100);
     let mut interfaces = Vec::new();
     for node in std::iter::once(&net.client).chain(&net.backends) {
@@ -37,9 +42,9 @@ pub(super) fn on_host(net: &OneBridge, ringway: &Path) -> Result<Balancer> {
     }
     let node = format!(
         "name = \"bench\"\ninterfaces = {interfaces:?}\nxdp_mode = \"native\"\n\n\
-         [nat]\naddresses = [\"{address}\"]"
+         [nat]\naddresses = [\"{address}\"]\n{shield}"
     );
-    let service = format!("address = \"{address}\"\nannounce = \"arp\"");
+    let service = format!("address = \"{address}\"\nannounce = \"arp\"{syn}");
     let configuration = configuration(net, &net.host, &node, &service);
     start(&net.host, ringway, address, configuration)
 }

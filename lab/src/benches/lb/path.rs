@@ -37,13 +37,18 @@ named! {
         RingwayNative = "ringway-native",
         /// Ringway, native XDP, at the host ends of the veth pairs: redirects past the bridge.
         RingwayHost = "ringway-host",
+        /// The same with `syn = "proxy"`, always: each segment's numbers are shifted.
+        RingwayShifted = "ringway-shifted",
     }
 }
 
 impl LbPath {
     /// Whether it is one of Ringway's own.
     pub fn is_ringway(self) -> bool {
-        matches!(self, Self::RingwayGeneric | Self::RingwayNative | Self::RingwayHost)
+        matches!(
+            self,
+            Self::RingwayGeneric | Self::RingwayNative | Self::RingwayHost | Self::RingwayShifted
+        )
     }
 }
 
@@ -80,7 +85,13 @@ impl PathSetup {
             LbPath::BareNative => bare::attach(&net, XdpMode::Native)?,
             LbPath::RingwayGeneric => gateway::in_container(&net, ringway, XdpMode::Generic)?,
             LbPath::RingwayNative => gateway::in_container(&net, ringway, XdpMode::Native)?,
-            LbPath::RingwayHost => gateway::on_host(&net, ringway)?,
+            LbPath::RingwayHost => gateway::on_host(&net, ringway, "", "")?,
+            LbPath::RingwayShifted => gateway::on_host(
+                &net,
+                ringway,
+                "\n[shield]\nsyn = { always = true }\n",
+                "\nsyn = \"proxy\"",
+            )?,
         };
         let mut setup = Self { balancer, _backends: backends, net };
         setup.try_out()?;

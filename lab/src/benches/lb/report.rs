@@ -174,6 +174,7 @@ fn comparisons(runs: &[Run]) -> Vec<Comparison> {
             (best, LbPath::Nftables, 1.1),
             (LbPath::RingwayHost, LbPath::Direct, 0.95),
             (LbPath::RingwayHost, LbPath::NginxStream, 1.7),
+            (LbPath::RingwayShifted, LbPath::RingwayHost, 0.95),
         ];
         list.extend(goals.into_iter().filter_map(|(path, with, goal)| {
             let ratio = rate(path)? / rate(with)?;

@@ -36,6 +36,8 @@ named! {
         FullPool = "full-pool",
         /// To a nat service with `syn = "challenge"`, each packet a SYN with options that is answered.
         SynChallenge = "syn-challenge",
+        /// The same with `syn = "proxy"`.
+        SynProxy = "syn-proxy",
     }
 }
 
@@ -64,13 +66,18 @@ impl PacketPath {
             Self::NatReply => ("nat", ACK, (Verdict::Tx, Reason::NatReply)),
             Self::NewFlow | Self::FullPool => ("nat", SYN, (Verdict::Tx, Reason::NatForward)),
             Self::SynChallenge => ("nat", SYN, (Verdict::Tx, Reason::SynChallenged)),
+            Self::SynProxy => ("nat", SYN, (Verdict::Tx, Reason::SynAnswered)),
         };
         Course { forward, tcp_flags, ends }
     }
 
     /// `syn` of the service, where the gateway answers SYNs.
     pub(in crate::benches) fn syn(self) -> Option<&'static str> {
-        (self == Self::SynChallenge).then_some("challenge")
+        match self {
+            Self::SynChallenge => Some("challenge"),
+            Self::SynProxy => Some("proxy"),
+            _ => None,
+        }
     }
 
     /// Whether the gateway keeps a record of each flow.

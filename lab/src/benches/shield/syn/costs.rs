@@ -18,7 +18,8 @@ use crate::harness::median::median;
 use crate::harness::{Case, Harness};
 
 /// Who can be fed by test run.
-const ANSWERERS: [Answerer; 3] = [Answerer::BareAnswer, Answerer::BareCookie, Answerer::Challenge];
+const ANSWERERS: [Answerer; 4] =
+    [Answerer::BareAnswer, Answerer::BareCookie, Answerer::Challenge, Answerer::Proxy];
 /// Sources that take turns.
 const SOURCES: u32 = 1_000_000;
 /// Room for flows, of which there are none.

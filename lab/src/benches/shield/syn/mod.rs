@@ -21,8 +21,12 @@ named! {
         BareAnswer = "bare-answer",
         /// The same with a keyed hash as sequence number.
         BareCookie = "bare-cookie",
+        /// The first, which redirects its answers, as Ringway has to upon a veth device.
+        BareRedirect = "bare-redirect",
         /// Ringway with `syn = "challenge"`.
         Challenge = "challenge",
+        /// Ringway with `syn = "proxy"`.
+        Proxy = "proxy",
         /// The backend's kernel, behind Ringway without a shield.
         Backend = "backend",
         /// The kernel of the gateway, which has the listener, by its own SYN cookies.
@@ -35,7 +39,11 @@ named! {
 impl Answerer {
     /// How a SYN goes through Ringway that is answered there.
     fn path(self) -> Option<PacketPath> {
-        (self == Self::Challenge).then_some(PacketPath::SynChallenge)
+        match self {
+            Self::Challenge => Some(PacketPath::SynChallenge),
+            Self::Proxy => Some(PacketPath::SynProxy),
+            _ => None,
+        }
     }
 
     /// `syn` of the service, where Ringway answers.

@@ -49,6 +49,7 @@ impl<'s> Programs<'s> {
         match answerer {
             Answerer::BareAnswer => Some(self.skel.progs.answer.as_fd()),
             Answerer::BareCookie => Some(self.skel.progs.cookie.as_fd()),
+            Answerer::BareRedirect => Some(self.skel.progs.redirected.as_fd()),
             _ => None,
         }
     }
