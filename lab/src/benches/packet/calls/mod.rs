@@ -178,8 +178,8 @@ mod tests {
         (PacketPath::NatReply, [[0.0, 1.0, 19.0]; 2]),
         (PacketPath::NewFlow, [[6.1, 1.0, 44.0]; 2]),
         (PacketPath::FullPool, [[6.1, 1.0, 44.0]; 2]),
-        (PacketPath::SynChallenge, [[0.0, 0.0, 0.0]; 2]),
-        (PacketPath::SynProxy, [[0.0, 0.0, 0.0]; 2]),
+        (PacketPath::SynChallenge, [[4.0, 1.0, 27.0]; 2]),
+        (PacketPath::SynProxy, [[11.0, 1.0, 33.0]; 2]),
     ];
 
     /// On Linux 6.12 or newer: an older one calls for look-ups in per-CPU arrays.
