@@ -347,12 +347,12 @@ static __always_inline bool is_mixable(const struct packet *p, const struct rw_s
 }
 
 /* NONE, or why the packet is over the limits of its service. */
-static __always_inline enum rw_reason limited(const struct rw_service *service, __u32 place,
-					      __u64 key)
+static __always_inline enum rw_reason limited(const struct rw_service *service, bool nat,
+					      __u32 place, __u64 key)
 {
 	if (!(service->flags & RW_SVC_LIMITED))
 		return RW_REASON_NONE;
-	return over_limits(service->id, service->forward == RW_FORWARD_NAT, place, key);
+	return over_limits(service->id, nat, place, key);
 }
 
 /* Whether the packet may bring back a cookie: its tuple's flow is over, or not there yet. */
@@ -394,7 +394,7 @@ static __always_inline int request(struct xdp_md *ctx, struct packet_context *pc
 	if (is_mixable(p, service))
 		return leave(pctx->counters, RW_DROP, RW_REASON_FRAGMENT);
 	if (service->forward != RW_FORWARD_NAT) {
-		refused = limited(service, 0, 0);
+		refused = limited(service, false, 0, 0);
 		if (refused)
 			return leave_shielded(pctx->counters, refused);
 		note_first(pctx, p);
@@ -407,7 +407,7 @@ static __always_inline int request(struct xdp_md *ctx, struct packet_context *pc
 		backend = backend_of(key_backend(key));
 		capture_backend(pctx->scratch, key_backend(key));
 	}
-	refused = limited(service, place, key);
+	refused = limited(service, true, place, key);
 	if (refused)
 		return leave_shielded(pctx->counters, refused);
 	note_first(pctx, p);

@@ -47,6 +47,7 @@ fn every_part() -> rw_shield {
     let span = rw_list_span { slots: 1 << 18, ..Default::default() };
     let section = rw_list_section { span, leaves: 1 << 17, leaf: 0 };
     rw_shield {
+        answers: 1,
         allow4: section,
         allow6: section,
         block4: section,
