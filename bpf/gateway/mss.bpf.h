@@ -23,7 +23,7 @@ __noinline int mss_clamp(struct xdp_md *ctx, __u32 tcp_at, __u32 most, __u32 unf
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 	struct tcphdr *tcp;
-	__u32 at = sizeof(*tcp), stop;
+	__u32 at = sizeof(*tcp), stop, off;
 	int i;
 
 	if (!ctx || tcp_at > 255)
@@ -33,12 +33,19 @@ __noinline int mss_clamp(struct xdp_md *ctx, __u32 tcp_at, __u32 most, __u32 unf
 		return 0;
 	stop = tcp->doff * 4u;
 	for (i = 0; i < TCP_OPTIONS_SEEN; i++) {
-		__u8 *option = (__u8 *)tcp + at;
-		__u16 *mss = (__u16 *)(option + 2), old, new;
+		__u8 *option;
+		__u16 *mss, old, new;
 
+		/* Every position looks the same to the verifier. */
+		verifier_forget(at, most);
 		/* No option that matters is shorter; and a bound for the verifier. */
-		if (at + TCP_OPT_MSS_LEN > stop || at > sizeof(*tcp) + TCP_OPTIONS ||
-		    (void *)(option + TCP_OPT_MSS_LEN) > end)
+		off = at;
+		barrier_var(off);
+		if (off > sizeof(*tcp) + TCP_OPTIONS || off + TCP_OPT_MSS_LEN > stop)
+			return 0;
+		option = (__u8 *)tcp + off;
+		mss = (__u16 *)(option + 2);
+		if ((void *)(option + TCP_OPT_MSS_LEN) > end)
 			return 0;
 		if (option[0] == TCP_OPT_NOP) {
 			at++;

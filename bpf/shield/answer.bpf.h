@@ -346,7 +346,9 @@ static __always_inline int send_answer(struct xdp_md *ctx, struct packet_context
 		return leave(pctx->counters, RW_DROP, why & (RW_REASON_SPACE - 1));
 	copy_mac(eth->h_dest, eth->h_source);
 	copy_mac(eth->h_source, pctx->in->mac);
-	return send_back(pctx, how);
+	/* One of two: 6.1's verifier has forgotten. */
+	barrier_var(how);
+	return send_back(pctx, how & (RW_REASON_SPACE - 1));
 }
 
 /* Whether the packet is one that answers are about. */
