@@ -338,12 +338,12 @@ static __always_inline int send_answer(struct xdp_md *ctx, struct packet_context
 
 	if (!challenge || !turn_syn(ctx, v6, challenge, iface))
 		why = write_answer(ctx, s->opening.service, v6, challenge, iface);
-	eth = (void *)(long)ctx->data;
-	if (why == RW_REASON_NONE && (void *)(eth + 1) > (void *)(long)ctx->data_end)
-		why = RW_REASON_RESET_FAILED;
 	barrier_var(why);
 	if (why)
 		return leave(pctx->counters, RW_DROP, why & (RW_REASON_SPACE - 1));
+	eth = (void *)(long)ctx->data;
+	if ((void *)(eth + 1) > (void *)(long)ctx->data_end)
+		return leave(pctx->counters, RW_DROP, RW_REASON_RESET_FAILED);
 	copy_mac(eth->h_dest, eth->h_source);
 	copy_mac(eth->h_source, pctx->in->mac);
 	/* One of two: 6.1's verifier has forgotten. */
