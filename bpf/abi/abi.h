@@ -217,7 +217,7 @@ struct rw_icmp {
 	__u32 task;
 	__u32 v6;
 	__u32 l3_at; /* bytes of the frame before layer 3 */
-	__u32 mtu; /* TOO_BIG: what fits; ASK_AGAIN, ANSWERED: the flow's place */
+	__u32 mtu;   /* TOO_BIG: what fits; ASK_AGAIN, ANSWERED: the flow's place */
 	__u32 from
 		[4]; /* TOO_BIG, TIME_EXCEEDED: an address of ours, to tell it by; OPEN: the cookie */
 	__u32 reason; /* out */

@@ -82,9 +82,9 @@ struct rw_shield {
 	__u32 mode; /* enum rw_shield_mode */
 	__u32 sanity;
 	__u32 protect_host;
-	__u32 rules; /* how many */
-	__u32 modes; /* 1: services have modes of their own */
-	__u32 place; /* of its rules' program */
+	__u32 rules;   /* how many */
+	__u32 modes;   /* 1: services have modes of their own */
+	__u32 place;   /* of its rules' program */
 	__u32 answers; /* 1: a service answers SYNs */
 	__u32 pad;
 };
