@@ -299,9 +299,11 @@ fn damage_stays() {
         for at in 15..bytes.len() {
             let mut damaged = bytes.clone();
             damaged[at] ^= 1;
-            let seen = world.feed(FRONT, &damaged);
-            let ends = seen.verdict != Tx || !wire::check(&seen.frame).is_good();
-            assert!(ends || wire::check(&damaged).is_good(), "byte {at}: {seen:?}");
+            // Not for the dissector: of some damage no sum tells.
+            let mut out = Vec::new();
+            let verdict = world.root(FRONT).run(&damaged, &mut out).unwrap();
+            let ends = verdict != Tx || !wire::check(&out).is_good();
+            assert!(ends || wire::check(&damaged).is_good(), "byte {at}: {out:02x?}");
         }
     }
 }
