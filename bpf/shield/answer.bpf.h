@@ -168,16 +168,20 @@ static __always_inline void turn_segment(struct tcphdr *tcp, __be32 challenge)
 
 static __always_inline void turn_ipv4(struct iphdr *ip, const struct rw_tuple *t)
 {
-	__u8 ttl[2] = { ip->ttl, 0 }, own[2] = { ANSWER_TTL, 0 };
+	__u32 *word = (__u32 *)ip, old[2] = { word[0], word[2] };
 
-	ip->check = csum_apply(ip->check, csum_change16(*(__u16 *)ttl, *(__u16 *)own));
+	/* Its priority is the sender's choice, not the answer's. */
+	ip->tos = 0;
 	ip->ttl = ANSWER_TTL;
+	ip->check =
+		csum_apply(ip->check, csum_change(old[0], word[0]) + csum_change(old[1], word[2]));
 	ip->saddr = t->daddr[3];
 	ip->daddr = t->saddr[3];
 }
 
 static __always_inline void turn_ipv6(struct ipv6hdr *ip, const struct rw_tuple *t)
 {
+	*(__u32 *)ip = bpf_htonl(0x60000000);
 	ip->hop_limit = ANSWER_TTL;
 	copy_addr(ip->saddr.in6_u.u6_addr32, t->daddr);
 	copy_addr(ip->daddr.in6_u.u6_addr32, t->saddr);
@@ -244,9 +248,9 @@ static __always_inline enum rw_reason answer_to(const struct rw_settings *set,
 
 	if (how == RW_SYN_PROXY)
 		return holds_place(t, service) ? RW_REASON_NONE : RW_REASON_SYN_ANSWERED;
-	if (is_proven(set, policy, t, service, how == RW_SYN_BACKEND))
-		return RW_REASON_NONE;
-	return how == RW_SYN_BACKEND ? RW_REASON_SYN_ANSWERED : RW_REASON_SYN_CHALLENGED;
+	if (how == RW_SYN_BACKEND)
+		return is_connection_proven(set, t) ? RW_REASON_NONE : RW_REASON_SYN_ANSWERED;
+	return is_proven(set, policy, t, service) ? RW_REASON_NONE : RW_REASON_SYN_CHALLENGED;
 }
 
 /* What ends here meets no limit, and counts all the same. */

@@ -133,10 +133,10 @@ static __always_inline void prove_learnt(const struct rw_single_rate *rate, stru
 }
 
 /* Whether a SYN passes: its connection is proven; or its source was proven or learnt, and is within
- * the rate of those. `connection`: only the former. */
+ * the rate of those. */
 static __always_inline bool is_proven(const struct rw_settings *set,
 				      const struct rw_shield_policy *policy,
-				      const struct rw_tuple *t, __u32 service, bool connection)
+				      const struct rw_tuple *t, __u32 service)
 {
 	const struct rw_single_rate *rate = &policy->learnt;
 	struct rw_address prefix;
@@ -150,8 +150,6 @@ static __always_inline bool is_proven(const struct rw_settings *set,
 	/* Who proves a connection proves its source. */
 	if (own && is_connection_proven(set, t))
 		return true;
-	if (connection)
-		return false;
 	if (own &&
 	    is_fresh(READ_ONCE(*own), now, PROVEN_SOURCE_SECONDS, 2 * rate->window + rate->gap))
 		return within_rated(own, tag, rate, now);

@@ -84,8 +84,12 @@ static __always_inline __u64 *rated_tagged(struct rw_rated *bucket, __u32 tag)
 {
 	__u64 own = 0;
 
-	for (__u64 i = 0; i < RW_BUCKET_RATED; i++)
-		own |= (i + 1) & if_less((READ_ONCE(bucket->words[i]) >> 32) ^ tag, 1);
+	/* Of two with this tag, for which two CPUs have raced, the last, as rated_find() does. */
+	for (__u64 i = 0; i < RW_BUCKET_RATED; i++) {
+		__u64 mine = if_less((READ_ONCE(bucket->words[i]) >> 32) ^ tag, 1);
+
+		own = (own & ~mine) | ((i + 1) & mine);
+	}
 	return own ? &bucket->words[(own - 1) % RW_BUCKET_RATED] : NULL;
 }
 

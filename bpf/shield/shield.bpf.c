@@ -116,12 +116,17 @@ static __always_inline bool keeps_the_link(const struct xdp_md *ctx, const struc
 	return false;
 }
 
+/* To a port towards backends. */
+static __always_inline bool may_be_reply(const struct packet_context *pctx, const struct packet *p)
+{
+	return bpf_ntohs(p->t->dport_be) - pctx->set->reply_first < pctx->set->reply_count;
+}
+
 /* A backend's answer to a nat address, which is one of the node's: to a port that flows have, and
  * no service. */
 static __always_inline bool may_be_answer(struct packet_context *pctx, const struct packet *p)
 {
-	return bpf_ntohs(p->t->dport_be) - pctx->set->reply_first < pctx->set->reply_count &&
-	       !service_at(pctx, p);
+	return may_be_reply(pctx, p) && !service_at(pctx, p);
 }
 
 static __always_inline void capture_service_at(struct packet_context *pctx, const struct packet *p)
@@ -273,11 +278,16 @@ static __always_inline enum rw_reason refused(struct xdp_md *ctx, struct packet_
 	return reason && refuse_packet(ctx, p, mode, to_node, reason) ? reason : RW_REASON_NONE;
 }
 
-/* The number of the service whose policy says what answers its SYNs; RW_MAX_SERVICES: none. */
+/* The number of the service whose policy says what answers its SYNs; RW_MAX_SERVICES: none. As in the
+ * balancer, a flow's reply is no request, though a service has all ports. */
 static __always_inline __u32 answering(struct packet_context *pctx, const struct packet *p)
 {
-	struct rw_service *service = service_at(pctx, p);
+	struct rw_service *service;
+	__u64 key = 0;
 
+	if (may_be_reply(pctx, p) && flow_by_reply(p->t, now_seconds(), &key))
+		return RW_MAX_SERVICES;
+	service = service_at(pctx, p);
 	return service && (service->flags & RW_SVC_LIMITED) ? service->id : RW_MAX_SERVICES;
 }
 
@@ -288,7 +298,7 @@ GATEWAY_PROGRAM(ringway_shield)
 	struct packet_context pctx;
 	enum rw_reason why, reason;
 	__u64 matched = 0;
-	__u32 has_ports;
+	__u32 has_ports, service;
 	bool calm;
 
 	if (!control)
@@ -320,7 +330,8 @@ GATEWAY_PROGRAM(ringway_shield)
 		}
 	}
 	if (shield.answers && has_ports && may_be_met(&pctx, &p)) {
-		reason = met_at_service(ctx, answering(&pctx, &p));
+		service = answering(&pctx, &p);
+		reason = service < RW_MAX_SERVICES ? met_at_service(ctx, service) : RW_REASON_NONE;
 		barrier_var(reason);
 		if (reason)
 			return meet(ctx, p.v6, reason);

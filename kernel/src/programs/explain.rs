@@ -346,7 +346,8 @@ impl Explainer {
         Ok(own.map(|own| addr_from_words(own.addr)))
     }
 
-    /// By the key that was looked up, by the flow's record, or by whom it was meant for.
+    /// By the key that was looked up, by the flow's record, or by whom it was meant for. The shield
+    /// looks up replies, too, which have no service's key.
     fn service(
         &self,
         scratch: &rw_scratch,
@@ -354,8 +355,9 @@ impl Explainer {
         backend: Option<u32>,
     ) -> Result<Option<u16>> {
         if scratch.key.proto != 0 {
-            let found = self.maps.services.find(&scratch.key)?;
-            return Ok(found.map(|service| service.id as u16));
+            if let Some(service) = self.maps.services.find(&scratch.key)? {
+                return Ok(Some(service.id as u16));
+            }
         }
         if trace.flow_place & 3 != 0 {
             let bucket = self.maps.flows.get(trace.flow_place >> 2)?;

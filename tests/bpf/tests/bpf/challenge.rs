@@ -17,6 +17,7 @@ use ringway_plan::tables::{
 
 use crate::limits::{client, policy, vip};
 use crate::needs_root;
+use crate::port_ranges::add;
 
 const PERIOD_S: u32 = 64;
 /// Ethernet's, without FCS.
@@ -283,6 +284,42 @@ fn impossible_flags_are_not_challenged() {
     for odd in [flags::SYN | flags::RST, flags::SYN | flags::FIN, flags::SYN | flags::ACK] {
         let frame = syn(client(Family::V4, 1)).with(|frame| frame.flags = odd);
         assert_ne!(pair(&world, &frame).1, SynChallenged, "{odd:#x}");
+    }
+}
+
+#[test]
+fn an_answer_has_no_priority_of_the_senders() {
+    needs_root!("an_answer_has_no_priority_of_the_senders");
+    let world = world(challenging());
+    for family in FAMILIES {
+        let marked = syn(client(family, 2)).with(|frame| frame.tos = 0xbb);
+        let answered = world.send(&marked);
+        assert_eq!(answered.pair(), (Tx, SynChallenged));
+        wire::check(&answered.frame).good();
+        let head = u16::from_be_bytes([answered.frame[14], answered.frame[15]]);
+        assert_eq!(head & 0x0ff0, if family == Family::V4 { 0x0500 } else { 0 }, "{head:#x}");
+    }
+}
+
+/// A service may have all ports of an address that replies come to. Flows' replies are no requests.
+#[test]
+fn a_reply_is_no_request() {
+    needs_root!("a_reply_is_no_request");
+    const FIRST: u16 = 1;
+    for family in FAMILIES {
+        let mut world = World::with(8192, |tables| {
+            add(tables, family.nat(), TCP, (FIRST, 65_535), 0);
+        });
+        world.limit(&[FIRST], challenging());
+        let flow = world.connect(family, ports::SAME);
+        let syn = flow.answer(flags::SYN);
+        assert_ne!(world.feed(flow.back_slot(), &syn.bytes()).reason, SynChallenged);
+        world.answer(&flow, flags::RST);
+        let all = world.gateway.view().arrivals().unwrap();
+        assert!(all.values().all(|arrived| arrived.answers_failed == 0), "{all:?}");
+        let stranger = Frame::tcp(client(family, 1), syn.dst, flags::SYN);
+        let unused = SocketAddr::new(syn.dst.ip(), FIRST + 1);
+        assert_eq!(pair(&world, &stranger.with(|frame| frame.dst = unused)).1, SynChallenged);
     }
 }
 

@@ -13,7 +13,7 @@ use ringway_plan::tables::{ServiceKey, Tables};
 use crate::needs_root;
 
 /// A copy of the service at [`ports::ACROSS`] for these ports; the port its backend has.
-fn add(tables: &mut Tables, address: IpAddr, proto: u8, range: (u16, u16), port: u16) {
+pub(crate) fn add(tables: &mut Tables, address: IpAddr, proto: u8, range: (u16, u16), port: u16) {
     let of = |s: &&ringway_plan::tables::ServiceRow| {
         s.key.port == ports::ACROSS
             && s.key.address.is_ipv4() == address.is_ipv4()
