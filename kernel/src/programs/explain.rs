@@ -354,10 +354,10 @@ impl Explainer {
         trace: &rw_trace,
         backend: Option<u32>,
     ) -> Result<Option<u16>> {
-        if scratch.key.proto != 0 {
-            if let Some(service) = self.maps.services.find(&scratch.key)? {
-                return Ok(Some(service.id as u16));
-            }
+        if scratch.key.proto != 0
+            && let Some(service) = self.maps.services.find(&scratch.key)?
+        {
+            return Ok(Some(service.id as u16));
         }
         if trace.flow_place & 3 != 0 {
             let bucket = self.maps.flows.get(trace.flow_place >> 2)?;
