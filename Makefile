@@ -16,10 +16,11 @@ help: ## This list
 demo: bootstrap release ## Watch real HTTP go through Ringway and survive a backend's death
 	@packaging/as-root $(LAB) demo $(ARGS)
 
-test: ## Run every test (prepares the machine first, as demo does)
+test: ## Run the tests (prepares the machine first, as demo does)
 	@packaging/test
 
-test-all: test ## And what takes longer: the package under a real systemd, all tables on all kernels, drivers
+test-all: test ## And what takes longer: long tests, the package under a real systemd, all tables on all kernels, drivers
+	@packaging/test long
 	@packaging/test-systemd
 	@packaging/test-kernels
 	@packaging/test-drivers

@@ -2,8 +2,8 @@
 //! anew and a consumer that is too slow. At the end the ledger balances, and nothing has grown. As
 //! root; skipped aloud otherwise.
 //!
-//! `RINGWAY_SOAK=1800` is half an hour of it; without, it is ten seconds, and with `CI=true` two
-//! minutes. Alone in its process, whose memory is measured.
+//! `RINGWAY_SOAK=1800` is half an hour of it; without, it is ten seconds. Alone in its process, whose
+//! memory is measured.
 
 #![allow(clippy::unwrap_used)]
 
@@ -59,9 +59,7 @@ fn start(namespace: &Namespace, workers: Vec<WorkerConfig>) -> Engine {
 }
 
 fn seconds() -> u64 {
-    let asked = std::env::var("RINGWAY_SOAK").ok().and_then(|text| text.parse().ok());
-    let two_minutes = std::env::var("CI").is_ok_and(|ci| ci == "true");
-    asked.unwrap_or(if two_minutes { 120 } else { 10 })
+    std::env::var("RINGWAY_SOAK").ok().and_then(|text| text.parse().ok()).unwrap_or(10)
 }
 
 /// KiB in memory, and open files.

@@ -306,19 +306,23 @@ mod tests {
         assert!(why_not(PacketPath::FullPool, 1, true, plenty).contains("no port is free"));
     }
 
-    /// The real thing, as short as it can be.
-    #[test]
-    fn measures_every_path() {
-        if !ringway_testnet::root_or_skip("packet::measures_every_path") {
-            return;
+    mod long {
+        use super::*;
+
+        /// The real thing, as short as it can be.
+        #[test]
+        fn measures_every_path() {
+            if !ringway_testnet::root_or_skip("packet::measures_every_path") {
+                return;
+            }
+            let of = |scenario: Packet| {
+                let report =
+                    crate::harness::measure(&scenario, &mut |line| eprintln!("{line}")).unwrap();
+                assert!(report.ok(), "{report}");
+                report.figures.paths.len() + report.skipped.len()
+            };
+            assert_eq!(of(packet(&[], &[1000])), 2 * PacketPath::ALL.len());
+            assert_eq!(of(packet(&[PacketPath::FullPool], &[4 * path::POOL])), 2);
         }
-        let of = |scenario: Packet| {
-            let report =
-                crate::harness::measure(&scenario, &mut |line| eprintln!("{line}")).unwrap();
-            assert!(report.ok(), "{report}");
-            report.figures.paths.len() + report.skipped.len()
-        };
-        assert_eq!(of(packet(&[], &[1000])), 2 * PacketPath::ALL.len());
-        assert_eq!(of(packet(&[PacketPath::FullPool], &[4 * path::POOL])), 2);
     }
 }

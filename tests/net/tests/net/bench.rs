@@ -94,66 +94,84 @@ fn captures_are_measured() -> Result<()> {
     Ok(())
 }
 
+fn bench_shield(arguments: &[&str]) -> Result<Ran> {
+    let measure = ["bench", "shield", "-o", "json"];
+    Ok(Command::new(lab_binary()?).args(measure).args(arguments).output()?.into())
+}
+
 #[test]
 fn the_shield_is_measured() -> Result<()> {
     needs_root!();
-    let shield = |arguments: &[&str]| -> Result<Ran> {
-        let measure = ["bench", "shield", "--rounds", "1", "-o", "json"];
-        Ok(Command::new(lab_binary()?).args(measure).args(arguments).output()?.into())
-    };
-    let few = ["--prefixes", "1000", "--packets", "20000", "--budget", "6"];
-    let ran = shield(&[&["--only", "costs,swap,adversary"][..], &few].concat())?;
+    let few = ["--rounds", "1", "--prefixes", "1000", "--packets", "20000"];
+    let ran = bench_shield(&[&["--only", "swap"][..], &few].concat())?;
     ensure!(ran.code == 0, "{ran:?}");
     let report = ran.json()?;
     ensure!(report["schema"] == "ringway.bench.shield/1", "{report}");
-    let costs = report["costs"].as_array().context("no costs")?;
-    let of = |fate: &str, defence: &str| {
-        costs.iter().filter(|cost| cost["fate"] == fate && cost["defence"] == defence).count()
-    };
-    ensure!((of("drop", "ringway"), of("drop", "kernel-trie")) == (5, 3), "{report}");
-    ensure!(of("calm", "ringway") == 8, "{report}");
-    ensure!(costs.iter().all(|cost| cost["ns"].as_f64().is_some_and(|ns| ns < 1e5)), "{report}");
     let swap = &report["swap"];
     ensure!(swap["packets"].as_u64().is_some_and(|n| n > 100), "{report}");
     ensure!(swap["lost"] == 0 && swap["longest_gap_ns"] != 0, "{report}");
-    ensure!(report["goals"].as_array().is_some_and(|goals| goals.len() > 10), "{report}");
-    ensure!(report["mixes_evaluated"] == 6, "{report}");
-    let worst = report["adversary"].as_array().context("no adversary")?;
-    ensure!(!worst.is_empty() && worst.len() <= 3, "{report}");
-    for mix in worst {
-        ensure!(mix["known_sent"].as_u64().is_some_and(|n| n > 10_000), "{mix}");
-        ensure!(mix["known_lost"] == 0, "{mix}");
-        ensure!(mix["cost_ns_over_bare_drop"].as_f64().is_some_and(|ns| ns < 1e5), "{mix}");
-    }
-    ensure!(ran.err.contains("round 1/1  drop IPv4"), "no progress: {ran:?}");
-    let wrong = shield(&["--prefixes", "1000001"])?;
+    let wrong = bench_shield(&["--prefixes", "1000001"])?;
     ensure!(wrong.code == 2 && wrong.err.contains("1..=1000000"), "{wrong:?}");
     Ok(())
 }
 
-#[test]
-fn attacks_are_measured() -> Result<()> {
-    needs_root!();
-    let measure = ["bench", "shield", "--only", "scenarios"];
-    let short = ["--defence", "bare-drop,ringway", "--seconds", "1", "-o", "json"];
-    let ran: Ran = Command::new(lab_binary()?).args(measure).args(short).output()?.into();
-    ensure!(ran.code == 0, "{ran:?}");
-    let report = ran.json()?;
-    let rows = report["scenarios"].as_array().context("no scenarios")?;
-    let ours: Vec<_> = rows.iter().filter(|row| row["defence"] == "ringway").collect();
-    ensure!(ours.len() == 5, "{report}");
-    for row in ours {
-        ensure!(row["good_sent"].as_u64().is_some_and(|n| n > 100), "{row}");
-        let attacked = row["attack"] != "quiet";
-        ensure!((row["attack_pps"] != 0) == attacked, "{row}");
-        ensure!(row["cost_ns_over_bare_drop"].is_i64() == attacked, "{row}");
-        // What lists and rules drop never comes to limits. A slow machine may send too little.
-        let armed = row["armed_after_ms"].is_u64();
-        let comes = row["attack"] == "ack-flood";
-        let is_much = row["attack_pps"].as_u64() > Some(200_000);
-        ensure!(if comes { armed || !is_much } else { !armed }, "{row}");
+mod long {
+    use super::*;
+
+    #[test]
+    fn costs_and_mixes_are_measured() -> Result<()> {
+        needs_root!();
+        let few = ["--rounds", "1", "--prefixes", "1000", "--packets", "20000", "--budget", "6"];
+        let ran = bench_shield(&[&["--only", "costs,adversary"][..], &few].concat())?;
+        ensure!(ran.code == 0, "{ran:?}");
+        let report = ran.json()?;
+        let costs = report["costs"].as_array().context("no costs")?;
+        let of = |fate: &str, defence: &str| {
+            costs.iter().filter(|cost| cost["fate"] == fate && cost["defence"] == defence).count()
+        };
+        ensure!((of("drop", "ringway"), of("drop", "kernel-trie")) == (5, 3), "{report}");
+        ensure!(of("calm", "ringway") == 8, "{report}");
+        let few_ns = |cost: &serde_json::Value| cost["ns"].as_f64().is_some_and(|ns| ns < 1e5);
+        ensure!(costs.iter().all(few_ns), "{report}");
+        ensure!(report["goals"].as_array().is_some_and(|goals| goals.len() > 10), "{report}");
+        ensure!(report["mixes_evaluated"] == 6, "{report}");
+        let worst = report["adversary"].as_array().context("no adversary")?;
+        ensure!(!worst.is_empty() && worst.len() <= 3, "{report}");
+        for mix in worst {
+            ensure!(mix["known_sent"].as_u64().is_some_and(|n| n > 10_000), "{mix}");
+            ensure!(mix["known_lost"] == 0, "{mix}");
+            ensure!(mix["cost_ns_over_bare_drop"].as_f64().is_some_and(|ns| ns < 1e5), "{mix}");
+        }
+        ensure!(ran.err.contains("round 1/1  drop IPv4"), "no progress: {ran:?}");
+        Ok(())
     }
-    let bare: Vec<_> = rows.iter().filter(|row| row["defence"] == "bare-drop").collect();
-    ensure!(bare.len() == 5 && bare.iter().all(|row| row["armed_after_ms"].is_null()), "{report}");
-    Ok(())
+
+    #[test]
+    fn attacks_are_measured() -> Result<()> {
+        needs_root!();
+        let short = ["--only", "scenarios", "--defence", "bare-drop,ringway", "--seconds", "1"];
+        let ran = bench_shield(&short)?;
+        ensure!(ran.code == 0, "{ran:?}");
+        let report = ran.json()?;
+        let rows = report["scenarios"].as_array().context("no scenarios")?;
+        let ours: Vec<_> = rows.iter().filter(|row| row["defence"] == "ringway").collect();
+        ensure!(ours.len() == 5, "{report}");
+        for row in ours {
+            ensure!(row["good_sent"].as_u64().is_some_and(|n| n > 100), "{row}");
+            let attacked = row["attack"] != "quiet";
+            ensure!((row["attack_pps"] != 0) == attacked, "{row}");
+            ensure!(row["cost_ns_over_bare_drop"].is_i64() == attacked, "{row}");
+            // What lists and rules drop never comes to limits. A slow machine may send too little.
+            let armed = row["armed_after_ms"].is_u64();
+            let comes = row["attack"] == "ack-flood";
+            let is_much = row["attack_pps"].as_u64() > Some(200_000);
+            ensure!(if comes { armed || !is_much } else { !armed }, "{row}");
+        }
+        let bare: Vec<_> = rows.iter().filter(|row| row["defence"] == "bare-drop").collect();
+        ensure!(
+            bare.len() == 5 && bare.iter().all(|row| row["armed_after_ms"].is_null()),
+            "{report}"
+        );
+        Ok(())
+    }
 }
