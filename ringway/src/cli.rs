@@ -142,7 +142,7 @@ pub struct RunArgs {
     after_help = "With --host: what the file wants of this machine, then the machine itself, as `ringway doctor --profile \
     balancer` sees it, asked about the interfaces of the file. Exit code 3 when a line about the file is not ok, or a finding \
     about the machine is crit.\n\nExamples:\n  ringway check -c ringway.toml\n  ringway check --host -o json\n  \
-    ringway check --upgrade"
+    ringway check --other-node gw2.json\n  ringway check --upgrade"
 )]
 pub struct CheckArgs {
     /// Configuration file; left out: /etc/ringway/ringway.toml, and with --host the machine alone
@@ -156,8 +156,14 @@ pub struct CheckArgs {
     ///
     /// Run it from the new binary, before the old daemon is stopped. Exit code 3 when it cannot
     /// take over.
-    #[arg(long, conflicts_with = "host")]
+    #[arg(long, conflicts_with_all = ["host", "other_node"])]
     pub upgrade: bool,
+    /// Also compare this node, whose daemon must run, with another one: whether both answer SYNs
+    /// with the same secret and in the same way.
+    ///
+    /// FILE: what `ringway shield status -o json` says there. Exit code 3 when they differ.
+    #[arg(long, value_name = "FILE")]
+    pub other_node: Option<PathBuf>,
     #[command(flatten)]
     pub output: OutputArgs,
 }

@@ -1,10 +1,11 @@
-//! `ringway check`: is the configuration right, and does it fit this machine?
+//! `ringway check`: is the configuration right, and does it fit this machine and another node?
 
 use std::fmt::Write as _;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ringway_api::client::node_selector::NodeSelector;
 use ringway_api::text::counted;
 use ringway_config::{Config, DEFAULT_PATH, Errors};
 use ringway_daemon::daemon::shield_plan::{self, ReadList, ShieldPlan};
@@ -18,6 +19,7 @@ use ringway_plan::prefix_list::BadLine;
 use serde::Serialize;
 
 use super::doctor::{Looked, balancer, tone};
+use super::other_node;
 use crate::cli::{CheckArgs, Output};
 use crate::exit::{self, Exit};
 use crate::table::{self, Cell, Table, Tone, paint};
@@ -36,7 +38,8 @@ struct Document<'a> {
     lists: Vec<ListEntry<'a>>,
     /// What is valid and yet worth knowing.
     notes: Vec<String>,
-    /// Findings about the file's requirements on the machine; only with --host.
+    /// Findings about the file's requirements on the machine, with --host, and about another node,
+    /// with --other-node.
     findings: Option<Vec<FindingEntry<'a>>>,
     /// The doctor's report on the machine itself; only with --host.
     host: Option<&'a Looked>,
@@ -118,7 +121,7 @@ struct Subject<'a> {
     host: Option<Looked>,
 }
 
-/// Validates; with --host also looks at the machine.
+/// Validates; also looks at the machine, or at another node, where asked.
 pub fn main(args: &CheckArgs) -> anyhow::Result<Exit> {
     let path = args.config.as_deref().unwrap_or(Path::new(DEFAULT_PATH));
     let alone = args.host && args.config.is_none() && !path.exists();
@@ -133,11 +136,21 @@ pub fn main(args: &CheckArgs) -> anyhow::Result<Exit> {
     if let (Some(Ok(config)), true) = (&config, args.upgrade) {
         return super::upgrade::main(config, args.output.output);
     }
-    let subject = match args.host {
+    let other = match (&args.other_node, &config) {
+        (None, _) | (_, Some(Err(_))) => None,
+        (Some(file), _) => {
+            let selector = NodeSelector { config: args.config.as_deref(), node: None };
+            Some(other_node::compare(&selector, file)?)
+        }
+    };
+    let mut subject = match args.host {
         true => examine(path, config, rules::balancer(), INTERVAL),
         false => Subject { path, config, plan: None, report: None, host: None },
     };
-    let subject = Subject { plan, ..subject };
+    subject.plan = plan;
+    if let Some(other) = other {
+        subject.report.get_or_insert_default().findings.extend(other.findings);
+    }
     let exit = subject.verdict();
     match (args.output.output, &subject.config) {
         (Output::Json, _) => table::json(&subject.document())?,
@@ -187,7 +200,7 @@ impl Subject<'_> {
         let mut notes: Vec<String> = self.lists().filter_map(ReadList::unreadable).collect();
         notes.extend(shield_warnings::warnings(config, self.plan.as_deref()));
         // With --host it is a finding.
-        let program = mitigation_program::unfit(config).filter(|_| self.report.is_none());
+        let program = mitigation_program::unfit(config).filter(|_| self.host.is_none());
         notes.extend(program);
         notes.extend(shield_warnings::challenges(config));
         notes.extend(shield_warnings::unasked_cookies(config));

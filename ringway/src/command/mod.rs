@@ -15,6 +15,7 @@ pub mod flows;
 pub mod import;
 pub mod inspect;
 pub mod memory;
+pub mod other_node;
 pub mod overrides;
 pub mod reasons;
 pub mod reload;

@@ -411,3 +411,45 @@ fn exabgp_announces_and_withdraws() -> Result<()> {
     nodes.gateways[1].start_again()?;
     wait_routes(&nodes, &[0, 1]).with_context(logs)
 }
+
+/// The guide's two commands, on nodes whose secrets differ, and then are one.
+#[test]
+fn nodes_that_answer_syns_with_different_secrets_are_told() -> Result<()> {
+    needs_root!();
+    let lan = Lan::new(2, 1)?;
+    let secret = |n: usize| lan.gateways[n].directory().join("secret");
+    let write = |n: usize, digit: &str| -> Result<()> {
+        fs::write(secret(n), digit.repeat(32))?;
+        Ok(fs::set_permissions(secret(n), fs::Permissions::from_mode(0o600))?)
+    };
+    let mut gateways = Vec::new();
+    for (n, namespace) in lan.gateways.iter().enumerate() {
+        write(n, ["5", "6"][n])?;
+        let shield = format!("\n[shield]\nsyn = {{ always = true, secret = {:?} }}\n", secret(n));
+        let text =
+            configuration(namespace)?.replace("name = \"web\"", "name = \"web\"\nsyn = \"proxy\"");
+        let mut gateway = Gateway::launch(namespace, &(text + &shield))?;
+        gateway.wait_serving()?;
+        gateways.push(gateway);
+    }
+    let file = lan.gateways[0].directory().join("other.json");
+    let other = file.to_string_lossy();
+    let check = || gateways[0].ringway(&["check", "--other-node", &other]);
+    let save = |n: usize| -> Result<()> {
+        let said = gateways[n].ringway(&["shield", "status", "-o", "json"])?;
+        ensure!(said.code == 0, "{said:?}");
+        Ok(fs::write(&file, said.out)?)
+    };
+    save(1)?;
+    let differ = check()?;
+    ensure!(differ.code == 3 && differ.out.contains("the secrets differ"), "{differ:?}");
+    write(1, "5")?;
+    ensure!(gateways[1].ringway(&["reload"])?.code == 0, "{}", gateways[1].log());
+    save(1)?;
+    let same = check()?;
+    ensure!(same.code == 0 && same.out.contains("both have the secret"), "{same:?}");
+    save(0)?;
+    let own = check()?;
+    ensure!(own.code == 2 && own.err.contains("it is of this node"), "{own:?}");
+    Ok(())
+}
