@@ -14,7 +14,7 @@ use ringway_abi::raw::{
 };
 use ringway_abi::{Exemption, Limit, Reason, ShieldMode, Slot, addr_from_words};
 
-use ringway_plan::tables::SynAnswer;
+use ringway_plan::tables::SynPolicy;
 
 use super::View;
 use super::tracked::now_seconds;
@@ -206,10 +206,10 @@ impl View {
         Ok(armed)
     }
 
-    /// Who answers SYNs of the services that have a policy, while that is armed; by their ids.
-    pub fn syn_answers(&self) -> Result<BTreeMap<u16, SynAnswer>> {
+    /// How SYNs of the services that have a policy are answered, while that is armed; by their ids.
+    pub fn syn_answers(&self) -> Result<BTreeMap<u16, SynPolicy>> {
         let policies = &self.maps.shield_policies;
-        let answer = |id: u16| Ok((id, policies::answer(policies.get(id.into())?.syn)));
+        let answer = |id: u16| Ok((id, policies::syn_policy(&policies.get(id.into())?)));
         self.limited_services()?.into_iter().map(answer).collect()
     }
 

@@ -10,7 +10,9 @@ use ringway_abi::raw::{
     RW_SYN_PROXY, rw_clock, rw_limits, rw_shared_rate, rw_shield_policy, rw_single_rate,
     rw_syn_offer,
 };
-use ringway_plan::tables::{Limits, RateLimit, ServicePolicy, ServiceRow, SynAnswer, SynPolicy};
+use ringway_plan::tables::{
+    Limits, RateLimit, ServicePolicy, ServiceRow, SynAnswer, SynOffer, SynPolicy,
+};
 
 use crate::Result;
 use crate::load::{clock, possible_cpus};
@@ -49,16 +51,6 @@ fn syn(SynPolicy { answer, always, .. }: SynPolicy) -> u32 {
     if always { answer | RW_SYN_ALWAYS } else { answer }
 }
 
-/// The same backwards.
-pub(crate) fn answer(syn: u32) -> SynAnswer {
-    match syn & !RW_SYN_ALWAYS {
-        RW_SYN_CHALLENGE => SynAnswer::Challenge,
-        RW_SYN_PROXY => SynAnswer::Proxy,
-        RW_SYN_BACKEND => SynAnswer::Backend,
-        _ => SynAnswer::Forward,
-    }
-}
-
 /// The window before the backend itself tells one: of what every system takes at once (RFC 6928).
 const FIRST_WINDOW: u16 = 14_600;
 
@@ -75,6 +67,24 @@ fn offer(SynPolicy { answer, offer, .. }: SynPolicy) -> rw_syn_offer {
         window: if answer == SynAnswer::Backend { FIRST_WINDOW } else { 0 },
         ..Default::default()
     }
+}
+
+/// [`syn`] and [`offer`] backwards.
+pub(crate) fn syn_policy(row: &rw_shield_policy) -> SynPolicy {
+    let answer = match row.syn & !RW_SYN_ALWAYS {
+        RW_SYN_CHALLENGE => SynAnswer::Challenge,
+        RW_SYN_PROXY => SynAnswer::Proxy,
+        RW_SYN_BACKEND => SynAnswer::Backend,
+        _ => SynAnswer::Forward,
+    };
+    let has = |option: u32| u32::from(row.offer.options) & option != 0;
+    let offer = SynOffer {
+        mss: row.offer.mss,
+        stamps: has(RW_OFFER_STAMPS),
+        sack: has(RW_OFFER_SACK),
+        ecn: has(RW_OFFER_ECN),
+    };
+    SynPolicy { answer, always: row.syn & RW_SYN_ALWAYS != 0, offer }
 }
 
 struct RateMaker {
@@ -182,6 +192,23 @@ mod tests {
             let rate = makes.shared(limit(10_000, burst), 7);
             assert!(rate.batch >= 1 && u64::from(rate.batch) * rate.gap <= rate.window, "{burst}");
             assert!(rate.batch * 4 * 4 <= burst.max(16), "{burst}");
+        }
+    }
+
+    #[test]
+    fn answers_are_read_as_they_were_written() {
+        let answers =
+            [SynAnswer::Forward, SynAnswer::Challenge, SynAnswer::Proxy, SynAnswer::Backend];
+        for (bits, answer) in (0u16..).zip(answers) {
+            let [stamps, sack, ecn] = [0, 1, 2].map(|bit| bits & 1 << bit == 0);
+            let offer = SynOffer { mss: 1000 + bits, stamps, sack, ecn };
+            let policy = SynPolicy { answer, always: answer != SynAnswer::Forward, offer };
+            let row = rw_shield_policy {
+                syn: syn(policy),
+                offer: super::offer(policy),
+                ..Default::default()
+            };
+            assert_eq!(syn_policy(&row), policy);
         }
     }
 

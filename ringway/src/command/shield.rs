@@ -335,7 +335,7 @@ fn syn_now(limits: &LimitsStatus) -> String {
 /// SYNs that are answered here, and what has become of the answers.
 fn answers(shown: &[&LimitsStatus], status: &ShieldStatus, colour: bool) -> String {
     let mut table = Table::new(&[
-        "service", "syn", "answered", "now/s", "replies", "now/s", "fit none", "now/s",
+        "service", "syn", "answered", "now/s", "replies", "now/s", "fit none", "now/s", "promises",
     ]);
     for limits in shown.iter().filter(|it| it.syn != Syn::Off.name()) {
         let off = status.mode_of(&limits.service) == ShieldMode::Off;
@@ -347,6 +347,7 @@ fn answers(shown: &[&LimitsStatus], status: &ShieldStatus, colour: bool) -> Stri
             row.push(Cell::number(count.packets));
             row.push(Cell::number(seen(count.packets_per_second, off)));
         }
+        row.push(Cell::new(limits.promises.map_or("-".into(), |offer| offer.to_string())));
         table.row(row);
     }
     if table.is_empty() { String::new() } else { table.render(colour) }
@@ -463,6 +464,7 @@ mod tests {
     use ringway_config::{Limits, Protocol};
     use ringway_kernel::Arrivals;
     use ringway_kernel::shield::SynSecrets;
+    use ringway_plan::tables::SynOffer;
 
     use super::*;
 
@@ -604,7 +606,12 @@ mod tests {
         assert!(shown.contains(line), "{shown}");
         let row = shown.lines().find(|line| line.contains("challenge")).expect("a row");
         let words: Vec<&str> = row.split_whitespace().collect();
-        assert_eq!(words, ["web", "tcp", "challenge", "900", "-", "31", "-", "7", "-"]);
+        assert_eq!(words, ["web", "tcp", "challenge", "900", "-", "31", "-", "7", "-", "-"]);
+        let offer = SynOffer { mss: 1460, stamps: false, sack: true, ecn: true };
+        status.limits[0].promises = Some(offer.into());
+        assert!(render(&status, false).contains("-  MSS 1460, SACK, ECN\n"), "{status:?}");
+        status.limits[0].promises = Some(SynOffer::default().into());
+        assert!(render(&status, false).contains("-  MSS unknown\n"), "{status:?}");
         status.enter_secrets(&config, Some(secrets(false)), SystemTime::now());
         assert!(render(&status, false).contains("a key of this node's own"));
         let none = super::tests::status("[shield]\nlimits = { source = \"9pps\" }\n", None);

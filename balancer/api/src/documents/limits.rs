@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::clock::Timestamp;
 use crate::documents::named;
+use crate::documents::tcp_offer::TcpOffer;
 
 /// Packets a second that a service may get, and what it has met.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -43,6 +44,9 @@ pub struct LimitsStatus {
     /// Who answers them now: another one where not every backend takes cookies; absent: not known.
     #[serde(default)]
     pub syn_in_force: Option<String>,
+    /// What answers with a cookie promise clients now; absent: such are not made, or not known.
+    #[serde(default)]
+    pub promises: Option<TcpOffer>,
     /// SYNs that the gateway has answered, or would have in mode `observe`.
     #[serde(default)]
     pub syns_answered: PacketCount,
@@ -138,6 +142,7 @@ impl LimitsStatus {
             learnt: PacketCount::default(),
             syn: off(),
             syn_in_force: None,
+            promises: None,
             syns_answered: PacketCount::default(),
             answers_met: PacketCount::default(),
             answers_failed: PacketCount::default(),

@@ -11,3 +11,4 @@ pub mod named;
 pub mod readiness;
 pub mod shield;
 pub mod status;
+pub mod tcp_offer;

@@ -14,7 +14,7 @@ use ringway_config::{
 use ringway_kernel::shield::SynSecrets;
 use ringway_kernel::{Arrivals, HeavySource, ServiceState, ShieldCounts};
 use ringway_plan::prefix_list::Prefix;
-use ringway_plan::tables::SynAnswer;
+use ringway_plan::tables::{SynAnswer, SynPolicy};
 use serde::{Deserialize, Serialize};
 
 use crate::clock::Timestamp;
@@ -382,13 +382,15 @@ impl ShieldStatus {
         }
     }
 
-    /// Enters who answers SYNs now, by the packet path.
-    pub fn enter_answers(&mut self, services: &[ServiceState], answers: &BTreeMap<u16, SynAnswer>) {
+    /// Enters who answers SYNs now, and with what promise, by the packet path.
+    pub fn enter_answers(&mut self, services: &[ServiceState], answers: &BTreeMap<u16, SynPolicy>) {
         let ids = service_ids(services);
         for limits in self.limits.iter_mut().filter(|limits| limits.syn != Syn::Off.name()) {
             let id = ids.get(&(&*limits.service, limits.protocol));
-            let answer = id.and_then(|id| answers.get(id)).map(|answer| answer.name());
-            limits.syn_in_force = answer.map(str::to_owned);
+            let Some(now) = id.and_then(|id| answers.get(id)) else { continue };
+            limits.syn_in_force = Some(now.answer.name().to_owned());
+            let has_cookies = matches!(now.answer, SynAnswer::Proxy | SynAnswer::Backend);
+            limits.promises = has_cookies.then(|| now.offer.into());
         }
     }
 
@@ -565,7 +567,7 @@ mod tests {
     use std::time::Instant;
 
     use ringway_abi::Forward;
-    use ringway_plan::tables::ServiceKey;
+    use ringway_plan::tables::{ServiceKey, SynOffer};
 
     use super::*;
     use crate::clock::from_unix_s;
@@ -671,6 +673,7 @@ mod tests {
             [source([192, 0, 2, 0], 3), source([192, 0, 2, 0], 4), source([192, 0, 2, 7], 3)];
         let arrived = Arrivals { packets: 7, new_flows: 2, over_source: 1, ..Arrivals::default() };
         status.count_limits(&services, &[(3, arrived), (4, Arrivals::default())].into());
+        status.limits[0].promises = Some(SynOffer { sack: true, ..SynOffer::default() }.into());
         let wall = from_unix_s(1_800_000_003);
         status.enter_heavy(&services, &heavy, wall);
         let mut alone = status.clone();

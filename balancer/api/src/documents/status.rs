@@ -18,6 +18,7 @@ use crate::clock::Timestamp;
 use crate::documents::durations::Counted;
 use crate::documents::health::{Health, Lack};
 use crate::documents::named;
+use crate::documents::tcp_offer::TcpOffer;
 
 pub use crate::problem_kind::Problem;
 
@@ -418,6 +419,10 @@ pub struct Backend {
     /// asked.
     #[serde(default)]
     pub cookies_refused: Option<String>,
+    /// What its server offers in TCP handshakes, as its checks have seen last where clients' packets
+    /// go; absent: not seen.
+    #[serde(default)]
+    pub offers: Option<TcpOffer>,
     /// Way out, when there is one.
     pub next_hop: Option<NextHop>,
     /// Checks passed since the daemon began.
@@ -492,6 +497,7 @@ impl Backend {
             since: None,
             reason: None,
             cookies_refused: None,
+            offers: None,
             next_hop: None,
             checks_passed: 0,
             checks_failed: 0,

@@ -529,8 +529,10 @@ impl Member {
 
     /// Only TCP has connections that continue.
     fn shown_of(&self, protocol: Protocol, now: Instant) -> status::Backend {
+        let offer = self.offer.filter(|_| protocol == Protocol::Tcp);
         status::Backend {
             kept: self.kept.is_some() && protocol == Protocol::Tcp,
+            offers: offer.map(Into::into),
             slow_start_percent: self.slow_start.and_then(|rise| rise.percent(now)),
             ..self.shown()
         }

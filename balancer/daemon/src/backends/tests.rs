@@ -216,6 +216,9 @@ fn what_backends_offer_is_observed() {
     assert!(planned(&backend_set));
     backend_set.take(&event(0, Health::Down), Instant::now());
     assert!(planned(&backend_set), "what was seen last");
+    let shown = backend_set.shown(Instant::now());
+    let shown: Vec<_> = shown.iter().map(|service| service.backends[0].offers).collect();
+    assert_eq!(shown, [Some(offer.into()), None], "TCP, UDP");
     let config = |check: &str| {
         let text = format!(
             "[node]\nname = \"gw\"\ninterfaces = [\"eth0\"]\n[[service]]\nname = \"web\"\n\

@@ -10,6 +10,7 @@ use anyhow::{Context, Result, ensure};
 use ringway_host::{TcpOptions, tcp_options};
 use ringway_net_tests::{Gateway, SERVICE_V4, SERVICE_V6, SOON, Site, needs_root};
 use ringway_testnet::{Namespace, wait_for, wait_until};
+use serde_json::json;
 
 use super::capture::counted;
 use super::challenge::ALWAYS;
@@ -86,11 +87,19 @@ fn clients_get_what_every_backend_has() -> Result<()> {
     };
     set(backends[0], "timestamps", 0)?;
     set(site.client(), "ecn", 1)?;
-    let _gateway = start(&site, SERVICE_V4, "interval = \"200ms\"")?;
+    let gateway = start(&site, SERVICE_V4, "interval = \"200ms\"")?;
     for _ in 0..8 {
         let got = ask()?;
         ensure!(got.iter().all(|has| !has.stamps && has.sack && !has.ecn), "{got:?}");
     }
+    let status = gateway.status()?["services"][0]["backends"].take();
+    let stamps: Vec<_> = (0..2).map(|n| &status[n]["offers"]["timestamps"]).collect();
+    ensure!(stamps == [false, true], "{status}");
+    let shield = || gateway.ringway(&["shield", "status", "-o", "json"])?.json();
+    let promised = shield()?["limits"][0]["promises"].take();
+    let wanted =
+        json!({ "mss_bytes": 1460, "timestamps": false, "selective_ack": true, "ecn": false });
+    ensure!(promised == wanted, "{promised}");
     set(backends[0], "timestamps", 1)?;
     wait(&site, target, |got| got.stamps)?;
     for _ in 0..8 {
@@ -104,7 +113,10 @@ fn clients_get_what_every_backend_has() -> Result<()> {
     ensure!(got.iter().all(|has| has.stamps && has.ecn), "{got:?}");
     set(backends[1], "sack", 0)?;
     site.net.backends[0].ns.ip("route change 10.2.0.0/24 dev eth0 proto kernel advmss 1000\n")?;
-    wait(&site, target, |got| !got.sack && got.mss == 1000)
+    wait(&site, target, |got| !got.sack && got.mss == 1000)?;
+    let said = gateway.ringway(&["shield", "status"])?;
+    ensure!(said.out.contains("  MSS 1000, timestamps, ECN\n"), "{said:?}");
+    Ok(())
 }
 
 /// A backend loses its time stamps after its check. Connections that were promised them end at once,

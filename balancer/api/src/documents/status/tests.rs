@@ -2,6 +2,8 @@
 
 use std::time::{Duration, UNIX_EPOCH};
 
+use ringway_plan::tables::SynOffer;
+
 use super::*;
 use crate::problem_kind::ProblemKind;
 
@@ -20,6 +22,7 @@ fn the_document_stays_what_it_is() {
     let backend = Backend {
         health: Health::Up,
         since: Some(since),
+        offers: Some(SynOffer { mss: 1440, stamps: true, sack: true, ecn: false }.into()),
         next_hop: Some(next_hop),
         ..Backend::new("[fd00::2]:80".parse().expect("an address"))
     };
