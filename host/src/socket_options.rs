@@ -50,26 +50,29 @@ pub fn tcp_options(stream: impl AsFd) -> io::Result<TcpOptions> {
     const SEND_MSS: usize = 16;
     /// The MSS of the kernel leaves out this option, which is in every segment.
     const STAMPS_LENGTH: u32 = 12;
-    let mut info = [0u8; 104];
+    let info = tcp_info(stream)?;
+    let has = |option: u8| info[OPTIONS] & option != 0;
+    let mss = [0, 1, 2, 3].map(|byte| info[SEND_MSS + byte]);
+    let mss = u32::from_ne_bytes(mss) + if has(STAMPS) { STAMPS_LENGTH } else { 0 };
+    let mss = u16::try_from(mss).unwrap_or(u16::MAX);
+    Ok(TcpOptions { stamps: has(STAMPS), sack: has(SACK), ecn: has(ECN), mss })
+}
+
+/// struct tcp_info up to tcpi_segs_in (Linux 4.2).
+pub(crate) fn tcp_info(socket: impl AsFd) -> io::Result<[u8; 144]> {
+    let mut info = [0; 144];
     let mut length = info.len() as libc::socklen_t;
     // SAFETY: an open socket; the kernel writes `length` bytes at most, for which there is room.
     let ret = unsafe {
         libc::getsockopt(
-            stream.as_fd().as_raw_fd(),
+            socket.as_fd().as_raw_fd(),
             libc::IPPROTO_TCP,
             libc::TCP_INFO,
             info.as_mut_ptr().cast(),
             &raw mut length,
         )
     };
-    if ret != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    let has = |option: u8| info[OPTIONS] & option != 0;
-    let mss = [0, 1, 2, 3].map(|byte| info[SEND_MSS + byte]);
-    let mss = u32::from_ne_bytes(mss) + if has(STAMPS) { STAMPS_LENGTH } else { 0 };
-    let mss = u16::try_from(mss).unwrap_or(u16::MAX);
-    Ok(TcpOptions { stamps: has(STAMPS), sack: has(SACK), ecn: has(ECN), mss })
+    if ret == 0 { Ok(info) } else { Err(io::Error::last_os_error()) }
 }
 
 /// `value`: what the kernel expects of this option.

@@ -3,11 +3,11 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsFd;
 
 use rustix::net;
 
-use crate::socket_options::set;
+use crate::socket_options::{set, tcp_info};
 
 // linux/tcp.h
 const TCP_REPAIR_WINDOW: libc::c_int = 29;
@@ -92,22 +92,6 @@ pub fn heard(socket: impl AsFd) -> io::Result<Heard> {
 }
 
 fn info(socket: &impl AsFd) -> io::Result<Heard> {
-    // struct tcp_info up to tcpi_segs_in (Linux 4.2)
-    let mut info = [0u8; 144];
-    let mut length = info.len() as libc::socklen_t;
-    // SAFETY: an open socket; the kernel writes no more bytes than there is room for.
-    let ret = unsafe {
-        libc::getsockopt(
-            socket.as_fd().as_raw_fd(),
-            libc::IPPROTO_TCP,
-            libc::TCP_INFO,
-            info.as_mut_ptr().cast(),
-            &raw mut length,
-        )
-    };
-    if ret != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    let [.., a, b, c, d] = info;
-    Ok(Heard { is_reset: info[0] == CLOSED, segments: u32::from_ne_bytes([a, b, c, d]) })
+    let [state, .., a, b, c, d] = tcp_info(socket)?;
+    Ok(Heard { is_reset: state == CLOSED, segments: u32::from_ne_bytes([a, b, c, d]) })
 }
