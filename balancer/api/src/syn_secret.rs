@@ -7,10 +7,14 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::Path;
 
 use ringway_config::Config;
+use ringway_host::users;
 use ringway_kernel::shield::ChallengeKey;
 use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::process::geteuid;
 
 use crate::error::Error;
+use crate::state_dir::USER;
 
 /// Hexadecimal digits: 128 to 512 bits.
 const DIGITS: std::ops::RangeInclusive<usize> = 32..=128;
@@ -36,7 +40,14 @@ pub fn read(what: &str, path: &Path) -> Result<ChallengeKey, Error> {
     let make = || MAKE.replace("FILE", &path.display().to_string());
     // A FIFO would wait for somebody who writes.
     let open = rustix::fs::open(path, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty());
-    let file = File::from(open.map_err(|errno| wrong(errno.to_string(), make()))?);
+    let own = geteuid().as_raw();
+    let file = File::from(open.map_err(|errno| match errno {
+        Errno::ACCESS => wrong(
+            format!("{errno}: user {own}, who reads it, may not"),
+            format!("chown {own} {}", path.display()),
+        ),
+        _ => wrong(errno.to_string(), make()),
+    })?);
     let about = file.metadata().map_err(|error| wrong(error.to_string(), make()))?;
     if !about.is_file() {
         return Err(wrong("it is no file".into(), make()));
@@ -52,7 +63,9 @@ pub fn read(what: &str, path: &Path) -> Result<ChallengeKey, Error> {
         ));
     }
     let owner = about.uid();
-    if owner != 0 && owner != rustix::process::geteuid().as_raw() {
+    // Whoever runs this by hand is another than the daemon of the packaged unit.
+    let daemon = users::ids(USER).map(|(user, _)| user);
+    if ![Some(0), Some(own), daemon].contains(&Some(owner)) {
         let why = format!("user {owner} owns it, who knows it and may replace it");
         return Err(wrong(why, format!("chown root {}; then {}", path.display(), make())));
     }

@@ -275,6 +275,55 @@ fn a_reload_opens_the_road_of_checks() -> Result<()> {
     ensure!(detached.code == 0, "{}", detached.said());
     Ok(())
 }
+
+/// Their connections begin in the middle (TCP_REPAIR), which needs CAP_NET_ADMIN; the secret belongs
+/// to the daemon's user.
+#[test]
+fn cookies_are_checked_without_root() -> Result<()> {
+    needs_root!();
+    let (net, _decaps) = backends_with_the_addresses(Opener::Nobody)?;
+    let vip = SocketAddr::new(SERVICE_V4, 80);
+    let serve = |node: &Node| Nginx::start(&node.ns, &[vip, node.sockets(80)[0]], "any");
+    let _nginx = net.backends.iter().map(serve).collect::<Result<Vec<_>, _>>()?;
+    let backends: Vec<SocketAddr> = net.backends.iter().map(|node| node.sockets(80)[0]).collect();
+    let machine = Machine::new(&net.gateway)?;
+    let secret = machine.directory.join("secret");
+    fs::write(&secret, "5".repeat(32))?;
+    fs::set_permissions(&secret, PermissionsExt::from_mode(0o600))?;
+    let more = "forward = \"dsr-l2\"\nannounce = \"arp\"\nsyn = \"backend\"\n\
+                check = { type = \"http\", interval = \"200ms\" }\n";
+    let shield = format!("[shield]\nsyn = {{ always = true, secret = {secret:?} }}\n");
+    let web = service("web", vip, &backends, more);
+    let file = machine.write(&(configuration(&net.gateway, &["eth0", "eth1"], &web) + &shield))?;
+    machine.prepare()?;
+    let mut daemon = machine.start(&file)?;
+    let remedy = format!("chown {ID} {}", secret.display());
+    ensure!(daemon.log().contains(&remedy), "{}", daemon.log());
+    // What it says helps, and is well for root, too, who checks the file by hand.
+    ensure!(machine.run(&remedy.split(' ').collect::<Vec<_>>())?.code == 0, "{remedy}");
+    let named = file.to_string_lossy();
+    let checked = machine.ringway(&["check", "-c", &named])?;
+    ensure!(checked.code == 0 && !checked.said().contains("secret"), "{}", checked.said());
+    let reloaded = machine.ringway(&["reload", "-c", &named])?;
+    ensure!(reloaded.code == 0, "{}\n{}", reloaded.said(), daemon.log());
+    // So says who has come as far as a backend without `ringway accept`.
+    let asked = || {
+        let status = status(&machine, &file).map_err(|error| format!("{error:#}"))?;
+        let backends = &status["services"][0]["backends"];
+        let why = |n: usize| backends[n]["cookies_refused"].as_str().unwrap_or_default();
+        match (0..2).all(|n| why(n).contains("it resets connections")) {
+            true => Ok(()),
+            false => Err(format!("{backends}")),
+        }
+    };
+    wait_for("both backends asked", SOON, asked)?;
+    daemon.signal(Signal::TERM)?;
+    ensure!(daemon.wait(SOON)?.status.success());
+    let detached = machine.ringway(&["detach", "-c", &named])?;
+    ensure!(detached.code == 0, "{}", detached.said());
+    Ok(())
+}
+
 /// Loading a program needs CAP_PERFMON, which is gone: what was loaded is kept for this.
 #[test]
 fn a_program_is_attached_again_without_more() -> Result<()> {
