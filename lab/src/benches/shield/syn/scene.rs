@@ -7,8 +7,7 @@ use std::time::Duration;
 
 use ringway_kernel::{DEFAULT_BPFFS, View, XdpLink, XdpMode};
 use ringway_testnet::{
-    End, Families, Link, Namespace, Nginx, TwoArmed, VethOptions, detach_pass, enable_napi,
-    two_armed, veth,
+    End, Families, Link, Namespace, Nginx, TwoArmed, VethOptions, enable_napi, two_armed, veth,
 };
 
 use super::super::flood::{self, Attack, FROM, FROM_BITS};
@@ -20,6 +19,9 @@ use crate::{Error, Result, programs};
 
 /// Checks ask here, so that their SYNs are none of the service's.
 const CHECKED: u16 = 8080;
+
+/// The gateway's end of the flood's way.
+const FLOODED: &str = "flooded";
 
 /// Dropping it takes it down.
 pub(super) struct Scene<'p> {
@@ -52,7 +54,9 @@ impl<'p> Scene<'p> {
     ) -> Result<Self> {
         let net = two_armed(1, Families::V4)?;
         let (gateway, backend) = (&net.gateway, &net.backends[0].ns);
-        let mut way = (net.client.eth0.clone(), net.outer.clone());
+        // Good traffic has rings of its own for everyone, as it has a queue where a NIC spreads flows.
+        let (by, to) = (End::new(&net.client.ns, "flood"), End::new(gateway, FLOODED));
+        let way = veth(&by, &to, &VethOptions::default())?;
         let mut links = vec![attach(backend, &net.backends[0].eth0, programs.syns())?];
         // Not by Ringway: the backend, or the gateway, has the service's address itself.
         let (server, socket) = match answerer {
@@ -63,16 +67,13 @@ impl<'p> Scene<'p> {
         let checked = SocketAddr::new(socket.ip(), CHECKED);
         let nginx = Nginx::start(server, &[socket, checked], "b1")?;
         let mut daemon = None;
-        match answerer {
-            Answerer::KernelCookies | Answerer::NftSynproxy => by_kernel(answerer, &net)?,
-            _ => daemon = Some(start(ringway, &net, answerer.syn())?),
-        }
-        if let Some(program) = programs.of(answerer) {
-            let (by, to) = (End::new(&net.client.ns, "flood"), End::new(gateway, "bare"));
-            way = veth(&by, &to, &VethOptions::default())?;
-            links.push(attach(gateway, &way.1, program)?);
-        } else {
-            detach_pass(&net.client.ns, &way.0.name)?;
+        match (answerer, programs.of(answerer)) {
+            (Answerer::KernelCookies | Answerer::NftSynproxy, _) => by_kernel(answerer, &net)?,
+            (_, Some(program)) => {
+                daemon = Some(start(ringway, &net, &[], None)?);
+                links.push(attach(gateway, &way.1, program)?);
+            }
+            (_, None) => daemon = Some(start(ringway, &net, &[FLOODED], answerer.syn())?),
         }
         links.push(attach(&net.client.ns, &way.0, programs.answers())?);
         Ok(Self { programs, daemon, _nginx: nginx, way, _links: links, net })
@@ -130,13 +131,14 @@ fn service(namespace: &Namespace) -> Result<SocketAddr> {
     Ok((TARGET.address, TARGET.tcp).into())
 }
 
-fn start(ringway: &Path, net: &TwoArmed, syn: Option<&str>) -> Result<Daemon> {
+fn start(ringway: &Path, net: &TwoArmed, more: &[&str], syn: Option<&str>) -> Result<Daemon> {
     let (gateway, directory) = (&net.gateway, net.gateway.directory());
     let (shield, syn) = syn.map_or_else(Default::default, |syn| {
         ("[shield]\nsyn = { always = true }\n", format!("syn = {syn:?}\n"))
     });
+    let interfaces = [&["eth0", "eth1"], more].concat();
     let text = format!(
-        "[node]\nname = \"{}\"\ninterfaces = [\"eth0\", \"eth1\"]\nstate = {:?}\n{shield}\
+        "[node]\nname = \"{}\"\ninterfaces = {interfaces:?}\nstate = {:?}\n{shield}\
          [[service]]\nname = \"web\"\naddress = \"{}\"\nport = {}\nforward = \"nat\"\n{syn}\
          announce = \"arp\"\ncheck = {{ type = \"tcp\", port = {CHECKED} }}\nbackends = [{{ address = \"{}\" }}]\n[api]\nsocket = {:?}\n",
         gateway.name(),
@@ -154,9 +156,12 @@ fn start(ringway: &Path, net: &TwoArmed, syn: Option<&str>) -> Result<Daemon> {
 /// The gateway's kernel answers, or forwards what it has answered.
 fn by_kernel(answerer: Answerer, net: &TwoArmed) -> Result<()> {
     let gateway = &net.gateway;
-    enable_napi(gateway, &net.outer.name)?;
+    enable_napi(gateway, FLOODED)?;
     // Answers to the flood go where it comes from.
-    gateway.ip(&format!("route add {FROM}/{FROM_BITS} via 10.1.0.2\n"))?;
+    gateway.ip(&format!(
+        "addr add 10.9.0.1/30 dev {FLOODED}\nroute add {FROM}/{FROM_BITS} via 10.9.0.2\n"
+    ))?;
+    net.client.ns.ip("addr add 10.9.0.2/30 dev flood\n")?;
     net.client.ns.ip(&format!("route add {}/32 via 10.1.0.1\n", TARGET.address))?;
     if answerer == Answerer::KernelCookies {
         return Ok(gateway.sysctl("net.ipv4.tcp_syncookies", "2")?);
