@@ -324,7 +324,7 @@ enum rw_service_flags {
 	RW_ADDR_NODE = 128,    /* the node's own: no client of a dsr service */
 };
 
-#define RW_SVC_SYN_PROXY 1024 /* an ACK without a flow may bring back a cookie */
+#define RW_SVC_SYN_COOKIES 1024 /* an ACK without a flow may bring back a cookie */
 #define RW_SVC_SHIELD_SHIFT 8
 #define RW_SVC_SHIELD_MASK 3
 

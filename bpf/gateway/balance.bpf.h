@@ -348,22 +348,13 @@ static __always_inline bool is_mixable(const struct packet *p, const struct rw_s
 
 /* NONE, or why the packet is over the limits of its service. */
 static __always_inline enum rw_reason limited(const struct rw_service *service, bool nat,
-					      __u32 place, __u64 key)
+					      bool cookie, __u32 place, __u64 key)
 {
 	if (!(service->flags & RW_SVC_LIMITED))
 		return RW_REASON_NONE;
-	return over_limits(service->id, nat, place, key);
-}
-
-/* States, or none, of a tuple whose flow is over or not there yet. */
-#define NOT_BEGUN ((2u << RW_FLOW_SYN_ACK) - 1)
-#define COOKIE_STATES (NOT_BEGUN | 1u << RW_FLOW_CLOSED | 1u << RW_FLOW_RESET)
-
-/* Whether the packet may bring back a cookie. A jump for each state would multiply the verifier's
- * work. */
-static __always_inline bool may_bring_cookie(const struct rw_service *service, __u64 key)
-{
-	return (service->flags & RW_SVC_SYN_PROXY) && (COOKIE_STATES >> (key_state(key) & 31) & 1);
+	if (cookie)
+		met_cookie(service->id);
+	return over_limits(service->id, nat, cookie, place, key);
 }
 
 /* What only a handshake that the gateway makes has before the backend's answer. */
@@ -394,7 +385,10 @@ static __always_inline int request(struct xdp_md *ctx, struct packet_context *pc
 	if (is_mixable(p, service))
 		return leave(pctx->counters, RW_DROP, RW_REASON_FRAGMENT);
 	if (service->forward != RW_FORWARD_NAT) {
-		refused = limited(service, false, 0, 0);
+		/* Backends open what cookies bring: to know it here is worth its time in a flood. */
+		cookie = (service->flags & RW_SVC_SYN_COOKIES) && is_exceeded(service->id) &&
+			 cookie_met(ctx, service->id, 0, 0);
+		refused = limited(service, false, cookie, 0, 0);
 		if (refused)
 			return leave_shielded(pctx->counters, refused);
 		note_first(pctx, p);
@@ -407,11 +401,12 @@ static __always_inline int request(struct xdp_md *ctx, struct packet_context *pc
 		backend = backend_of(key_backend(key));
 		capture_backend(pctx->scratch, key_backend(key));
 	}
-	refused = limited(service, true, place, key);
+	cookie = (service->flags & RW_SVC_SYN_COOKIES) && may_bring_cookie(key) &&
+		 cookie_met(ctx, service->id, place, key);
+	refused = limited(service, true, cookie, place, key);
 	if (refused)
 		return leave_shielded(pctx->counters, refused);
 	note_first(pctx, p);
-	cookie = may_bring_cookie(service, key) && cookie_met(ctx, service->id, place, key);
 	if (!cookie && flow_stays(p, flow, key_state(key), backend, now)) {
 		if (key_state(key) == RW_FLOW_SYN && (is_shifted(flow) || !handshakes(p)))
 			return early(ctx, pctx, flow, place, key);

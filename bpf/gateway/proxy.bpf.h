@@ -22,12 +22,12 @@ static __always_inline __u32 agreed_scale(__u32 number)
 }
 
 /* Whether a cookie may be under way: of this node, or of another one that has the key. */
-static __always_inline bool awaits_cookies(const struct rw_syn_secrets *secrets, __u32 service)
+static __always_inline bool awaits_cookies(const struct rw_syn_secrets *secrets,
+					   const struct rw_shield_policy *policy, __u32 service)
 {
-	struct rw_shield_policy *policy = bpf_map_lookup_elem(&shield_policies, &service);
 	__u32 *armed = bpf_map_lookup_elem(&shield_armed, &service);
 
-	if (!policy || !armed)
+	if (!armed)
 		return false;
 	/* Of a time in the past the difference is huge. */
 	return secrets->shared || policy->syn & RW_SYN_ALWAYS ||
@@ -47,11 +47,33 @@ static __always_inline struct cookie_ack *ack_in(struct rw_scratch *s)
 	return (struct cookie_ack *)s->icmp.from;
 }
 
+/* States, or none, of a tuple whose flow is over or not there yet. */
+#define NOT_BEGUN ((2u << RW_FLOW_SYN_ACK) - 1)
+#define COOKIE_STATES (NOT_BEGUN | 1u << RW_FLOW_CLOSED | 1u << RW_FLOW_RESET)
+
+/* Whether a packet of this flow, or none, may bring back a cookie. A jump for each state would multiply
+ * the verifier's work. */
+static __always_inline bool may_bring_cookie(__u64 key)
+{
+	return COOKIE_STATES >> (key_state(key) & 31) & 1;
+}
+
+/* An ACK of no flow and without data, as answers are, fits none: guessed, late, of another node's key or
+ * flow. Backends of dsr may know its connection. */
+static __always_inline void count_failed(const struct rw_shield_policy *policy, __u32 service)
+{
+	struct rw_arrivals *arrived = bpf_map_lookup_elem(&arrivals, &service);
+
+	if (arrived && !dry && (policy->syn & RW_SYN_KIND) == RW_SYN_PROXY)
+		arrived->answers_failed++;
+}
+
 /* Whether the segment in scratch brings back a cookie, which is then in ack_in(). `place`, `key`: of its
  * flow. The cookie that it was opened with does not count, whatever RSTs and FINs have come since. */
 __noinline __u32 cookie_met(struct xdp_md *ctx, __u32 service, __u32 place, __u64 key)
 {
 	struct rw_shift *shift = key ? shift_at(place) : NULL;
+	struct rw_shield_policy *policy = bpf_map_lookup_elem(&shield_policies, &service);
 	struct rw_syn_secrets *secrets = RW_ONLY(syn_secrets);
 	struct syn_room *room = RW_ONLY(syn_rooms);
 	struct rw_scratch *s = RW_ONLY(scratch);
@@ -61,8 +83,8 @@ __noinline __u32 cookie_met(struct xdp_md *ctx, __u32 service, __u32 place, __u6
 
 	if (!secrets || !room || !s || s->tuple.proto != IPPROTO_TCP ||
 	    s->layers.fragment != RW_FRAGMENT_NONE ||
-	    (s->tuple.tcp_flags & (TCP_SYN | TCP_ACK | TCP_RST)) != TCP_ACK ||
-	    !awaits_cookies(secrets, service))
+	    (s->tuple.tcp_flags & (TCP_SYN | TCP_ACK | TCP_RST)) != TCP_ACK || !policy ||
+	    !awaits_cookies(secrets, policy, service))
 		return 0;
 	tcp = tcp_of(ctx, s);
 	if (!tcp)
@@ -82,7 +104,11 @@ __noinline __u32 cookie_met(struct xdp_md *ctx, __u32 service, __u32 place, __u6
 		return 0;
 	/* A probe of the window has the number before. */
 	ack->isn++;
-	return cookie_holds(secrets, &s->tuple, ack->isn, ack->cookie, room->options.stamps);
+	if (cookie_holds(secrets, &s->tuple, ack->isn, ack->cookie, room->options.stamps))
+		return 1;
+	if (!key)
+		count_failed(policy, service);
+	return 0;
 }
 
 /* What acknowledges the SYN that a cookie stands for, as in rw_flow's confirmed. */

@@ -5,7 +5,7 @@
  * for a while need none (balancer/plan/src/history.rs).
  *
  * In a changed slot a flow with a record goes where the record says. A SYN without
- * a record goes to the current owner and gets one. Any other packet without a record
+ * a record goes to the current owner and gets one, and so does an ACK with a cookie. Any other packet without a record
  * is older than the change: it goes to the former owner, and gets a record so that it
  * stays while it is busy. A new flow that finds no room also goes to the former owner,
  * which is where flows without a record are looked for.
@@ -26,6 +26,7 @@
 #define RINGWAY_TRACK_H
 
 #include "parse.bpf.h"
+#include "proxy.bpf.h"
 #include "ring.bpf.h"
 
 #define TRACK_FREE 0
@@ -37,13 +38,14 @@
 #define TRACK_SLOT_MASK ((1ull << RW_TRACK_SLOT_BITS) - 1)
 #define TRACK_SEEN_MASK ((1u << RW_TRACK_SEEN_BITS) - 1)
 
-/* Input and result of track_owner(). */
+/* Input and result of track_known() and track_unknown(). */
 struct tracked {
 	struct owners owners;
 	__u32 service; /* its id */
 	__u32 now;     /* seconds */
 	bool look;     /* dry: nothing is opened or touched */
 	bool data;     /* of TCP: it carries some, and neither SYN nor RST */
+	bool opens;    /* a SYN, or the ACK that brings back a cookie */
 	__u32 refused; /* out: reason, or NONE */
 };
 
@@ -311,15 +313,30 @@ static __always_inline bool backend_has(__u32 reference, __u8 flag)
 	return backend && (backend->flags & flag);
 }
 
-/*
- * The backend of a packet in a changed slot: its reference; 0: nobody, or the
- * packet is refused (ask->refused). Not inlined, so that it is verified once.
- */
-__noinline __u32 track_owner(const struct rw_tuple *t, struct tracked *ask)
+/* The backend of a packet in a changed slot, by its flow's record: its reference; 0: it has none. Not
+ * inlined, so that it is verified once. */
+__noinline __u32 track_known(const struct rw_tuple *t, struct tracked *ask)
+{
+	struct rw_settings *set = RW_ONLY(settings);
+	struct track_place at;
+	__u32 found;
+
+	if (!set || !t || !ask)
+		return 0;
+	at = track_place(set, t, ask->service, ask->owners.slot);
+	found = track_find(set, &at, t, ask);
+	if (dry)
+		trace.tracked = !!found;
+	return found;
+}
+
+/* The same of a packet whose flow has no record, and may get one; 0: nobody, or the packet is refused
+ * (ask->refused). */
+__noinline __u32 track_unknown(const struct rw_tuple *t, struct tracked *ask)
 {
 	struct rw_settings *set = RW_ONLY(settings);
 	struct rw_tracking *count = RW_ONLY(tracking);
-	__u32 found, current, former, state;
+	__u32 current, former, state, owner;
 	struct track_place at;
 	bool syn;
 
@@ -328,38 +345,42 @@ __noinline __u32 track_owner(const struct rw_tuple *t, struct tracked *ask)
 	ask->refused = RW_REASON_NONE;
 	current = ask->owners.current;
 	former = ask->owners.former;
-	at = track_place(set, t, ask->service, ask->owners.slot);
-	found = track_find(set, &at, t, ask);
-	if (dry)
-		trace.tracked = !!found;
-	if (found)
-		return found;
-	syn = is_syn(t);
 	/* The slot is settling, or its former owner has just died: no record needed. */
 	if (current == former || !backend_has(former, RW_BACKEND_UP))
 		return current;
-	if (ask->look || (syn && !current))
-		return syn ? current : former;
+	owner = ask->opens ? current : former;
+	if (ask->look || !owner)
+		return owner;
+	syn = is_syn(t);
 	state = t->proto == IPPROTO_UDP ? RW_TRACK_UDP : syn ? RW_TRACK_SYN : 0;
 	if (!syn && (t->tcp_flags & (TCP_FIN | TCP_RST)))
 		state |= RW_TRACK_CLOSING;
+	at = track_place(set, t, ask->service, ask->owners.slot);
 	if (!track_within_quota(set, t, ask->now)) {
 		ask->refused = RW_REASON_TRACK_QUOTA;
 		count->refused_quota++;
-	} else if (!track_open(set, &at, track_what(syn ? current : former, ask->now, state),
-			       ask->now, count)) {
+	} else if (!track_open(set, &at, track_what(owner, ask->now, state), ask->now, count)) {
 		ask->refused = RW_REASON_TRACK_FULL;
 		count->refused_full++;
 	} else {
-		count->opened += syn;
-		count->adopted += !syn;
-		return syn ? current : former;
+		count->opened += ask->opens;
+		count->adopted += !ask->opens;
+		return owner;
 	}
-	if (syn && !backend_has(former, RW_BACKEND_TAKES_NEW))
+	if (ask->opens && !backend_has(former, RW_BACKEND_TAKES_NEW))
 		return 0;
 	ask->refused = RW_REASON_NONE;
 	track_failed(ask->service, ask->now);
 	return former;
+}
+
+/* Whether the packet opens a connection: with syn = "backend" the gateway has answered its SYN, and the
+ * first that a backend meets of it is an ACK. */
+static __always_inline bool opens_tracked(struct xdp_md *ctx, const struct packet *p,
+					  const struct rw_service *service, bool look)
+{
+	return is_syn(p->t) || (!look && (service->flags & RW_SVC_SYN_COOKIES) &&
+				cookie_met(ctx, service->id, 0, 0));
 }
 
 /*
@@ -382,7 +403,11 @@ static __always_inline __u32 dsr_owner(struct xdp_md *ctx, const struct packet *
 	ask.now = now_seconds();
 	ask.look = look;
 	ask.data = carries_data(ctx, p);
-	reference = track_owner(p->t, &ask);
+	reference = track_known(p->t, &ask);
+	if (!reference) {
+		ask.opens = opens_tracked(ctx, p, service, look);
+		reference = track_unknown(p->t, &ask);
+	}
 	why = ask.refused;
 	if (dry)
 		trace.chosen = reference;

@@ -230,12 +230,10 @@ static __always_inline enum rw_reason rst_meets(const struct rw_settings *set,
 						const struct rw_tuple *t, __u32 number,
 						__u32 service)
 {
-	struct rw_address prefix;
-
 	if ((policy->syn & RW_SYN_KIND) == RW_SYN_PROXY || !was_challenged(t, number))
 		return RW_REASON_NONE;
 	prove(policy, connection_hash(set, t));
-	prove(policy, source_hash(set, policy, t->saddr, &prefix, PROVEN_SOURCE(service)));
+	prove_source(set, policy, t->saddr, service);
 	return RW_REASON_CHALLENGE_MET;
 }
 

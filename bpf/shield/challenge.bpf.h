@@ -5,15 +5,12 @@
  * that the sender's RST has it as its sequence number (RFC 9293 section 3.10.7.3). Its lowest bit
  * tells in which of two periods it was made; whoever guesses needs 2^31 tries, half as many while two
  * keys are known.
- *
- * Who meets a challenge is nobody whom limits spare, as learnt sources are: bots can do it, in the
- * middle of an attack.
  */
 #ifndef RINGWAY_CHALLENGE_H
 #define RINGWAY_CHALLENGE_H
 
 #include "cookie.bpf.h"
-#include "rated.bpf.h"
+#include "proven.bpf.h"
 
 /* Of addresses, ports and the period alone: 40 bytes. */
 static __always_inline __u32 challenge_of(const struct rw_tuple *t, const __u64 *key, __u32 period)
@@ -55,60 +52,6 @@ static __always_inline bool was_challenged(const struct rw_tuple *t, __u32 chall
 	return false;
 }
 
-/* A connection whose SYN passes, and a source whose SYNs do, after a challenge was met. */
-#define PROVEN_CONNECTION_SECONDS 64
-#define PROVEN_SOURCE_SECONDS 500 /* the coarse clock tells 512 apart */
-#define PROVEN_SOURCE(service) (1ull << 61 | (service))
-
-static __always_inline struct rw_rated *proven_bucket(__u64 hash)
-{
-	__u32 place = (__u32)hash % RW_PROVEN_BUCKETS;
-
-	return bpf_map_lookup_elem(&proven, &place);
-}
-
-static __always_inline __u64 connection_hash(const struct rw_settings *set,
-					     const struct rw_tuple *t)
-{
-	return hash_end(keyed_tuple(set, t, t->sport_be | (__u32)t->dport_be << 16));
-}
-
-/* Whether it was written so many seconds ago at most; a source's may be ahead, by its rate. */
-static __always_inline bool is_fresh(__u64 word, __u32 now, __u32 seconds, __u32 ahead)
-{
-	__u32 due = (__u32)word;
-
-	return now - due < seconds << RW_COARSE_SHIFT || due - now <= ahead;
-}
-
-/* Writes that this was proven now. */
-static __always_inline void prove(const struct rw_shield_policy *policy, __u64 hash)
-{
-	struct rw_rated *bucket = proven_bucket(hash);
-	__u32 now = now_coarse(), tag = rated_tag(hash);
-	__u64 found;
-
-	if (!bucket)
-		return;
-	found = rated_find(bucket, tag, policy->learnt.window, now);
-	if ((__u32)found)
-		rated_renew(rated_own(bucket, found), tag, now);
-	else
-		rated_take(bucket, found, tag, now);
-}
-
-static __always_inline bool is_connection_proven(const struct rw_settings *set,
-						 const struct rw_tuple *t)
-{
-	__u64 hash = connection_hash(set, t), *own;
-	struct rw_rated *bucket = proven_bucket(hash);
-
-	if (!bucket)
-		return false;
-	own = rated_tagged(bucket, rated_tag(hash));
-	return own && is_fresh(READ_ONCE(*own), now_coarse(), PROVEN_CONNECTION_SECONDS, 0);
-}
-
 static __always_inline bool is_learnt(const struct rw_settings *set,
 				      const struct rw_shield_policy *policy, const __u32 *source)
 {
@@ -146,13 +89,10 @@ static __always_inline bool is_proven(const struct rw_settings *set,
 
 	if (!bucket)
 		return false;
-	own = rated_tagged(bucket, tag);
+	own = proven_source(bucket, tag, rate, now);
 	/* Who proves a connection proves its source. */
-	if (own && is_connection_proven(set, t))
-		return true;
-	if (own &&
-	    is_fresh(READ_ONCE(*own), now, PROVEN_SOURCE_SECONDS, 2 * rate->window + rate->gap))
-		return within_rated(own, tag, rate, now);
+	if (own)
+		return is_connection_proven(set, t) || within_rated(own, tag, rate, now);
 	if (!is_learnt(set, policy, t->saddr))
 		return false;
 	prove_learnt(rate, bucket, tag);

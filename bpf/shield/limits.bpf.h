@@ -5,15 +5,18 @@
  * of its own. Only a source that the sketch suspects has a budget, which all CPUs share.
  *
  * What is over a limit passes all the same if it is of an established nat flow or of a source that
- * was learnt in peace, each within a rate of its own.
+ * was learnt in peace, each within a rate of its own. A source that has answered us lately is spared
+ * by the rates of services and addresses alone.
  */
 #ifndef RINGWAY_LIMITS_H
 #define RINGWAY_LIMITS_H
 
 #include "gateway/flow.bpf.h"
-#include "rated.bpf.h"
+#include "proven.bpf.h"
 
-/* Whether the packet in scratch opens a flow. Under dsr only a SYN shows that. */
+#define EXCEEDED_SECONDS 2
+
+/* Whether the packet in scratch opens a flow, without a cookie. Under dsr only a SYN shows that. */
 static __always_inline bool is_new_flow(const struct rw_scratch *s, bool nat, bool has_flow)
 {
 	if (s->layers.fragment == RW_FRAGMENT_LATER)
@@ -195,14 +198,19 @@ static __always_inline enum rw_reason reason_of(enum rw_limit limit)
 static __always_inline enum rw_exemption exemption(const struct rw_settings *set,
 						   const struct rw_shield_policy *policy,
 						   const struct rw_scratch *s, __u32 service,
-						   bool new_flow, __u32 place, __u64 key,
-						   bool *learnt)
+						   enum rw_limit limit, bool new_flow, __u32 place,
+						   __u64 key, bool *learnt)
 {
 	if (!new_flow && is_established(place, key) && within_flow(policy, place))
 		return RW_EXEMPT_ESTABLISHED;
 	if (within_learnt(set, policy, s->tuple.saddr, LEARNT_BY_TCP, learnt) ||
 	    (s->tuple.proto == IPPROTO_UDP &&
 	     within_learnt(set, policy, s->tuple.saddr, LEARNT_BY_UDP(service), learnt)))
+		return RW_EXEMPT_LEARNT;
+	/* Bots can answer: what they open and how much each sends is limited. */
+	if (policy->syn && s->tuple.proto == IPPROTO_TCP &&
+	    (limit == RW_LIMIT_PACKETS || limit == RW_LIMIT_DESTINATION) &&
+	    within_proven(set, policy, s->tuple.saddr, service))
 		return RW_EXEMPT_LEARNT;
 	return RW_EXEMPT_NOT;
 }
@@ -230,8 +238,29 @@ static __always_inline void note_excess(struct rw_heavy_source *heavy, __u32 *la
 	}
 }
 
-/* NONE, or why the packet in scratch is to be dropped. `place`, `key`: of its nat flow, if any. */
-__noinline __u32 over_limits(__u32 service, __u32 nat, __u32 place, __u64 key)
+/* Whether packets to this service were over a limit lately. */
+static __always_inline bool is_exceeded(__u32 service)
+{
+	__u32 *last = bpf_map_lookup_elem(&shield_exceeded, &service);
+
+	return last && *last && now_seconds() - *last < EXCEEDED_SECONDS;
+}
+
+/* The source of the packet in scratch has brought back a cookie. */
+__noinline __u32 met_cookie(__u32 service)
+{
+	struct rw_shield_policy *policy = bpf_map_lookup_elem(&shield_policies, &service);
+	const struct rw_settings *set = RW_ONLY(settings);
+	const struct rw_scratch *s = RW_ONLY(scratch);
+
+	if (policy && set && s && !dry)
+		prove_source(set, policy, s->tuple.saddr, service);
+	return 0;
+}
+
+/* NONE, or why the packet in scratch is to be dropped. `place`, `key`: of its nat flow, if any. `cookie`:
+ * it brings one back. */
+__noinline __u32 over_limits(__u32 service, __u32 nat, __u32 cookie, __u32 place, __u64 key)
 {
 	struct rw_shield_policy *policy = bpf_map_lookup_elem(&shield_policies, &service);
 	struct rw_arrivals *arrived = bpf_map_lookup_elem(&arrivals, &service);
@@ -251,7 +280,7 @@ __noinline __u32 over_limits(__u32 service, __u32 nat, __u32 place, __u64 key)
 	mode = mode_now(control, policy->mode);
 	if (mode == RW_SHIELD_OFF || s->allowed)
 		return RW_REASON_NONE;
-	new_flow = is_new_flow(s, nat, place);
+	new_flow = cookie || is_new_flow(s, nat, place);
 	if (!dry) {
 		arrived->packets++;
 		arrived->new_flows += new_flow;
@@ -261,7 +290,7 @@ __noinline __u32 over_limits(__u32 service, __u32 nat, __u32 place, __u64 key)
 			 s->tuple.saddr, service, new_flow, &heavy);
 	if (!limit)
 		return RW_REASON_NONE;
-	exempt = exemption(set, policy, s, service, new_flow, place, key, &learnt);
+	exempt = exemption(set, policy, s, service, limit, new_flow, place, key, &learnt);
 	if (dry) {
 		trace.limit = limit;
 		trace.exempt = exempt;

@@ -9,7 +9,7 @@ use ringway_abi::raw::{
     RW_ADDR_ANNOUNCE, RW_ADDR_BACKEND, RW_ADDR_NODE, RW_ADDR_SERVICE, RW_BACKEND_KEPT,
     RW_BACKEND_RESOLVED, RW_BACKEND_TAKES_NEW, RW_BACKEND_UP, RW_LABEL_LEN, RW_SVC_AFFINITY_SOURCE,
     RW_SVC_LIMITED, RW_SVC_NONE_RESET, RW_SVC_SHIELD_MASK, RW_SVC_SHIELD_SHIFT,
-    RW_SVC_SOURCE_CLIENT, RW_SVC_SYN_PROXY, rw_address, rw_backend, rw_label, rw_service,
+    RW_SVC_SOURCE_CLIENT, RW_SVC_SYN_COOKIES, rw_address, rw_backend, rw_label, rw_service,
     rw_service_info, rw_service_key, rw_shield_policy,
 };
 use ringway_abi::{IntoBytes, ShieldMode, addr_from_words, addr_to_words};
@@ -228,9 +228,18 @@ pub(crate) fn service_key_of(info: &rw_service_info) -> ServiceKey {
     }
 }
 
+/// How SYNs to it are answered.
+fn syn_answer(service: &ServiceRow) -> Option<SynAnswer> {
+    service.policy.as_ref().map(|policy| policy.syn.answer)
+}
+
 /// Whether the gateway makes handshakes for it.
 pub(crate) fn is_proxied(service: &ServiceRow) -> bool {
-    service.policy.as_ref().is_some_and(|policy| policy.syn.answer == SynAnswer::Proxy)
+    syn_answer(service) == Some(SynAnswer::Proxy)
+}
+
+fn sends_cookies(service: &ServiceRow) -> bool {
+    matches!(syn_answer(service), Some(SynAnswer::Proxy | SynAnswer::Backend))
 }
 
 fn service_flags(service: &ServiceRow) -> u32 {
@@ -239,7 +248,7 @@ fn service_flags(service: &ServiceRow) -> u32 {
         | flag(service.reset_when_none, RW_SVC_NONE_RESET)
         | flag(service.affinity_source, RW_SVC_AFFINITY_SOURCE)
         | flag(service.policy.is_some(), RW_SVC_LIMITED)
-        | flag(is_proxied(service), RW_SVC_SYN_PROXY)
+        | flag(sends_cookies(service), RW_SVC_SYN_COOKIES)
         | service.shield.map_or(0, |mode| (mode as u32 + 1) << RW_SVC_SHIELD_SHIFT)
 }
 

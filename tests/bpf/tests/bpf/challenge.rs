@@ -240,7 +240,7 @@ fn a_proven_source_has_its_rate() {
     assert_eq!(pair(&world, &syn(from)).0, Redirect, "sent once more");
 }
 
-/// Bots can answer, too: limits hold for them, and other services have nothing of it.
+/// Bots can answer, too: what they open is limited, and other services have nothing of it.
 #[test]
 fn who_answers_is_not_learnt() {
     needs_root!("who_answers_is_not_learnt");

@@ -5,6 +5,7 @@
 mod accept;
 mod adversary;
 mod announce;
+mod answered;
 mod capture;
 mod challenge;
 mod challenged_syns;

@@ -127,7 +127,7 @@ impl Flow {
 }
 
 /// The backend a packet goes to, or why it goes nowhere.
-fn sent(world: &World, frame: &Frame) -> Result<u8, Reason> {
+pub(crate) fn sent(world: &World, frame: &Frame) -> Result<u8, Reason> {
     let seen = world.send(frame);
     match seen.reason {
         Reason::DsrL2 => Ok((0..4).find(|n| seen.frame[..6] == backend_mac(*n)).unwrap()),

@@ -1,0 +1,172 @@
+//! Who has answered the gateway's answer to a SYN: limits spare it within a rate, and its backend is
+//! chosen as by a SYN.
+
+use std::net::SocketAddr;
+
+use ringway_abi::Reason::{ChallengeMet, NewFlowLimit, ResetNoFlow, ServiceLimit, SynAnswered};
+use ringway_abi::Verdict::{Drop, Redirect, Tx};
+use ringway_bpf_tests::cast::*;
+use ringway_bpf_tests::frame::{Frame, TCP, flags};
+use ringway_bpf_tests::{World, ports};
+use ringway_kernel::{Arrivals, now_seconds};
+use ringway_plan::tables::{
+    Forward, Limits, RateLimit, ServicePolicy, SynAnswer, SynOffer, SynPolicy,
+};
+
+use crate::challenge::{challenge, pair, rst, syn};
+use crate::limits::{client, policy, vip};
+use crate::proxy::seen;
+use crate::{needs_root, track};
+
+const FEW: RateLimit = RateLimit { packets_per_second: 1, burst: 6 };
+const MANY: usize = 20;
+const ISN: u32 = 0x1234;
+
+fn world(answer: SynAnswer, forward: Forward) -> World {
+    let mut world = World::unwatched();
+    world.change(|tables| {
+        let services = tables.services.iter_mut();
+        let of_port = services.filter(|service| service.key.port == ports::ACROSS);
+        of_port.for_each(|service| service.forward = forward);
+    });
+    let offer = SynOffer { mss: 1460, stamps: true, sack: true, ecn: true };
+    let syn = SynPolicy { answer, always: true, offer };
+    let limits = Limits { packets: Some(FEW), ..Limits::default() };
+    world.limit(&[ports::ACROSS], ServicePolicy { syn, learns: false, ..policy(limits) });
+    world
+}
+
+fn ack(from: SocketAddr, number: u32) -> Frame {
+    syn(from).with(|f| (f.flags, f.seq, f.ack) = (flags::ACK, ISN + 1, number))
+}
+
+/// The ACK that brings back the cookie that its SYN was answered with.
+#[track_caller]
+fn cookie(world: &World, from: SocketAddr) -> Frame {
+    let answered = world.send(&syn(from).with(|f| f.seq = ISN));
+    assert_eq!(answered.pair(), (Tx, SynAnswered));
+    ack(from, seen(&answered).seq.wrapping_add(1))
+}
+
+/// Others use up what the service may get.
+#[track_caller]
+fn flood(world: &World) {
+    let all = (1000..1000 + MANY).map(|n| pair(world, &ack(client(Family::V4, n), 7)));
+    assert_eq!(all.last(), Some((Drop, ServiceLimit)));
+}
+
+/// So many pass of what comes from here, which is as many as its rate lets pass.
+#[track_caller]
+fn are_spared(world: &World, frame: &Frame) {
+    let began = now_seconds();
+    let pairs: Vec<_> = (0..MANY).map(|_| pair(world, frame)).collect();
+    let passed = pairs.iter().filter(|pair| pair.0 == Redirect).count();
+    let late = 2 * (now_seconds() - began + 1) as usize;
+    let burst = policy(Limits::default()).learnt.burst as usize;
+    // One was sent before.
+    assert!((burst - 1..burst + late).contains(&passed), "{pairs:?}");
+    assert_eq!(pairs.last(), Some(&(Drop, ServiceLimit)));
+}
+
+#[test]
+fn who_brings_a_cookie_is_spared() {
+    needs_root!("who_brings_a_cookie_is_spared");
+    for (answer, forward) in
+        [(SynAnswer::Proxy, Forward::Nat), (SynAnswer::Backend, Forward::DsrL2)]
+    {
+        let world = world(answer, forward);
+        let [honest, other, late] = [1, 2, 3].map(|n| client(Family::V4, n));
+        let [brings, guesses] = [honest, other].map(|from| cookie(&world, from));
+        let guesses = guesses.with(|f| f.ack ^= 1 << 12);
+        flood(&world);
+        assert_eq!(pair(&world, &guesses), (Drop, ServiceLimit), "{answer:?}");
+        assert_eq!(pair(&world, &ack(late, brings.ack)), (Drop, ServiceLimit), "another's");
+        assert_eq!(pair(&world, &brings).0, Redirect, "{answer:?}");
+        assert_eq!(pair(&world, &guesses), (Drop, ServiceLimit));
+        are_spared(&world, &brings);
+    }
+}
+
+/// Under dsr, where an answer is nobody's but the backend's.
+#[test]
+fn who_meets_a_challenge_is_spared() {
+    needs_root!("who_meets_a_challenge_is_spared");
+    let world = world(SynAnswer::Challenge, Forward::DsrL2);
+    let [honest, other] = [1, 2].map(|n| client(Family::V4, n));
+    let number = challenge(&world, &syn(honest));
+    assert_eq!(pair(&world, &rst(honest, number)), (Drop, ChallengeMet));
+    flood(&world);
+    assert_eq!(pair(&world, &ack(other, 7)), (Drop, ServiceLimit));
+    let request = ack(honest, 7);
+    assert_eq!(pair(&world, &request).0, Redirect);
+    are_spared(&world, &request);
+}
+
+/// A SYN that is answered is no flow yet. The limit does not spare who answers: bots can do it.
+#[test]
+fn a_cookie_opens_a_flow_that_is_limited() {
+    needs_root!("a_cookie_opens_a_flow_that_is_limited");
+    let mut world = world(SynAnswer::Proxy, Forward::Nat);
+    let offer = SynOffer::default();
+    let syn = SynPolicy { answer: SynAnswer::Proxy, always: true, offer };
+    let limits = Limits { new_flows: Some(FEW), ..Limits::default() };
+    world.limit(&[ports::ACROSS], ServicePolicy { syn, learns: false, ..policy(limits) });
+    let began = now_seconds();
+    let opens = |n| pair(&world, &cookie(&world, client(Family::V4, n)));
+    let pairs: Vec<_> = (0..MANY).map(opens).collect();
+    let passed = pairs.iter().filter(|pair| pair.0 == Redirect).count();
+    let most = FEW.burst as usize + 1 + (now_seconds() - began + 1) as usize;
+    assert!((FEW.burst as usize..=most).contains(&passed), "{pairs:?}");
+    assert!(pairs.contains(&(Drop, NewFlowLimit)));
+}
+
+/// The ring gives what is new to another backend, and an ACK is mostly older.
+#[test]
+fn a_cookie_goes_where_a_syn_goes() {
+    needs_root!("a_cookie_goes_where_a_syn_goes");
+    let mut world = track::world();
+    let syn = SynPolicy { answer: SynAnswer::Backend, always: true, offer: SynOffer::default() };
+    world.limit(&[track::PORT], ServicePolicy { syn, ..policy(Limits::default()) });
+    track::pair(&mut world, 1, 0);
+    for family in FAMILIES {
+        let to = vip(family, track::PORT);
+        let syn = |n| Frame::tcp(client(family, n), to, flags::SYN).with(|f| f.seq = ISN);
+        let ack = |syn: &Frame, number| {
+            syn.clone().with(|f| (f.flags, f.seq, f.ack) = (flags::ACK, ISN + 1, number))
+        };
+        let new = syn(1);
+        let number = seen(&world.send(&new)).seq.wrapping_add(1);
+        let cookie = ack(&new, number);
+        assert_eq!(track::sent(&world, &cookie), Ok(1), "{family:?}");
+        let later = cookie.clone().with(|f| (f.seq, f.ack) = (ISN + 500, number + 500));
+        assert_eq!(track::sent(&world, &later), Ok(1));
+        for (n, number) in [(2, number), (3, 7)] {
+            assert_eq!(track::sent(&world, &ack(&syn(n), number)), Ok(0), "older, or forged");
+        }
+    }
+    let counted = track::counts(&world);
+    assert_eq!((counted.opened, counted.adopted), (2, 4));
+}
+
+/// Nodes with different secrets are found by these.
+#[test]
+fn acknowledgements_of_nothing_are_counted() {
+    needs_root!("acknowledgements_of_nothing_are_counted");
+    for (answer, failed) in [(SynAnswer::Proxy, 3), (SynAnswer::Challenge, 0)] {
+        let mut world = world(answer, Forward::Nat);
+        let generous = RateLimit { packets_per_second: 1_000_000, burst: 1_000 };
+        let limits = Limits { packets: Some(generous), ..Limits::default() };
+        let syn = SynPolicy { answer, always: true, offer: SynOffer::default() };
+        world.limit(&[ports::ACROSS], ServicePolicy { syn, ..policy(limits) });
+        for n in 0..3 {
+            let ack = ack(client(Family::V4, n), 7);
+            let data = ack.clone().with(|f| f.payload = b"of a connection".to_vec());
+            for frame in [ack, data] {
+                assert_eq!(pair(&world, &frame), (Tx, ResetNoFlow));
+            }
+        }
+        let id = world.service(Family::V4, TCP, ports::ACROSS).row.id;
+        let Arrivals { answers_failed, .. } = world.gateway.view().arrivals().unwrap()[&id];
+        assert_eq!(answers_failed, failed, "{answer:?}");
+    }
+}
