@@ -9,7 +9,7 @@ use ringway_kernel::Arrivals;
 
 /// Replies of the last while count.
 const WINDOW: Duration = Duration::from_secs(10);
-/// Fewer are late ones, or resets of connections.
+/// Fewer are late ones, or of connections that are over.
 const FEW: u64 = 20;
 /// A finding stays this long after the last of them.
 const HOLD: Duration = Duration::from_secs(60);
@@ -81,11 +81,11 @@ fn finding(name: &str, Failing { failed, met, .. }: Failing, secret: Option<&str
     let remedy = match secret {
         Some(file) => format!(
             "{compare}; copy {file} to those that differ, `ringway reload` there; if all agree, \
-             somebody guesses"
+             this node has lost flows, or somebody guesses"
         ),
         None => format!(
             "if other nodes serve it, too, write secret = \"/etc/ringway/syn.secret\" under \
-             [shield.syn] of all, with one file; {compare}; if there are no others, somebody guesses"
+             [shield.syn] of all, with one file; {compare}; if there are no others, this node has lost flows, or somebody guesses"
         ),
     };
     ProblemKind::SynAnswersFail.problem(what, remedy)
