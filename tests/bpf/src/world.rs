@@ -269,12 +269,17 @@ impl World {
 
     /// Gives it a shield that answers SYNs where policies say so, with a key of its own or this one.
     pub fn answer_syns(&mut self, key: Option<[u64; 2]>) {
+        self.shield(true, key);
+    }
+
+    /// Gives it a shield with nothing but, maybe, answers to SYNs.
+    pub fn shield(&mut self, answers: bool, key: Option<[u64; 2]>) {
         let generation = Generation {
             mode: ShieldMode::Enforce,
             sanity: false,
             protect_host: false,
             service_modes: false,
-            answers: true,
+            answers,
             challenge_key: key.map(ChallengeKey),
             lists: &ListTables::default(),
             list_names: &[],

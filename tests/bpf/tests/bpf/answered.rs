@@ -170,3 +170,27 @@ fn acknowledgements_of_nothing_are_counted() {
         assert_eq!(answers_failed, failed, "{answer:?}");
     }
 }
+
+/// What a packet that is no SYN pays where SYNs could be answered: docs/benchmarks.md has the figures.
+#[test]
+#[ignore = "measures"]
+fn the_cost_of_answers_in_peace() {
+    needs_root!("the_cost_of_answers_in_peace");
+    let [without, with] = [false, true].map(|answers| {
+        let mut world = World::unwatched();
+        let syn =
+            SynPolicy { answer: SynAnswer::Forward, always: false, offer: SynOffer::default() };
+        world.limit(&[ports::ACROSS], ServicePolicy { syn, ..policy(Limits::default()) });
+        world.shield(answers, None);
+        world
+    });
+    for family in FAMILIES {
+        // It passes as it came, so every run of many sees the same.
+        let frame = Frame::tcp(client(family, 1), vip(family, 9), flags::ACK).bytes();
+        let cost = |world: &World| world.root(FRONT).nanoseconds(&frame, 4_000_000);
+        let mut apart: Vec<i64> =
+            (0..15).map(|_| (i64::from(cost(&with)) - i64::from(cost(&without)))).collect();
+        apart.sort_unstable();
+        println!("{family:?}: {} ns, within {apart:?}; a packet: {}", apart[7], cost(&without));
+    }
+}
