@@ -189,7 +189,7 @@ fn the_cost_of_answers_in_peace() {
         let frame = Frame::tcp(client(family, 1), vip(family, 9), flags::ACK).bytes();
         let cost = |world: &World| world.root(FRONT).nanoseconds(&frame, 4_000_000);
         let mut apart: Vec<i64> =
-            (0..15).map(|_| (i64::from(cost(&with)) - i64::from(cost(&without)))).collect();
+            (0..15).map(|_| i64::from(cost(&with)) - i64::from(cost(&without))).collect();
         apart.sort_unstable();
         println!("{family:?}: {} ns, within {apart:?}; a packet: {}", apart[7], cost(&without));
     }
