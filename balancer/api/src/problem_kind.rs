@@ -87,6 +87,8 @@ troubles! {
     MitigationProgram => "mitigation-program",
     /// Not every backend opens connections of the gateway's cookies.
     CookiesRefused => "cookies-refused",
+    /// The file with the secret of answers to SYNs cannot be used.
+    SynSecretUnusable => "syn-secret-unusable",
     /// Replies to answered SYNs fit no answer.
     SynAnswersFail => "syn-answers-fail",
     /// The state directory cannot be used.

@@ -18,7 +18,38 @@ use crate::state_dir::USER;
 
 /// Hexadecimal digits: 128 to 512 bits.
 const DIGITS: std::ops::RangeInclusive<usize> = 32..=128;
-const MAKE: &str = "make one: (umask 077; openssl rand -hex 16 >FILE), and copy it to all nodes";
+
+/// Whoever reads the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reader {
+    /// A gateway: the first one makes the secret.
+    Gateway,
+    /// A backend, which needs the gateways'.
+    Backend,
+}
+
+impl Reader {
+    /// What names the file.
+    const fn key(self) -> &'static str {
+        match self {
+            Reader::Gateway => "secret of [shield.syn]",
+            Reader::Backend => "--secret",
+        }
+    }
+
+    /// How to get a file that can be used.
+    fn remedy(self, path: &Path) -> String {
+        let path = path.display();
+        match self {
+            Reader::Gateway => format!(
+                "make one: (umask 077; openssl rand -hex 16 >{path}), and copy it to all nodes"
+            ),
+            Reader::Backend => {
+                format!("copy the file of the gateways' secret to {path}, mode 0600")
+            }
+        }
+    }
+}
 
 /// Of a configuration; `None`: it names no file.
 ///
@@ -26,18 +57,19 @@ const MAKE: &str = "make one: (umask 077; openssl rand -hex 16 >FILE), and copy 
 /// As [`read`].
 pub fn of(config: &Config) -> Result<Option<ChallengeKey>, Error> {
     let path = config.shield.iter().find_map(|shield| shield.syn.secret.as_ref());
-    path.map(|path| read("secret of [shield.syn]", path)).transpose()
+    path.map(|path| read(Reader::Gateway, path)).transpose()
 }
 
-/// The key in a file. `what`: who names the file.
+/// The key in a file.
 ///
 /// # Errors
 /// It cannot be read, others may read it, or what it has is no key.
-pub fn read(what: &str, path: &Path) -> Result<ChallengeKey, Error> {
+pub fn read(reader: Reader, path: &Path) -> Result<ChallengeKey, Error> {
     let wrong = |why: String, remedy: String| {
+        let what = reader.key();
         Error::configuration(format!("{what}, {}: {why}", path.display()), remedy)
     };
-    let make = || MAKE.replace("FILE", &path.display().to_string());
+    let make = || reader.remedy(path);
     // A FIFO would wait for somebody who writes.
     let open = rustix::fs::open(path, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty());
     let own = geteuid().as_raw();
@@ -72,24 +104,25 @@ pub fn read(what: &str, path: &Path) -> Result<ChallengeKey, Error> {
     let mut text = String::new();
     let read = file.take(*DIGITS.end() as u64 + 2).read_to_string(&mut text);
     read.map_err(|error| wrong(error.to_string(), make()))?;
-    key(text.trim()).ok_or_else(|| {
-        let why =
-            format!("it has to have {} to {} hexadecimal digits", DIGITS.start(), DIGITS.end());
-        wrong(why, make())
-    })
+    key(text.trim()).map_err(|why| wrong(why, make()))
 }
 
 /// Of more than 128 bits all count.
-fn key(text: &str) -> Option<ChallengeKey> {
+fn key(text: &str) -> Result<ChallengeKey, String> {
     if !DIGITS.contains(&text.len()) || !text.bytes().all(|digit| digit.is_ascii_hexdigit()) {
-        return None;
+        let (least, most) = (DIGITS.start(), DIGITS.end());
+        return Err(format!("it has to have {least} to {most} hexadecimal digits"));
     }
     let mut key = [0; 2];
     for (n, digits) in text.as_bytes().chunks(16).enumerate() {
-        let word = u64::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?;
-        key[n % 2] ^= word;
+        let digits = std::str::from_utf8(digits).unwrap_or_default();
+        // At most 16 hexadecimal digits.
+        key[n % 2] ^= u64::from_str_radix(digits, 16).unwrap_or_default();
     }
-    (key != [0; 2]).then_some(ChallengeKey(key))
+    match key {
+        [0, 0] => Err("it is not random: its digits are 0, or cancel each other".into()),
+        key => Ok(ChallengeKey(key)),
+    }
 }
 
 #[cfg(test)]
@@ -103,21 +136,18 @@ mod tests {
         let of = |text: &str| key(text).map(|key| key.0);
         assert_eq!(
             of("0123456789abcdeffedcba9876543210"),
-            Some([0x0123_4567_89ab_cdef, 0xfedc_ba98_7654_3210])
+            Ok([0x0123_4567_89ab_cdef, 0xfedc_ba98_7654_3210])
         );
         assert_eq!(
             of(&format!("{}{}", "1".repeat(32), "2".repeat(32))),
-            Some([0x3333_3333_3333_3333; 2])
+            Ok([0x3333_3333_3333_3333; 2])
         );
-        for wrong in [
-            "",
-            "0123456789abcdef",
-            &"0".repeat(32),
-            &"1".repeat(31),
-            &"g".repeat(32),
-            &"1".repeat(129),
-        ] {
-            assert_eq!(of(wrong), None, "{wrong}");
+        for wrong in ["", "0123456789abcdef", &"1".repeat(31), &"g".repeat(32), &"1".repeat(129)] {
+            let why = of(wrong).expect_err(wrong);
+            assert!(why.contains("32 to 128 hexadecimal digits"), "{wrong}: {why}");
+        }
+        for zero in ["0".repeat(32), "12".repeat(32)] {
+            assert!(of(&zero).is_err_and(|why| why.contains("it is not random")), "{zero}");
         }
     }
 
@@ -125,7 +155,7 @@ mod tests {
     fn a_file_that_others_may_read_is_refused() {
         let place = tempfile::tempdir().expect("a directory");
         let file = place.path().join("secret");
-        let why = |path: &Path| read("secret", path).expect_err("refused").to_string();
+        let why = |path: &Path| read(Reader::Gateway, path).expect_err("refused").to_string();
         assert!(why(&file).contains("No such file"), "{}", why(&file));
         assert!(why(place.path()).contains("it is no file"));
         fs::write(&file, format!("{}\n", "5".repeat(32))).expect("written");
@@ -133,7 +163,7 @@ mod tests {
         set(0o640);
         assert!(why(&file).contains("(mode 0640)"), "{}", why(&file));
         set(0o600);
-        assert_eq!(read("secret", &file).expect("a key").0, [0x5555_5555_5555_5555; 2]);
+        assert_eq!(read(Reader::Gateway, &file).expect("a key").0, [0x5555_5555_5555_5555; 2]);
         fs::write(&file, "secret\n").expect("written");
         assert!(why(&file).contains("32 to 128 hexadecimal digits"), "{}", why(&file));
     }

@@ -1254,6 +1254,10 @@ fn answers_to_syns_need_something_that_arms_them() {
     told("syn = \"backend\"", always, "forward = \"nat\" rewrites: write syn = \"proxy\"");
     let dsr = "syn = \"backend\"\nforward = \"dsr-ipip\"";
     told(dsr, always, "takes a key that they have, too: write [shield.syn] with secret");
+    for not_a_path in ["syn.secret", "0123456789abcdef0123456789abcdef"] {
+        let secret = always.replace("true", &format!("true, secret = {not_a_path:?}"));
+        told(dsr, &secret, "absolute path");
+    }
     let udp = format!("{challenge}\nprotocol = \"udp\"");
     told(&udp, "[shield]\nsyn = { always = true }\n", "has no effect without TCP");
     told(challenge, "[shield]\nsyn = { always = true, secret = \"a\" }\n", "absolute path");

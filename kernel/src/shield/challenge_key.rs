@@ -16,6 +16,13 @@ use crate::{Error, Result};
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct ChallengeKey(pub [u64; 2]);
 
+impl ChallengeKey {
+    /// Of whoever has the same key the same; it gives nobody the key.
+    pub fn fingerprint(self) -> String {
+        fingerprint(self.0)
+    }
+}
+
 /// Secret: nothing prints it.
 impl fmt::Debug for ChallengeKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -23,9 +30,11 @@ impl fmt::Debug for ChallengeKey {
     }
 }
 
-/// After a change the former key is known for so long: the longest that a challenge holds, with the
+/// After a change the former key is known for so long: the longest that an answer holds, with the
 /// clocks of nodes apart.
 const FORMER_SECONDS: u32 = 128;
+/// The same.
+pub const FORMER_KEY_COUNTS: Duration = Duration::from_secs(FORMER_SECONDS as u64);
 
 /// What answers to SYNs are made of, as much of it as everybody may know.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,8 +45,8 @@ pub struct SynSecrets {
     pub former: Option<String>,
     /// It is of a file, and other nodes may have it.
     pub is_shared: bool,
-    /// For so long it has made answers.
-    pub age: Duration,
+    /// Since then it makes answers, to the second.
+    pub since: SystemTime,
 }
 
 impl SynSecrets {
@@ -47,7 +56,9 @@ impl SynSecrets {
             present: fingerprint(present),
             former: (former != present).then(|| fingerprint(former)),
             is_shared: secrets.shared == 1,
-            age: Duration::from_secs(now_seconds().saturating_sub(secrets.since).into()),
+            // By the offset that the program has, which stays the same between two readings.
+            since: UNIX_EPOCH
+                + Duration::from_secs(secrets.since.wrapping_add(secrets.wall).into()),
         }
     }
 }
@@ -61,15 +72,15 @@ fn fingerprint([key0, key1]: [u64; 2]) -> String {
     format!("{:08x}", hasher.finish() as u32)
 }
 
-/// Gives new maps a key of their own, so that nobody knows it.
+/// Gives new maps a key of their own, so that nobody knows it. It has made no answer yet: `since` is
+/// 0.
 pub(crate) fn settle(maps: &Maps) -> Result<()> {
     let secrets = maps.syn_secrets.get(0)?;
     if secrets.keys[0] != [0; 2] {
         return Ok(());
     }
     let (key, wall) = (random()?, wall_offset(SystemTime::now()));
-    let since = now_seconds();
-    maps.syn_secrets.put(&0, &rw_syn_secrets { keys: [key; 2], wall, since, ..Default::default() })
+    maps.syn_secrets.put(&0, &rw_syn_secrets { keys: [key; 2], wall, ..Default::default() })
 }
 
 /// Gives a program that knows no key yet its first one.
@@ -86,17 +97,19 @@ fn random() -> Result<[u64; 2]> {
     Ok(key)
 }
 
-/// Makes challenges with this key from now on; `None`: with one that no other node has.
+/// Makes answers with this key from now on; `None`: with one that no other node has. The one before
+/// counts for a while, if it has made any.
 pub(crate) fn set(map: &Map<u32, rw_syn_secrets>, key: Option<ChallengeKey>) -> Result<()> {
     let secrets = map.get(0)?;
-    let [present, _] = secrets.keys;
+    let ([present, _], is_first) = (secrets.keys, secrets.since == 0);
     let (key, shared) = match key {
         Some(key) if key.0 == present && secrets.shared == 1 => return Ok(()),
         Some(key) => (key.0, 1),
+        None if secrets.shared == 0 && is_first => (present, 0),
         None if secrets.shared == 0 => return Ok(()),
         None => (random()?, 0),
     };
-    let (keys, since) = ([key, present], now_seconds());
+    let (keys, since) = ([key, if is_first { key } else { present }], now_seconds());
     map.put(&0, &rw_syn_secrets { keys, since, shared, ..secrets })
 }
 
@@ -130,5 +143,13 @@ mod tests {
         assert_eq!(one.present.len(), 8);
         assert_eq!((one.former, other.former), (None, Some(one.present.clone())));
         assert_ne!(one.present, other.present);
+        assert_eq!(ChallengeKey([1, 2]).fingerprint(), one.present);
+    }
+
+    #[test]
+    fn the_time_of_a_key_does_not_depend_on_when_it_is_read() {
+        let secrets = rw_syn_secrets { since: 100, wall: 1_767_225_500, ..Default::default() };
+        let since = SynSecrets::of(&secrets).since;
+        assert_eq!(since, UNIX_EPOCH + Duration::from_secs(1_767_225_600));
     }
 }

@@ -30,7 +30,9 @@ impl Gateway {
         match generation {
             Some(generation) => {
                 let (program, made) = make(&maps, generation)?;
-                challenge_key::set(&maps.syn_secrets, generation.challenge_key)?;
+                if generation.answers {
+                    challenge_key::set(&maps.syn_secrets, generation.challenge_key)?;
+                }
                 maps.slots.put_fd(slot, program.as_fd())?;
                 self.shield.made = Some(made);
             }

@@ -10,6 +10,6 @@ mod cookie;
 pub(crate) mod generation;
 pub(crate) mod runtime;
 
-pub use challenge_key::{ChallengeKey, SynSecrets};
+pub use challenge_key::{ChallengeKey, FORMER_KEY_COUNTS, SynSecrets};
 pub use generation::{Generation, Rule};
 pub use runtime::RuntimePrefix;

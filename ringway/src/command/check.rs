@@ -198,6 +198,7 @@ impl Subject<'_> {
     fn notes(&self) -> Vec<String> {
         let Some(Ok(config)) = &self.config else { return Vec::new() };
         let mut notes: Vec<String> = self.lists().filter_map(ReadList::unreadable).collect();
+        notes.extend(self.plan.iter().filter_map(|plan| plan.secret.unusable()));
         notes.extend(shield_warnings::warnings(config, self.plan.as_deref()));
         // With --host it is a finding.
         let program = mitigation_program::unfit(config).filter(|_| self.host.is_none());

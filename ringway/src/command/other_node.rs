@@ -151,7 +151,7 @@ fn answers(here: &ShieldStatus, other: &ShieldStatus) -> Vec<Outcome> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::{Duration, SystemTime};
+    use std::time::SystemTime;
 
     use ringway_api::shield::RuntimeShield;
     use ringway_doctor::Severity;
@@ -174,9 +174,9 @@ mod tests {
             present: keys.0.into(),
             former: keys.1.map(str::to_owned),
             is_shared: secret,
-            age: Duration::ZERO,
+            since: SystemTime::UNIX_EPOCH,
         };
-        status.enter_secrets(&config, Some(secrets), SystemTime::UNIX_EPOCH);
+        status.enter_secrets(&config, Some(secrets));
         status
     }
 

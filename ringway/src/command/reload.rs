@@ -64,6 +64,9 @@ fn render(changes: &Changes, colour: bool) -> String {
         };
         line(What::Changed, format!("[{settings}]{details}"));
     }
+    if let Some(secret) = &changes.syn_secret {
+        line(What::Changed, secret.to_string());
+    }
     for service in &changes.services {
         let keys = if service.keys.is_empty() { String::new() } else { ": ".into() };
         line(

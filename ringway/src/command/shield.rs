@@ -593,13 +593,9 @@ mod tests {
             present: "0123abcd".into(),
             former: Some("99999999".into()),
             is_shared,
-            age: Duration::from_secs(9),
+            since: SystemTime::UNIX_EPOCH,
         };
-        status.enter_secrets(
-            &config,
-            Some(secrets(true)),
-            SystemTime::UNIX_EPOCH + Duration::from_secs(9),
-        );
+        status.enter_secrets(&config, Some(secrets(true)));
         let shown = render(&status, false);
         let line = "SYNs are answered with the secret of /etc/syn.secret: fingerprint 0123abcd, since \
                     1970-01-01T00:00:00Z; 99999999, the one before, still counts\n";
@@ -612,7 +608,7 @@ mod tests {
         assert!(render(&status, false).contains("-  MSS 1460, SACK, ECN\n"), "{status:?}");
         status.limits[0].promises = Some(SynOffer::default().into());
         assert!(render(&status, false).contains("-  MSS unknown\n"), "{status:?}");
-        status.enter_secrets(&config, Some(secrets(false)), SystemTime::now());
+        status.enter_secrets(&config, Some(secrets(false)));
         assert!(render(&status, false).contains("a key of this node's own"));
         let none = super::tests::status("[shield]\nlimits = { source = \"9pps\" }\n", None);
         assert!(!render(&none, false).contains("answered"));

@@ -1,9 +1,12 @@
 //! Changes that another configuration makes: told by `ringway reload`, before or after.
 
+use std::fmt;
 use std::net::IpAddr;
 
+use ringway_kernel::shield::{ChallengeKey, FORMER_KEY_COUNTS, SynSecrets};
 use serde::{Deserialize, Serialize};
 
+use crate::clock::Timestamp;
 use crate::documents::status::Problem;
 use crate::overrides::OverriddenBackend;
 
@@ -26,6 +29,9 @@ pub struct Changes {
     /// What changes of `[shield]`, in words: `rule dns added`.
     #[serde(default)]
     pub shield: Vec<String>,
+    /// The secret of answers to SYNs becomes another: `secret`, or what its file has.
+    #[serde(default)]
+    pub syn_secret: Option<SecretChange>,
     /// Sorted by name.
     pub services: Vec<ServiceChange>,
     /// Backends of services that stay.
@@ -69,6 +75,44 @@ impl Changes {
         let backends = self.backends.iter().map(|backend| &backend.service);
         let services = self.services.iter().map(|service| &service.service);
         said.chain(backends).chain(services).any(|name| name == service)
+    }
+}
+
+/// Another secret of answers to SYNs, by fingerprints as in `ringway shield status`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SecretChange {
+    pub former_fingerprint: String,
+    /// Null: a key of the node's own, which is yet to be made.
+    pub fingerprint: Option<String>,
+    /// Until then answers of the former one are taken; null where nothing was changed.
+    pub former_until: Option<Timestamp>,
+}
+
+impl SecretChange {
+    /// From those in force to a key; `None`: to one of the node's own. None where they stay.
+    pub fn between(in_force: &SynSecrets, key: Option<ChallengeKey>) -> Option<SecretChange> {
+        let fingerprint = key.map(ChallengeKey::fingerprint);
+        let stays = match &fingerprint {
+            Some(fingerprint) => in_force.is_shared && *fingerprint == in_force.present,
+            None => !in_force.is_shared,
+        };
+        let former_fingerprint = in_force.present.clone();
+        (!stays).then_some(SecretChange { former_fingerprint, fingerprint, former_until: None })
+    }
+}
+
+impl fmt::Display for SecretChange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let SecretChange { former_fingerprint, fingerprint, former_until } = self;
+        let now = fingerprint.as_deref().unwrap_or("a key of the node's own");
+        write!(f, "secret of answers to SYNs: {former_fingerprint} becomes {now}; ")?;
+        match former_until {
+            Some(until) => write!(f, "answers of {former_fingerprint} are taken until {until}"),
+            None => {
+                let seconds = FORMER_KEY_COUNTS.as_secs();
+                write!(f, "answers of {former_fingerprint} are taken for {seconds} s more")
+            }
+        }
     }
 }
 
@@ -161,5 +205,38 @@ impl Changes {
             ring.once_up = no_traffic_yet.iter().any(|new| new.service == ring.service);
         }
         self.no_traffic_yet = no_traffic_yet;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::SystemTime;
+
+    use super::*;
+
+    #[test]
+    fn another_secret_is_told_by_its_fingerprint() {
+        let (one, other) = (ChallengeKey([1, 2]), ChallengeKey([2, 1]));
+        let in_force = |is_shared| SynSecrets {
+            present: one.fingerprint(),
+            former: None,
+            is_shared,
+            since: SystemTime::UNIX_EPOCH,
+        };
+        assert_eq!(SecretChange::between(&in_force(true), Some(one)), None);
+        assert_eq!(SecretChange::between(&in_force(false), None), None);
+        let change = |is_shared, key| {
+            SecretChange::between(&in_force(is_shared), key).expect("another").to_string()
+        };
+        let (was, is) = (one.fingerprint(), other.fingerprint());
+        assert_eq!(
+            change(true, Some(other)),
+            format!(
+                "secret of answers to SYNs: {was} becomes {is}; answers of {was} are taken for 128 s \
+                 more"
+            )
+        );
+        assert!(change(false, Some(other)).contains(&is), "back to the file");
+        assert!(change(true, None).contains("becomes a key of the node's own; "));
     }
 }

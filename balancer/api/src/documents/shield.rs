@@ -395,19 +395,14 @@ impl ShieldStatus {
     }
 
     /// Enters what answers are made of, if there are any.
-    pub fn enter_secrets(
-        &mut self,
-        config: &Config,
-        secrets: Option<SynSecrets>,
-        wall: SystemTime,
-    ) {
+    pub fn enter_secrets(&mut self, config: &Config, secrets: Option<SynSecrets>) {
         let Some(shield) = config.shield.as_ref() else { return };
         let answers = config.services.iter().any(|service| *service.syn != Syn::Off);
         self.syn_secret = secrets.filter(|_| answers).map(|secrets| SynSecretStatus {
             fingerprint: secrets.present,
             former_fingerprint: secrets.former,
             file: shield.syn.secret.as_deref().filter(|_| secrets.is_shared).cloned(),
-            since: Timestamp(wall - secrets.age),
+            since: Timestamp(secrets.since),
         });
     }
 

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::ops::RangeInclusive;
+use std::path::PathBuf;
 
 use ringway_filter::{Error, Filter};
 use toml::de::{DeTable, DeValue};
@@ -116,8 +117,11 @@ fn syn(shield: &mut Section) -> SynSettings {
         return SynSettings::default();
     };
     let always = *section.or("always", false, boolean);
+    let is_named = section.has("secret");
     let secret =
         section.optional("secret", |v| file(v, "write a path such as \"/etc/ringway/syn.secret\""));
+    // One that was refused is an error already; a service that needs one is no second error.
+    let secret = secret.or_else(|| is_named.then(|| PathBuf::new().into()));
     section.finish();
     SynSettings { always, secret }
 }

@@ -208,8 +208,8 @@ impl Background {
                 return;
             }
             // Another key is for a reload to put in force.
-            let key = in_force.as_ref().and_then(|plan| plan.challenge_key);
-            let plan = ShieldPlan::read(&config, Unreadable::kept(in_force.as_deref()), key);
+            let secret = in_force.as_ref().map(|plan| plan.secret.clone()).unwrap_or_default();
+            let plan = ShieldPlan::read(&config, Unreadable::kept(in_force.as_deref()), secret);
             if shield_plan::stamps(&config) == now {
                 let _ = send.send(BackgroundEvent::Lists(config, now, plan));
             }

@@ -6,20 +6,21 @@ use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
 use ringway_api::clock::Timestamp;
-use ringway_api::documents::changes::Changes;
+use ringway_api::documents::changes::{Changes, SecretChange};
 use ringway_api::documents::status::Problem;
 use ringway_api::error::Error;
 use ringway_api::overrides::{self, OverrideChange, Overrides};
 use ringway_api::problem_kind::ProblemKind;
 use ringway_api::state_dir::StateDir;
 use ringway_api::syn_secret;
-use ringway_config::{Config, Errors};
+use ringway_config::{Config, Errors, Syn};
 use ringway_doctor::{Finding, Severity};
 use ringway_kernel::View;
+use ringway_kernel::shield::ChallengeKey;
 
 use crate::backends::BackendSet;
 use crate::daemon::machine_problems;
-use crate::daemon::shield_plan::{PlannedShield, ReadList, ShieldPlan, Unreadable};
+use crate::daemon::shield_plan::{PlannedShield, ReadList, SecretReading, ShieldPlan, Unreadable};
 use crate::daemon::shield_warnings;
 use crate::preflight;
 use crate::privileges;
@@ -103,17 +104,37 @@ pub fn file(now: &Now, meant: Option<&Path>, overrides: Overrides) -> Result<Loa
     fixed(&now.config, &file)?;
     room(&config, &now.view)?;
     shield_needs(&now.config, &config)?;
-    let key = syn_secret::of(&config)?;
-    let shield = ShieldPlan::read(&config, Unreadable::kept(now.shield.as_deref()), key)?;
+    let secret = SecretReading { key: syn_secret::of(&config)?, error: None };
+    let other_secret = other_secret(now, &config, secret.key)?;
+    let shield = ShieldPlan::read(&config, Unreadable::kept(now.shield.as_deref()), secret)?;
     let kept = overrides.clone();
     let mut loaded = judge(now, file, config, overrides, kept)?;
     let lists = shield.iter().flat_map(|shield| &shield.lists);
     loaded.changes.warnings = warnings;
+    loaded.changes.changed |= other_secret.is_some();
+    loaded.changes.syn_secret = other_secret;
     loaded.changes.warnings.extend(lists.filter_map(ReadList::problem));
     let new = shield_news(&now.config, &loaded.config, shield.as_deref()).into_iter();
     loaded.changes.warnings.extend(new.map(|it| ProblemKind::CheckHost.problem(it, "")));
     loaded.shield = PlannedShield::Other(shield);
     Ok(loaded)
+}
+
+/// How the secret of answers to SYNs changes, where SYNs were answered and go on to be.
+fn other_secret(
+    now: &Now,
+    new: &Config,
+    key: Option<ChallengeKey>,
+) -> Result<Option<SecretChange>, Error> {
+    let answers = |config: &Config| {
+        config.shield.is_some() && config.services.iter().any(|service| *service.syn != Syn::Off)
+    };
+    if !answers(&now.config) || !answers(new) {
+        return Ok(None);
+    }
+    let in_force = now.view.syn_secrets();
+    let in_force = in_force.map_err(|error| Error::failed(error.to_string(), ""))?;
+    Ok(in_force.and_then(|in_force| SecretChange::between(&in_force, key)))
 }
 
 /// Warnings of the shield that the configuration before has not. Lists change with their files: what
@@ -349,7 +370,8 @@ mod tests {
             );
             ringway_config::parse(&text, "gw.toml").expect("valid")
         };
-        let plan = ShieldPlan::read(&parsed(1), Unreadable::Refused, None).expect("readable");
+        let plan = ShieldPlan::read(&parsed(1), Unreadable::Refused, SecretReading::default())
+            .expect("readable");
         let news = |old, new| shield_news(&parsed(old), &parsed(new), plan.as_deref());
         let wide = "list l: line 1: 0.0.0.0/1 blocks a large part of IPv4";
         assert_eq!(news(1, 1), [wide]);

@@ -335,7 +335,7 @@ impl Daemon {
 
     /// The key of cookies that backends can have.
     fn cookie_key(&self) -> Option<ChallengeKey> {
-        self.state.shield_plan().and_then(|plan| plan.challenge_key)
+        self.state.shield_plan().and_then(|plan| plan.secret.key)
     }
 
     /// Reads and judges a change, on a thread that may wait.

@@ -198,7 +198,7 @@ mod tests {
     use ringway_api::shield::ModeOverride;
 
     use super::*;
-    use crate::daemon::shield_plan::Unreadable;
+    use crate::daemon::shield_plan::{SecretReading, Unreadable};
 
     fn entry(prefix: &str, action: ListAction) -> ShieldEntry {
         let (prefix, reason) = (prefix.parse().expect("a prefix"), String::new());
@@ -227,7 +227,8 @@ mod tests {
              backends = [{{ address = \"10.0.0.1\" }}]\n"
         );
         let config = Arc::new(ringway_config::parse(&text, "gw.toml").expect("valid"));
-        let plan = ShieldPlan::read(&config, Unreadable::Refused, None).expect("readable");
+        let plan = ShieldPlan::read(&config, Unreadable::Refused, SecretReading::default())
+            .expect("readable");
         let (now, wall) = (Instant::now(), SystemTime::UNIX_EPOCH);
         let none = RuntimeShield { mode, ..RuntimeShield::default() };
         let runtime = before

@@ -14,6 +14,7 @@ use ringway_api::documents::shield::ListReading;
 use ringway_api::documents::status::Problem;
 use ringway_api::error::Error;
 use ringway_api::problem_kind::{ProblemKind, Subject};
+use ringway_api::syn_secret;
 use ringway_api::text::counted;
 use ringway_config::{
     BadLines, Config, Errors, ListAction, Protect, RuleAction, Shield, ShieldList, Syn,
@@ -40,8 +41,7 @@ pub struct ShieldPlan {
     service_modes: bool,
     /// Some service answers SYNs.
     answers: bool,
-    /// Of challenges to SYNs; `None`: one of the node's own.
-    pub challenge_key: Option<ChallengeKey>,
+    pub secret: SecretReading,
     tables: ListTables,
     list_names: Vec<String>,
     rules: Vec<Rule>,
@@ -50,6 +50,47 @@ pub struct ShieldPlan {
     pub lists: Vec<ReadList>,
     /// What is in them, for a plan after this one that cannot read a file.
     contents: Vec<Arc<[Entry]>>,
+}
+
+/// The secret of answers to SYNs as it was read.
+#[derive(Clone, Debug, Default)]
+pub struct SecretReading {
+    /// `None`: the node makes one of its own.
+    pub key: Option<ChallengeKey>,
+    /// Why it is not that of the file which the configuration names.
+    pub error: Option<Error>,
+}
+
+impl SecretReading {
+    /// As a start reads it: nothing about it keeps a gateway from starting.
+    pub fn at_start(config: &Config) -> SecretReading {
+        match syn_secret::of(config) {
+            Ok(key) => SecretReading { key, error: None },
+            Err(error) => SecretReading { key: None, error: Some(error) },
+        }
+    }
+
+    /// The node answers with a key that no other node and no backend has.
+    fn problem(&self) -> Option<Problem> {
+        let Error { what, remedy, .. } = self.error.as_ref()?;
+        let what = format!(
+            "{what}: SYNs are answered with a key of this node's own, which no other node and no \
+             backend has"
+        );
+        Some(
+            ProblemKind::SynSecretUnusable.problem(what, format!("{remedy}; then: ringway reload")),
+        )
+    }
+
+    /// What becomes of it, for whoever has read it beside a daemon.
+    pub fn unusable(&self) -> Option<String> {
+        let Error { what, remedy, .. } = self.error.as_ref()?;
+        Some(format!(
+            "{what}: a running daemon refuses a reload with it; a daemon that starts answers SYNs with \
+             a key of its own, which no other node and no backend has, so that \"backend\" challenges \
+             them; {remedy}"
+        ))
+    }
 }
 
 /// A list as it was read.
@@ -172,12 +213,13 @@ pub enum PlannedShield {
     Other(Option<Arc<ShieldPlan>>),
 }
 
-/// Reads the lists of a configuration as a start does: one that cannot be read is empty and says why.
+/// Reads the lists and the secret of a configuration as a start does: a list that cannot be read is
+/// empty, and says why.
 ///
 /// # Errors
 /// Rules that cannot be one program.
 pub fn check(config: &Config) -> Result<Option<Arc<ShieldPlan>>, Errors> {
-    ShieldPlan::read(config, Unreadable::Empty, None).or_else(|error| {
+    ShieldPlan::read(config, Unreadable::Empty, SecretReading::at_start(config)).or_else(|error| {
         let at = config.error_at_key("shield", "rule", error.what);
         Errors::new(vec![at]).map_or(Ok(None), Err)
     })
@@ -209,7 +251,7 @@ impl ShieldPlan {
     pub fn read(
         config: &Config,
         unreadable: Unreadable<'_>,
-        challenge_key: Option<ChallengeKey>,
+        secret: SecretReading,
     ) -> Result<Option<Arc<ShieldPlan>>, Error> {
         let Some(shield) = &config.shield else { return Ok(None) };
         let mut lists = Vec::new();
@@ -257,7 +299,7 @@ impl ShieldPlan {
                 .iter()
                 .any(|service| service.shield.is_some_and(|own| own.mode.is_some())),
             answers: config.services.iter().any(|service| *service.syn != Syn::Off),
-            challenge_key,
+            secret,
             tables,
             list_names: lists.iter().map(|list| list.name.to_string()).collect(),
             rules: shield.rules.iter().map(|rule| kernel_rule(&rule.name, rule.action)).collect(),
@@ -285,7 +327,7 @@ impl ShieldPlan {
             protect_host: self.protect_host,
             service_modes: self.service_modes,
             answers: self.answers,
-            challenge_key: self.challenge_key,
+            challenge_key: self.secret.key,
             lists: &self.tables,
             list_names: &self.list_names,
             rules: &self.rules,
@@ -296,6 +338,11 @@ impl ShieldPlan {
     /// Whether packets would meet the same lists: a file may be written anew with what it had.
     pub fn has_lists_of(&self, other: &ShieldPlan) -> bool {
         self.tables == other.tables
+    }
+
+    /// The secret of answers to SYNs, if there are any, is not that of its file.
+    pub fn secret_problem(&self) -> Option<Problem> {
+        self.secret.problem().filter(|_| self.answers)
     }
 
     pub fn stamps(&self) -> Vec<Stamp> {
@@ -466,7 +513,8 @@ mod tests {
         let place = tempfile::tempdir().expect("a directory");
         let file = place.path().join("list.txt");
         let read = |list: &Path, unreadable: Unreadable<'_>| {
-            let plan = ShieldPlan::read(&config(list, "refuse"), unreadable, None)?;
+            let plan =
+                ShieldPlan::read(&config(list, "refuse"), unreadable, SecretReading::default())?;
             Ok::<_, Error>(plan.expect("a shield"))
         };
         std::fs::write(&file, "192.0.2.0/24\n").expect("written");
@@ -495,7 +543,11 @@ mod tests {
         let file = place.path().join("list.txt");
         let read = |text: &str| {
             std::fs::write(&file, text).expect("written");
-            let plan = ShieldPlan::read(&config(&file, "refuse"), Unreadable::Refused, None);
+            let plan = ShieldPlan::read(
+                &config(&file, "refuse"),
+                Unreadable::Refused,
+                SecretReading::default(),
+            );
             plan.expect("read").expect("a shield")
         };
         let first = read("192.0.2.0/24\n");

@@ -3,7 +3,6 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use ringway_api::syn_secret;
 use ringway_config::{
     Config, Limits, ListAction, Protocol, RuleAction, Service, Shield, ShieldRule, Syn,
 };
@@ -35,11 +34,6 @@ pub fn warnings(config: &Config, plan: Option<&ShieldPlan>) -> Vec<String> {
         let only = "[shield.mitigation] has neither limits nor run, so an attack is announced and \
                     nothing is done: write limits = { source = \"500pps\" }";
         idle.then(|| only.to_owned())
-    }));
-    all.extend(syn_secret::of(config).err().map(|error| {
-        format!(
-            "{error}; until then challenges are made with another key, which other nodes have not"
-        )
     }));
     all.extend(plan.map(list_warnings).unwrap_or_default());
     all
@@ -247,7 +241,7 @@ impl Sent {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::daemon::shield_plan::Unreadable;
+    use crate::daemon::shield_plan::{SecretReading, Unreadable};
 
     fn config(shield: &str, service: &str) -> Config {
         let text = format!(
@@ -391,7 +385,8 @@ mod tests {
             std::fs::write(&file, text).expect("written");
             let list = format!("list = [{{ name = \"l\", file = {file:?}, action = {action:?} }}]");
             let config = config(&list, "");
-            let plan = ShieldPlan::read(&config, Unreadable::Refused, None).expect("readable");
+            let plan = ShieldPlan::read(&config, Unreadable::Refused, SecretReading::default())
+                .expect("readable");
             warnings(&config, plan.as_deref())
         };
         let told = with("192.0.2.0/24\n10.0.0.0/8\n", "block");

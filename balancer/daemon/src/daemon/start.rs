@@ -10,7 +10,6 @@ use ringway_api::error::Error;
 use ringway_api::overrides::{self, Overrides};
 use ringway_api::shield::{self, RuntimeShield};
 use ringway_api::state_dir::StateDir;
-use ringway_api::syn_secret;
 use ringway_api::text::counted;
 use ringway_config::{Config, ListAction};
 use ringway_doctor::{Finding, Outcome, Report, Severity};
@@ -31,7 +30,7 @@ use crate::daemon::background::Background;
 use crate::daemon::config_loader::ConfigLoader;
 use crate::daemon::datapath_thread::{DatapathEvent, DatapathThread};
 use crate::daemon::netlink_watch::{self, Found, NetlinkWatch};
-use crate::daemon::shield_plan::{ShieldPlan, Unreadable};
+use crate::daemon::shield_plan::{SecretReading, ShieldPlan, Unreadable};
 use crate::daemon::shield_warnings;
 use crate::health::cookies::CookieChecks;
 use crate::health::dsr_probe::ProbeTunnel;
@@ -134,6 +133,7 @@ pub fn tell_of_machine(report: &Report) {
     for cause in preflight::causes(report, told) {
         let (subject, Finding { check, outcome, .. }) = (cause.named(), cause.first);
         let (found, fix) = (&outcome.found, outcome.remedy().to_string());
+        let fix = Some(fix.as_str()).filter(|fix| !fix.is_empty());
         match outcome.severity {
             Severity::Ok => {
                 tracing::info!(service = subject, "who answers for the address: {found}");
@@ -206,12 +206,14 @@ impl StartConfig {
             let _ = state.probe(overrides::DOCUMENT);
         }
         let config = Arc::new(overrides.apply(&file));
-        // `shield_warnings` tells of one that cannot be read.
-        let key = syn_secret::of(&config).unwrap_or_default();
-        let shield = ShieldPlan::read(&config, Unreadable::Empty, key).unwrap_or_else(|error| {
+        let secret = SecretReading::at_start(&config);
+        let shield = ShieldPlan::read(&config, Unreadable::Empty, secret).unwrap_or_else(|error| {
             tracing::error!(%error, "no shield");
             None
         });
+        if let Some(problem) = shield.as_ref().and_then(|plan| plan.secret_problem()) {
+            tracing::warn!(fix = problem.remedy.to_string(), "{}", problem.error);
+        }
         for warning in shield_warnings::warnings(&config, shield.as_deref()) {
             tracing::warn!("{warning}");
         }
@@ -326,7 +328,7 @@ impl Parts {
         let checks = Checks::start(backend_set.targets(&routes), &send);
         let (send, cookie_results) = mpsc::channel(1024);
         let mut cookie_checks = CookieChecks::new(send);
-        cookie_checks.set_key(plan.as_ref().and_then(|plan| plan.challenge_key));
+        cookie_checks.set_key(plan.as_ref().and_then(|plan| plan.secret.key));
         cookie_checks.follow(backend_set.cookie_targets(&routes));
         let (interfaces, patience) = (self.interfaces, commit_confirm::patience_now());
         let recalled = !state_dir.trouble(overrides::DOCUMENT);

@@ -153,7 +153,7 @@ impl StatusStore {
                         }
                     }
                 }
-                status.enter_secrets(&config, view.syn_secrets()?, SystemTime::now());
+                status.enter_secrets(&config, view.syn_secrets()?);
                 status.counted_since = view.counting_since().map(Timestamp);
                 let meter = status_store.meter.lock().unwrap_or_else(PoisonError::into_inner);
                 meter.fill_shield(&mut status, Instant::now());

@@ -4,16 +4,20 @@
 mod fitness;
 
 use std::collections::BTreeMap;
+use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
 use ringway_abi::Accept as End;
 use ringway_abi::raw::rw_accept_counts;
+use ringway_api::clock::Timestamp;
+use ringway_api::documents::changes::SecretChange;
 use ringway_api::documents::named;
 use ringway_api::error::Error;
-use ringway_api::syn_secret;
+use ringway_api::syn_secret::{self, Reader};
 use ringway_host::netlink::links::{self, Link};
+use ringway_kernel::shield::FORMER_KEY_COUNTS;
 use ringway_kernel::{Accept, AcceptState, accept_state, require_accept};
 use serde::Serialize;
 use tokio::signal::unix::{SignalKind, signal};
@@ -85,7 +89,7 @@ pub fn run(options: &AcceptOptions, tell: impl Fn(&str)) -> Result<AcceptStatus,
             ),
         ));
     }
-    let key = syn_secret::read("--secret", &options.secret)?;
+    let key = syn_secret::read(Reader::Backend, &options.secret)?;
     let mut problems = fitness::problems(&options.listeners, &link)?;
     if let Some(problem) = problems.first() {
         return Err(Error::configuration(&problem.what, problem.remedy.as_str()));
@@ -109,7 +113,7 @@ pub fn run(options: &AcceptOptions, tell: impl Fn(&str)) -> Result<AcceptStatus,
 /// None is at work on this interface.
 pub fn status(interface: &str) -> Result<AcceptStatus, Error> {
     let link = find(interface)?;
-    let state = accept_state(link.ifindex).map_err(kernel)?.ok_or_else(|| {
+    let state = accept_state(link.ifindex).map_err(not_allowed)?.ok_or_else(|| {
         Error::unhealthy(
             format!("no ringway accept is at work on {interface}"),
             format!(
@@ -146,7 +150,7 @@ async fn look_after(
         let now = fitness::problems(&options.listeners, link)?;
         tell_changes(problems, &now, tell);
         *problems = now;
-        let now = follow_secret(accept, options).err().map(|error| error.to_string());
+        let now = follow_secret(accept, options, tell).err().map(|error| error.to_string());
         if let Some(problem) = now.as_ref().filter(|_| now != secret_problem) {
             tell(&format!("{problem}; the key read before stays"));
         }
@@ -155,9 +159,19 @@ async fn look_after(
     }
 }
 
-fn follow_secret(accept: &Accept, options: &AcceptOptions) -> Result<(), Error> {
-    let key = syn_secret::read("--secret", &options.secret)?;
-    accept.set_key(key).map_err(kernel)
+fn follow_secret(
+    accept: &Accept,
+    options: &AcceptOptions,
+    tell: &impl Fn(&str),
+) -> Result<(), Error> {
+    let key = syn_secret::read(Reader::Backend, &options.secret)?;
+    let before = accept.state().secrets().map_err(kernel)?;
+    accept.set_key(key).map_err(kernel)?;
+    if let Some(mut change) = SecretChange::between(&before, Some(key)) {
+        change.former_until = Some(Timestamp(SystemTime::now() + FORMER_KEY_COUNTS));
+        tell(&change.to_string());
+    }
+    Ok(())
 }
 
 /// What has come and what has gone.
@@ -204,6 +218,14 @@ fn shown(link: &Link, state: &AcceptState, problems: &[Problem]) -> Result<Accep
         accepts: accepts()?,
         listeners: counts.into_iter().map(listener).collect(),
     })
+}
+
+/// Programs and maps of other processes are for the privileged alone.
+fn not_allowed(error: ringway_kernel::Error) -> Error {
+    let refused = matches!(&error, ringway_kernel::Error::System { source, .. }
+        if source.kind() == io::ErrorKind::PermissionDenied);
+    let remedy = "run it as root (sudo), or with CAP_NET_ADMIN and CAP_SYS_ADMIN";
+    Error::failed(error.to_string(), if refused { remedy } else { "" })
 }
 
 fn lost(interface: &str) -> Error {

@@ -345,6 +345,23 @@ fn damage_stays() {
     }
 }
 
+/// A key that has made no answer has none to be taken.
+#[test]
+fn the_first_key_has_no_former_one() {
+    needs_root!("the_first_key_has_no_former_one");
+    let mut world = World::unwatched();
+    let of_the_maps = secrets(&world).keys[0];
+    world.answer_syns(Some([1, 2]));
+    assert_eq!(secrets(&world).keys, [[1, 2]; 2]);
+    assert!(secrets(&world).since > 0);
+    let mut world = World::unwatched();
+    assert_ne!(secrets(&world).keys[0], of_the_maps, "each its own");
+    world.answer_syns(None);
+    let own = secrets(&world).keys[0];
+    assert_eq!(secrets(&world).keys, [own; 2]);
+    assert!(secrets(&world).since > 0);
+}
+
 /// A key that was taken away, or changed, is soon of no use.
 #[test]
 fn former_keys_are_forgotten() {

@@ -155,11 +155,22 @@ fn a_secret_is_secret() -> Result<()> {
     let mut gateway = Gateway::start(&site.net.gateway, &site.configuration(&body))?;
     gateway.wait_serving()?;
     ensure!(gateway.log().contains("others than its owner may read"), "{}", gateway.log());
+    let is_found = || -> Result<bool> {
+        Ok(gateway.status()?["findings"].to_string().contains("syn-secret-unusable"))
+    };
+    ensure!(is_found()?, "no finding: {}", gateway.status()?["findings"]);
     let said = gateway.ringway(&["reload"])?;
     ensure!(said.code != 0 && said.err.contains("chmod 600"), "{said:?}");
     std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600))?;
     let said = gateway.ringway(&["reload"])?;
-    ensure!(said.code == 0, "{said:?}");
+    ensure!(said.code == 0 && said.out.contains("~ secret of answers to SYNs: "), "{said:?}");
+    ensure!(!is_found()?, "still found");
+    std::fs::write(&file, "6".repeat(32))?;
+    let said = gateway.ringway(&["reload", "--dry-run"])?;
+    ensure!(said.out.contains(" becomes ") && said.out.contains("for 128 s more"), "{said:?}");
+    std::fs::write(&file, "5".repeat(32))?;
+    let said = gateway.ringway(&["reload"])?;
+    ensure!(said.out.contains("changes nothing"), "{said:?}");
     let secrets = MapHandle::from_pinned_path(gateway.pins().join("maps/syn_secrets"))?;
     let secrets = secrets.lookup(&[0; 4], MapFlags::ANY)?.context("no keys")?;
     ensure!(secrets.starts_with(&[0x55; 16]), "another key than the file's");

@@ -39,6 +39,7 @@ impl State {
         findings.extend(self.mode_finding());
         findings.extend(self.attack_findings());
         findings.extend(self.answer_findings());
+        findings.extend(self.shield.secret_problem());
         findings.extend(self.shield.skipped_lines());
         findings.extend(self.shield.wide_lines());
         findings.extend(self.shown_backend_set().panicking());

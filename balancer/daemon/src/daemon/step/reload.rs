@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use ringway_api::clock::Timestamp;
-use ringway_api::documents::changes::{Changes, What};
+use ringway_api::documents::changes::{Changes, SecretChange, What};
 use ringway_api::documents::status::{self, Problem};
 use ringway_api::error::{Error, Kind as Fault};
 use ringway_api::overrides::{OverrideChange, Overrides};
@@ -19,6 +19,7 @@ use ringway_api::problem_kind::ProblemKind;
 use ringway_api::text::counted;
 use ringway_config::Config;
 use ringway_host::Fix;
+use ringway_kernel::shield::FORMER_KEY_COUNTS;
 
 use super::effect::{Effect, Judge};
 use super::{FIRST_RESULTS, State};
@@ -311,6 +312,9 @@ impl State {
         self.renew_shield(shield);
         self.mitigation.renew(self.at.now);
         self.effects.push(Effect::Recount);
+        if let Some(secret) = &mut changes.syn_secret {
+            secret.former_until = Some(Timestamp(self.at.wall + FORMER_KEY_COUNTS));
+        }
         let unserved = self.tables.backend_set.unserved();
         let unserved = unserved.filter(|service| changes.concern(service));
         changes.unserved_services = unserved.map(str::to_owned).collect();
@@ -477,6 +481,7 @@ fn summary(changes: &Changes) -> String {
         }
     }
     parts.extend(changes.settings.iter().map(|table| format!("[{table}] changed")));
+    parts.extend(changes.syn_secret.iter().map(SecretChange::to_string));
     let parts =
         if parts.is_empty() { "nothing that traffic depends on".into() } else { parts.join(", ") };
     format!("configuration {file} in force: {parts}")
@@ -510,6 +515,18 @@ mod tests {
         assert_eq!(
             said(vec![service(What::Changed, 0, &["port", "check"]); 48], vec![]),
             "configuration gw.toml in force: 48 services changed (check, port)"
+        );
+        let file = "gw.toml".to_owned();
+        let syn_secret = Some(SecretChange {
+            former_fingerprint: "2854f666".into(),
+            fingerprint: Some("f04eeeb6".into()),
+            former_until: Some(Timestamp(clock::from_unix_s(1_767_225_600))),
+        });
+        let secret = Changes { changed: true, file, syn_secret, ..Changes::default() };
+        assert_eq!(
+            summary(&secret),
+            "configuration gw.toml in force: secret of answers to SYNs: 2854f666 becomes f04eeeb6; \
+             answers of 2854f666 are taken until 2026-01-01T00:00:00Z"
         );
         let gone = BackendChange {
             service: "web".into(),

@@ -108,6 +108,11 @@ impl Shield {
         }
     }
 
+    /// The secret of answers to SYNs is not that of its file.
+    pub fn secret_problem(&self) -> Option<Problem> {
+        self.plan.as_ref()?.secret_problem()
+    }
+
     /// Lists that are in force but for some lines.
     pub fn skipped_lines(&self) -> Vec<Problem> {
         let lists = self.plan.iter().flat_map(|plan| &plan.lists);

@@ -414,6 +414,7 @@ fn the_key_changes_while_it_runs() -> Result<()> {
     ensure!(opens(5000, KEYS[0])? && !opens(5001, KEYS[1])?);
     pair.secret(KEYS[1])?;
     wait_until("the new key", SOON, || opens(5002, KEYS[1]).is_ok_and(|opened| opened))?;
+    accept.wait_for_log("ringway: secret of answers to SYNs: ", SOON)?;
     ensure!(opens(5003, KEYS[0])?, "the former key");
     pair.secret(KEYS[2])?;
     wait_until("the third key", SOON, || opens(5004, KEYS[2]).is_ok_and(|opened| opened))?;

@@ -1,5 +1,6 @@
 //! Any sequence of events, held against a model of what is around; and a few sequences by name.
 
+mod syn_secret;
 mod world;
 
 use std::time::{Duration, SystemTime};
@@ -15,7 +16,7 @@ use ringway_plan::prefix_list::Prefix;
 use super::Event;
 use crate::daemon::datapath_thread::DatapathEvent;
 use crate::daemon::load::Refusal;
-use crate::daemon::shield_plan::{ShieldPlan, Unreadable};
+use crate::daemon::shield_plan::{SecretReading, ShieldPlan, Unreadable};
 use world::{PATIENCE, SLOTS, World};
 
 #[derive(Clone, Debug)]
@@ -450,7 +451,9 @@ fn a_list_that_becomes_wide_is_told() {
              backends = [{{ address = \"10.0.0.1\" }}]\n"
         );
         let config = ringway_config::parse(&text, "gw.toml").expect("valid");
-        ShieldPlan::read(&config, Unreadable::Refused, None).expect("read").expect("a shield")
+        ShieldPlan::read(&config, Unreadable::Refused, SecretReading::default())
+            .expect("read")
+            .expect("a shield")
     };
     let mut world = World::new();
     world.settle();
