@@ -482,7 +482,7 @@ impl Reason {
                 name: "syn-challenged",
                 verdicts: &[Verdict::Tx, Verdict::Redirect],
                 meaning: "The shield answered a SYN with one that no TCP stack accepts: a sender that is really there replies with a RST, and its next SYN passes.",
-                cause: "The service has syn = \"challenge\", is under attack (or [shield.syn] says always), and this source is not learnt.",
+                cause: "The service has syn = \"challenge\", or syn = \"backend\" and not every backend takes cookies, is under attack (or [shield.syn] says always), and this source is not learnt.",
                 next: "ringway shield status",
             },
             Self::SynAnswered => Explanation {

@@ -16,7 +16,7 @@ pub fn main(args: &AcceptArgs) -> anyhow::Result<Exit> {
                 secret: secret.clone(),
                 listeners: args.listen.clone(),
             };
-            accept::run(&options, |line| exit::say(line))?
+            accept::run(&options, |line| exit::say(format_args!("ringway: {line}")))?
         }
     };
     match args.output.output {

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use std::time::SystemTime;
 
 use anyhow::Context;
-use ringway_api::client::status_query;
+use ringway_api::client::{self, status_query};
 use ringway_api::error::Error;
 use ringway_api::{clock, output_file};
 use ringway_inspect::flows::filter::Filter;
@@ -136,9 +136,10 @@ type Failed = Vec<(String, String)>;
 /// Its file in the archive, what it holds, and how it is had.
 type Part = (&'static str, &'static str, fn(&Subject<'_>) -> anyhow::Result<Vec<u8>>);
 
-const PARTS: [Part; 9] = [
+const PARTS: [Part; 10] = [
     ("versions.txt", "versions of Ringway, the kernel and the machine", versions),
     ("status.json", "ringway status -o json: services, health, counters, ledger", status),
+    ("shield.json", "ringway shield status -o json; sources with --with-flows alone", shield),
     ("memory.json", "ringway status --memory -o json: every map", maps),
     ("programs.json", "the loaded programs", programs),
     ("check.json", "ringway check --host -o json", check),
@@ -225,6 +226,14 @@ fn status(subject: &Subject<'_>) -> anyhow::Result<Vec<u8>> {
     if let (Some(reload), Err(_)) = (&mut status.last_reload, subject.knows_secrets()) {
         // It may quote the configuration.
         reload.error = ringway_config::REMOVED.to_owned();
+    }
+    pretty(&status)
+}
+
+fn shield(subject: &Subject<'_>) -> anyhow::Result<Vec<u8>> {
+    let mut status = client::shield::status(&subject.args.node.selector())?;
+    if !subject.args.with_flows {
+        status.heavy_sources.clear();
     }
     pretty(&status)
 }

@@ -17,17 +17,20 @@ enum Group {
     Verdict(Verdict),
     /// Reasons of packet programs in user space.
     Engine,
+    /// What segments come to at `ringway accept`.
+    Accept,
 }
 
 impl Group {
     fn all() -> impl Iterator<Item = Group> {
-        Verdict::all().map(Group::Verdict).chain([Group::Engine])
+        Verdict::all().map(Group::Verdict).chain([Group::Engine, Group::Accept])
     }
 
     fn name(self) -> &'static str {
         match self {
             Group::Verdict(verdict) => verdict.name(),
             Group::Engine => "engine",
+            Group::Accept => "accept",
         }
     }
 }
@@ -74,15 +77,14 @@ fn select(name: Option<&str>) -> anyhow::Result<Vec<Entry>> {
         return Ok(all().collect());
     };
     if let Some(group) = group(name) {
-        let those = all().chain(of_engine()).filter(|entry| entry.verdicts.contains(&group));
+        let those = everywhere().filter(|entry| entry.verdicts.contains(&group));
         return Ok(those.collect());
     }
     // Some are the gateway's and the engine's.
-    let found: Vec<_> = all().chain(of_engine()).filter(|entry| entry.name == name).collect();
+    let found: Vec<_> = everywhere().filter(|entry| entry.name == name).collect();
     if found.is_empty() {
         let groups = Group::all().map(Group::name);
-        let known: Vec<&str> =
-            all().chain(of_engine()).map(|entry| entry.name).chain(groups).collect();
+        let known: Vec<&str> = everywhere().map(|entry| entry.name).chain(groups).collect();
         let remedy = match ringway_config::nearest(name, &known) {
             Some(near) => format!("did you mean {near:?}? `ringway reasons` lists them all"),
             None => "`ringway reasons` lists them all".to_owned(),
@@ -90,6 +92,21 @@ fn select(name: Option<&str>) -> anyhow::Result<Vec<Entry>> {
         return Err(Error::configuration(format!("there is no reason {name:?}"), remedy).into());
     }
     Ok(found)
+}
+
+fn everywhere() -> impl Iterator<Item = Entry> {
+    all().chain(of_engine()).chain(of_accept())
+}
+
+/// What `ringway accept --status` counts.
+fn of_accept() -> impl Iterator<Item = Entry> {
+    ringway_abi::Accept::all().map(|end| Entry {
+        name: end.name(),
+        verdicts: vec![Group::Accept],
+        meaning: end.meaning(),
+        cause: "",
+        next: None,
+    })
 }
 
 /// Why `ringway engine` drops a packet.
@@ -143,7 +160,7 @@ fn list(entries: &[Entry], colour: bool) -> String {
         ]);
     }
     table.render(colour)
-        + "\n`ringway reasons NAME` tells why it happens and what to do; `ringway reasons engine` lists those of packet programs in user space.\n"
+        + "\n`ringway reasons NAME` tells why it happens and what to do; `ringway reasons engine` lists those of packet programs in user space, `ringway reasons accept` what segments come to at backends.\n"
 }
 
 fn names(groups: &[Group]) -> String {
@@ -159,7 +176,7 @@ fn in_full(entry: &Entry) -> String {
     let mut text = format!("{} ({})\n", entry.name, names(&entry.verdicts));
     // Writing to a String cannot fail.
     let _ = writeln!(text, "  meaning  {}", entry.meaning);
-    // Reasons of the engine have a meaning only.
+    // Those of the engine and of accept have a meaning only.
     if !entry.cause.is_empty() {
         let _ = writeln!(text, "  cause    {}", entry.cause);
         let _ = writeln!(text, "  next     {}", entry.next.unwrap_or("nothing to do"));
@@ -198,6 +215,10 @@ mod tests {
         );
         assert!(!dropped.iter().any(|entry| entry.name == "nat-forward"));
         assert!(select(Some("engine")).is_ok_and(|all| all.len() > 20));
+        let accept = select(Some("no-cookie")).expect("no-cookie");
+        let want =
+            "no-cookie (accept)\n  meaning  an ACK of no connection, without a valid cookie;";
+        assert!(in_full(&accept[0]).starts_with(want), "{}", in_full(&accept[0]));
         let odd = select(Some("other-address")).expect("other-address");
         assert_eq!(
             in_full(&odd[0]),

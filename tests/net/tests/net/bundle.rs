@@ -57,6 +57,7 @@ fn holds_what_is_needed_and_no_secret() -> Result<()> {
     for name in [
         "versions.txt",
         "status.json",
+        "shield.json",
         "memory.json",
         "programs.json",
         "check.json",
