@@ -1,6 +1,7 @@
 //! `ringway explain`: what the loaded program would do with a packet, and why.
 
 use ringway_abi::{Exemption, Reason, ShieldMode, Verdict};
+use ringway_api::documents::shield::is_answered;
 use ringway_api::error::Error;
 use ringway_config::RateLimit;
 use ringway_inspect::explain::{self, Explanation, Shape, What, tuple};
@@ -110,8 +111,12 @@ fn shield(it: &explain::Shield) -> Cell {
         (ShieldMode::Off, _) => Cell::new("off").tone(Tone::Warn),
         (_, None) => Cell::new(why).tone(Tone::Good),
         _ if it.dropped => Cell::new(why).tone(Tone::Bad),
-        (ShieldMode::Observe, _) => {
-            Cell::new(format!("{why}; would be dropped: observe mode")).tone(Tone::Warn)
+        (ShieldMode::Observe, Some(reason)) => {
+            let done = match Reason::by_name(reason).is_some_and(is_answered) {
+                true => "answered",
+                false => "dropped",
+            };
+            Cell::new(format!("{why}; would be {done}: observe mode")).tone(Tone::Warn)
         }
         _ => Cell::new(format!("{why}; not dropped: its connection is established")),
     }
@@ -268,6 +273,8 @@ mod tests {
             explain::Shield { limit_pps: None, mitigation_until: None, ..over_limit.clone() };
         let land = explain::Shield { reason: Some("land"), ..none.clone() };
         let off = explain::Shield { mode: ShieldMode::Off, ..none.clone() };
+        let (mode, reason) = (ShieldMode::Observe, Some(Reason::SynAnswered.name()));
+        let answered = explain::Shield { mode, reason, ..none.clone() };
         // What was typed is not known without its file.
         let typed = explain::Shield { at_run_time: true, ..none.clone() };
         for (it, want) in [
@@ -276,6 +283,7 @@ mod tests {
             (typed, "allowed by `ringway allow`"),
             (limit, "rule dns, limit: within its rate"),
             (dropped, "rule dns, limit: over its rate"),
+            (answered, "syn-answered; would be answered: observe mode"),
             (observed, "rule dns, limit: over its rate; would be dropped: observe mode"),
             (
                 over_limit,

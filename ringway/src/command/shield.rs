@@ -9,7 +9,9 @@ use ringway_api::clock::Timestamp;
 use ringway_api::documents::limits::{LimitsStatus, PacketCount};
 use ringway_api::documents::measure::Measure;
 use ringway_api::documents::mitigation::{AttackStatus, MitigationStatus};
-use ringway_api::documents::shield::{Blocked, RuleStatus, ShieldStatus, SynSecretStatus};
+use ringway_api::documents::shield::{
+    Blocked, RuleStatus, ShieldStatus, SynSecretStatus, is_answered,
+};
 use ringway_api::shield::{ModeOverride, ShieldChange, ShieldEntry, done};
 use ringway_api::text::counted;
 use ringway_config::{ListAction, RateLimit, ShieldMode, Syn};
@@ -175,11 +177,13 @@ fn render(status: &ShieldStatus, colour: bool) -> String {
                 &format!("at run time {prefixes} {done}, {packets}, {rate}/s: `ringway blocked`\n");
         }
     }
-    let observed = match status.mode {
-        ShieldMode::Observe => "would drop",
-        _ => "would have dropped while it observed",
-    };
     for (reason, packets) in &status.observed {
+        let observed = match (status.mode, is_answered(*reason)) {
+            (ShieldMode::Observe, false) => "would drop",
+            (ShieldMode::Observe, true) => "would answer",
+            (_, false) => "would have dropped while it observed",
+            (_, true) => "would have answered while it observed",
+        };
         let packets = counted(packets, "packet");
         text += &format!("{observed}: {packets}, {}\n", reason.name());
     }
@@ -324,11 +328,15 @@ fn limits(status: &ShieldStatus, colour: bool) -> String {
     text + &heavy_sources(status, colour)
 }
 
-/// Who answers SYNs, and who would if every backend took cookies.
-fn syn_now(limits: &LimitsStatus) -> String {
-    match limits.syn_in_force.as_ref().filter(|now| **now != limits.syn) {
+/// Who answers SYNs, and who would if every backend took cookies; in mode `observe` nobody does.
+fn syn_now(limits: &LimitsStatus, mode: ShieldMode) -> String {
+    let now = match limits.syn_in_force.as_ref().filter(|now| **now != limits.syn) {
         Some(now) => format!("{now} (not {})", limits.syn),
         None => limits.syn.clone(),
+    };
+    match mode {
+        ShieldMode::Observe => format!("would answer: {now}"),
+        _ => now,
     }
 }
 
@@ -338,14 +346,15 @@ fn answers(shown: &[&LimitsStatus], status: &ShieldStatus, colour: bool) -> Stri
         "service", "syn", "answered", "now/s", "replies", "now/s", "fit none", "now/s", "promises",
     ]);
     for limits in shown.iter().filter(|it| it.syn != Syn::Off.name()) {
-        let off = status.mode_of(&limits.service) == ShieldMode::Off;
+        let mode = status.mode_of(&limits.service);
+        let off = mode == ShieldMode::Off;
         let mut row = vec![
             Cell::new(format!("{} {}", limits.service, limits.protocol)),
-            Cell::new(syn_now(limits)),
+            Cell::new(syn_now(limits, mode)),
         ];
-        for count in [limits.syns_answered, limits.answers_met, limits.answers_failed] {
-            row.push(Cell::number(count.packets));
-            row.push(Cell::number(seen(count.packets_per_second, off)));
+        for count in [Some(limits.syns_answered), limits.answers_met, limits.answers_failed] {
+            row.push(Cell::number(count.map_or("-".into(), |count| count.packets.to_string())));
+            row.push(Cell::number(seen(count.and_then(|count| count.packets_per_second), off)));
         }
         row.push(Cell::new(limits.promises.map_or("-".into(), |offer| offer.to_string())));
         table.row(row);
@@ -407,8 +416,9 @@ fn attacked(attack: &AttackStatus) -> String {
         None => format!("until {until}: {rates}{usual}"),
         Some(_) => format!("until {until} if nothing more comes: now {rates}"),
     };
-    let (endpoint, attacked) = (attack.endpoint(), attack.attacked());
-    format!("service {service} ({protocol} {endpoint}): {attacked}, {} {now}\n", attack.armed())
+    let (endpoint, attacked, armed) = (attack.endpoint(), attack.attacked(), attack.armed());
+    let answered = attack.answered().map_or(String::new(), |answered| format!("; {answered}"));
+    format!("service {service} ({protocol} {endpoint}): {attacked}, {armed} {now}{answered}\n")
 }
 
 /// With the rate of a limit.
@@ -603,6 +613,20 @@ mod tests {
         let row = shown.lines().find(|line| line.contains("challenge")).expect("a row");
         let words: Vec<&str> = row.split_whitespace().collect();
         assert_eq!(words, ["web", "tcp", "challenge", "900", "-", "31", "-", "7", "-", "-"]);
+        status.mode = ShieldMode::Observe;
+        status.observed = [(Reason::SynAnswered, 741)].into();
+        let shown = render(&status, false);
+        for words in ["would answer: challenge ", "would answer: 741 packets, syn-answered\n"] {
+            assert!(shown.contains(words), "no {words} in {shown}");
+        }
+        status.mode = ShieldMode::Enforce;
+        status.limits[0].syn = "backend".into();
+        status.limits[0].count(found);
+        let shown = render(&status, false);
+        let row = shown.lines().find(|line| line.contains("backend")).expect("a row");
+        let words: Vec<&str> = row.split_whitespace().collect();
+        assert_eq!(words, ["web", "tcp", "backend", "900", "-", "-", "-", "-", "-", "-"]);
+        status.limits[0].syn = "challenge".into();
         let offer = SynOffer { mss: 1460, stamps: false, sack: true, ecn: true };
         status.limits[0].promises = Some(offer.into());
         assert!(render(&status, false).contains("-  MSS 1460, SACK, ECN\n"), "{status:?}");
@@ -672,6 +696,8 @@ mod tests {
             packets_per_second: 412_000,
             new_flows_per_second: 390_000,
             baseline: Some(300),
+            syn: "off".into(),
+            syns_answered_per_second: 0,
             lasts: false,
         });
         let shown = render(&status, false);
@@ -680,6 +706,13 @@ mod tests {
                     new flows/s\n";
         assert!(shown.contains(want) && !shown.contains("no service"), "{shown}");
         let attack = status.mitigation[0].attack.as_mut().unwrap();
+        (attack.syn, attack.syns_answered_per_second) = ("proxy".into(), 389_000);
+        let shown = render(&status, false);
+        let want =
+            "; usually 300 new flows/s; SYNs are answered (syn = \"proxy\"), 389000 a second\n";
+        assert!(shown.contains(want), "{shown}");
+        let attack = status.mitigation[0].attack.as_mut().unwrap();
+        attack.syn = "off".into();
         (attack.ended, attack.new_flows_per_second) = (Some(Timestamp::default()), 7);
         let shown = render(&status, false);
         let want = "attacked from 1970-01-01T00:00:00Z to 1970-01-01T00:00:00Z, armed until \

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use ringway_api::documents::shield::is_answered;
 use ringway_api::documents::status::{Counter, Problem, Status};
 use ringway_api::error::Error;
 use ringway_api::problem_kind::ProblemKind;
@@ -155,13 +156,16 @@ impl Model {
         ];
         let of_shield = |counter: &&Counter| counter.is_shields();
         let dropped = status.counters.iter().filter(of_shield).map(|counter| counter.rate_pps);
-        let observed = status.shield_observed.iter().map(|one| one.rate_pps);
-        for (rates, what) in
-            [(dropped.collect::<Vec<_>>(), "shield"), (observed.collect(), "shield would drop")]
-        {
-            if !rates.is_empty() {
-                figures.push(format!("{what} {}/s", units::rate(sum(rates.into_iter()))));
-            }
+        let dropped: Vec<_> = dropped.collect();
+        if !dropped.is_empty() {
+            figures.push(format!("shield {}/s", units::rate(sum(dropped.into_iter()))));
+        }
+        // What it has observed stays counted when it observes no more.
+        for (answers, what) in [(false, "shield would drop"), (true, "shield would answer")] {
+            let of_kind =
+                status.shield_observed.iter().filter(|it| is_answered(it.reason) == answers);
+            let rate = sum(of_kind.map(|one| one.rate_pps)).filter(|rate| *rate > 0.0);
+            figures.extend(rate.map(|rate| format!("{what} {}/s", units::rate(Some(rate)))));
         }
         let shield = self.sample.shield.as_ref().filter(|_| self.view == TopView::Shield);
         if let Some(shield) = shield.filter(|shield| shield.mode != ShieldMode::Enforce) {

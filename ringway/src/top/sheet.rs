@@ -291,7 +291,9 @@ fn service_detail(shield: &ShieldStatus, limits: &LimitsStatus) -> String {
     let state = match attack {
         Some(attack) => {
             let was = if attack.ended.is_some() { "was attacked" } else { "attacked" };
-            format!("{was}{colon}{over}; {} until {}", attack.armed(), attack.until)
+            let answered = attack.answered();
+            let answered = answered.map_or(String::new(), |answered| format!("; {answered}"));
+            format!("{was}{colon}{over}{answered}; {} until {}", attack.armed(), attack.until)
         }
         None => over,
     };

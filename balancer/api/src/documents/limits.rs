@@ -50,12 +50,12 @@ pub struct LimitsStatus {
     /// SYNs that the gateway has answered, or would have in mode `observe`.
     #[serde(default)]
     pub syns_answered: PacketCount,
-    /// Replies to these answers: their senders are there.
+    /// Replies to these answers: their senders are there. Null where backends have the replies.
     #[serde(default)]
-    pub answers_met: PacketCount,
-    /// What looks like such a reply, and fits no answer.
+    pub answers_met: Option<PacketCount>,
+    /// What looks like such a reply, and fits no answer. The same.
     #[serde(default)]
-    pub answers_failed: PacketCount,
+    pub answers_failed: Option<PacketCount>,
     /// Each limit.
     #[serde(default)]
     pub by_limit: Vec<LimitStatus>,
@@ -144,8 +144,8 @@ impl LimitsStatus {
             syn_in_force: None,
             promises: None,
             syns_answered: PacketCount::default(),
-            answers_met: PacketCount::default(),
-            answers_failed: PacketCount::default(),
+            answers_met: None,
+            answers_failed: None,
             by_limit: by_limit.into(),
         }
     }
@@ -159,13 +159,23 @@ impl LimitsStatus {
         }
     }
 
+    /// Who answers SYNs now, as far as that is known.
+    fn syn_now(&self) -> &str {
+        self.syn_in_force.as_deref().unwrap_or(&self.syn)
+    }
+
+    /// Enters what it has met; who answers its SYNs is known before.
     pub fn count(&mut self, found: Arrivals) {
         (self.arrived_packets, self.arrived_new_flows) = (found.packets, found.new_flows);
         self.over_limit_packets = found.over();
         (self.established.packets, self.learnt.packets) = (found.established, found.learnt);
         self.syns_answered.packets = found.syns_answered;
-        self.answers_met.packets = found.answers_met;
-        self.answers_failed.packets = found.answers_failed;
+        let replies = |packets| {
+            let sees_them = self.syn_now() != Syn::Backend.name();
+            sees_them.then_some(PacketCount { packets, packets_per_second: None })
+        };
+        let (met, failed) = (replies(found.answers_met), replies(found.answers_failed));
+        (self.answers_met, self.answers_failed) = (met, failed);
         for one in &mut self.by_limit {
             one.over.packets = match one.limit {
                 Limit::None => 0,
@@ -189,12 +199,15 @@ impl LimitsStatus {
             (LimitCounter::Established, &mut self.established),
             (LimitCounter::Learnt, &mut self.learnt),
             (LimitCounter::SynsAnswered, &mut self.syns_answered),
+        ];
+        let replies = [
             (LimitCounter::AnswersMet, &mut self.answers_met),
             (LimitCounter::AnswersFailed, &mut self.answers_failed),
         ];
+        let replies = replies.into_iter().filter_map(|(name, it)| Some((name, it.as_mut()?)));
         let over =
             self.by_limit.iter_mut().map(|one| (LimitCounter::Over(one.limit), &mut one.over));
-        let counted = passed.into_iter().chain(over);
+        let counted = passed.into_iter().chain(replies).chain(over);
         let counted = counted.map(|(name, it)| (name, it.packets, &mut it.packets_per_second));
         arrived.into_iter().chain(counted)
     }

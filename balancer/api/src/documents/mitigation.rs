@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::time::{Duration, SystemTime};
 
-use ringway_config::{Protocol, ShieldMode};
+use ringway_config::{Protocol, ShieldMode, Syn};
 use ringway_kernel::HeavySource;
 use ringway_plan::tables::ServiceKey;
 use serde::{Deserialize, Serialize};
@@ -41,10 +41,20 @@ pub struct AttackStatus {
     pub new_flows_per_second: u64,
     /// What is usual of `measure`, a second; null while that is not known.
     pub baseline: Option<u64>,
+    /// How the service's SYNs are answered meanwhile: `off`, not at all.
+    #[serde(default = "off")]
+    pub syn: String,
+    /// SYNs a second that are answered, or would be in mode `observe`.
+    #[serde(default)]
+    pub syns_answered_per_second: u64,
     /// It is above its threshold, and for long enough that its heavy sources are known: for the
     /// process that found it.
     #[serde(skip)]
     pub lasts: bool,
+}
+
+fn off() -> String {
+    Syn::Off.name().to_owned()
 }
 
 /// A protocol of a service, where `[shield.mitigation]` is.
@@ -100,6 +110,16 @@ impl AttackStatus {
         }
     }
 
+    /// That SYNs are answered, how, and how many a second; none: they are not.
+    pub fn answered(&self) -> Option<String> {
+        let (syn, rate) = (&self.syn, self.syns_answered_per_second);
+        let are = match self.mode {
+            ShieldMode::Enforce => "are",
+            _ => "would be",
+        };
+        (*syn != off()).then(|| format!("SYNs {are} answered (syn = {syn:?}), {rate} a second"))
+    }
+
     /// What a finding about it is about.
     pub fn subject(&self) -> Subject {
         Subject::Service(format!("{} ({})", self.service, self.protocol))
@@ -107,16 +127,19 @@ impl AttackStatus {
 
     /// What to do about it; `heavy`: how many sources are heavy, where they are counted.
     pub fn remedy(&self, heavy: Option<usize>) -> String {
+        let holds = if self.answered().is_some() { "SYNs are answered" } else { "limits hold" };
         match heavy {
+            None if self.answered().is_some() => {
+                "`ringway shield status` shows how many SYNs are answered, and who replies".into()
+            }
             None => "no source is counted without a limit `source`: write it in limits of \
                      [shield.mitigation]"
                 .into(),
-            Some(0) if self.lasts => {
+            Some(0) if self.lasts => format!(
                 "no source was over its limit in the last minute: they are spread, and probably \
-                 forged, so blocking helps little; limits hold, and your provider can relieve a full \
+                 forged, so blocking helps little; {holds}, and your provider can relieve a full \
                  uplink: see \"FlowSpec and RTBH\" in the documents"
-                    .into()
-            }
+            ),
             Some(0) => "no source was over its limit in the last minute".into(),
             Some(heavy) => format!(
                 "`ringway shield status` names {}, and `ringway block` blocks them",
@@ -134,5 +157,43 @@ impl AttackStatus {
             protocol: self.protocol,
         };
         key.endpoint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_answers_syns_is_told_of_that_and_not_of_limits() {
+        let attack = |syn: &str, mode| AttackStatus {
+            service: "web".into(),
+            address: [203, 0, 113, 9].into(),
+            port: 80,
+            last_port: 80,
+            protocol: Protocol::Tcp,
+            mode,
+            since: Timestamp::default(),
+            until: Timestamp::default(),
+            ended: None,
+            measure: Some(Measure::NewFlows),
+            packets_per_second: 500,
+            new_flows_per_second: 500,
+            baseline: None,
+            syn: syn.into(),
+            syns_answered_per_second: 491,
+            lasts: true,
+        };
+        let off = attack("off", ShieldMode::Enforce);
+        assert_eq!(off.answered(), None);
+        assert!(off.remedy(None).contains("write it in limits"));
+        assert!(off.remedy(Some(0)).contains("limits hold"));
+        let proxy = attack("proxy", ShieldMode::Enforce);
+        let want = "SYNs are answered (syn = \"proxy\"), 491 a second";
+        assert_eq!(proxy.answered().as_deref(), Some(want));
+        assert!(proxy.remedy(None).contains("how many SYNs are answered"));
+        assert!(!proxy.remedy(Some(0)).contains("limits hold"));
+        let observed = attack("proxy", ShieldMode::Observe).answered();
+        assert!(observed.is_some_and(|it| it.starts_with("SYNs would be answered (")));
     }
 }

@@ -31,6 +31,11 @@ const MOST_HEAVY: usize = 10;
 /// Name and version of the schema of [`Blocked`].
 pub const BLOCKED_SCHEMA: &str = "ringway.blocked/1";
 
+/// Whether the shield answers a packet for this reason; else it drops it.
+pub fn is_answered(reason: Reason) -> bool {
+    matches!(reason, Reason::SynChallenged | Reason::SynAnswered)
+}
+
 /// `GET /v1/shield`, and the answer to a change.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ShieldStatus {
@@ -628,6 +633,8 @@ mod tests {
             packets_per_second: 412_000,
             new_flows_per_second: 390_000,
             baseline: Some(3100),
+            syn: "challenge".into(),
+            syns_answered_per_second: 380_000,
             lasts: false,
         };
         let found = [(("web".to_owned(), Protocol::Tcp), 2)].into();

@@ -4,7 +4,8 @@
 use std::net::{IpAddr, SocketAddr};
 
 use ringway_config::{
-    Config, Limits, ListAction, Protocol, RuleAction, Service, Shield, ShieldRule, Syn,
+    Config, Limits, ListAction, Protocol, RateLimit, RuleAction, Service, Shield, ShieldMode,
+    ShieldRule, Syn,
 };
 
 use super::shield_plan::{ReadList, ShieldPlan};
@@ -27,6 +28,8 @@ pub fn warnings(config: &Config, plan: Option<&ShieldPlan>) -> Vec<String> {
     let Some(shield) = &config.shield else { return Vec::new() };
     let mut all = spare_nobody(config, shield);
     all.extend(low_limits(config, shield));
+    all.extend(low_thresholds(shield));
+    all.extend(idle_answers(config, shield));
     all.extend(dropped_services(config, shield));
     all.extend(shield.mitigation.iter().filter_map(|mitigation| {
         let arms = config.services.iter().any(|service| *service.syn != Syn::Off);
@@ -119,6 +122,44 @@ fn low_limits(config: &Config, shield: &Shield) -> Vec<String> {
     let armed = shield.mitigation.as_ref().map(|mitigation| mitigation.limits);
     all.extend(low("limits of [shield.mitigation]", armed.unwrap_or_default()));
     all
+}
+
+/// Thresholds that one client alone is above.
+fn low_thresholds(shield: &Shield) -> Vec<String> {
+    let Some(mitigation) = &shield.mitigation else { return Vec::new() };
+    let minimum = mitigation.above_baseline.map(|above| above.minimum);
+    let thresholds = [
+        ("packets", mitigation.packets, 100),
+        ("new_flows", mitigation.new_flows, 10),
+        ("minimum", minimum, 100),
+    ];
+    let low = thresholds.into_iter().filter_map(|(key, rate, needed)| {
+        let rate = RateLimit::new(rate.filter(|rate| *rate < needed)?).rate();
+        Some(format!(
+            "{key} = \"{rate}\" of [shield.mitigation]: one client alone may need {needed} a second, \
+             which would be an attack: write more"
+        ))
+    });
+    low.collect()
+}
+
+/// Services whose SYNs nobody answers though they say so.
+fn idle_answers(config: &Config, shield: &Shield) -> Vec<String> {
+    let answered = config.services.iter().filter(|service| *service.syn != Syn::Off);
+    let note = |service: &Service| {
+        let why = match shield.mode_of(service) {
+            ShieldMode::Enforce => return None,
+            ShieldMode::Observe => {
+                "mode = \"observe\": SYNs that would be answered are counted, and none is: write \
+                 \"enforce\" to have them answered"
+            }
+            ShieldMode::Off => {
+                "its shield is \"off\", so no SYN is answered: take syn or the mode out"
+            }
+        };
+        Some(format!("service {}: syn = \"{}\" has no effect: {why}", *service.name, *service.syn))
+    };
+    answered.filter_map(note).collect()
 }
 
 /// Services for which a rule drops what every client must send.
@@ -366,6 +407,33 @@ mod tests {
         }
         let enough = "limits = { source = \"10pps\", packets = \"100pps\", new_flows = \"10pps\" }";
         assert_eq!(of(enough, ""), Vec::<String>::new());
+    }
+
+    #[test]
+    fn thresholds_that_one_client_is_above_are_told() {
+        let with = |threshold: &str| {
+            of(&format!("mitigation = {{ {threshold}, run = [\"/a\"] }}"), "").len()
+        };
+        for low in [
+            "packets = \"99pps\"",
+            "new_flows = \"9pps\"",
+            "above_baseline = 8, minimum = \"9pps\"",
+        ] {
+            assert_eq!(with(low), 1, "{low}");
+        }
+        assert_eq!(with("packets = \"100pps\", new_flows = \"10pps\", above_baseline = 8"), 0);
+    }
+
+    #[test]
+    fn answers_that_nobody_gets_are_told() {
+        let always = "syn = { always = true }";
+        let observe = &*format!("mode = \"observe\"\n{always}");
+        let told = |shield: &str, own: &str| of(shield, &format!("syn = \"proxy\"\n{own}"));
+        assert_eq!(told(always, ""), Vec::<String>::new());
+        assert_eq!(told(observe, "shield = \"enforce\""), Vec::<String>::new());
+        assert!(told(observe, "")[0].contains("syn = \"proxy\" has no effect: mode = \"observe\""));
+        assert!(told(always, "shield = \"off\"")[0].contains("its shield is \"off\""));
+        assert_eq!(of(observe, ""), Vec::<String>::new());
     }
 
     #[test]

@@ -12,7 +12,7 @@ use ringway_abi::raw::RW_REASON_SPACE;
 use ringway_abi::{Loss, Reason, ShieldMode};
 use ringway_api::clock::{self, Timestamp};
 use ringway_api::documents::durations;
-use ringway_api::documents::limits::LimitsStatus;
+use ringway_api::documents::limits::{LimitsStatus, PacketCount};
 use ringway_api::documents::mitigation::MitigationStatus;
 use ringway_api::documents::shield::{ListStatus, RuleStatus, RuntimeCount, ShieldStatus};
 use ringway_api::documents::status::{Backend, Counter, Service, Status};
@@ -78,7 +78,7 @@ families! {
     TRACKED = Gauge "ringway_tracked_flows" ["part"] "Records of dsr flows, promoted or on probation, counted every 10 s at most.";
     TRACKED_EVENTS = Counter "ringway_tracked_flow_events_total" ["event"] "Changes to records of dsr flows.";
     SHIELD_MODE = Gauge "ringway_shield_mode" ["mode"] "1 for the mode of the shield in force; services may have others.";
-    SHIELD_OBSERVED = Counter "ringway_shield_observed_packets_total" ["reason"] "Packets that the shield would have dropped if its mode had been enforce.";
+    SHIELD_OBSERVED = Counter "ringway_shield_observed_packets_total" ["reason"] "Packets that the shield would have dropped, or SYNs that it would have answered, if its mode had been enforce.";
     SHIELD_RUNTIME = Gauge "ringway_shield_runtime_prefixes" ["action"] "Prefixes that ringway block and ringway allow have added.";
     SHIELD_RUNTIME_PACKETS = Counter "ringway_shield_runtime_packets_total" ["action"] "Packets from these prefixes.";
     SHIELD_RUNTIME_BYTES = Counter "ringway_shield_runtime_bytes_total" ["action"] "Bytes of these packets, from the IP header on.";
@@ -94,8 +94,8 @@ families! {
     SHIELD_NEW_FLOWS = Counter "ringway_shield_arrived_new_flows_total" ["service", "protocol"] "Packets of these that open a flow.";
     SHIELD_OVER = Counter "ringway_shield_over_limit_packets_total" ["service", "protocol"] "Packets of these over a limit: dropped, unless the mode, their flow or their source lets them pass.";
     SHIELD_SYNS_ANSWERED = Counter "ringway_shield_syns_answered_total" ["service", "protocol"] "SYNs that the gateway has answered itself, or would have in mode enforce.";
-    SHIELD_ANSWERS_MET = Counter "ringway_shield_answers_met_total" ["service", "protocol"] "Replies to these answers that only who got one can send.";
-    SHIELD_ANSWERS_FAILED = Counter "ringway_shield_answers_failed_total" ["service", "protocol"] "What looks like such a reply, and fits no answer: guessed, late, or of a node with another secret.";
+    SHIELD_ANSWERS_MET = Counter "ringway_shield_answers_met_total" ["service", "protocol"] "Replies to these answers that only who got one can send; absent while backends have the replies.";
+    SHIELD_ANSWERS_FAILED = Counter "ringway_shield_answers_failed_total" ["service", "protocol"] "What looks like such a reply, and fits no answer: guessed, late, or of a node with another secret; absent while backends have the replies.";
     SHIELD_SECRET = Gauge "ringway_shield_syn_secret_info" ["fingerprint", "source"] "1 for the secret that answers to SYNs are made with; source: file, or own. Nodes of one service are to have one.";
     SHIELD_ATTACKED = Gauge "ringway_shield_mitigation_active" ["service", "protocol"] "1 while the service is attacked, as [shield.mitigation] has it.";
     SHIELD_ATTACKS = Counter "ringway_shield_mitigations_total" ["service", "protocol"] "Attacks on the service.";
@@ -335,8 +335,9 @@ fn tables(sheet: &mut Sheet, status: &Status) {
     }
 }
 
-/// Reasons for which the shield drops, beside those that it alone has.
-const SHARED_REASONS: [Reason; 2] = [Reason::Malformed, Reason::MartianSource];
+/// Reasons for which the shield drops or answers, beside those with which it alone drops.
+const SHARED_REASONS: [Reason; 4] =
+    [Reason::Malformed, Reason::MartianSource, Reason::SynChallenged, Reason::SynAnswered];
 
 fn shield_counts(sheet: &mut Sheet, shield: &ShieldStatus) {
     let mut series = sheet.family(&SHIELD_MODE);
@@ -380,8 +381,15 @@ fn shield_counts(sheet: &mut Sheet, shield: &ShieldStatus) {
     each(&SHIELD_NEW_FLOWS, |limits| limits.arrived_new_flows);
     each(&SHIELD_OVER, |limits| limits.over_limit_packets);
     each(&SHIELD_SYNS_ANSWERED, |limits| limits.syns_answered.packets);
-    each(&SHIELD_ANSWERS_MET, |limits| limits.answers_met.packets);
-    each(&SHIELD_ANSWERS_FAILED, |limits| limits.answers_failed.packets);
+    let mut replies = |family, value: fn(&LimitsStatus) -> Option<PacketCount>| {
+        let mut series = sheet.family(family);
+        for limits in &shield.limits {
+            let labels = [&limits.service, limits.protocol.name()];
+            value(limits).iter().for_each(|count| series.add(&labels, count.packets));
+        }
+    };
+    replies(&SHIELD_ANSWERS_MET, |limits| limits.answers_met);
+    replies(&SHIELD_ANSWERS_FAILED, |limits| limits.answers_failed);
     let mut series = sheet.family(&SHIELD_SECRET);
     if let Some(secret) = &shield.syn_secret {
         let source = if secret.file.is_some() { "file" } else { "own" };

@@ -5,6 +5,7 @@ use std::time::Instant;
 use ringway_abi::raw::rw_shield_count;
 use ringway_abi::{FlowState, Forward, Reason, Verdict};
 use ringway_api::clock::{Timestamp, from_unix_s};
+use ringway_api::documents::limits::PacketCount;
 use ringway_api::documents::shield::{ShieldStatus, SynSecretStatus};
 use ringway_api::documents::status::{
     Backend, Counter, Daemon, FlowTable, Interface, Ledger, Loss, Service, Status, Tracked,
@@ -87,13 +88,14 @@ fn shield() -> ShieldStatus {
         lists: [("junk".into(), count(3))].into(),
         runtime_allow: count(4),
         runtime_block: count(5),
-        observed: [(Reason::Malformed, 6)].into(),
+        observed: [(Reason::Malformed, 6), (Reason::SynAnswered, 741)].into(),
     });
     (shield.lists[0].prefixes, shield.lists[0].skipped_lines) = (Some(8), Some(9));
     let limits = &mut shield.limits[0];
     (limits.arrived_packets, limits.arrived_new_flows, limits.over_limit_packets) = (12, 11, 10);
-    let counts = [&mut limits.syns_answered, &mut limits.answers_met, &mut limits.answers_failed];
-    counts.into_iter().zip(15..).for_each(|(count, packets)| count.packets = packets);
+    limits.syns_answered.packets = 15;
+    let replies = |packets| Some(PacketCount { packets, packets_per_second: None });
+    (limits.answers_met, limits.answers_failed) = (replies(16), replies(17));
     shield.syn_secret = Some(SynSecretStatus {
         fingerprint: "0123abcd".into(),
         former_fingerprint: None,
@@ -128,6 +130,8 @@ fn every_line_has_its_labels() {
         "ringway_backend_bytes_total{service=\"web\",protocol=\"udp\",backend=\"[fd00::2]:80\",\
          direction=\"request\"} 700",
         "ringway_shield_mode{mode=\"enforce\"} 1",
+        "ringway_shield_observed_packets_total{reason=\"syn-answered\"} 741",
+        "ringway_shield_observed_packets_total{reason=\"syn-challenged\"} 0",
         "ringway_shield_mode{mode=\"off\"} 0",
         "ringway_shield_observed_packets_total{reason=\"malformed\"} 6",
         "ringway_shield_observed_packets_total{reason=\"blocked\"} 0",

@@ -40,6 +40,8 @@ pub struct Arrived {
     pub new_flows: u64,
     /// Of these packets, those over a limit that nothing speaks for.
     pub refused: u64,
+    /// SYNs that the gateway has answered, or would have.
+    pub answered: u64,
     /// A daemon before this one has armed it: until when.
     pub armed: Option<Instant>,
 }
@@ -62,6 +64,8 @@ pub struct Attack {
     /// A second, of the last sample.
     pub packets: u64,
     pub new_flows: u64,
+    /// SYNs that the gateway answers, or would, a second, of the last sample.
+    pub answered: u64,
     /// The most packets and new flows a second.
     pub highest: Each<u64>,
     /// Packets over a limit since, that were dropped.
@@ -90,6 +94,7 @@ struct Watched {
     name: String,
     counted: Option<(Instant, Each<u64>)>,
     refused: u64,
+    answered: u64,
     /// Samples above a threshold, up to now.
     in_a_row: u32,
     usual: Usual,
@@ -160,7 +165,7 @@ impl Watched {
         wall: SystemTime,
         arrived: Arrived,
     ) -> bool {
-        let Arrived { name, mode, packets, new_flows, refused, armed, .. } = arrived;
+        let Arrived { name, mode, packets, new_flows, refused, answered, armed, .. } = arrived;
         let counts = [packets, new_flows];
         let begun = |measure, ends| Attack {
             name: name.clone(),
@@ -173,6 +178,7 @@ impl Watched {
             ends,
             packets: 0,
             new_flows: 0,
+            answered: 0,
             highest: [0; 2],
             dropped: 0,
             observed: 0,
@@ -196,6 +202,7 @@ impl Watched {
             self.in_a_row = 0;
             return false;
         }
+        let answered = answered.saturating_sub(std::mem::replace(&mut self.answered, answered));
         let rates = [0, 1].map(|n| (counts[n] - before[n]) as f64 / since.as_secs_f64());
         let is_above = |measure: &Measure| {
             self.usual
@@ -225,6 +232,7 @@ impl Watched {
         match &mut self.attack {
             Some(attack) => {
                 [attack.packets, attack.new_flows] = rates.map(|rate| rate as u64);
+                attack.answered = (answered as f64 / since.as_secs_f64()) as u64;
                 let highest = attack.highest;
                 attack.highest = [attack.packets.max(highest[0]), attack.new_flows.max(highest[1])];
                 let over = match mode {

@@ -142,6 +142,8 @@ pub mod tests {
             packets_per_second: 7,
             new_flows_per_second: 0,
             baseline: None,
+            syn: "off".into(),
+            syns_answered_per_second: 0,
             lasts: false,
         }
     }

@@ -347,6 +347,8 @@ mod tests {
             packets_per_second: 1,
             new_flows_per_second: 1,
             baseline: None,
+            syn: "off".into(),
+            syns_answered_per_second: 0,
             lasts: false,
         };
         let attacks: Vec<_> = (0..SERVICES).map(attack).collect();

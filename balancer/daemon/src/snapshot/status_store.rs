@@ -142,8 +142,8 @@ impl StatusStore {
                 status.count(view.shield_counts()?);
                 if !(status.limits.is_empty() && status.mitigation.is_empty()) {
                     let (services, arrivals) = (view.services()?, view.arrivals()?);
-                    status.count_limits(&services, &arrivals);
                     status.enter_answers(&services, &view.syn_answers()?);
+                    status.count_limits(&services, &arrivals);
                     let (heavy, wall) = (|| view.heavy_sources(), SystemTime::now());
                     match sources {
                         Sources::None => {}
@@ -197,6 +197,7 @@ impl StatusStore {
         if let Some(config) = config.filter(|config| config.shield.is_some()) {
             let mut shield = ShieldStatus::new(config, &RuntimeShield::default());
             shield.count(view.shield_counts()?);
+            shield.enter_answers(services, &view.syn_answers()?);
             shield.count_limits(services, &view.arrivals()?);
             sample = sample.with_shield(&mut shield);
         }

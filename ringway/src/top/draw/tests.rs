@@ -142,6 +142,8 @@ fn shield() -> ShieldStatus {
         packets_per_second: 412_000,
         new_flows_per_second: 390_000,
         baseline: None,
+        syn: "off".into(),
+        syns_answered_per_second: 0,
         lasts: false,
     });
     let web = &mut shield.limits[0];

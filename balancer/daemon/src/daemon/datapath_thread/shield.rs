@@ -37,7 +37,8 @@ impl Worker {
             let armed = armed.get(&id).map(|left| now + Duration::from_secs((*left).into()));
             let (packets, new_flows, refused) =
                 (counts.packets, counts.new_flows, counts.refused());
-            Some(Arrived { service, name, mode, packets, new_flows, refused, armed })
+            let answered = counts.syns_answered;
+            Some(Arrived { service, name, mode, packets, new_flows, refused, answered, armed })
         };
         let counts = self.gateway.arrivals().map_err(kernel)?;
         self.has_read_arrivals = true;

@@ -11,7 +11,7 @@ use ringway_api::documents::status::Problem;
 use ringway_api::error::Error;
 use ringway_api::problem_kind::ProblemKind;
 use ringway_api::text::counted;
-use ringway_config::{Limits, Mitigation as Rules, ShieldMode};
+use ringway_config::{Config, Limits, Mitigation as Rules, Protocol, Service, ShieldMode, Syn};
 use ringway_plan::tables::ServiceKey;
 use tracing::Level;
 
@@ -71,8 +71,9 @@ impl Mitigation {
     }
 
     /// Attacks that last.
-    pub(super) fn attacks(&self, at: Moment) -> Vec<AttackStatus> {
-        self.watch.attacks().map(|(service, attack)| shown(service, attack, at)).collect()
+    pub(super) fn attacks(&self, config: &Config, at: Moment) -> Vec<AttackStatus> {
+        let attacks = self.watch.attacks();
+        attacks.map(|(key, attack)| shown(key, attack, syn_of(config, key), at)).collect()
     }
 }
 
@@ -137,7 +138,7 @@ impl State {
 
     /// Packet path, program and status have the attacks that there are.
     fn follow_attacks(&mut self) {
-        let at = self.at;
+        let (at, config) = (self.at, self.reload.config.clone());
         self.log_ended();
         let run = self.rules().map(|rules| (rules.run.clone(), rules.run_after, rules.lasting));
         let (run, run_after, lasting) = run.unwrap_or_default();
@@ -182,7 +183,8 @@ impl State {
             if !due {
                 continue;
             }
-            let (command, mut attack) = (run.clone(), shown(service, attack, at));
+            let (command, mut attack) =
+                (run.clone(), shown(service, attack, syn_of(&config, service), at));
             // Before it hears again, the attack may last so much longer.
             attack.until.0 += lasting / 2;
             tell(&command, true, &attack);
@@ -213,11 +215,7 @@ impl State {
     fn why(&self, service: &ServiceKey) -> Option<&'static str> {
         let config = &self.reload.config;
         let Some(shield) = &config.shield else { return Some("[shield] was removed") };
-        let own = config.services.iter().find(|own| {
-            let ports = (*own.port, own.last_port);
-            (*own.address, ports) == (service.address, (service.port, service.last_port))
-                && own.protocols.contains(&service.protocol)
-        });
+        let own = service_of(config, service);
         let mode = self.shield.in_force.mode.map(|over| over.mode);
         match own {
             _ if shield.mitigation.is_none() => Some("[shield.mitigation] was removed"),
@@ -232,12 +230,13 @@ impl State {
 
     pub(super) fn attack_findings(&self) -> Vec<Problem> {
         let limits = self.rules().map(|rules| rules.limits).unwrap_or_default();
-        let attacks = self.mitigation.attacks(self.at);
+        let attacks = self.mitigation.attacks(&self.reload.config, self.at);
         attacks.iter().map(|attack| finding(attack, limits)).collect()
     }
 }
 
-fn shown(service: &ServiceKey, attack: &Attack, at: Moment) -> AttackStatus {
+/// `syn`: how SYNs of the service are answered.
+fn shown(service: &ServiceKey, attack: &Attack, syn: Syn, at: Moment) -> AttackStatus {
     let silent = at.now.saturating_duration_since(attack.last);
     AttackStatus {
         service: attack.name.clone(),
@@ -253,13 +252,29 @@ fn shown(service: &ServiceKey, attack: &Attack, at: Moment) -> AttackStatus {
         packets_per_second: attack.packets,
         new_flows_per_second: attack.new_flows,
         baseline: attack.baseline,
+        syn: syn.name().to_owned(),
+        syns_answered_per_second: attack.answered,
         lasts: at.now < attack.last + 2 * PERIOD && at.now >= attack.began + SOURCES_FOUND,
     }
 }
 
+fn service_of<'c>(config: &'c Config, key: &ServiceKey) -> Option<&'c Service> {
+    config.services.iter().find(|own| {
+        let ports = (*own.port, own.last_port);
+        (*own.address, ports) == (key.address, (key.port, key.last_port))
+            && own.protocols.contains(&key.protocol)
+    })
+}
+
+/// How SYNs of a service are answered.
+fn syn_of(config: &Config, key: &ServiceKey) -> Syn {
+    let own = service_of(config, key).filter(|_| key.protocol == Protocol::Tcp);
+    own.map_or(Syn::Off, |own| *own.syn)
+}
+
 /// The line of the log when it is over, or is not looked at any more, and why.
 fn over(service: &ServiceKey, attack: &Attack, why: Option<&'static str>, at: Moment) -> String {
-    let shown = shown(service, attack, at);
+    let shown = shown(service, attack, Syn::Off, at);
     // Without the time that the limits still held.
     let lasted = attack.last.saturating_duration_since(attack.began).as_secs().max(1);
     let measure = attack.measure.unwrap_or(Measure::Packets);
@@ -307,11 +322,15 @@ fn finding(attack: &AttackStatus, limits: Limits) -> Problem {
     let AttackStatus { service, protocol, until, .. } = attack;
     let what = measured(attack.measure.unwrap_or(Measure::Packets));
     let usual = attack.baseline.map_or(String::new(), |usual| format!(", usually {usual}"));
-    let action = match attack.mode {
-        _ if limits.is_empty() => "[shield.mitigation] has no limits: it is announced",
-        ShieldMode::Enforce => "the limits of [shield.mitigation] are in force",
-        _ => "the shield observes and drops nothing: these limits would be in force",
+    let answered = attack.answered();
+    let limits = match attack.mode {
+        _ if limits.is_empty() && answered.is_some() => None,
+        _ if limits.is_empty() => Some("[shield.mitigation] has no limits: it is announced"),
+        ShieldMode::Enforce => Some("the limits of [shield.mitigation] are in force"),
+        _ => Some("the shield observes and drops nothing: these limits would be in force"),
     };
+    let actions: Vec<&str> = answered.as_deref().into_iter().chain(limits).collect();
+    let action = actions.join("; ");
     let (endpoint, rate) = (attack.endpoint(), attack.rate());
     let (is, now, end) = match attack.ended {
         None => ("is", "", "or longer"),

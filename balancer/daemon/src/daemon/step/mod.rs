@@ -266,7 +266,7 @@ impl State {
             configuration: Some(reload.configuration()),
             shield: Some((reload.config.clone(), self.shield.in_force.clone())),
             lists: self.shield.lists(),
-            attacks: self.mitigation.attacks(self.at),
+            attacks: self.mitigation.attacks(&reload.config, self.at),
             attacks_found: self.mitigation.found().clone(),
             usual: self.usual(),
         }

@@ -59,7 +59,8 @@ impl Simulation {
         let (name, mode) = ("web".to_owned(), self.mode);
         // A tenth of it is over a limit.
         let refused = packets / 10;
-        let one = Arrived { service, name, mode, packets, new_flows, refused, armed };
+        let answered = new_flows;
+        let one = Arrived { service, name, mode, packets, new_flows, refused, answered, armed };
         self.watch.note(&self.rules, self.now, SystemTime::UNIX_EPOCH, vec![one]);
     }
 

@@ -474,7 +474,10 @@ fn a_list_that_becomes_wide_is_told() {
 #[test]
 fn an_attack_is_spread_only_while_it_lasts_and_sources_are_known() {
     let mut world = running();
-    let remedy = |world: &World| world.state.mitigation.attacks(world.state.at)[0].remedy(Some(0));
+    let remedy = |world: &World| {
+        world.state.mitigation.attacks(&world.state.reload.config, world.state.at)[0]
+            .remedy(Some(0))
+    };
     world.traffic(1_000_000, 1000);
     assert!(!remedy(&world).contains("forged"), "sources are not known yet");
     world.traffic(1_000_000, 2000);

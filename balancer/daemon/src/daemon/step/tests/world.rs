@@ -520,7 +520,8 @@ impl World {
         let (name, mode) = ("web".to_owned(), ShieldMode::Enforce);
         let armed = self.armed.filter(|_| std::mem::take(&mut self.first_sample));
         let (packets, refused) = (self.packets, self.packets / 2);
-        Arrived { service, name, mode, packets, new_flows: 0, refused, armed }
+        let (new_flows, answered) = (0, self.packets / 4);
+        Arrived { service, name, mode, packets, new_flows, refused, answered, armed }
     }
 
     /// Work on other threads is done, or cannot be.
