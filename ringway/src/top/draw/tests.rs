@@ -342,6 +342,24 @@ fn one_look_fits_its_terminal() {
     }
 }
 
+/// What has been observed stays counted; a rate of 0 is no figure.
+#[test]
+fn what_the_shield_would_do_is_shown_while_it_would() {
+    let figures = |rates: [f64; 2]| {
+        let mut model = model(TopView::Services);
+        let reasons = [Reason::Rule, Reason::SynAnswered].into_iter().zip(rates);
+        let observed =
+            reasons.map(|(reason, rate)| Observed { reason, packets: 9, rate_pps: Some(rate) });
+        let mut sample = sample();
+        sample.status.shield_observed = observed.collect();
+        model.take(Ok(sample));
+        let figures = model.heading().figures;
+        figures.into_iter().filter(|it| it.starts_with("shield would")).collect::<Vec<_>>()
+    };
+    assert_eq!(figures([1.5, 491.0]), ["shield would drop 1.5/s", "shield would answer 491/s"]);
+    assert_eq!(figures([0.0, 0.0]), Vec::<String>::new());
+}
+
 #[test]
 fn figures_are_never_cut() {
     let figures = ["in 294/s", "dropped 0/s", "lost 0/s", "flows 59", "every 2 s"];

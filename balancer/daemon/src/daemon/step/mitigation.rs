@@ -344,3 +344,28 @@ fn finding(attack: &AttackStatus, limits: Limits) -> Problem {
     let remedy = "`ringway shield status` shows what arrives, and heavy sources";
     ProblemKind::Mitigation.about(attack.subject(), error, remedy)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::monitor::mitigation_program::tests::attack;
+
+    #[test]
+    fn a_finding_says_that_syns_are_answered() {
+        let limits =
+            Limits { source: Some(ringway_config::RateLimit::new(9)), ..Limits::default() };
+        let told = |syn: &str, limits| {
+            let attack =
+                AttackStatus { syn: syn.into(), syns_answered_per_second: 491, ..attack(80) };
+            finding(&attack, limits).error
+        };
+        let (answered, none) =
+            ("; SYNs are answered (syn = \"proxy\"), 491 a second", "has no limits");
+        let proxy = told("proxy", Limits::default());
+        assert!(proxy.contains(answered) && !proxy.contains(none), "{proxy}");
+        let both = told("proxy", limits);
+        assert!(both.contains(&format!("{answered}; the limits of")), "{both}");
+        let off = told("off", Limits::default());
+        assert!(off.contains(none) && !off.contains("answered"), "{off}");
+    }
+}
