@@ -352,8 +352,6 @@ static __always_inline enum rw_reason limited(const struct rw_service *service, 
 {
 	if (!(service->flags & RW_SVC_LIMITED))
 		return RW_REASON_NONE;
-	if (cookie)
-		met_cookie(service->id);
 	return over_limits(service->id, nat, cookie, place, key);
 }
 

@@ -21,17 +21,14 @@ static __always_inline __u32 agreed_scale(__u32 number)
 	return number >> COOKIE_SCALE_SHIFT & 15;
 }
 
-/* Whether a cookie may be under way: of this node, or of another one that has the key. */
-static __always_inline bool awaits_cookies(const struct rw_syn_secrets *secrets,
-					   const struct rw_shield_policy *policy, __u32 service)
+/* Whether cookies of this node may be under way. */
+static __always_inline bool has_answered(const struct rw_shield_policy *policy, __u32 service)
 {
 	__u32 *armed = bpf_map_lookup_elem(&shield_armed, &service);
 
-	if (!armed)
-		return false;
 	/* Of a time in the past the difference is huge. */
-	return secrets->shared || policy->syn & RW_SYN_ALWAYS ||
-	       (*armed && (__s32)(now_seconds() - *armed) < COOKIE_SECONDS);
+	return policy->syn & RW_SYN_ALWAYS ||
+	       (armed && *armed && (__s32)(now_seconds() - *armed) < COOKIE_SECONDS);
 }
 
 /* The cookie that came back, on its way to the program that opens its flow. */
@@ -59,17 +56,26 @@ static __always_inline bool may_bring_cookie(__u64 key)
 }
 
 /* An ACK of no flow and without data, as answers are, fits none: guessed, late, of another node's key or
- * flow. Backends of dsr may know its connection. */
+ * flow. In peace it is of a connection that is over. */
 static __always_inline void count_failed(const struct rw_shield_policy *policy, __u32 service)
 {
 	struct rw_arrivals *arrived = bpf_map_lookup_elem(&arrivals, &service);
 
-	if (arrived && !dry && (policy->syn & RW_SYN_KIND) == RW_SYN_PROXY)
+	if (arrived && !dry && has_answered(policy, service))
 		arrived->answers_failed++;
 }
 
+/* Whether the segment in scratch is as it was sent: else it is nobody's answer. */
+static __always_inline bool is_intact(struct xdp_md *ctx, const struct rw_scratch *s)
+{
+	__u32 slot = s->iface;
+	struct rw_iface *in = bpf_map_lookup_elem(&ifaces, &slot);
+
+	return checksum_holds(ctx, !mapped_v4(s->tuple.saddr), in && (in->flags & RW_IFACE_LOCAL));
+}
+
 /* Whether the segment in scratch brings back a cookie, which is then in ack_in(). `place`, `key`: of its
- * flow. The cookie that it was opened with does not count, whatever RSTs and FINs have come since. */
+ * nat flow, if any. The cookie that it was opened with does not count, whatever RSTs and FINs have come since. */
 __noinline __u32 cookie_met(struct xdp_md *ctx, __u32 service, __u32 place, __u64 key)
 {
 	struct rw_shift *shift = key ? shift_at(place) : NULL;
@@ -79,12 +85,16 @@ __noinline __u32 cookie_met(struct xdp_md *ctx, __u32 service, __u32 place, __u6
 	struct rw_scratch *s = RW_ONLY(scratch);
 	struct cookie_ack *ack;
 	struct tcphdr *tcp;
-	bool empty;
+	bool empty, holds, proxied;
 
 	if (!secrets || !room || !s || s->tuple.proto != IPPROTO_TCP ||
 	    s->layers.fragment != RW_FRAGMENT_NONE ||
 	    (s->tuple.tcp_flags & (TCP_SYN | TCP_ACK | TCP_RST)) != TCP_ACK || !policy ||
-	    !awaits_cookies(secrets, policy, service))
+	    !(secrets->shared || has_answered(policy, service)))
+		return 0;
+	proxied = (policy->syn & RW_SYN_KIND) == RW_SYN_PROXY;
+	/* What ends a connection does not open one at a backend. */
+	if (!proxied && (s->tuple.tcp_flags & TCP_FIN))
 		return 0;
 	tcp = tcp_of(ctx, s);
 	if (!tcp)
@@ -98,14 +108,17 @@ __noinline __u32 cookie_met(struct xdp_md *ctx, __u32 service, __u32 place, __u6
 	if (!read_options(ctx, READ_ONCE(s->layers.l4)))
 		return 0;
 	ack->cookie.stamp = room->options.echo;
-	if (cookie_holds(secrets, &s->tuple, ack->isn, ack->cookie, room->options.stamps))
-		return 1;
-	if (!empty)
-		return 0;
-	/* A probe of the window has the number before. */
-	ack->isn++;
-	if (cookie_holds(secrets, &s->tuple, ack->isn, ack->cookie, room->options.stamps))
-		return 1;
+	holds = cookie_holds(secrets, &s->tuple, ack->isn, ack->cookie, room->options.stamps);
+	if (!holds) {
+		if (!empty || !proxied)
+			return 0;
+		/* A probe of the window has the number before. */
+		ack->isn++;
+		holds = cookie_holds(secrets, &s->tuple, ack->isn, ack->cookie,
+				     room->options.stamps);
+	}
+	if (holds)
+		return is_intact(ctx, s);
 	if (!key)
 		count_failed(policy, service);
 	return 0;

@@ -26,6 +26,7 @@ struct owners {
 	__u32 former;  /* flows without a record */
 	__u32 slot;
 	__u32 changed; /* flows must be looked up (track.bpf.h) */
+	__u32 since;   /* when it changed: seconds, CLOCK_MONOTONIC */
 };
 
 static __always_inline struct rw_backend *backend_of(__u32 reference)
@@ -111,6 +112,7 @@ static __always_inline bool slot_owners(const struct rw_service *service, __u32 
 	owners->current = ring_member(service, pair->current);
 	owners->former = ring_member(service, pair->former);
 	owners->changed = true;
+	owners->since = pair->since;
 	trace_ring(owners);
 	return true;
 }

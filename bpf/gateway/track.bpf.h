@@ -45,7 +45,9 @@ struct tracked {
 	__u32 now;     /* seconds */
 	bool look;     /* dry: nothing is opened or touched */
 	bool data;     /* of TCP: it carries some, and neither SYN nor RST */
-	bool opens;    /* a SYN, or the ACK that brings back a cookie */
+	bool cookie;   /* it brings one back */
+	bool cookies;  /* it may be such an ACK */
+	bool other;    /* out: then the record that was found is of another connection */
 	__u32 refused; /* out: reason, or NONE */
 };
 
@@ -154,7 +156,7 @@ static __always_inline bool track_is_over(__u64 what, const struct rw_backend *b
 
 /* The backend of a flow with a live record; 0: it has none. */
 static __always_inline __u32 track_find(const struct rw_settings *set, const struct track_place *at,
-					const struct rw_tuple *t, const struct tracked *ask)
+					const struct rw_tuple *t, struct tracked *ask)
 {
 	__u32 now = ask->now;
 
@@ -179,9 +181,11 @@ static __always_inline __u32 track_find(const struct rw_settings *set, const str
 			backend = backend_of((__u32)what);
 			if (!backend || !(backend->flags & RW_BACKEND_UP))
 				continue;
-			if (is_syn(t) && track_is_over(what, backend, now) && !ask->look)
+			ask->other = track_is_over(what, backend, now) && !ask->look &&
+				     (ask->cookies || is_syn(t));
+			if (ask->other && is_syn(t))
 				continue;
-			if (!ask->look)
+			if (!ask->look && !ask->other)
 				track_touch(track, what, t, ask);
 			return (__u32)what;
 		}
@@ -330,32 +334,47 @@ __noinline __u32 track_known(const struct rw_tuple *t, struct tracked *ask)
 	return found;
 }
 
-/* The same of a packet whose flow has no record, and may get one; 0: nobody, or the packet is refused
- * (ask->refused). */
+/* Whether the packet opens a connection: with syn = "backend" the gateway has answered its SYN, and an ACK
+ * is the first that a backend meets. One that may have been opened before the change, and has been silent
+ * since, is its former owner's, as long as that takes others. */
+static __always_inline bool opens_tracked(const struct rw_tuple *t, const struct tracked *ask)
+{
+	return is_syn(t) ||
+	       (ask->cookie && (ask->other || ask->now - ask->owners.since > COOKIE_SECONDS ||
+				!backend_has(ask->owners.former, RW_BACKEND_TAKES_NEW)));
+}
+
+/* The same of a packet whose flow has no record, or that of another connection, and may get one; 0: nobody,
+ * or the packet is refused (ask->refused). */
 __noinline __u32 track_unknown(const struct rw_tuple *t, struct tracked *ask)
 {
 	struct rw_settings *set = RW_ONLY(settings);
 	struct rw_tracking *count = RW_ONLY(tracking);
 	__u32 current, former, state, owner;
 	struct track_place at;
-	bool syn;
+	bool syn, opens;
 
 	if (!set || !count || !t || !ask)
 		return 0;
 	ask->refused = RW_REASON_NONE;
 	current = ask->owners.current;
 	former = ask->owners.former;
+	opens = opens_tracked(t, ask);
+	at = track_place(set, t, ask->service, ask->owners.slot);
+	if (ask->other && !opens) {
+		ask->cookies = false;
+		return track_find(set, &at, t, ask);
+	}
 	/* The slot is settling, or its former owner has just died: no record needed. */
-	if (current == former || !backend_has(former, RW_BACKEND_UP))
+	if (!ask->other && (current == former || !backend_has(former, RW_BACKEND_UP)))
 		return current;
-	owner = ask->opens ? current : former;
+	owner = opens ? current : former;
 	if (ask->look || !owner)
 		return owner;
 	syn = is_syn(t);
 	state = t->proto == IPPROTO_UDP ? RW_TRACK_UDP : syn ? RW_TRACK_SYN : 0;
 	if (!syn && (t->tcp_flags & (TCP_FIN | TCP_RST)))
 		state |= RW_TRACK_CLOSING;
-	at = track_place(set, t, ask->service, ask->owners.slot);
 	if (!track_within_quota(set, t, ask->now)) {
 		ask->refused = RW_REASON_TRACK_QUOTA;
 		count->refused_quota++;
@@ -363,24 +382,16 @@ __noinline __u32 track_unknown(const struct rw_tuple *t, struct tracked *ask)
 		ask->refused = RW_REASON_TRACK_FULL;
 		count->refused_full++;
 	} else {
-		count->opened += ask->opens;
-		count->adopted += !ask->opens;
+		count->opened += opens;
+		count->adopted += !opens;
 		return owner;
 	}
-	if (ask->opens && !backend_has(former, RW_BACKEND_TAKES_NEW))
+	/* The client of a cookie is connected, and would not ask again. */
+	if (syn && !backend_has(former, RW_BACKEND_TAKES_NEW))
 		return 0;
 	ask->refused = RW_REASON_NONE;
 	track_failed(ask->service, ask->now);
 	return former;
-}
-
-/* Whether the packet opens a connection: with syn = "backend" the gateway has answered its SYN, and the
- * first that a backend meets of it is an ACK. */
-static __always_inline bool opens_tracked(struct xdp_md *ctx, const struct packet *p,
-					  const struct rw_service *service, bool look)
-{
-	return is_syn(p->t) || (!look && (service->flags & RW_SVC_SYN_COOKIES) &&
-				cookie_met(ctx, service->id, 0, 0));
 }
 
 /*
@@ -403,9 +414,10 @@ static __always_inline __u32 dsr_owner(struct xdp_md *ctx, const struct packet *
 	ask.now = now_seconds();
 	ask.look = look;
 	ask.data = carries_data(ctx, p);
+	ask.cookies = !look && (service->flags & RW_SVC_SYN_COOKIES);
 	reference = track_known(p->t, &ask);
-	if (!reference) {
-		ask.opens = opens_tracked(ctx, p, service, look);
+	if (!reference || ask.other) {
+		ask.cookie = !look && ask.cookies && cookie_met(ctx, service->id, 0, 0);
 		reference = track_unknown(p->t, &ask);
 	}
 	why = ask.refused;

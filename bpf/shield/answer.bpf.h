@@ -233,7 +233,7 @@ static __always_inline enum rw_reason rst_meets(const struct rw_settings *set,
 	if ((policy->syn & RW_SYN_KIND) == RW_SYN_PROXY || !was_challenged(t, number))
 		return RW_REASON_NONE;
 	prove(policy, connection_hash(set, t));
-	prove_source(set, policy, t->saddr, service);
+	prove_source(set, policy, t->saddr, PROVEN_SOURCE(service));
 	return RW_REASON_CHALLENGE_MET;
 }
 

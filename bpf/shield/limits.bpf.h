@@ -5,7 +5,7 @@
  * of its own. Only a source that the sketch suspects has a budget, which all CPUs share.
  *
  * What is over a limit passes all the same if it is of an established nat flow or of a source that
- * was learnt in peace, each within a rate of its own. A source that has answered us lately is spared
+ * was learnt in peace, each within a rate of its own. A source that has brought back a cookie is spared
  * by the rates of services and addresses alone.
  */
 #ifndef RINGWAY_LIMITS_H
@@ -199,7 +199,7 @@ static __always_inline enum rw_exemption exemption(const struct rw_settings *set
 						   const struct rw_shield_policy *policy,
 						   const struct rw_scratch *s, __u32 service,
 						   enum rw_limit limit, bool new_flow, __u32 place,
-						   __u64 key, bool *learnt)
+						   __u64 key, bool cookie, bool *learnt)
 {
 	if (!new_flow && is_established(place, key) && within_flow(policy, place))
 		return RW_EXEMPT_ESTABLISHED;
@@ -207,10 +207,10 @@ static __always_inline enum rw_exemption exemption(const struct rw_settings *set
 	    (s->tuple.proto == IPPROTO_UDP &&
 	     within_learnt(set, policy, s->tuple.saddr, LEARNT_BY_UDP(service), learnt)))
 		return RW_EXEMPT_LEARNT;
-	/* Bots can answer: what they open and how much each sends is limited. */
+	/* Bots can answer: what they open and how much each sends is limited. Dry, no source is noted. */
 	if (policy->syn && s->tuple.proto == IPPROTO_TCP &&
 	    (limit == RW_LIMIT_PACKETS || limit == RW_LIMIT_DESTINATION) &&
-	    within_proven(set, policy, s->tuple.saddr, service))
+	    within_proven(set, policy, s->tuple.saddr, service, dry && cookie))
 		return RW_EXEMPT_LEARNT;
 	return RW_EXEMPT_NOT;
 }
@@ -246,20 +246,9 @@ static __always_inline bool is_exceeded(__u32 service)
 	return last && *last && now_seconds() - *last < EXCEEDED_SECONDS;
 }
 
-/* The source of the packet in scratch has brought back a cookie. */
-__noinline __u32 met_cookie(__u32 service)
-{
-	struct rw_shield_policy *policy = bpf_map_lookup_elem(&shield_policies, &service);
-	const struct rw_settings *set = RW_ONLY(settings);
-	const struct rw_scratch *s = RW_ONLY(scratch);
-
-	if (policy && set && s && !dry)
-		prove_source(set, policy, s->tuple.saddr, service);
-	return 0;
-}
-
 /* NONE, or why the packet in scratch is to be dropped. `place`, `key`: of its nat flow, if any. `cookie`:
- * it brings one back. */
+ * it brings one back. Under nat that opens a flow, which was counted by its SYN; under dsr nobody knows
+ * whether it was brought before. */
 __noinline __u32 over_limits(__u32 service, __u32 nat, __u32 cookie, __u32 place, __u64 key)
 {
 	struct rw_shield_policy *policy = bpf_map_lookup_elem(&shield_policies, &service);
@@ -280,17 +269,20 @@ __noinline __u32 over_limits(__u32 service, __u32 nat, __u32 cookie, __u32 place
 	mode = mode_now(control, policy->mode);
 	if (mode == RW_SHIELD_OFF || s->allowed)
 		return RW_REASON_NONE;
-	new_flow = cookie || is_new_flow(s, nat, place);
+	new_flow = is_new_flow(s, nat, place);
 	if (!dry) {
 		arrived->packets++;
 		arrived->new_flows += new_flow;
 	}
 	is_armed = now < *armed;
 	limit = exceeded(set, policy, is_armed ? &policy->armed : &policy->always, arrived,
-			 s->tuple.saddr, service, new_flow, &heavy);
+			 s->tuple.saddr, service, new_flow || (nat && cookie), &heavy);
+	cookie = cookie && limit != RW_LIMIT_NEW_FLOWS && limit != RW_LIMIT_SOURCE;
+	if (cookie && !dry)
+		prove_source(set, policy, s->tuple.saddr, PROVEN_BY_COOKIE(service));
 	if (!limit)
 		return RW_REASON_NONE;
-	exempt = exemption(set, policy, s, service, limit, new_flow, place, key, &learnt);
+	exempt = exemption(set, policy, s, service, limit, new_flow, place, key, cookie, &learnt);
 	if (dry) {
 		trace.limit = limit;
 		trace.exempt = exempt;

@@ -2,7 +2,8 @@
 /*
  * Who has answered us: met a challenge, or brought back a cookie. Bots can do that too, in the middle
  * of an attack, so these sources are kept apart from those that were learnt in peace, for a while and
- * for one service each. The rates of services and addresses spare them, each within the rate of those.
+ * for one service each. The rates of services and addresses spare who brought a cookie, each within the
+ * rate of those. Not who met a challenge: a host that is there does so, whoever asked in its name.
  */
 #ifndef RINGWAY_PROVEN_H
 #define RINGWAY_PROVEN_H
@@ -13,6 +14,7 @@
 #define PROVEN_CONNECTION_SECONDS 64
 #define PROVEN_SOURCE_SECONDS 500 /* the coarse clock tells 512 apart */
 #define PROVEN_SOURCE(service) (1ull << 61 | (service))
+#define PROVEN_BY_COOKIE(service) (1ull << 60 | (service))
 
 static __always_inline struct rw_rated *proven_bucket(__u64 hash)
 {
@@ -75,28 +77,29 @@ static __always_inline __u64 *proven_source(struct rw_rated *bucket, __u32 tag,
 		       NULL;
 }
 
-/* Whether the source has answered us lately, and is within the rate of those that have. */
+/* Whether the source has brought back a cookie lately, and is within the rate of those that have.
+ * `unknown`: of one about which nothing is known. */
 static __always_inline bool within_proven(const struct rw_settings *set,
 					  const struct rw_shield_policy *policy,
-					  const __u32 *source, __u32 service)
+					  const __u32 *source, __u32 service, bool unknown)
 {
 	struct rw_address prefix;
-	__u64 hash = source_hash(set, policy, source, &prefix, PROVEN_SOURCE(service)), *own;
+	__u64 hash = source_hash(set, policy, source, &prefix, PROVEN_BY_COOKIE(service)), *own;
 	struct rw_rated *bucket = proven_bucket(hash);
 	__u32 now = now_coarse(), tag = rated_tag(hash);
 
 	own = bucket ? proven_source(bucket, tag, &policy->learnt, now) : NULL;
-	return own && within_rated(own, tag, &policy->learnt, now);
+	return own ? within_rated(own, tag, &policy->learnt, now) : unknown;
 }
 
-/* Notes that the source has answered us. */
+/* Notes that the source has answered us, in one of the two ways. */
 static __always_inline void prove_source(const struct rw_settings *set,
 					 const struct rw_shield_policy *policy, const __u32 *source,
-					 __u32 service)
+					 __u64 how)
 {
 	struct rw_address prefix;
 
-	prove(policy, source_hash(set, policy, source, &prefix, PROVEN_SOURCE(service)));
+	prove(policy, source_hash(set, policy, source, &prefix, how));
 }
 
 #endif

@@ -7,7 +7,7 @@ use ringway_abi::Reason::{ChallengeMet, NewFlowLimit, ResetNoFlow, ServiceLimit,
 use ringway_abi::Verdict::{Drop, Redirect, Tx};
 use ringway_bpf_tests::cast::*;
 use ringway_bpf_tests::frame::{Frame, TCP, flags};
-use ringway_bpf_tests::{World, ports};
+use ringway_bpf_tests::{World, audit, ports};
 use ringway_kernel::{Arrivals, now_seconds};
 use ringway_plan::tables::{
     Forward, Limits, RateLimit, ServicePolicy, SynAnswer, SynOffer, SynPolicy,
@@ -87,19 +87,32 @@ fn who_brings_a_cookie_is_spared() {
     }
 }
 
-/// Under dsr, where an answer is nobody's but the backend's.
+/// A host that is there meets it, whoever has asked in its name.
 #[test]
-fn who_meets_a_challenge_is_spared() {
-    needs_root!("who_meets_a_challenge_is_spared");
+fn who_meets_a_challenge_is_not_spared() {
+    needs_root!("who_meets_a_challenge_is_not_spared");
     let world = world(SynAnswer::Challenge, Forward::DsrL2);
-    let [honest, other] = [1, 2].map(|n| client(Family::V4, n));
-    let number = challenge(&world, &syn(honest));
-    assert_eq!(pair(&world, &rst(honest, number)), (Drop, ChallengeMet));
+    let asked = client(Family::V4, 1);
+    let number = challenge(&world, &syn(asked));
+    assert_eq!(pair(&world, &rst(asked, number)), (Drop, ChallengeMet));
     flood(&world);
-    assert_eq!(pair(&world, &ack(other, 7)), (Drop, ServiceLimit));
-    let request = ack(honest, 7);
-    assert_eq!(pair(&world, &request).0, Redirect);
-    are_spared(&world, &request);
+    assert_eq!(pair(&world, &ack(asked, 7)), (Drop, ServiceLimit));
+}
+
+/// What was damaged on its way, or by who brings it again and again, opens nothing.
+#[test]
+fn a_damaged_cookie_is_none() {
+    needs_root!("a_damaged_cookie_is_none");
+    let world = world(SynAnswer::Proxy, Forward::Nat);
+    let whole = cookie(&world, client(Family::V4, 1));
+    let mut damaged = whole.bytes();
+    // The urgent pointer: what follows is no part of the segment.
+    damaged[14 + 20 + 19] ^= 1;
+    let mut out = Vec::new();
+    assert_eq!(world.root(FRONT).run(&damaged, &mut out).unwrap(), Drop);
+    let id = world.service(Family::V4, TCP, ports::ACROSS).row.id;
+    assert_eq!(world.gateway.view().arrivals().unwrap()[&id].answers_met, 0);
+    assert_eq!(pair(&world, &whole).0, Redirect);
 }
 
 /// A SYN that is answered is no flow yet. The limit does not spare who answers: bots can do it.
@@ -120,32 +133,76 @@ fn a_cookie_opens_a_flow_that_is_limited() {
     assert!(pairs.contains(&(Drop, NewFlowLimit)));
 }
 
+/// A client whose SYN was answered, and the ACK that brings the cookie back.
+#[track_caller]
+fn answered(world: &World, from: SocketAddr) -> Frame {
+    let family = if from.is_ipv4() { Family::V4 } else { Family::V6 };
+    let syn = Frame::tcp(from, vip(family, track::PORT), flags::SYN).with(|f| f.seq = ISN);
+    let number = seen(&world.send(&syn)).seq.wrapping_add(1);
+    syn.with(|f| (f.flags, f.seq, f.ack) = (flags::ACK, ISN + 1, number))
+}
+
+fn dsr_world() -> World {
+    let mut world = track::world();
+    let syn = SynPolicy { answer: SynAnswer::Backend, always: true, offer: SynOffer::default() };
+    world.limit(&[track::PORT], ServicePolicy { syn, ..policy(Limits::default()) });
+    world
+}
+
 /// The ring gives what is new to another backend, and an ACK is mostly older.
 #[test]
 fn a_cookie_goes_where_a_syn_goes() {
     needs_root!("a_cookie_goes_where_a_syn_goes");
-    let mut world = track::world();
-    let syn = SynPolicy { answer: SynAnswer::Backend, always: true, offer: SynOffer::default() };
-    world.limit(&[track::PORT], ServicePolicy { syn, ..policy(Limits::default()) });
+    let mut world = dsr_world();
     track::pair(&mut world, 1, 0);
     for family in FAMILIES {
-        let to = vip(family, track::PORT);
-        let syn = |n| Frame::tcp(client(family, n), to, flags::SYN).with(|f| f.seq = ISN);
-        let ack = |syn: &Frame, number| {
-            syn.clone().with(|f| (f.flags, f.seq, f.ack) = (flags::ACK, ISN + 1, number))
-        };
-        let new = syn(1);
-        let number = seen(&world.send(&new)).seq.wrapping_add(1);
-        let cookie = ack(&new, number);
+        let cookie = answered(&world, client(family, 1));
         assert_eq!(track::sent(&world, &cookie), Ok(1), "{family:?}");
+        let number = cookie.ack;
         let later = cookie.clone().with(|f| (f.seq, f.ack) = (ISN + 500, number + 500));
         assert_eq!(track::sent(&world, &later), Ok(1));
         for (n, number) in [(2, number), (3, 7)] {
-            assert_eq!(track::sent(&world, &ack(&syn(n), number)), Ok(0), "older, or forged");
+            let other = cookie.clone().with(|f| (f.src, f.ack) = (client(family, n), number));
+            assert_eq!(track::sent(&world, &other), Ok(0), "older, or forged");
         }
     }
     let counted = track::counts(&world);
     assert_eq!((counted.opened, counted.adopted), (2, 4));
+}
+
+/// It may have been opened before the change, and silent since, unless that backend takes none.
+#[test]
+fn a_cookie_of_before_a_change_stays() {
+    needs_root!("a_cookie_of_before_a_change_stays");
+    let mut world = dsr_world();
+    let [quiet, probes, ends, drained] = [1, 2, 3, 4].map(|n| client(Family::V4, n));
+    let [quiet, probes, ends, drained] =
+        [quiet, probes, ends, drained].map(|from| answered(&world, from));
+    track::changed(&mut world, 1, 0, now_seconds());
+    assert_eq!(track::sent(&world, &quiet), Ok(0), "just changed");
+    track::pair(&mut world, 1, 0);
+    let probes = probes.with(|f| f.seq = ISN);
+    let ends = ends.with(|f| f.flags = flags::FIN | flags::ACK);
+    assert_eq!([probes, ends].map(|frame| track::sent(&world, &frame)), [Ok(0); 2]);
+    track::backend(&mut world, 0, |row| (row.up, row.kept) = (false, true));
+    track::changed(&mut world, 1, 0, now_seconds());
+    assert_eq!(track::sent(&world, &drained), Ok(1), "its former owner takes none");
+}
+
+/// A record of a connection that is over does not hold the port's next one.
+#[test]
+fn a_cookie_follows_a_finished_connection() {
+    needs_root!("a_cookie_follows_a_finished_connection");
+    let mut world = dsr_world();
+    track::pair(&mut world, 1, 0);
+    let from = client(Family::V4, 1);
+    let first = answered(&world, from);
+    assert_eq!(track::sent(&world, &first), Ok(1));
+    let fin = first.clone().with(|f| f.flags = flags::FIN | flags::ACK);
+    assert_eq!(track::sent(&world, &fin), Ok(1));
+    track::pair(&mut world, 2, 0);
+    audit::age_tracked(&world, 2);
+    assert_eq!(track::sent(&world, &answered(&world, from)), Ok(2));
 }
 
 /// Nodes with different secrets are found by these.

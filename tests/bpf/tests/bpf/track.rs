@@ -82,7 +82,12 @@ fn own(world: &mut World, n: u16) {
 
 /// All slots have changed.
 pub(crate) fn pair(world: &mut World, current: u16, former: u16) {
-    set(world, FIRST_PAIR, &[Pair { current, former, since: 7 }]);
+    changed(world, current, former, 7);
+}
+
+/// The same, at this time.
+pub(crate) fn changed(world: &mut World, current: u16, former: u16, since: u32) {
+    set(world, FIRST_PAIR, &[Pair { current, former, since }]);
 }
 
 fn set(world: &mut World, slot: u16, pairs: &[Pair]) {
@@ -97,7 +102,7 @@ fn set(world: &mut World, slot: u16, pairs: &[Pair]) {
 }
 
 /// Changes backend n of all our services.
-fn backend(world: &mut World, n: u8, change: impl Fn(&mut BackendRow)) {
+pub(crate) fn backend(world: &mut World, n: u8, change: impl Fn(&mut BackendRow)) {
     world.change(|tables| {
         let ours: Vec<u16> =
             tables.services.iter().filter(|s| is_ours(s)).map(|service| service.id).collect();
