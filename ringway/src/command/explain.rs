@@ -107,17 +107,16 @@ fn shield(it: &explain::Shield) -> Cell {
         .or_else(|| ruled(it))
         .or_else(|| it.reason.map(str::to_owned))
         .unwrap_or_else(|| "passed".to_owned());
+    let answered = it.reason.and_then(Reason::by_name).is_some_and(is_answered);
     match (it.mode, it.reason) {
         (ShieldMode::Off, _) => Cell::new("off").tone(Tone::Warn),
         (_, None) => Cell::new(why).tone(Tone::Good),
         _ if it.dropped => Cell::new(why).tone(Tone::Bad),
-        (ShieldMode::Observe, Some(reason)) => {
-            let done = match Reason::by_name(reason).is_some_and(is_answered) {
-                true => "answered",
-                false => "dropped",
-            };
+        (ShieldMode::Observe, Some(_)) => {
+            let done = if answered { "answered" } else { "dropped" };
             Cell::new(format!("{why}; would be {done}: observe mode")).tone(Tone::Warn)
         }
+        _ if answered => Cell::new(why),
         _ => Cell::new(format!("{why}; not dropped: its connection is established")),
     }
 }
@@ -133,7 +132,7 @@ fn limited(it: &explain::Shield) -> Option<String> {
     match (it.reason, it.exempt) {
         (Some(reason), _) => Some(format!("{reason}: {over}")),
         (None, Some(Exemption::Learnt)) => {
-            Some(format!("passed: its source is learnt, within allow_rate; {over}"))
+            Some(format!("passed: its source is known, within allow_rate; {over}"))
         }
         (None, _) => Some(format!("passed: established flow, within flow_rate; {over}")),
     }
@@ -272,6 +271,7 @@ mod tests {
         let untold =
             explain::Shield { limit_pps: None, mitigation_until: None, ..over_limit.clone() };
         let land = explain::Shield { reason: Some("land"), ..none.clone() };
+        let answered = explain::Shield { reason: Some(Reason::SynAnswered.name()), ..none.clone() };
         let off = explain::Shield { mode: ShieldMode::Off, ..none.clone() };
         let (mode, reason) = (ShieldMode::Observe, Some(Reason::SynAnswered.name()));
         let answered = explain::Shield { mode, reason, ..none.clone() };
@@ -290,10 +290,11 @@ mod tests {
                 "source-limit: over source 1500pps of mitigation until 1970-01-01T00:00:00Z",
             ),
             (untold, "source-limit: over source"),
-            (spared, "passed: its source is learnt, within allow_rate; over source 1500pps"),
+            (spared, "passed: its source is known, within allow_rate; over source 1500pps"),
             (established, "passed: established flow, within flow_rate; over source 1500pps"),
             (unnamed, "rule 2, limit: within its rate"),
             (land, "land; not dropped: its connection is established"),
+            (answered, "syn-answered"),
         ] {
             assert_eq!(told(&it), want);
         }
