@@ -271,10 +271,10 @@ mod tests {
         let untold =
             explain::Shield { limit_pps: None, mitigation_until: None, ..over_limit.clone() };
         let land = explain::Shield { reason: Some("land"), ..none.clone() };
-        let answered = explain::Shield { reason: Some(Reason::SynAnswered.name()), ..none.clone() };
         let off = explain::Shield { mode: ShieldMode::Off, ..none.clone() };
         let (mode, reason) = (ShieldMode::Observe, Some(Reason::SynAnswered.name()));
-        let answered = explain::Shield { mode, reason, ..none.clone() };
+        let would_answer = explain::Shield { mode, reason, ..none.clone() };
+        let answered = explain::Shield { reason, ..none.clone() };
         // What was typed is not known without its file.
         let typed = explain::Shield { at_run_time: true, ..none.clone() };
         for (it, want) in [
@@ -283,7 +283,7 @@ mod tests {
             (typed, "allowed by `ringway allow`"),
             (limit, "rule dns, limit: within its rate"),
             (dropped, "rule dns, limit: over its rate"),
-            (answered, "syn-answered; would be answered: observe mode"),
+            (would_answer, "syn-answered; would be answered: observe mode"),
             (observed, "rule dns, limit: over its rate; would be dropped: observe mode"),
             (
                 over_limit,
