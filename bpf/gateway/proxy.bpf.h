@@ -48,15 +48,15 @@ static __always_inline struct cookie_ack *ack_in(struct rw_scratch *s)
 #define NOT_BEGUN ((2u << RW_FLOW_SYN_ACK) - 1)
 #define COOKIE_STATES (NOT_BEGUN | 1u << RW_FLOW_CLOSED | 1u << RW_FLOW_RESET)
 
-/* Whether a packet of this flow, or none, may bring back a cookie. A jump for each state would multiply
- * the verifier's work. */
+/* Whether a packet of this flow, or none, may bring back a cookie. A jump for each state would
+ * multiply the verifier's work. */
 static __always_inline bool may_bring_cookie(__u64 key)
 {
 	return COOKIE_STATES >> (key_state(key) & 31) & 1;
 }
 
-/* An ACK of no flow and without data, as answers are, fits none: guessed, late, of another node's key or
- * flow. In peace it is of a connection that is over. */
+/* An ACK of no flow and without data, as answers are, fits none: guessed, late, of another node's key
+ * or flow. In peace it is of a connection that is over. */
 static __always_inline void count_failed(const struct rw_shield_policy *policy, __u32 service)
 {
 	struct rw_arrivals *arrived = bpf_map_lookup_elem(&arrivals, &service);
@@ -74,8 +74,9 @@ static __always_inline bool is_intact(struct xdp_md *ctx, const struct rw_scratc
 	return checksum_holds(ctx, !mapped_v4(s->tuple.saddr), in && (in->flags & RW_IFACE_LOCAL));
 }
 
-/* Whether the segment in scratch brings back a cookie, which is then in ack_in(). `place`, `key`: of its
- * nat flow, if any. The cookie that it was opened with does not count, whatever RSTs and FINs have come since. */
+/* Whether the segment in scratch brings back a cookie, which is then in ack_in(). `place`, `key`: of
+ * its nat flow, if any. The cookie that it was opened with does not count, whatever RSTs and FINs have
+ * come since. */
 __noinline __u32 cookie_met(struct xdp_md *ctx, __u32 service, __u32 place, __u64 key)
 {
 	struct rw_shift *shift = key ? shift_at(place) : NULL;

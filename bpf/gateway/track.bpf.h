@@ -5,9 +5,9 @@
  * for a while need none (balancer/plan/src/history.rs).
  *
  * In a changed slot a flow with a record goes where the record says. A SYN without
- * a record goes to the current owner and gets one, and so does an ACK with a cookie. Any other packet without a record
- * is older than the change: it goes to the former owner, and gets a record so that it
- * stays while it is busy. A new flow that finds no room also goes to the former owner,
+ * a record goes to the current owner and gets one, and so does an ACK with a cookie.
+ * Any other packet without a record is older than the change: it goes to the former
+ * owner, and gets a record so that it stays while it is busy. A new flow that finds no room also goes to the former owner,
  * which is where flows without a record are looked for.
  *
  * A new record is on probation until its flow has sent packets more than a
@@ -334,9 +334,9 @@ __noinline __u32 track_known(const struct rw_tuple *t, struct tracked *ask)
 	return found;
 }
 
-/* Whether the packet opens a connection: with syn = "backend" the gateway has answered its SYN, and an ACK
- * is the first that a backend meets. One that may have been opened before the change, and has been silent
- * since, is its former owner's, as long as that takes others. */
+/* Whether the packet opens a connection: with syn = "backend" the gateway has answered its SYN, and an
+ * ACK is the first that a backend meets. One that may have been opened before the change, and has been
+ * silent since, is its former owner's, as long as that takes others. */
 static __always_inline bool opens_tracked(const struct rw_tuple *t, const struct tracked *ask)
 {
 	return is_syn(t) ||
@@ -344,8 +344,8 @@ static __always_inline bool opens_tracked(const struct rw_tuple *t, const struct
 				!backend_has(ask->owners.former, RW_BACKEND_TAKES_NEW)));
 }
 
-/* The same of a packet whose flow has no record, or that of another connection, and may get one; 0: nobody,
- * or the packet is refused (ask->refused). */
+/* The same of a packet whose flow has no record, or that of another connection, and may get one; 0:
+ * nobody, or the packet is refused (ask->refused). */
 __noinline __u32 track_unknown(const struct rw_tuple *t, struct tracked *ask)
 {
 	struct rw_settings *set = RW_ONLY(settings);

@@ -246,9 +246,9 @@ static __always_inline bool is_exceeded(__u32 service)
 	return last && *last && now_seconds() - *last < EXCEEDED_SECONDS;
 }
 
-/* NONE, or why the packet in scratch is to be dropped. `place`, `key`: of its nat flow, if any. `cookie`:
- * it brings one back. Under nat that opens a flow, which was counted by its SYN; under dsr nobody knows
- * whether it was brought before. */
+/* NONE, or why the packet in scratch is to be dropped. `place`, `key`: of its nat flow, if any.
+ * `cookie`: it brings one back. Under nat that opens a flow, which was counted by its SYN; under dsr
+ * nobody knows whether it was brought before. */
 __noinline __u32 over_limits(__u32 service, __u32 nat, __u32 cookie, __u32 place, __u64 key)
 {
 	struct rw_shield_policy *policy = bpf_map_lookup_elem(&shield_policies, &service);

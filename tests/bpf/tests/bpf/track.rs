@@ -301,6 +301,21 @@ fn connections_end() {
     }
 }
 
+/// The port's next connection goes where its SYN went, though the slot needs no more records.
+#[test]
+fn a_port_is_used_again_while_its_slot_settles() {
+    needs_root!("a_port_is_used_again_while_its_slot_settles");
+    let mut world = world();
+    for family in FAMILIES {
+        pair(&mut world, 1, 0);
+        let flow = flow(&mut world, family, TCP);
+        assert_eq!([SYN, ACK, FIN | ACK].map(|tcp_flags| go(&world, &flow, tcp_flags)), [1; 3]);
+        pair(&mut world, 2, 2);
+        age_tracked(&world, 2);
+        assert_eq!([SYN, ACK, PSH | ACK].map(|tcp_flags| go(&world, &flow, tcp_flags)), [2; 3]);
+    }
+}
+
 /// A forged RST or FIN of a client's address ends nothing: data refutes it, and so does anything
 /// after a pause.
 #[test]
