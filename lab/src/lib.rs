@@ -5,7 +5,8 @@
 //! things die. [`benches`] are what `ringway-lab bench` measures, [`harness`] is how: a
 //! [`harness::Scenario`] each. [`benches::calibrate`] is `ringway-lab size --calibrate`: what
 //! packets, messages and sockets cost on this machine. [`generate`] are the packets of
-//! `ringway-lab gen`: made, sent, received and counted.
+//! `ringway-lab gen`: made, sent, received and counted. [`search`] finds the rate that a device
+//! forwards at.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
@@ -15,6 +16,7 @@ mod error;
 pub mod generate;
 pub mod harness;
 mod programs;
+pub mod search;
 
 pub use error::{CountError, Error};
 pub use programs::{PEERS_HELP, find_ringway};
