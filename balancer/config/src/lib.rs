@@ -30,7 +30,7 @@ use files::include::{self, Includes};
 use reader::diagnostics::{Diagnostics, Source};
 use reader::section::Section;
 use reader::syntax;
-use sections::{check, daemon, flows, nat, node, service, shield, tunnel};
+use sections::{check, daemon, flows, forward, nat, node, service, shield, tunnel};
 
 /// Where `ringway run` looks when it is not told.
 pub const DEFAULT_PATH: &str = "/etc/ringway/ringway.toml";
@@ -70,13 +70,16 @@ fn read(report: &Diagnostics, filename: &str, document: &DeTable) -> Option<Conf
     let flows = flows::read(&mut file);
     let tunnel = tunnel::read(&mut file);
     let shield = shield::read(&mut file);
+    let forwards = file.has("forward");
+    let forward = forward::read(&mut file, node.as_ref());
     let includes = include::patterns(&mut file);
-    let mut services = match includes.is_empty() {
+    let mut services = match includes.is_empty() && !forwards {
         true => service::read_all(&mut file, &tunnel),
         false => service::read_any(&mut file, &tunnel),
     };
     services.append(&mut Includes::new(report, &tunnel, filename).read(&includes));
-    if let (Some(first), true, true) = (includes.first(), services.is_empty(), report.is_clean()) {
+    let idle = services.is_empty() && !forwards;
+    if let (Some(first), true, true) = (includes.first(), idle, report.is_clean()) {
         let message = "neither the file nor what it includes has a service: add [[service]]";
         report.error(first.span(), message);
     }
@@ -93,5 +96,17 @@ fn read(report: &Diagnostics, filename: &str, document: &DeTable) -> Option<Conf
     }
     validate::syn(report, shield.as_ref(), &services);
     let source = report.source();
-    Some(Config { node: node?, nat, flows, tunnel, shield, services, metrics, api, log, source })
+    Some(Config {
+        node: node?,
+        nat,
+        flows,
+        tunnel,
+        shield,
+        forward,
+        services,
+        metrics,
+        api,
+        log,
+        source,
+    })
 }

@@ -140,6 +140,7 @@ impl ConfigDiff<'_> {
             ("flows", old.flows != new.flows),
             ("tunnel", old.tunnel != new.tunnel),
             ("shield", old.shield != new.shield),
+            ("forward", old.forward != new.forward),
         ];
         tables.iter().filter(|(_, differs)| *differs).map(|(name, _)| (*name).into()).collect()
     }

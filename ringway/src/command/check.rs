@@ -264,10 +264,15 @@ impl Subject<'_> {
 
 fn valid(path: &Path, config: &Config) -> String {
     let backends: usize = config.services.iter().map(|service| service.backends.len()).sum();
+    let forward = config.forward.as_ref().map(|forward| {
+        let names: Vec<&str> = forward.interfaces.iter().map(|name| name.as_str()).collect();
+        format!("{} {}, ", forward.mode, names.join(" "))
+    });
     format!(
-        "{}: valid, node {}, {}, {}\n",
+        "{}: valid, node {}, {}{}, {}\n",
         path.display(),
         config.node.name.as_str(),
+        forward.unwrap_or_default(),
         counted(config.services.len(), "service"),
         counted(backends, "backend"),
     )

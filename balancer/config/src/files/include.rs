@@ -25,8 +25,8 @@ const MAX_FILES: usize = 10_000;
 /// Files that include each other in a row.
 const MAX_DEPTH: usize = 16;
 /// Tables and lists that belong to the node.
-const OF_THE_NODE: [&str; 8] =
-    ["node", "nat", "flows", "tunnel", "shield", "metrics", "api", "log"];
+const OF_THE_NODE: [&str; 9] =
+    ["node", "nat", "flows", "tunnel", "shield", "forward", "metrics", "api", "log"];
 
 /// The patterns of a file.
 pub(crate) fn patterns(file: &mut Section) -> Vec<Located<String>> {

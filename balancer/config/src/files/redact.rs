@@ -28,6 +28,7 @@ const SHOWN: &[&str] = &[
     "backends",
     "bad_lines",
     "burst",
+    "bypass_firewall",
     "ca_file",
     "check",
     "closed",

@@ -1,6 +1,7 @@
 //! The configuration as values: what the rest of Ringway works with.
 
 pub(crate) mod check;
+mod forward;
 mod shield;
 
 use std::collections::BTreeMap;
@@ -9,6 +10,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+pub use forward::{ForwardMode, InterfaceForward};
 pub use ringway_abi::{Faces, Forward, ShieldMode};
 pub use shield::{
     AboveBaseline, BadLines, Limits, ListAction, Mitigation, OwnLimits, Protect, RateLimit,
@@ -33,7 +35,9 @@ pub struct Config {
     pub tunnel: Tunnel,
     /// None: packets meet the gateway alone.
     pub shield: Option<Shield>,
-    /// `[[service]]`, in the order of the file.
+    /// None: packets of no service are the kernel's alone.
+    pub forward: Option<InterfaceForward>,
+    /// `[[service]]`, in the order of the file; none only with `[forward]`.
     pub services: Vec<Service>,
     pub metrics: Metrics,
     pub api: Api,
@@ -68,6 +72,7 @@ impl PartialEq for Config {
             && self.flows == other.flows
             && self.tunnel == other.tunnel
             && self.shield == other.shield
+            && self.forward == other.forward
             && self.services == other.services
             && self.metrics == other.metrics
             && self.api == other.api

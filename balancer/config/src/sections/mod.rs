@@ -3,6 +3,7 @@
 pub(crate) mod check;
 pub(crate) mod daemon;
 pub(crate) mod flows;
+pub(crate) mod forward;
 mod mitigation;
 pub(crate) mod nat;
 pub(crate) mod node;

@@ -114,7 +114,7 @@ fn interfaces(
 }
 
 /// Names that the kernel accepts for a device (dev_valid_name in net/core/dev.c).
-fn interface(value: &DeValue) -> Read<String> {
+pub(crate) fn interface(value: &DeValue) -> Read<String> {
     const REMEDY: &str = "write a name as `ip link` shows it, such as \"eth0\"";
     let name = text(value, REMEDY)?;
     if name.len() > MAX_INTERFACE_NAME {
@@ -138,13 +138,16 @@ fn state(value: &DeValue) -> Read<PathBuf> {
     Ok(path.into())
 }
 
-fn check_interfaces(section: &Section, interfaces: &Located<&Vec<Located<String>>>) {
+/// Names that stand earlier in the list, too.
+pub(crate) fn repeated(names: &[Located<String>]) -> impl Iterator<Item = &Located<String>> {
     let mut seen = HashSet::new();
-    for interface in interfaces.iter() {
-        if !seen.insert(interface.as_str()) {
-            let message = format!("{:?} is twice in interfaces of [node]: remove one", **interface);
-            section.report.error(interface.span(), message);
-        }
+    names.iter().filter(move |name| !seen.insert(name.as_str()))
+}
+
+fn check_interfaces(section: &Section, interfaces: &Located<&Vec<Located<String>>>) {
+    for interface in repeated(interfaces) {
+        let message = format!("{:?} is twice in interfaces of [node]: remove one", **interface);
+        section.report.error(interface.span(), message);
     }
     if interfaces.len() > MAX_INTERFACES {
         let message = format!(

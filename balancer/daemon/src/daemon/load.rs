@@ -13,7 +13,7 @@ use ringway_api::overrides::{self, OverrideChange, Overrides};
 use ringway_api::problem_kind::ProblemKind;
 use ringway_api::state_dir::StateDir;
 use ringway_api::syn_secret;
-use ringway_config::{Config, Errors, Syn};
+use ringway_config::{Config, Errors, InterfaceForward, Syn};
 use ringway_doctor::{Finding, Severity};
 use ringway_kernel::View;
 use ringway_kernel::shield::ChallengeKey;
@@ -249,6 +249,10 @@ fn fixed(old: &Config, new: &Config) -> Result<(), Refused> {
         "it takes effect after `ringway detach`, which ends all connections, and a new start";
     let allowed = |config: &Config| config.node.allow_default_route;
     let interfaces = |config: &Config| (config.node.interfaces.clone(), config.node.faces.clone());
+    let forward = |differ: fn(&InterfaceForward, &InterfaceForward) -> bool| {
+        old.forward.as_ref().zip(new.forward.as_ref()).is_some_and(|(old, new)| differ(old, new))
+    };
+    let bypasses = forward(|old, new| old.bypass_firewall != new.bypass_firewall);
     let keys = [
         ("node", "name", old.node.name != new.node.name, DETACH),
         ("node", "interfaces", interfaces(old) != interfaces(new), RESTART),
@@ -259,6 +263,9 @@ fn fixed(old: &Config, new: &Config) -> Result<(), Refused> {
         ("nat", "flows", old.nat.flows != new.nat.flows, DETACH),
         ("flows", "tracked", old.flows.tracked != new.flows.tracked, DETACH),
         ("tunnel", "marks", old.tunnel.marks != new.tunnel.marks, RESTART),
+        ("forward", "mode", forward(|old, new| old.mode != new.mode), RESTART),
+        ("forward", "interfaces", forward(|old, new| old.interfaces != new.interfaces), RESTART),
+        ("forward", "bypass_firewall", bypasses, RESTART),
         ("metrics", "listen", old.metrics.listen != new.metrics.listen, RESTART),
         ("metrics", "backends", old.metrics.backends != new.metrics.backends, RESTART),
         ("api", "socket", old.api != new.api, RESTART),
@@ -272,11 +279,19 @@ fn fixed(old: &Config, new: &Config) -> Result<(), Refused> {
         (error.to_string(), error.brief())
     });
     let (mut errors, mut briefs): (Vec<String>, Vec<String>) = errors.unzip();
-    // Whatever else there is in it.
-    if old.node != new.node && !changed().any(|(section, ..)| *section == "node") {
-        let error = format!("{}: [node] cannot be changed by a reload: {RESTART}", new.filename());
+    let mut refuse = |what: &str| {
+        let error = format!("{}: {what} by a reload: {RESTART}", new.filename());
         errors.push(error.clone());
         briefs.push(error);
+    };
+    // Whatever else there is in it.
+    if old.node != new.node && !changed().any(|(section, ..)| *section == "node") {
+        refuse("[node] cannot be changed");
+    }
+    match (&old.forward, &new.forward) {
+        (None, Some(_)) => refuse("[forward] cannot be added"),
+        (Some(_), None) => refuse("[forward] cannot be removed"),
+        _ => {}
     }
     match errors.is_empty() {
         true => Ok(()),
@@ -352,6 +367,38 @@ mod tests {
             let refused = error.to_string();
             let said = refused.matches("cannot be changed by a reload").count();
             assert!(said == 1 && refused.contains(&format!("{key} of [node]")), "{refused}");
+        }
+    }
+
+    #[test]
+    fn forwarding_between_interfaces_needs_a_restart() {
+        let parsed = |forward: &str| {
+            let text = format!(
+                "[node]\nname = \"gw\"\ninterfaces = [\"eth0\", \"eth1\", \"eth2\"]\n{forward}\n\
+                 [[service]]\nname = \"web\"\naddress = \"203.0.113.9\"\nport = 80\n\
+                 backends = [{{ address = \"10.0.0.2\" }}]\n"
+            );
+            ringway_config::parse(&text, "ringway.toml").expect("valid")
+        };
+        let bridge = "[forward]\nmode = \"bridge\"";
+        assert!(fixed(&parsed(bridge), &parsed(bridge)).is_ok());
+        for (old, new, said) in [
+            ("", bridge, "[forward] cannot be added by a reload"),
+            (bridge, "", "[forward] cannot be removed by a reload"),
+            (bridge, "[forward]\nmode = \"route\"", ":5:1: mode of [forward] cannot"),
+            (
+                bridge,
+                "[forward]\nmode = \"bridge\"\nbypass_firewall = true",
+                ":6:1: bypass_firewall of [forward] cannot",
+            ),
+            (
+                bridge,
+                "[forward]\nmode = \"bridge\"\ninterfaces = [\"eth0\", \"eth1\"]",
+                ":6:1: interfaces of [forward] cannot",
+            ),
+        ] {
+            let Refused { error, brief } = fixed(&parsed(old), &parsed(new)).expect_err(said);
+            assert!(brief.contains(said) && error.what.contains(said), "{said}: {error}");
         }
     }
 

@@ -35,6 +35,20 @@ fn nothing_changes_by_writing_it_differently() {
 }
 
 #[test]
+fn forwarding_between_interfaces_is_a_setting_and_needs_no_service() {
+    let forwarding = |mode: &str| {
+        let node = "[node]\nname = \"gw\"\ninterfaces = [\"eth0\", \"eth1\"]\n";
+        let text = format!("{node}[forward]\nmode = \"{mode}\"\n");
+        ringway_config::parse(&text, "ringway.toml").unwrap_or_else(|errors| panic!("{errors}"))
+    };
+    let (bridge, route) = (forwarding("bridge"), forwarding("route"));
+    assert!(!changes(&bridge, &bridge.clone()).changed);
+    let found = changes(&bridge, &route);
+    assert!(found.changed && found.services.is_empty());
+    assert_eq!(found.settings, ["forward"]);
+}
+
+#[test]
 fn services_come_go_and_change() {
     let old = config(&[service("a", 1, A, ""), service("b", 2, A, ""), service("c", 3, A, "")]);
     let new = config(&[
