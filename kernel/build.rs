@@ -8,12 +8,14 @@ use std::{env, fs};
 
 use libbpf_cargo::SkeletonBuilder;
 
-const SOURCES: [&str; 12] = [
+const SOURCES: [&str; 14] = [
     "accept/accept",
+    "forward/forward",
     "gateway/root",
     "gateway/gateway",
     "gateway/rings",
     "capture/capture",
+    "capture/capture_forward",
     "capture/capture_shield",
     "decap/decap",
     "probe/probe",
@@ -30,7 +32,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo:rerun-if-changed={}", source.display());
     println!("cargo:rerun-if-env-changed=CLANG");
 
-    let abi = ["abi/abi.h", "abi/shield.h", "abi/accept.h"];
+    let abi = ["abi/abi.h", "abi/shield.h", "abi/accept.h", "abi/forward.h"];
     let abi = abi.map(|header| fs::read_to_string(source.join(header)));
     let abi = abi.into_iter().collect::<Result<String, _>>()?;
     for path in SOURCES {

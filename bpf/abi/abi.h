@@ -123,7 +123,7 @@ enum rw_reason {
 	RW_REASON_SYN_CHALLENGED,  /* sent back: a SYN's answer that only a real sender refuses */
 	RW_REASON_SYN_ANSWERED,	   /* sent back: a SYN's answer with a cookie */
 	RW_REASON_RESET_NO_STAMPS, /* RST to both: the backend lacks what its client was promised */
-	/* Dropped by the shield. From here on a reason goes with a drop alone (rw_ledger). */
+	/* Dropped by the shield. From here on a reason goes with one verdict alone (rw_ledger). */
 	RW_REASON_TCP_FLAGS = 64,   /* flags that no segment has */
 	RW_REASON_LAND,		    /* source and destination are one address */
 	RW_REASON_FRAGMENT_TINY,    /* a first fragment without its ports, or one that is none */
@@ -135,6 +135,26 @@ enum rw_reason {
 	RW_REASON_NEW_FLOW_LIMIT,   /* a service gets more new flows than its rate */
 	RW_REASON_SOURCE_LIMIT,	    /* a source prefix sends more to a service than its rate */
 	RW_REASON_CHALLENGE_MET,    /* the RST that a challenge asked for: its sender is there */
+	/* Forwarded between interfaces, */
+	RW_REASON_BRIDGED,
+	RW_REASON_ROUTED,
+	/* or left to the kernel: of any mode, */
+	RW_REASON_FORWARD_STALE,      /* nobody has kept the tables for RW_FORWARD_LEASE seconds */
+	RW_REASON_FORWARD_PORT,	      /* the port, or the way out, does not forward this now */
+	RW_REASON_FORWARD_TOO_LONG,   /* longer than the way out takes */
+	RW_REASON_FORWARD_UNFINISHED, /* its checksum is, or may be, unfinished */
+	/* of a bridge, */
+	RW_REASON_BRIDGE_GROUP,	      /* to a group: multicast, broadcast, spanning tree */
+	RW_REASON_BRIDGE_SOURCE,      /* its source is not known at this port */
+	RW_REASON_BRIDGE_DESTINATION, /* its destination is not known */
+	RW_REASON_BRIDGE_VLAN,	      /* its VLAN is not allowed, or a tag changes */
+	/* of routes */
+	RW_REASON_ROUTE_UNCOMMON, /* not for us, not IP, or addresses or options that the kernel judges */
+	RW_REASON_ROUTE_HOP_LIMIT, /* its TTL ends here */
+	RW_REASON_ROUTE_SOURCE,	   /* the reverse path filter would drop it */
+	RW_REASON_ROUTE_NONE,	   /* to this host, or nowhere */
+	RW_REASON_ROUTE_NEIGHBOUR, /* the next hop's MAC address is not known */
+	RW_REASON_ROUTE_ELSEWHERE, /* out by an interface that is not forwarded on, or back */
 	RW_REASONS,
 };
 #define RW_REASON_SPACE 64 /* reasons in a row of the ledger */
@@ -155,7 +175,7 @@ enum rw_loss {
 
 /* One interface's ledger. root counts `seen` on entry; every exit counts one
  * (verdict, reason). seen - sum(counts) must be 0. A reason from RW_REASON_SPACE on goes with
- * a drop alone, and is counted in the row of RW_ABORTED, a verdict that Ringway never gives.
+ * one verdict alone, and is counted in the row of RW_ABORTED, a verdict that Ringway never gives.
  * lost: packets counted as TX or REDIRECT that the kernel dropped afterwards. */
 struct rw_ledger {
 	__u64 seen;
@@ -282,6 +302,8 @@ enum rw_iface_flags {
 	RW_IFACE_BACKENDS = 64,
 	/* Leads, or led, to a backend: unless it faces clients, no flow moves to it. */
 	RW_IFACE_WAY_OUT = 128,
+	/* What no stage before it takes is forwarded, or may be (bpf/forward). */
+	RW_IFACE_FORWARDS = 256,
 };
 
 struct rw_iface {
@@ -698,10 +720,10 @@ enum rw_chain {
 /*
  * Tail calls of a packet on its longest way: ringway_capture_enter, each filter, ringway_capture,
  * the shield twice (before and after a VLAN tag is taken off), its rules, SYN cookies, the
- * balancer, ICMP, each filter and ringway_capture once more, on_pass. Kernels before 6.12 count
+ * balancer, ICMP, forwarding, each filter and ringway_capture once more, on_pass. Kernels before 6.12 count
  * those that find their slot empty, too; on this way there is none.
  */
-#define RW_LONGEST_CHAIN (1 + RW_CAPTURES + 1 + 2 + 1 + 1 + 1 + 1 + RW_CAPTURES + 1 + 1)
+#define RW_LONGEST_CHAIN (1 + RW_CAPTURES + 1 + 2 + 1 + 1 + 1 + 1 + 1 + RW_CAPTURES + 1 + 1)
 
 /* A capture: which packets it wants, beside its filter. */
 struct rw_capture {
@@ -837,6 +859,7 @@ struct rw_daemon {
 
 #include "shield.h"
 #include "accept.h"
+#include "forward.h"
 
 _Static_assert(sizeof(struct rw_service_key) == 20, "layout");
 _Static_assert(sizeof(struct rw_service_place) == 64, "one cache line");
@@ -854,6 +877,8 @@ _Static_assert(RW_MAX_BACKENDS == 1 << RW_BACKEND_BITS, "backend index");
 _Static_assert(sizeof(struct rw_ring) == 131076, "layout");
 _Static_assert(sizeof(struct rw_track_bucket) == 64, "one cache line");
 _Static_assert(sizeof(struct rw_capture_record) == 40, "layout");
+_Static_assert(sizeof(struct rw_station_bucket) == 64, "one cache line");
+_Static_assert(sizeof(struct rw_port) == 8, "one word");
 _Static_assert(sizeof(struct rw_seen_key) == 24, "no padding: it is a key");
 _Static_assert(RW_REASONS <= 128, "rw_capture has a bit for each");
 _Static_assert(RW_LONGEST_CHAIN <= 33, "MAX_TAIL_CALL_CNT");

@@ -11,7 +11,7 @@ use bindgen::callbacks::{
 
 /// Enumerations that become Rust enums: C name, Rust name, prefix of the C variants, and the
 /// last C variant, which only counts the others.
-const ENUMS: [(&str, &str, &str, &str); 11] = [
+const ENUMS: [(&str, &str, &str, &str); 12] = [
     ("rw_slot", "Slot", "RW_SLOT_", "RW_SLOTS"),
     ("rw_verdict", "Verdict", "RW_", "RW_VERDICTS"),
     ("rw_reason", "Reason", "RW_REASON_", "RW_REASONS"),
@@ -22,13 +22,14 @@ const ENUMS: [(&str, &str, &str, &str); 11] = [
     ("rw_rule_action", "RuleAction", "RW_RULE_", "RW_RULE_ACTIONS"),
     ("rw_accept", "Accept", "RW_ACCEPT_", "RW_ACCEPTS"),
     ("rw_limit", "Limit", "RW_LIMIT_", "RW_LIMITS"),
+    ("rw_forward_mode", "ForwardMode", "RW_FORWARDING_", "RW_FORWARDING_MODES"),
     ("rw_exemption", "Exemption", "RW_EXEMPT_", "RW_EXEMPTIONS"),
 ];
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let header = Path::new("abi.h").canonicalize()?;
     println!("cargo:rerun-if-changed={}", header.display());
-    for part in ["shield.h", "accept.h"] {
+    for part in ["shield.h", "accept.h", "forward.h"] {
         println!("cargo:rerun-if-changed={}", header.with_file_name(part).display());
     }
 

@@ -21,15 +21,6 @@ struct {
 	__type(value, __u32);
 } capture_chain SEC(".maps");
 
-/* writer: control; reader: gateway, capture. The capture's parts of the gateway. */
-struct {
-	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
-	__uint(max_entries, RW_SLOTS);
-	__type(key, __u32);
-	__type(value, __u32);
-} capture_slots SEC(".maps");
-#define OWN_SLOTS capture_slots
-
 /* The result of leave(): verdict, reason, and the verdict without on_pass. */
 #define END_VERDICT(end) ((end)&0xff)
 #define END_REASON(end) ((end) >> 8 & 0xff)
@@ -49,9 +40,10 @@ static __always_inline int capture_on_pass(struct xdp_md *ctx, __u32 otherwise)
 
 	bpf_tail_call(ctx, &slots, RW_SLOT_ON_PASS);
 	counters = s ? bpf_map_lookup_elem(&ledger, &s->device) : NULL;
-	if (counters && otherwise < RW_REASON_SPACE) {
+	if (counters && otherwise < 2 * RW_REASON_SPACE) {
 		counters->counts[RW_PASS][RW_REASON_ON_PASS]--;
-		counters->counts[RW_PASS][otherwise]++;
+		counters->counts[otherwise < RW_REASON_SPACE ? RW_PASS : RW_ABORTED]
+				[otherwise % RW_REASON_SPACE]++;
 	}
 	return RW_PASS;
 }
@@ -104,7 +96,6 @@ static __always_inline int capture_out(struct xdp_md *ctx, int end)
 	static __always_inline int NAME##_body(struct xdp_md *ctx)
 
 #else
-#define OWN_SLOTS slots
 #define GATEWAY_PROGRAM(NAME) \
 	SEC("xdp.frags")      \
 	int NAME(struct xdp_md *ctx)

@@ -14,7 +14,15 @@ static __always_inline int leave(struct rw_ledger *counters, enum rw_verdict ver
 	return capturing ? (int)(verdict | reason << 8) : (int)verdict;
 }
 
-/* The same for a drop by the shield, some of whose reasons are in a row that no verdict uses. */
+/* The same for a reason from RW_REASON_SPACE on, whose row no verdict uses. */
+static __always_inline int leave_beyond(struct rw_ledger *counters, enum rw_verdict verdict,
+					enum rw_reason reason)
+{
+	counters->counts[RW_ABORTED][reason % RW_REASON_SPACE]++;
+	return capturing ? (int)(verdict | reason << 8) : (int)verdict;
+}
+
+/* The same for a drop by the shield, some of whose reasons are in that row. */
 static __always_inline int leave_shielded(struct rw_ledger *counters, enum rw_reason reason)
 {
 	/* ABORTED's place is before DROP's: without a jump, after which the verifier goes on twice. */

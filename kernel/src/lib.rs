@@ -8,6 +8,7 @@
 //! Interfaces are looked up in the network namespace of the calling thread.
 
 mod error;
+pub mod forward;
 mod gateway;
 mod link;
 mod load;

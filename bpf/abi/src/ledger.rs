@@ -17,10 +17,12 @@ impl rw_ledger {
     /// Packets that ended this way.
     pub fn count(&self, verdict: Verdict, reason: Reason) -> u64 {
         let (row, place) = (verdict as usize, reason as usize);
-        match (verdict, place.checked_sub(RW_REASON_SPACE as usize)) {
-            (Verdict::Drop, Some(place)) => self.counts[Verdict::Aborted as usize][place],
-            (Verdict::Aborted, _) | (_, Some(_)) => 0,
-            (_, None) => self.counts[row][place],
+        match place.checked_sub(RW_REASON_SPACE as usize) {
+            Some(place) if reason.verdicts() == [verdict] => {
+                self.counts[Verdict::Aborted as usize][place]
+            }
+            None if verdict != Verdict::Aborted => self.counts[row][place],
+            _ => 0,
         }
     }
 
@@ -45,8 +47,8 @@ impl rw_ledger {
 
     /// Packets that got TX or REDIRECT: those the kernel was asked to send.
     pub fn sent(&self) -> u64 {
-        let by = |verdict: Verdict| self.counts[verdict as usize].iter().sum::<u64>();
-        by(Verdict::Tx) + by(Verdict::Redirect)
+        let is_sent = |verdict: &Verdict| matches!(verdict, Verdict::Tx | Verdict::Redirect);
+        self.entries().filter(|(verdict, ..)| is_sent(verdict)).map(|(.., packets)| packets).sum()
     }
 
     /// Of those, what the kernel dropped after all, by reason; only what occurred. A reason that

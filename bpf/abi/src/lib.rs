@@ -1,6 +1,6 @@
 //! The packet path's contract, seen from Rust.
 //!
-//! [`raw`] is bpf/abi/abi.h itself with shield.h and accept.h, generated at build time: structures
+//! [`raw`] is bpf/abi/abi.h itself with the headers it includes, generated at build time: structures
 //! under their C names, limits as constants. Every structure converts to and from bytes without `unsafe` (zerocopy).
 //! Its enumerations are proper Rust enums, [`Verdict`], [`Reason`], [`Loss`], [`Slot`],
 //! [`Forward`] and [`FlowState`]; what each reason means, why it happens and what to run next is in
@@ -88,6 +88,12 @@ pub mod raw {
         rw_shield_observed,
         rw_shield_prefix,
         rw_shield_runtime,
+        rw_station_bucket,
+        rw_port,
+        rw_port_vlans,
+        rw_way,
+        rw_forwarder,
+        rw_forwarding,
     );
 }
 
@@ -95,8 +101,8 @@ pub use address::{addr_from_words, addr_to_words};
 pub use flow::{BackendRef, FlowKey, flow_buckets, index_buckets};
 pub use iface::Faces;
 pub use raw::{
-    Accept, Exemption, FlowState, Forward, Limit, Loss, Reason, RuleAction, ShieldMode, Slot,
-    Verdict,
+    Accept, Exemption, FlowState, Forward, ForwardMode, Limit, Loss, Reason, RuleAction,
+    ShieldMode, Slot, Verdict,
 };
 pub use reason::Explanation;
 pub use track::{TrackedFlow, track_buckets, track_capacity};

@@ -48,6 +48,12 @@ impl Reason {
         self.explain().verdicts
     }
 
+    /// Whether only the shield drops for it.
+    pub const fn is_shields(self) -> bool {
+        let number = self as u32;
+        Self::TcpFlags as u32 <= number && number <= Self::ChallengeMet as u32
+    }
+
     /// The reason with this name.
     pub fn by_name(name: &str) -> Option<Self> {
         Self::all().find(|reason| reason.name() == name)
@@ -576,6 +582,118 @@ impl Reason {
                 cause: "A client whose SYN was challenged; it repeats its SYN, most systems after a second.",
                 next: "ringway explain -i INTERFACE 'tcp CLIENT:PORT > SERVICE:PORT' shows that its next SYN passes",
             },
+            Self::Bridged => Explanation {
+                name: "bridged",
+                verdicts: &[Verdict::Redirect],
+                meaning: "Forwarded from one port of a bridge to another, past the kernel's bridge.",
+                cause: "[forward] in bridge mode, and the bridge knows source and destination.",
+                next: "",
+            },
+            Self::Routed => Explanation {
+                name: "routed",
+                verdicts: &[Verdict::Redirect],
+                meaning: "Forwarded by the kernel's route, past its stack.",
+                cause: "[forward] in route mode, and the route leads out by another interface of it.",
+                next: "",
+            },
+            Self::ForwardStale => Explanation {
+                name: "forward-stale",
+                verdicts: &[Verdict::Pass],
+                meaning: "Left to the kernel: nobody has kept the forwarding tables for five seconds, so they may be wrong.",
+                cause: "The daemon was stopped or hangs; or it has just started, and reads them.",
+                next: "ringway status",
+            },
+            Self::ForwardPort => Explanation {
+                name: "forward-port",
+                verdicts: &[Verdict::Pass],
+                meaning: "Left to the kernel: the interface, or the one that it would leave by, does not forward this now.",
+                cause: "Spanning tree blocks the port, it is down or not part of the bridge; the frame would leave by the port it came in by; both ports are isolated; or a frame of native XDP would leave by a generic one.",
+                next: "bridge -d link show; ringway status",
+            },
+            Self::ForwardTooLong => Explanation {
+                name: "forward-too-long",
+                verdicts: &[Verdict::Pass],
+                meaning: "Left to the kernel: longer than the way out takes. The kernel cuts it, tells its sender, or drops it.",
+                cause: "The MTU differs between interfaces, a path's is smaller, or a sender on this machine leaves it to a device to cut its segments.",
+                next: "ip link show; ip route get DESTINATION",
+            },
+            Self::ForwardUnfinished => Explanation {
+                name: "forward-unfinished",
+                verdicts: &[Verdict::Pass],
+                meaning: "Left to the kernel: its checksum is unfinished, or may be; native XDP cannot have a device finish it.",
+                cause: "A sender on this machine (container, virtual machine) leaves checksums to a device.",
+                next: "inside the container: ethtool -K eth0 tx off",
+            },
+            Self::BridgeGroup => Explanation {
+                name: "bridge-group",
+                verdicts: &[Verdict::Pass],
+                meaning: "Left to the bridge: to a group address (broadcast, multicast, spanning tree), which it floods or takes itself.",
+                cause: "Ordinary traffic of the link.",
+                next: "",
+            },
+            Self::BridgeSource => Explanation {
+                name: "bridge-source",
+                verdicts: &[Verdict::Pass],
+                meaning: "Left to the bridge, which learns from it: its source is not known at this port.",
+                cause: "A host's first frame, or one that has moved here; else the bridge does not learn at this port, or knows more hosts than 65 536.",
+                next: "bridge fdb show",
+            },
+            Self::BridgeDestination => Explanation {
+                name: "bridge-destination",
+                verdicts: &[Verdict::Pass],
+                meaning: "Left to the bridge: its destination is not known behind another port of [forward]. The bridge takes it, floods it, or has another port for it.",
+                cause: "It is to this host itself, to one that has been silent longer than the bridge remembers, or behind a port that is not in [forward].",
+                next: "bridge fdb show",
+            },
+            Self::BridgeVlan => Explanation {
+                name: "bridge-vlan",
+                verdicts: &[Verdict::Pass],
+                meaning: "Left to the bridge: its VLAN is not allowed at one of the ports, or a tag would have to be added or removed.",
+                cause: "The bridge filters VLANs.",
+                next: "bridge vlan show",
+            },
+            Self::RouteUncommon => Explanation {
+                name: "route-uncommon",
+                verdicts: &[Verdict::Pass],
+                meaning: "Left to the kernel: not to this host's MAC address, not IP, with IPv4 options or IPv6 hop-by-hop options, or with addresses that are not forwarded (multicast, loopback, link-local).",
+                cause: "Ordinary traffic of the link.",
+                next: "",
+            },
+            Self::RouteHopLimit => Explanation {
+                name: "route-hop-limit",
+                verdicts: &[Verdict::Pass],
+                meaning: "Left to the kernel, which tells its sender: its TTL or hop limit ends here.",
+                cause: "A traceroute, or a routing loop.",
+                next: "",
+            },
+            Self::RouteSource => Explanation {
+                name: "route-source",
+                verdicts: &[Verdict::Pass],
+                meaning: "Left to the kernel, which drops it: its source would not be reached by this interface.",
+                cause: "rp_filter is set, and the source is forged or the routes differ by direction.",
+                next: "ip route get SOURCE; sysctl net.ipv4.conf.IFACE.rp_filter",
+            },
+            Self::RouteNone => Explanation {
+                name: "route-none",
+                verdicts: &[Verdict::Pass],
+                meaning: "Left to the kernel: it is to this host, no route leads there, or the interface does not forward.",
+                cause: "Ordinary traffic of this host; or a missing route, or forwarding is off.",
+                next: "ip route get DESTINATION; sysctl net.ipv4.ip_forward",
+            },
+            Self::RouteNeighbour => Explanation {
+                name: "route-neighbour",
+                verdicts: &[Verdict::Pass],
+                meaning: "Left to the kernel, which asks for it: the MAC address of the next hop is not known.",
+                cause: "The first packet to a host, or the host does not answer.",
+                next: "ip neighbour show",
+            },
+            Self::RouteElsewhere => Explanation {
+                name: "route-elsewhere",
+                verdicts: &[Verdict::Pass],
+                meaning: "Left to the kernel: the route leads out by an interface that is not in [forward], or back by the one it came in by.",
+                cause: "Another interface has to be named; or a host does not know of a shorter way.",
+                next: "ip route get DESTINATION",
+            },
         }
     }
 }
@@ -622,7 +740,7 @@ mod tests {
     fn every_reason_has_room_in_the_ledger() {
         for reason in Reason::all() {
             let beyond = reason as u32 >= RW_REASON_SPACE;
-            assert!(!beyond || reason.verdicts() == [Verdict::Drop], "{reason}");
+            assert!(!beyond || reason.verdicts().len() == 1, "{reason}");
         }
         assert!((Reason::all().last().unwrap() as u32) < 2 * RW_REASON_SPACE);
     }

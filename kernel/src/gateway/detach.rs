@@ -102,7 +102,8 @@ fn note_maps(pins: &Pins, detached: &mut Detached) {
         detached.maps.extend(map.info().map(|info| info.info.id));
         if *name == MapName::slots {
             let slots = Map::<u32, u32>::from(map);
-            let programs = [Slot::Balance, Slot::Icmp].map(|slot| slots.find(&(slot as u32)));
+            let programs =
+                [Slot::Balance, Slot::Icmp, Slot::Forward].map(|slot| slots.find(&(slot as u32)));
             detached.programs.extend(programs.into_iter().flatten().flatten());
         }
     }

@@ -14,12 +14,14 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use libbpf_rs::{ErrorKind, MapCore};
 use ringway_abi::raw::{
-    RW_CONFIRMED, RW_IFACE_GENERIC, RW_IFACE_LAYER3, RW_IFACE_LOCAL, RW_IFACE_RAW,
-    RW_IFACE_REDIRECT, RW_IFACE_WAY_OUT, RW_MAX_IFACES, rw_daemon, rw_iface, rw_vlan_key,
+    RW_CONFIRMED, RW_IFACE_FORWARDS, RW_IFACE_GENERIC, RW_IFACE_LAYER3, RW_IFACE_LOCAL,
+    RW_IFACE_RAW, RW_IFACE_REDIRECT, RW_IFACE_WAY_OUT, RW_MAX_IFACES, rw_daemon, rw_iface,
+    rw_vlan_key,
 };
 use ringway_abi::{Faces, FlowKey, FlowState, Slot};
 use ringway_bpf_sys::XdpLink;
 
+use crate::forward::Forwarding;
 use crate::load::{Programs, load_root, log};
 use crate::maps::Maps;
 use crate::pins::Pins;
@@ -110,6 +112,7 @@ pub struct Gateway {
     pub(crate) index: ServiceIndex,
     pub(crate) retiring: Retiring,
     pub(crate) shield: ShieldState,
+    pub(crate) forwarding: Forwarding,
     started: SystemTime,
     /// The program array holds them too; this keeps them alive without pins.
     _programs: Programs,
@@ -173,6 +176,7 @@ impl Gateway {
             index,
             retiring: Retiring::default(),
             shield: ShieldState::default(),
+            forwarding: Forwarding::default(),
             started: SystemTime::now(),
             _programs: programs,
             _lock: lock,
@@ -271,7 +275,7 @@ impl Gateway {
         Ok(())
     }
 
-    fn write_iface(&self, slot: u32) -> Result<()> {
+    pub(crate) fn write_iface(&self, slot: u32) -> Result<()> {
         let state = self.slot(slot)?;
         let (iface, device) = (&state.iface, self.device_of(state));
         let flag = |set: bool, flag: u32| if set { flag as u16 } else { 0 };
@@ -287,6 +291,7 @@ impl Gateway {
                 | flag(device.generic, RW_IFACE_GENERIC)
                 | flag(device.generic || device.iface.local, RW_IFACE_LOCAL)
                 | flag(device.iface.raw, RW_IFACE_RAW)
+                | flag(self.forwarding.devices.contains(&slot), RW_IFACE_FORWARDS)
                 | iface.faces.flag() as u16
                 | if same { have.flags & RW_IFACE_WAY_OUT as u16 } else { 0 },
             device: iface.vlan.as_ref().map_or(slot, |vlan| vlan.device),
@@ -364,7 +369,7 @@ impl Gateway {
 
     /// Says that the daemon is alive: `status` tells how long ago this was. Once a second.
     pub fn heartbeat(&mut self, now: SystemTime) -> Result<()> {
-        self.renew_capture_shield();
+        self.renew_captures();
         challenge_key::follow_clock(&self.maps.syn_secrets, now)?;
         let value = rw_daemon {
             pid: std::process::id().into(),

@@ -26,7 +26,9 @@ use zerocopy::Immutable;
 
 use self::WhenFull::{Never, Then};
 use crate::objects::capture::OpenCaptureMaps;
+use crate::objects::capture_forward::OpenCaptureForwardMaps;
 use crate::objects::capture_shield::OpenCaptureShieldMaps;
+use crate::objects::forward::OpenForwardMaps;
 use crate::objects::gateway::{self, GatewayMaps, OpenGatewayMaps};
 use crate::objects::shield::OpenShieldMaps;
 use crate::pins::Pins;
@@ -193,6 +195,21 @@ macro_rules! maps {
             pub(crate) fn share_with_capture_shield(
                 &self,
                 open: &mut OpenCaptureShieldMaps<'_>,
+            ) -> Result<()> {
+                $(reuse(&mut open.$name, &self.$name)?;)*
+                Ok(())
+            }
+
+            /// The same for what forwards.
+            pub(crate) fn share_with_forward(&self, open: &mut OpenForwardMaps<'_>) -> Result<()> {
+                $(reuse(&mut open.$name, &self.$name)?;)*
+                Ok(())
+            }
+
+            /// The same for a capture's.
+            pub(crate) fn share_with_capture_forward(
+                &self,
+                open: &mut OpenCaptureForwardMaps<'_>,
             ) -> Result<()> {
                 $(reuse(&mut open.$name, &self.$name)?;)*
                 Ok(())
@@ -445,6 +462,19 @@ pub(crate) const PRIVATE: &[MapText] = &[
         "where the packets of each list are counted",
         Never("cannot be: a place for each list"),
     ),
+    (
+        "stations",
+        "hosts behind a bridge's ports, as the bridge has learnt them",
+        Then("frames from and to the others are left to the kernel"),
+    ),
+    ("ports", "interfaces that are forwarded between", Never("cannot be: a place for each")),
+    ("port_vlans", "VLANs of a bridge's ports", Never("cannot be: a place for each")),
+    ("ways", "which interface a route leads out by", Never("cannot be: a place for each")),
+    (
+        "forwarding",
+        "until when forwarding counts, and which next hops are in use",
+        Never("cannot be: one entry"),
+    ),
     ("rule_table", "what follows when a rule matches", Never("cannot be: a place for each rule")),
     (".rodata", "constants of a program", Never("cannot be")),
     (".data", "variables of a program", Never("cannot be")),
@@ -502,6 +532,12 @@ impl<K, V> Map<K, V> {
     pub(crate) fn of<T>(map: &MapMut<'_>, _layout: fn(&T) -> (*mut K, *mut V)) -> Result<Self> {
         let handle = MapHandle::try_from(map);
         handle.map(Self::from).map_err(|error| map_error("open", &text(map.name()))(error))
+    }
+
+    /// Another descriptor of the same map.
+    pub(crate) fn try_clone(&self) -> Result<Self> {
+        let handle = MapHandle::try_from(&self.handle);
+        handle.map(Self::from).map_err(self.failed("open"))
     }
 
     /// A map of a loaded program, by the end of its name.

@@ -1,6 +1,7 @@
 //! A table of the packet path in this process's memory: with ten million entries copies would cost
 //! more than looking, and the packet path never waits for who looks.
 
+use std::fmt;
 use std::ops::Range;
 use std::os::fd::AsFd;
 use std::ptr::{NonNull, null_mut};
@@ -21,6 +22,16 @@ const READS: usize = 8;
 pub(crate) struct TableView {
     base: NonNull<AtomicU64>,
     words: usize,
+    writable: bool,
+}
+
+// SAFETY: the mapping is of the process, and every access to it is an atomic one.
+unsafe impl Send for TableView {}
+
+impl fmt::Debug for TableView {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TableView").field("words", &self.words).finish_non_exhaustive()
+    }
 }
 
 impl TableView {
@@ -43,7 +54,11 @@ impl TableView {
         let base = base.map_err(|errno| failed(errno.into()))?;
         let base = NonNull::new(base.cast())
             .ok_or_else(|| failed(std::io::Error::other("the kernel mapped them at address 0")))?;
-        Ok(Self { base, words: len / size_of::<u64>() })
+        Ok(Self {
+            base,
+            words: len / size_of::<u64>(),
+            writable: access.contains(ProtFlags::WRITE),
+        })
     }
 
     /// How many words there are.
@@ -59,6 +74,22 @@ impl TableView {
         // SAFETY: within the mapping, which lives as long as `self`, begins on a page, and whose
         // words the packet path writes whole.
         unsafe { self.base.add(at).as_ref() }.load(Ordering::Relaxed)
+    }
+
+    /// The same, to be written to as well.
+    pub(crate) fn writable<V>(map: &Map<u32, V>, what: &'static str) -> Result<Self> {
+        let bytes = map.max_entries() as usize * size_of::<V>();
+        Self::with(map, ProtFlags::READ | ProtFlags::WRITE, 0..bytes, what)
+    }
+
+    /// Writes one word, after all that was written before. Nothing beyond the end, or where the map
+    /// is mapped for reading: that would be a fault.
+    pub(crate) fn store(&self, at: usize, word: u64) {
+        if at < self.words && self.writable {
+            // SAFETY: within the mapping, which lives as long as `self`, begins on a page, and may be
+            // written to; the packet path reads and writes parts of words, as numbers.
+            unsafe { self.base.add(at).as_ref() }.store(word, Ordering::Release);
+        }
     }
 
     /// Writes elements from number `first` on, which begins a page: 16 MB in 6 ms, for which bpf(2)

@@ -23,6 +23,7 @@ use ringway_abi::{BackendRef, Reason, Verdict};
 use ringway_filter::{Instruction, Surroundings};
 use rustix::time::{ClockId, clock_gettime};
 
+use crate::forward::Instance;
 use crate::load::log;
 use crate::maps::{self, Map, Maps, map_error};
 use crate::pins::{Pins, remove_tree};
@@ -318,14 +319,22 @@ pub fn sweep(pins: &Pins) -> Result<usize> {
     Ok(orphans)
 }
 
-/// Gives the captures of a node the shield in force. False: one just begins or ends.
-pub(crate) fn renew_shield(pins: &Pins, live: &Maps, made: Option<&Made>) -> Result<bool> {
+/// Gives the captures of a node the shield and what forwards, as they are in force. False: one just
+/// begins or ends.
+pub(crate) fn renew(
+    pins: &Pins,
+    live: &Maps,
+    (shield, forwarding): (Option<&Made>, Option<&Instance>),
+) -> Result<bool> {
     if !pins.capture().exists() {
         return Ok(true);
     }
     let Some(place) = Place::find_idle(pins)? else { return Ok(false) };
     match Shared::open(pins, &place) {
-        Ok(Some(shared)) => shared.put_shield(live, made)?,
+        Ok(Some(shared)) => {
+            shared.put_shield(live, shield)?;
+            shared.put_forwarding(live, forwarding)?;
+        }
         // Those of another version have a gateway of their own.
         Ok(None) | Err(Error::CaptureVersion { .. }) => {}
         Err(error) => return Err(error),

@@ -13,6 +13,7 @@ use ringway_abi::{
 };
 use rustix::time::{ClockId, clock_gettime};
 
+use crate::forward;
 use crate::load::{load_dry, load_dry_icmp, load_root, log};
 use crate::maps::{Map, Maps};
 use crate::read::tracked::now_seconds;
@@ -30,6 +31,8 @@ pub struct Explainer {
     balance: OwnedFd,
     /// Loaded for the first packet that comes to it.
     icmp: Option<OwnedFd>,
+    /// What forwards, by the id of the live program; `None`: it is none of ours.
+    forward: Option<(u32, Option<OwnedFd>)>,
     /// The shield in force, by the id of the live program.
     shield: Option<(u32, OwnedFd, Made)>,
     live: View,
@@ -162,6 +165,7 @@ impl Explainer {
             roots: BTreeMap::new(),
             balance,
             icmp: None,
+            forward: None,
             shield: None,
             live: view.clone(),
         })
@@ -229,6 +233,7 @@ impl Explainer {
     fn once(&mut self, slot: u32, frame: &[u8]) -> Result<(TestRun, Reason, rw_scratch)> {
         self.clear_last_frame()?;
         self.follow_shield()?;
+        self.follow_forwarding()?;
         self.fill_slots()?;
         let before = self.ledgers(slot)?;
         let iface = self.maps.ifaces.get(slot)?;
@@ -268,10 +273,22 @@ impl Explainer {
         Ok(())
     }
 
+    /// Loads what forwards, as it is in force.
+    fn follow_forwarding(&mut self) -> Result<()> {
+        let live = self.live.maps().slots.find(&(Slot::Forward as u32))?;
+        if live != self.forward.as_ref().map(|(id, _)| *id) {
+            let load = |id| Ok::<_, Error>((id, forward::load_dry(id, &self.maps)?));
+            self.forward = live.map(load).transpose()?;
+        }
+        Ok(())
+    }
+
     /// Our programs, where the live ones are.
     fn fill_slots(&self) -> Result<()> {
         let shield = self.shield.as_ref().map(|(_, program, _)| program);
+        let forward = self.forward.as_ref().and_then(|(_, program)| program.as_ref());
         let programs = [
+            (Slot::Forward, forward),
             (Slot::Icmp, self.icmp.as_ref()),
             (Slot::Balance, Some(&self.balance)),
             (Slot::Shield, shield),

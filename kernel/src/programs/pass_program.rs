@@ -49,7 +49,7 @@ impl Gateway {
         }
     }
 
-    fn set_stages(&self, change: impl Fn(u32) -> u32) -> Result<()> {
+    pub(crate) fn set_stages(&self, change: impl Fn(u32) -> u32) -> Result<()> {
         let settings = self.maps().settings.get(0)?;
         let stages = change(settings.stages);
         if stages == settings.stages {

@@ -44,19 +44,25 @@ impl Gateway {
         }
         // No packet is left in the former one when its place for rules is used again.
         grace();
-        self.shield.captures_stale = true;
-        self.renew_capture_shield();
+        self.captures_are_stale();
         Ok(())
     }
 
-    /// Gives captures that are under way the shield in force. Where one just begins, or that cannot
-    /// be, the next heartbeat tries again: a capture is no reason to have no shield.
-    pub(crate) fn renew_capture_shield(&mut self) {
+    /// A program that captures have their own of is another one now.
+    pub(crate) fn captures_are_stale(&mut self) {
+        self.shield.captures_stale = true;
+        self.renew_captures();
+    }
+
+    /// Gives captures that are under way the programs in force. Where one just begins, or that
+    /// cannot be, the next heartbeat tries again: a capture is no reason to have no shield.
+    pub(crate) fn renew_captures(&mut self) {
         let (true, Some(pins)) = (self.shield.captures_stale, self.pins()) else { return };
-        let renewed = capture::renew_shield(pins, self.maps(), self.shield.made.as_ref());
+        let own = (self.shield.made.as_ref(), self.forwarding.instance.as_ref());
+        let renewed = capture::renew(pins, self.maps(), own);
         match renewed {
             Ok(renewed) => self.shield.captures_stale = !renewed,
-            Err(error) => tracing::debug!("captures have a former shield: {error}"),
+            Err(error) => tracing::debug!("captures have former programs: {error}"),
         }
     }
 

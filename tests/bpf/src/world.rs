@@ -5,7 +5,10 @@ use std::os::fd::BorrowedFd;
 use std::sync::{Mutex, PoisonError};
 
 use ringway_abi::raw::{rw_iface, rw_ledger, rw_settings, rw_traffic};
-use ringway_abi::{Faces, FlowState, FromBytes, IntoBytes, Reason, ShieldMode, Slot, Verdict};
+use ringway_abi::{
+    Faces, FlowState, ForwardMode, FromBytes, IntoBytes, Reason, ShieldMode, Slot, Verdict,
+};
+use ringway_kernel::forward::ForwardTables;
 use ringway_kernel::programs::capture::Session;
 use ringway_kernel::shield::{ChallengeKey, Generation};
 use ringway_kernel::{Detached, Gateway, GatewayOptions, Interface};
@@ -287,6 +290,12 @@ impl World {
             program: &[],
         };
         self.gateway.set_shield(Some(&generation)).unwrap();
+    }
+
+    /// Forwards between both interfaces. The gateway is not used again.
+    pub fn forward(&mut self, mode: ForwardMode) -> ForwardTables {
+        self.gateway.spoil();
+        self.gateway.set_forwarding(mode, &[FRONT, BACK]).unwrap()
     }
 
     /// The root program of an interface slot.

@@ -6,7 +6,6 @@
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, SocketAddr};
 
-use ringway_abi::raw::RW_REASON_SPACE;
 use ringway_abi::{Faces, FlowState, Forward, Reason, Verdict};
 use ringway_config::{Announce, Protocol, SourceMode, endpoint_text};
 use ringway_host::{Fix, Mac};
@@ -170,7 +169,7 @@ pub struct Observed {
 impl Counter {
     /// Whether only the shield drops for this reason.
     pub fn is_shields(&self) -> bool {
-        self.reason as u32 >= RW_REASON_SPACE
+        self.reason.is_shields()
     }
 }
 

@@ -8,7 +8,6 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use ringway_abi::raw::RW_REASON_SPACE;
 use ringway_abi::{Loss, Reason, ShieldMode};
 use ringway_api::clock::{self, Timestamp};
 use ringway_api::documents::durations;
@@ -345,7 +344,7 @@ fn shield_counts(sheet: &mut Sheet, shield: &ShieldStatus) {
         series.add(&[mode.name()], u8::from(mode == shield.mode));
     }
     let mut series = sheet.family(&SHIELD_OBSERVED);
-    let own = Reason::all().filter(|reason| *reason as u32 >= RW_REASON_SPACE);
+    let own = Reason::all().filter(|reason| reason.is_shields());
     for reason in SHARED_REASONS.into_iter().chain(own) {
         series.add(&[reason.name()], shield.observed.get(&reason).copied().unwrap_or_default());
     }

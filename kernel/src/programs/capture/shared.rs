@@ -15,6 +15,7 @@ use ringway_bpf_sys::{self as bpf, LoadError, Program};
 use ringway_filter::{Instruction, Surroundings};
 
 use super::place::Place;
+use crate::forward::{self, Instance};
 use crate::load::{self, as_kernel};
 use crate::maps::{self, Map, MapName, Maps, map, map_error};
 use crate::objects::capture::{self, CaptureMaps, CaptureProgs, CaptureSkelBuilder};
@@ -106,6 +107,7 @@ impl Shared {
         let loaded = load::load(CAPTURE, open)?;
         let shared = Self::pin(&loaded.maps, pins, place)?;
         shared.put_shield(live, None)?;
+        shared.put_forwarding(live, None)?;
         shared.fill(place, &loaded.progs)?;
         Ok(shared)
     }
@@ -141,6 +143,18 @@ impl Shared {
             })?,
         };
         self.own_slots.put_fd(slot, shield.as_fd())
+    }
+
+    /// What forwards, to be captured: `known`, or whatever is in its slot.
+    pub(super) fn put_forwarding(&self, live: &Maps, known: Option<&Instance>) -> Result<()> {
+        let slot = Slot::Forward as u32;
+        let Some(id) = live.slots.find(&slot)? else { return self.own_slots.remove(&slot) };
+        let found = if known.is_none() { Instance::of(id)? } else { None };
+        // A program of another's is met where it is, in the live slots.
+        let Some(instance) = known.or(found.as_ref()) else { return self.own_slots.remove(&slot) };
+        let own = (&*self.state, &*self.chain, &*self.own_slots);
+        let program = forward::load_for_capture(live, instance, own)?;
+        self.own_slots.put_fd(slot, program.as_fd())
     }
 
     /// As it is pinned; `None` where it is not all there.

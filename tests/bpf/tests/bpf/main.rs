@@ -6,6 +6,7 @@ mod accept;
 mod adversary;
 mod announce;
 mod answered;
+mod bridge;
 mod capture;
 mod challenge;
 mod challenged_syns;

@@ -1,5 +1,6 @@
 //! The slots of the node's program array: what happens when one is empty or somebody else's.
 
+use ringway_abi::raw::RW_IFACE_FORWARDS;
 use ringway_abi::{Reason, Slot, Verdict};
 use ringway_bpf_tests::cast::*;
 use ringway_bpf_tests::frame::{Frame, flags::SYN};
@@ -70,6 +71,7 @@ fn stages_come_in_their_order() {
     needs_root!("stages_come_in_their_order");
     let mut world = World::unwatched();
     let (frame, _) = stranger(&mut world);
+    world.change_iface(FRONT, |iface| iface.flags |= RW_IFACE_FORWARDS as u16);
     let verdicts = [(Slot::OnPass, Verdict::Pass), (Slot::Forward, Verdict::Tx)];
     let programs = verdicts.map(|(slot, verdict)| (slot, foreign_program(verdict, true).unwrap()));
     let run = |world: &World| {
