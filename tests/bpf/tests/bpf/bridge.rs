@@ -297,7 +297,7 @@ fn it_stands_behind_the_balancer() {
     assert_eq!(bridge.world.send(&across(Family::V4, TCP)).pair(), (Pass, OtherHost));
     // Without the balancer, too.
     let Bridge { world, .. } = bridge;
-    let mut bridge = Bridge::on(world);
+    let bridge = Bridge::on(world);
     bridge.world.set_stage(Slot::Balance, Option::None, false);
     assert_eq!(bridge.world.send(&across(Family::V4, TCP)).pair(), (Redirect, Bridged));
 }
