@@ -2,11 +2,12 @@
 
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::net::sockopt::{set_socket_recv_buffer_size, set_socket_recv_buffer_size_force};
 
 use crate::netlink::addresses::{self, Address};
 use crate::netlink::links::{self, Link};
@@ -53,24 +54,78 @@ pub enum NetlinkChange {
     Unheard(String),
 }
 
+/// Membership in multicast groups, in the network namespace of the thread that opened it, whichever
+/// thread reads it.
+pub(crate) struct Subscription {
+    netlink: Netlink,
+}
+
+impl Subscription {
+    /// `groups`: RTNLGRP numbers.
+    pub fn open(groups: &[u32]) -> Result<Self> {
+        let netlink = Netlink::listening(groups)?;
+        netlink.set_non_blocking().map_err(failed)?;
+        Ok(Self { netlink })
+    }
+
+    /// Asks for a receive buffer of this many bytes; without CAP_NET_ADMIN it is smaller
+    /// (net.core.rmem_max).
+    pub fn enlarge(&self, bytes: usize) -> Result<()> {
+        let socket = self.netlink.socket();
+        set_socket_recv_buffer_size_force(socket, bytes)
+            .or_else(|_| set_socket_recv_buffer_size(socket, bytes))
+            .map_err(|e| failed(e.into()))
+    }
+
+    /// Waits for changes, at most `timeout` (for ever without); empty on timeout. `lost` stands for
+    /// changes that the kernel had no room for.
+    pub fn next<T: Clone>(
+        &self,
+        timeout: Option<Duration>,
+        read: impl Fn(Message) -> Option<T>,
+        lost: T,
+    ) -> Result<Vec<T>> {
+        let mut fds = [PollFd::new(self.netlink.socket(), PollFlags::IN)];
+        wait(&mut fds, timeout).map_err(failed)?;
+        self.pending(read, lost)
+    }
+
+    /// Reads what is there without waiting, up to a bound: changes may come faster than that.
+    fn pending<T: Clone>(&self, read: impl Fn(Message) -> Option<T>, lost: T) -> Result<Vec<T>> {
+        let mut changes = Vec::new();
+        for _ in 0..AT_ONCE {
+            match self.netlink.receive() {
+                Ok(datagram) => changes.extend(messages(&datagram).filter_map(&read)),
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(changes),
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) if e.raw_os_error() == Some(libc::ENOBUFS) => changes.push(lost.clone()),
+                Err(e) => return Err(failed(e)),
+            }
+        }
+        Ok(changes)
+    }
+}
+
+impl AsFd for Subscription {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.netlink.socket().as_fd()
+    }
+}
+
 /// A subscription in the network namespace of the thread that opened it, whichever thread reads it.
 pub struct NetlinkMonitor {
-    netlink: Netlink,
+    subscription: Subscription,
 }
 
 impl NetlinkMonitor {
     /// Subscribes. Changes from now on are queued; read the present state after this, not before.
     pub fn open() -> Result<Self> {
-        let netlink = Netlink::listening(&GROUPS)?;
-        netlink.set_non_blocking().map_err(failed)?;
-        Ok(Self { netlink })
+        Ok(Self { subscription: Subscription::open(&GROUPS)? })
     }
 
     /// Waits for changes, at most `timeout` (for ever without); empty on timeout.
     pub fn next(&self, timeout: Option<Duration>) -> Result<Vec<NetlinkChange>> {
-        let mut fds = [PollFd::new(self.netlink.socket(), PollFlags::IN)];
-        wait(&mut fds, timeout).map_err(failed)?;
-        self.pending()
+        self.subscription.next(timeout, read, NetlinkChange::Lost)
     }
 
     /// Reads in a thread of its own and hands every change to `each`, until that returns false or
@@ -85,7 +140,7 @@ impl NetlinkMonitor {
         let run = move || {
             loop {
                 let mut fds = [
-                    PollFd::new(self.netlink.socket(), PollFlags::IN),
+                    PollFd::new(&self.subscription, PollFlags::IN),
                     PollFd::new(&stopped, PollFlags::IN),
                 ];
                 let waited = wait(&mut fds, None);
@@ -115,21 +170,8 @@ impl NetlinkMonitor {
         Ok(MonitorThread { stop, thread: Some(thread) })
     }
 
-    /// Reads what is there without waiting, up to a bound: changes may come faster than that.
     fn pending(&self) -> Result<Vec<NetlinkChange>> {
-        let mut changes = Vec::new();
-        for _ in 0..AT_ONCE {
-            match self.netlink.receive() {
-                Ok(datagram) => changes.extend(messages(&datagram).filter_map(read)),
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(changes),
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                Err(e) if e.raw_os_error() == Some(libc::ENOBUFS) => {
-                    changes.push(NetlinkChange::Lost)
-                }
-                Err(e) => return Err(failed(e)),
-            }
-        }
-        Ok(changes)
+        self.subscription.pending(read, NetlinkChange::Lost)
     }
 }
 
@@ -204,7 +246,6 @@ mod tests {
 
     use netlink_sys::Socket;
     use netlink_sys::protocols::NETLINK_USERSOCK;
-    use rustix::net::sockopt::set_socket_recv_buffer_size;
 
     use crate::netlink::Request;
 
@@ -212,7 +253,9 @@ mod tests {
     fn put(other: &impl AsRawFd, monitor: &NetlinkMonitor) {
         // SAFETY: both are open; the number of the monitor's socket stands for the other from now
         // on, and its owner closes it.
-        let put = unsafe { libc::dup2(other.as_raw_fd(), monitor.netlink.socket().as_raw_fd()) };
+        let put = unsafe {
+            libc::dup2(other.as_raw_fd(), monitor.subscription.netlink.socket().as_raw_fd())
+        };
         assert!(put >= 0);
     }
 

@@ -113,6 +113,39 @@ impl Netlink {
         })
     }
 
+    /// Sends requests that one message each answers, in one system call. `each` gets the place of a
+    /// request with that message, or with the kernel's refusal. Send few: an answer that the
+    /// receive buffer has no room for is an error.
+    pub fn exchange_all(
+        &mut self,
+        what: &str,
+        requests: impl IntoIterator<Item = Request>,
+        mut each: impl FnMut(usize, io::Result<Message>),
+    ) -> Result<()> {
+        let failed = |source| Error::Netlink { what: what.into(), source, detail: String::new() };
+        let first = self.sequence + 1;
+        let mut bytes = Vec::new();
+        for request in requests {
+            self.sequence += 1;
+            bytes.extend(request.finish(self.sequence));
+        }
+        let mut open = (self.sequence + 1 - first) as usize;
+        if open > 0 {
+            self.socket.send(&bytes, 0).map_err(failed)?;
+        }
+        while open > 0 {
+            let datagram = self.receive().map_err(failed)?;
+            let ours = first..=self.sequence;
+            for message in messages(&datagram).filter(|m| ours.contains(&m.sequence)) {
+                let refusal = if message.kind == NLMSG_ERROR { verdict(&message) } else { None };
+                let answer = refusal.map_or(Ok(message), |(source, _)| Err(source));
+                each((message.sequence - first) as usize, answer);
+                open = open.saturating_sub(1);
+            }
+        }
+        Ok(())
+    }
+
     /// One request with all its answers. False: interrupted by changes, so the answers may not fit
     /// together.
     fn exchange(
