@@ -17,7 +17,8 @@ use serde::{Deserialize, Serialize};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 pub use link::{
-    LinkInfo, XdpLink, attach_egress, attach_ingress, info as link_info, ingress_programs,
+    LinkInfo, XdpLink, attach_egress, attach_ingress, egress_programs, info as link_info,
+    ingress_programs,
 };
 pub use map::{Xskmap, create_map};
 pub use program::{

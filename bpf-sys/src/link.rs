@@ -64,6 +64,18 @@ pub fn attach_ingress(program: BorrowedFd<'_>, ifindex: u32) -> io::Result<Owned
 /// # Errors
 /// The kernel's: EINVAL before Linux 6.6.
 pub fn ingress_programs(ifindex: u32) -> io::Result<Vec<u32>> {
+    programs(ifindex, ATTACH_TCX_INGRESS)
+}
+
+/// The same of its egress.
+///
+/// # Errors
+/// The kernel's: EINVAL before Linux 6.6.
+pub fn egress_programs(ifindex: u32) -> io::Result<Vec<u32>> {
+    programs(ifindex, ATTACH_TCX_EGRESS)
+}
+
+fn programs(ifindex: u32, attach_type: u32) -> io::Result<Vec<u32>> {
     #[repr(C)]
     #[derive(IntoBytes, Immutable)]
     struct Attributes {
@@ -79,7 +91,7 @@ pub fn ingress_programs(ifindex: u32) -> io::Result<Vec<u32>> {
     let mut ids = [0u32; 64];
     let attributes = Attributes {
         target: ifindex,
-        attach_type: ATTACH_TCX_INGRESS,
+        attach_type,
         query_flags: 0,
         attach_flags: 0,
         program_ids: ids.as_mut_ptr() as u64,

@@ -6,6 +6,7 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+pub mod bypassed;
 mod error;
 pub mod ethtool;
 pub mod firewall;

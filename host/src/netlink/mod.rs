@@ -10,6 +10,7 @@ pub mod listeners;
 pub(crate) mod monitor;
 pub mod neighbours;
 pub(crate) mod netdev;
+pub mod netfilter;
 pub mod qdiscs;
 pub mod queues;
 pub mod routes;
