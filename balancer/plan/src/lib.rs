@@ -7,6 +7,7 @@
 #![warn(missing_docs)]
 
 mod fast_map;
+pub mod forward;
 mod history;
 mod ids;
 pub mod maglev;
