@@ -4,6 +4,7 @@
 //! What must not change from one plan to the next lives in [`Ids`]: flows in the kernel hold
 //! the numbers of services, backends and nat addresses.
 
+#![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
 mod fast_map;
@@ -17,6 +18,7 @@ pub mod prefix_list;
 mod rings;
 mod slots;
 mod sources;
+pub mod stations;
 pub mod tables;
 
 pub use fast_map::FastMap;
