@@ -3,7 +3,7 @@
 //! A station has a place in one of its two buckets. One whose buckets are both full has none: its
 //! frames are the kernel's. Nothing is moved to make room, so a change is one write.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 
 use ringway_abi::raw::{RW_BUCKET_STATIONS, RW_MAX_STATIONS};
 
@@ -43,7 +43,10 @@ pub struct StationTable {
     mask: u32,
     buckets: Vec<[u64; BUCKET]>,
     stations: HashMap<u64, Station>,
-    left_out: BTreeSet<u64>,
+    /// With their ports.
+    left_out: HashMap<u64, u32>,
+    /// A place has become free since [`StationTable::settle`] looked.
+    freed: bool,
 }
 
 /// The number of a station in the tables: `vlan` is 0 where VLANs are not told apart.
@@ -68,13 +71,29 @@ impl StationTable {
             mask: buckets - 1,
             buckets: vec![[0; BUCKET]; buckets as usize],
             stations: HashMap::new(),
-            left_out: BTreeSet::new(),
+            left_out: HashMap::new(),
+            freed: false,
         }
     }
 
     /// A station is behind this interface slot now.
     pub fn insert(&mut self, mac: [u8; 6], vlan: u16, port: u32) -> Change {
-        let key = key(mac, vlan);
+        self.put(key(mac, vlan), port)
+    }
+
+    /// Finds places for stations that were left out, after others have gone: what has to be
+    /// written.
+    pub fn settle(&mut self) -> Vec<Change> {
+        if !std::mem::take(&mut self.freed) {
+            return Vec::new();
+        }
+        let waiting: Vec<(u64, u32)> =
+            self.left_out.iter().map(|(key, port)| (*key, *port)).collect();
+        let changes = waiting.into_iter().map(|(key, port)| self.put(key, port));
+        changes.filter(|change| *change != Change::LeftOut).collect()
+    }
+
+    fn put(&mut self, key: u64, port: u32) -> Change {
         if let Some(station) = self.stations.get_mut(&key) {
             if station.port == port {
                 return Change::Nothing;
@@ -84,7 +103,7 @@ impl StationTable {
         }
         // 0 is what a free place has, and no station's address.
         let Some((bucket, place)) = self.free_place(key).filter(|_| key != 0) else {
-            self.left_out.insert(key);
+            self.left_out.insert(key, port);
             return Change::LeftOut;
         };
         self.left_out.remove(&key);
@@ -101,6 +120,7 @@ impl StationTable {
             return Change::Nothing;
         };
         self.buckets[bucket as usize][usize::from(place)] = 0;
+        self.freed = true;
         Change::Write { bucket, place, key: 0, port: 0 }
     }
 
@@ -119,7 +139,7 @@ impl StationTable {
         self.stations.is_empty()
     }
 
-    /// Stations that have none, since they were inserted last.
+    /// Stations that have none.
     pub fn left_out(&self) -> usize {
         self.left_out.len()
     }
@@ -192,6 +212,12 @@ mod tests {
                     (Some(port), _) => drop(known.insert(key, port)),
                 }
                 written.write(change);
+                for change in table.settle() {
+                    if let Change::Write { key, port, .. } = change {
+                        prop_assert_eq!(known.insert(key, port), None);
+                    }
+                    written.write(change);
+                }
                 prop_assert_eq!(table.len(), known.len());
                 for number in 0..40 {
                     for vlan in 0..2 {
@@ -211,9 +237,18 @@ mod tests {
         assert_eq!((table.len(), table.left_out()), (4, 1));
         assert_eq!(table.insert(mac(4), 0, 1), Change::LeftOut);
         table.remove(mac(0), 0);
-        assert!(matches!(table.insert(mac(4), 0, 1), Change::Write { .. }));
+        assert!(matches!(table.settle().as_slice(), [Change::Write { port: 1, .. }]));
+        assert_eq!(table.settle(), []);
         assert_eq!((table.len(), table.left_out()), (4, 0));
         assert_eq!(table.insert([0; 6], 0, 1), Change::LeftOut, "0 is free");
+    }
+
+    /// The same as station_of() in bpf/forward/bridge.bpf.h.
+    #[test]
+    fn buckets_of_a_key() {
+        let key = key([2, 0x72, 0, 0, 0, 1], 5);
+        assert_eq!(key, 0x0005_0100_0000_7202);
+        assert_eq!(buckets(key, [KEYS[0], 0x9e37_79b9_7f4a_7c15], 0x7fff), [1334, 20639]);
     }
 
     /// Half of the places are used then.

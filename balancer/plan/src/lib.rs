@@ -18,7 +18,6 @@ pub mod prefix_list;
 mod rings;
 mod slots;
 mod sources;
-pub mod stations;
 pub mod tables;
 
 pub use fast_map::FastMap;
