@@ -309,13 +309,14 @@ fn legacy_table(owner: HookOwner, family: HookFamily, table: &str) -> Vec<Netfil
 pub fn xfrm_policies() -> Result<usize> {
     let flags = libc::NLM_F_REQUEST | libc::NLM_F_DUMP;
     let request = || Request::new(XFRM_MSG_GETPOLICY, flags, &[0; POLICY_ID]);
-    let policy = |message: Message| {
-        let direction = *message.body.get(POLICY_DIRECTION)?;
-        (message.kind == XFRM_MSG_NEWPOLICY && direction < XFRM_POLICY_MAX).then_some(())
-    };
     let found = Netlink::of(NETLINK_XFRM, &[])
         .and_then(|mut netlink| netlink.dump("listing IPsec policies", request, policy));
     Ok(if_there(found, &[EPROTONOSUPPORT, EOPNOTSUPP])?.map_or(0, |policies| policies.len()))
+}
+
+fn policy(message: Message) -> Option<()> {
+    let direction = *message.body.get(POLICY_DIRECTION)?;
+    (message.kind == XFRM_MSG_NEWPOLICY && direction < XFRM_POLICY_MAX).then_some(())
 }
 
 #[cfg(test)]
@@ -384,5 +385,21 @@ mod tests {
             "bridge broute PREROUTING",
         ];
         assert_eq!(read, expected);
+    }
+
+    #[test]
+    fn policies_of_single_sockets_do_not_count() {
+        let read = |direction: u8| {
+            // struct xfrm_userpolicy_info: behind the direction action, flags and share.
+            let mut info = [9; 168];
+            info[POLICY_DIRECTION] = direction;
+            let bytes = Request::new(XFRM_MSG_NEWPOLICY, 0, &info).finish(1);
+            policy(messages(&bytes).next().unwrap())
+        };
+        // In, out, forwarded; and in and out of a socket.
+        assert_eq!(
+            [0, 1, 2, 3, 4].map(|direction| read(direction).is_some()),
+            [true, true, true, false, false]
+        );
     }
 }
