@@ -67,6 +67,12 @@ troubles! {
     Unconfirmed => "unconfirmed",
     /// A first attachment beside the default route waits for its confirmation.
     Confirm => "confirm",
+    /// Nothing is forwarded past the kernel, though `[forward]` says so.
+    ForwardSuspended => "forward-suspended",
+    /// An interface of `[forward]` is left to the kernel.
+    ForwardInterface => "forward-interface",
+    /// A bridge has more stations than the packet path has room for.
+    ForwardTableFull => "forward-table-full",
     /// The thread that writes the tables does not answer.
     PathSilent => "path-silent",
     /// The pinned tables could not be read or written, or the tables do not fit.

@@ -2,6 +2,7 @@
 
 pub mod changes;
 pub mod durations;
+pub mod forward;
 pub mod health;
 pub mod limits;
 pub mod measure;

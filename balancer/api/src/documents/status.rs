@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::clock::Timestamp;
 use crate::documents::durations::Counted;
+use crate::documents::forward::ForwardStatus;
 use crate::documents::health::{Health, Lack};
 use crate::documents::named;
 use crate::documents::tcp_offer::TcpOffer;
@@ -86,6 +87,9 @@ pub struct Status {
     pub tracked: Option<Tracked>,
     #[serde(default)]
     pub captures: Vec<Capture>,
+    /// What is forwarded between interfaces; absent where nothing is, or no daemon answers.
+    #[serde(default)]
+    pub forward: Option<ForwardStatus>,
 }
 
 /// A `ringway capture` under way.

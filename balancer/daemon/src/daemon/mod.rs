@@ -69,7 +69,6 @@ const LAST_WRITE: Duration = Duration::from_secs(5);
 /// # Errors
 /// It cannot start; what a first start had made is taken away again.
 pub fn run(config: Config, commit: Option<&'static str>) -> Result<(), Error> {
-    start::refuse_forward(&config)?;
     start::raise_open_files()?;
     if let Some(nodes) = Notifier::kept() {
         ringway_kernel::give_nodes(nodes);

@@ -35,13 +35,17 @@ impl Daemon {
         let interfaces = &self.state.attachment().interfaces;
         let names: Vec<&str> = interfaces.iter().map(|i| i.name.as_str()).collect();
         let uncounted = uncounted.map(|why| tables::losses_uncounted(Some(&why), &names));
+        let forward = self.datapath.forward.read();
         Survey {
-            problems: [self.checks.problems(), self.state_dir.problems()].concat(),
+            problems: [self.checks.problems(), self.state_dir.problems(), forward.problems]
+                .concat(),
             findings: lost
                 .iter()
                 .map(|why| authorities_lost(why))
                 .chain(self.watch.finding())
+                .chain(forward.findings)
                 .collect(),
+            forward: forward.status,
             of_tables: uncounted.into_iter().chain(tables::bpffs_covered()).collect(),
             not_made: self.checks.not_made(),
             macs_unknown: self.watch.is_asking(),

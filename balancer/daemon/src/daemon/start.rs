@@ -75,18 +75,6 @@ fn enough_files(limit: Option<u64>) -> Result<(), Error> {
     }
 }
 
-/// # Errors
-/// Packets are to be forwarded between interfaces, which this build does not do yet.
-pub fn refuse_forward(config: &Config) -> Result<(), Error> {
-    match config.forward {
-        None => Ok(()),
-        Some(_) => Err(Error::configuration(
-            "forwarding between interfaces is not in this build: nothing was touched",
-            "remove [forward]",
-        )),
-    }
-}
-
 /// How long interfaces are waited for. Shorter than systemd's patience with a start, 90 s.
 const LATE: Duration = Duration::from_secs(30);
 

@@ -23,6 +23,8 @@ use ringway_kernel::{
     DEFAULT_BPFFS, Probe, View, XdpMode, XdpOwner, bpffs_is_hidden, check_on_pass,
 };
 
+use crate::forward::Facts;
+
 /// The machine, as seen from the calling thread's network namespace.
 #[derive(Debug)]
 pub struct MachineState {
@@ -61,6 +63,9 @@ pub struct MachineState {
     pub files: Sample,
     /// The program of `[node] on_pass`: its name, or why it cannot be used.
     pub on_pass: Option<Result<String, String>>,
+    /// What forwarding between interfaces depends on, or why it is not known; `None`: nothing is
+    /// forwarded.
+    pub forward: Option<Result<Facts, String>>,
     /// Looked at what takes time or asks others, too: what follows.
     pub thorough: bool,
     /// Rules of the firewall that name destinations, or why they are not known.
@@ -120,6 +125,7 @@ impl Default for MachineState {
             cpus: 1,
             files: Sample::default(),
             on_pass: None,
+            forward: None,
             thorough: false,
             firewall: None,
             answering: HashMap::new(),
@@ -160,6 +166,8 @@ impl MachineState {
         state.cpus = std::thread::available_parallelism().map_or(1, |count| count.get() as u32);
         let on_pass = config.node.on_pass.as_ref();
         state.on_pass = on_pass.map(|path| check_on_pass(path).map_err(|e| e.to_string()));
+        let forward = config.forward.as_ref();
+        state.forward = forward.map(|forward| Facts::read(forward).map_err(|e| e.to_string()));
         state.files = ringway_doctor::gather_at_once();
         compiler(&mut state.files);
         state

@@ -5,6 +5,7 @@
 mod causes;
 mod dsr;
 mod firewall;
+mod forward;
 mod gro;
 mod host;
 mod interfaces;
@@ -127,6 +128,7 @@ fn about(config: &Config, state: &MachineState, mut report: Report) -> Report {
     mtu::check(config, state, &mut report);
     dsr::check(config, state, &mut report);
     firewall::check(config, state, &mut report);
+    forward::check(config, state, &mut report);
     report
 }
 

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use ringway_abi::raw::rw_ledger;
+use ringway_api::documents::forward::ForwardStatus;
 use ringway_api::documents::health::Lack;
 use ringway_api::documents::mitigation::AttackStatus;
 use ringway_api::documents::readiness::{Readiness, line};
@@ -60,6 +61,8 @@ pub struct Snapshot {
     pub attacks_found: Found,
     /// What services usually get.
     pub usual: UsualRates,
+    /// What is forwarded between interfaces.
+    pub forward: Option<ForwardStatus>,
 }
 
 /// Facts about the daemon's process itself.
@@ -110,6 +113,7 @@ impl Snapshot {
             last_reload: self.last_reload.clone(),
             reloads: self.reloads,
             checks_not_made: self.checks_not_made.clone(),
+            forward: self.forward.clone(),
             ..Status::default()
         };
         status.degraded = stalled.is_none() && status.is_degraded();

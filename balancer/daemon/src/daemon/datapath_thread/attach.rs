@@ -30,6 +30,7 @@ impl Worker {
         if self.shield.is_some() || self.config.shield.is_none() {
             self.raise(self.shield.clone())?;
         }
+        self.forward(interfaces)?;
         let mode = match *self.config.node.xdp_mode {
             // Faster than the kernel's forwarding, and needs none.
             None if next_hop::obstacle(interfaces, &stacked).is_some() => Some(XdpMode::Generic),

@@ -3,6 +3,7 @@
 
 mod attach;
 mod attach_states;
+mod forward;
 mod shield;
 
 use std::collections::{BTreeMap, HashMap};
@@ -23,6 +24,7 @@ use tokio::sync::mpsc;
 
 use crate::daemon::shield_plan::{PlannedShield, ShieldPlan};
 use crate::descriptor_reserve::DescriptorReserve;
+use crate::forward::{Board, Keeper};
 use crate::monitor::attack_watch::Arrived;
 use crate::{preflight, privileges, upgrade};
 use attach_states::AttachStateReader;
@@ -127,6 +129,8 @@ pub struct DatapathThread {
     /// nothing can be loaded any more. `None` where the kernel refuses it: who needs the tunnel
     /// hears why.
     pub probe: Option<ProbeProgram>,
+    /// What is forwarded between interfaces, as its keeper posts it.
+    pub forward: Board,
     commands: mpsc::UnboundedSender<DatapathCommand>,
     /// The start or the change of the newest order that has a number.
     newest: Option<u64>,
@@ -149,13 +153,14 @@ impl DatapathThread {
         gateway.set_on_pass(on_pass).map_err(kernel)?;
         let probe = ProbeProgram::load();
         let probe = probe.inspect_err(|error| tracing::debug!(%error, "no tunnel for checks")).ok();
-        privileges::give_up(config.shield.is_some())?;
+        privileges::give_up(config.shield.is_some() || config.forward.is_some())?;
         let existing = gateway.existing().map_err(kernel)?;
         let view = gateway.view();
         let planner = existing.planner();
         let (commands, receiver) = mpsc::unbounded_channel();
         let (config, observed) = (config.clone(), Observed::default());
         let attach_states = AttachStateReader::start(reports.clone())?;
+        let forward = Board::default();
         let worker = Worker {
             config,
             gateway,
@@ -169,6 +174,8 @@ impl DatapathThread {
             provisional: Vec::new(),
             reserve: DescriptorReserve::new(RESERVED),
             attach_states,
+            board: forward.clone(),
+            keeper: None,
             reports,
         };
         let thread = thread::Builder::new()
@@ -177,7 +184,7 @@ impl DatapathThread {
             .map_err(|error| {
                 Error::failed(format!("no thread for the packet path: {error}"), "")
             })?;
-        Ok(DatapathThread { opened, view, probe, commands, newest: None, thread })
+        Ok(DatapathThread { opened, view, probe, forward, commands, newest: None, thread })
     }
 
     /// Hands over an order; the thread lives as long as this. One to attach, or of a change, is
@@ -216,6 +223,9 @@ struct Worker {
     /// A ring that is written anew takes a descriptor, and so does each question.
     reserve: DescriptorReserve,
     attach_states: AttachStateReader,
+    board: Board,
+    /// Of the tables of forwarding, where there are any.
+    keeper: Option<Keeper>,
     reports: mpsc::UnboundedSender<DatapathEvent>,
 }
 

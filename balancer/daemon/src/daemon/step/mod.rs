@@ -269,6 +269,7 @@ impl State {
             attacks: self.mitigation.attacks(&reload.config, self.at),
             attacks_found: self.mitigation.found().clone(),
             usual: self.usual(),
+            forward: survey.forward,
         }
     }
 

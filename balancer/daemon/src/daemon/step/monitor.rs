@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
+use ringway_api::documents::forward::ForwardStatus;
 use ringway_api::documents::status::Problem;
 use ringway_api::error::Error;
 use ringway_api::problem_kind::ProblemKind;
@@ -53,6 +54,8 @@ pub struct Survey {
     pub findings: Vec<Problem>,
     /// Problems with counting losses and with the pins.
     pub of_tables: Vec<Problem>,
+    /// What is forwarded between interfaces.
+    pub forward: Option<ForwardStatus>,
     /// [`Checks::not_made`](crate::health::Checks::not_made)
     pub not_made: BTreeMap<Lack, u64>,
     /// The kernel asks for MAC addresses.

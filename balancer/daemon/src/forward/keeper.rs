@@ -1,0 +1,349 @@
+//! The thread that keeps the tables of forwarding as the kernel has them.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use ringway_api::documents::forward::{ForwardInterface, ForwardStatus};
+use ringway_api::documents::status::Problem;
+use ringway_api::error::Error;
+use ringway_api::problem_kind::ProblemKind;
+use ringway_config::{ForwardMode, InterfaceForward};
+use ringway_host::netlink::bridge::{self, Bridge, BridgeChange, BridgeMonitor};
+use ringway_host::netlink::neighbours::{self, NeighbourState};
+use ringway_kernel::forward::ForwardTables;
+use ringway_kernel::now_seconds;
+
+use super::board::{Board, Posted};
+use super::facts::Facts;
+use super::mirror::Mirror;
+use super::plan::{Plan, PlannedPort, plan};
+
+/// The tables count for five seconds from each beat on.
+const BEAT: Duration = Duration::from_secs(1);
+/// Links may change hundreds of times a second.
+const LOOK_PERIOD: Duration = Duration::from_millis(100);
+/// What nobody announces (firewalls, rules, settings) is looked at so often.
+const LOOK_BEATS: u32 = 5;
+/// Neighbours that are used and that the kernel has not heard of lately are asked so often.
+const NEIGHBOUR_BEATS: u32 = 10;
+/// Entries that were used are refreshed so often at least: in a quarter of the ageing time.
+const REFRESH: Duration = Duration::from_secs(30);
+
+/// Ends the thread when dropped. The tables then count for some seconds more.
+#[derive(Debug)]
+pub struct Keeper {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Keeper {
+    /// Keeps these tables, in the calling thread's network namespace. `slots`: the interfaces of
+    /// `[forward]`, with their slots.
+    ///
+    /// # Errors
+    /// The kernel does not tell of changes, or there is no thread.
+    pub fn start(
+        forward: InterfaceForward,
+        slots: Vec<(u32, String)>,
+        tables: ForwardTables,
+        board: Board,
+    ) -> Result<Keeper, Error> {
+        let monitor = BridgeMonitor::open().map_err(|e| Error::failed(e.to_string(), ""))?;
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = stop.clone();
+        let mut work = Work {
+            forward,
+            slots,
+            tables,
+            board,
+            monitor,
+            mirror: None,
+            plan: Plan::default(),
+            unknown: None,
+            refreshed: now_seconds(),
+            beats: 0,
+        };
+        let run = move || work.run(&stopped);
+        let thread = thread::Builder::new().name("forward".into()).spawn(run);
+        let thread =
+            thread.map_err(|e| Error::failed(format!("no thread for forwarding: {e}"), ""))?;
+        Ok(Keeper { stop, thread: Some(thread) })
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            // It looks every second.
+            let _ = thread.join();
+        }
+    }
+}
+
+struct Work {
+    forward: InterfaceForward,
+    slots: Vec<(u32, String)>,
+    tables: ForwardTables,
+    board: Board,
+    monitor: BridgeMonitor,
+    mirror: Option<Mirror>,
+    plan: Plan,
+    /// The machine could not be read, and why: nothing is forwarded until it can be.
+    unknown: Option<String>,
+    /// Second (CLOCK_MONOTONIC) since which stations that are used have not been refreshed.
+    refreshed: u32,
+    beats: u32,
+}
+
+/// What changes call for.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Look {
+    None,
+    /// Read links and ports again.
+    Again,
+    /// And forget all stations, to read them anew.
+    Anew,
+}
+
+impl Work {
+    fn run(&mut self, stopped: &AtomicBool) {
+        self.look(Look::Anew);
+        let (mut beat, mut look_at) = (Instant::now(), Instant::now());
+        let mut due = Look::None;
+        while !stopped.load(Ordering::Relaxed) {
+            let wake = if due == Look::None { beat } else { beat.min(look_at) };
+            due = due.max(self.listen(wake.saturating_duration_since(Instant::now())));
+            if due == Look::Anew {
+                self.tables.suspend();
+            }
+            if due != Look::None && Instant::now() >= look_at {
+                self.look(due);
+                (due, look_at) = (Look::None, Instant::now() + LOOK_PERIOD);
+            }
+            if Instant::now() >= beat {
+                beat = Instant::now() + BEAT;
+                due = due.max(self.beat());
+            }
+        }
+    }
+
+    /// Takes note of changes, or waits for some.
+    fn listen(&mut self, timeout: Duration) -> Look {
+        let changes = match self.monitor.next(Some(timeout)) {
+            Ok(changes) => changes,
+            Err(error) => return self.listen_again(&error),
+        };
+        let mut look = Look::None;
+        for change in changes {
+            match (change, &mut self.mirror) {
+                (BridgeChange::Fdb(entry), Some(mirror)) => mirror.put(entry, &self.tables),
+                (BridgeChange::FdbGone(entry), Some(mirror)) => mirror.remove(&entry, &self.tables),
+                (BridgeChange::Fdb(_) | BridgeChange::FdbGone(_), None) => {}
+                (BridgeChange::Link, _) => look = look.max(Look::Again),
+                (BridgeChange::Lost, _) => look = Look::Anew,
+            }
+        }
+        look
+    }
+
+    fn listen_again(&mut self, error: &ringway_host::Error) -> Look {
+        self.tables.suspend();
+        self.unknown = Some(error.to_string());
+        self.post();
+        thread::sleep(BEAT);
+        if let Ok(monitor) = BridgeMonitor::open() {
+            self.monitor = monitor;
+        }
+        Look::Anew
+    }
+
+    /// Once a second. Says what the packet path has to be told.
+    fn beat(&mut self) -> Look {
+        self.beats = self.beats.wrapping_add(1);
+        let look = self.look_due();
+        if self.holds() {
+            self.tables.keep();
+            if let Some(mirror) = &mut self.mirror {
+                mirror.settle(&self.tables);
+            }
+            self.refresh();
+            if self.forward.mode == ForwardMode::Route && self.beats.is_multiple_of(NEIGHBOUR_BEATS)
+            {
+                self.ask_neighbours();
+            }
+        }
+        self.post();
+        look
+    }
+
+    /// A bridge's own settings, and that its topology changes, are not announced.
+    fn look_due(&self) -> Look {
+        let known = self.plan.bridge.as_ref();
+        let now = known.and_then(|known| bridge::bridge(known.ifindex).ok().flatten());
+        match now.as_ref() != known || self.beats.is_multiple_of(LOOK_BEATS) {
+            true => Look::Again,
+            false => Look::None,
+        }
+    }
+
+    /// What the tables say is true.
+    fn holds(&self) -> bool {
+        self.unknown.is_none() && self.plan.obstacles.is_empty()
+    }
+
+    fn look(&mut self, look: Look) {
+        let outcome = Facts::read(&self.forward).map_err(|error| error.to_string());
+        let outcome = outcome.and_then(|facts| {
+            let plan = plan(&self.forward, &self.slots, &facts);
+            self.follow(plan, look)
+        });
+        self.unknown = outcome.err();
+        match self.holds() {
+            true => self.tables.keep(),
+            false => self.tables.suspend(),
+        }
+        self.post();
+    }
+
+    /// Tells the packet path. What is to be forgotten is, before anything new is forwarded by it.
+    fn follow(&mut self, plan: Plan, look: Look) -> Result<(), String> {
+        let failed = |error: ringway_kernel::Error| error.to_string();
+        let anew = look == Look::Anew || is_another_topology(&self.plan, &plan);
+        if anew {
+            self.tables.suspend();
+        }
+        for port in &plan.ports {
+            if !self.plan.ports.contains(port) {
+                tell(port);
+                self.tables.set_port(port.slot, &port.port).map_err(failed)?;
+            }
+        }
+        let ways = |plan: &Plan| -> Vec<(u32, u32)> {
+            plan.ports.iter().filter_map(|port| Some((port.ifindex?, port.slot))).collect()
+        };
+        if ways(&plan) != ways(&self.plan) {
+            self.tables.set_ways(&ways(&plan)).map_err(failed)?;
+        }
+        if anew {
+            self.mirror = None;
+            self.tables.clear_stations();
+            if let Some(bridge) = &plan.bridge {
+                let slots: HashMap<u32, u32> = ways(&plan).into_iter().collect();
+                let mut mirror = Mirror::new(bridge.ifindex, slots, &self.tables);
+                let entries = bridge::fdb(bridge.ifindex).map_err(|e| e.to_string())?;
+                entries.into_iter().for_each(|entry| mirror.put(entry, &self.tables));
+                self.mirror = Some(mirror);
+            }
+            self.refreshed = now_seconds();
+        }
+        self.plan = plan;
+        Ok(())
+    }
+
+    /// The bridge does not see what is forwarded past it, and would forget who sent it.
+    fn refresh(&mut self) {
+        let (Some(mirror), Some(bridge)) = (&self.mirror, &self.plan.bridge) else { return };
+        let now = now_seconds();
+        let period = (bridge.ageing / 4).min(REFRESH).as_secs().max(1);
+        if u64::from(now.wrapping_sub(self.refreshed)) < period {
+            return;
+        }
+        let mut used = mirror.used_since(self.refreshed, &self.tables);
+        // Of before it began to tell VLANs apart; to the kernel they would mean every VLAN.
+        used.retain(|entry| entry.vlan != 0 || !bridge.vlan_filtering);
+        match bridge::touch_all(&used) {
+            Ok(_) => self.refreshed = now,
+            // What the bridge forgets, it tells; those frames are its own then.
+            Err(error) => tracing::debug!(%error, "entries not refreshed"),
+        }
+    }
+
+    /// The kernel asks again only for what it sends itself.
+    fn ask_neighbours(&self) {
+        let Ok(all) = neighbours::all() else { return };
+        let ours = |ifindex| self.plan.ports.iter().any(|port| port.ifindex == Some(ifindex));
+        for neighbour in all.iter().filter(|neighbour| ours(neighbour.ifindex)) {
+            let used = neighbour.mac.is_some_and(|mac| self.tables.is_used(mac.0));
+            if used && neighbour.state == NeighbourState::Stale {
+                let asked = neighbours::doubt(neighbour.ifindex, neighbour.address);
+                asked.unwrap_or_else(|error| tracing::debug!(%error, "neighbour not asked"));
+            }
+        }
+        self.tables.forget_used();
+    }
+
+    fn post(&self) {
+        let (problems, findings) = (self.problems(), self.findings());
+        let interface = |port: &PlannedPort| ForwardInterface {
+            interface: port.name.clone(),
+            forwards: self.holds() && port.trouble.is_none(),
+            reason: port.trouble.as_ref().map(|trouble| trouble.found.clone()).unwrap_or_default(),
+        };
+        let status = ForwardStatus {
+            mode: self.forward.mode.name().to_owned(),
+            bridge: self.plan.bridge.as_ref().map(|bridge| bridge.name.clone()),
+            suspended: !self.holds(),
+            interfaces: self.plan.ports.iter().map(interface).collect(),
+            stations: self.mirror.as_ref().map(|mirror| mirror.len() as u64),
+            stations_left_out: self.mirror.as_ref().map(|mirror| mirror.left_out() as u64),
+        };
+        self.board.post(Posted { status: Some(status), problems, findings });
+    }
+
+    fn problems(&self) -> Vec<Problem> {
+        let suspended = ProblemKind::ForwardSuspended;
+        let unknown = self.unknown.iter().map(|why| {
+            let found =
+                format!("nothing is forwarded past the kernel: its tables are not known: {why}");
+            suspended.problem(found, "it is tried again every second; traffic goes by the kernel")
+        });
+        let obstacles = self.plan.obstacles.iter().map(|obstacle| {
+            let found = format!("nothing is forwarded past the kernel: {}", obstacle.found);
+            suspended.problem(found, obstacle.fix.clone())
+        });
+        unknown.chain(obstacles).collect()
+    }
+
+    fn findings(&self) -> Vec<Problem> {
+        let of_port = |port: &PlannedPort| {
+            let trouble = port.trouble.as_ref()?;
+            let found = format!("{}: not forwarded past the kernel: {}", port.name, trouble.found);
+            Some(ProblemKind::ForwardInterface.of_interface(&port.name, found, trouble.fix.clone()))
+        };
+        let left_out = self.mirror.as_ref().map_or(0, Mirror::left_out);
+        let left_out = (left_out > 0).then(|| {
+            ProblemKind::ForwardTableFull.problem(
+                format!("{left_out} stations of the bridge have no place in the packet path"),
+                "their frames go by the kernel's bridge; fewer stations a bridge",
+            )
+        });
+        self.plan.ports.iter().filter_map(of_port).chain(left_out).collect()
+    }
+}
+
+/// Stations may be elsewhere now, or in other VLANs.
+fn is_another_topology(old: &Plan, new: &Plan) -> bool {
+    let of_bridge = |bridge: &Option<Bridge>| {
+        bridge.as_ref().map(|bridge| (bridge.ifindex, bridge.vlan_filtering, bridge.vlan_protocol))
+    };
+    let of_ports = |plan: &Plan| -> Vec<(Option<u32>, bool)> {
+        plan.ports.iter().map(|port| (port.ifindex, port.port.forwards)).collect()
+    };
+    let changes = |plan: &Plan| plan.bridge.as_ref().is_some_and(|bridge| bridge.topology_change);
+    of_bridge(&old.bridge) != of_bridge(&new.bridge)
+        || of_ports(old) != of_ports(new)
+        || (changes(new) && !changes(old))
+}
+
+fn tell(port: &PlannedPort) {
+    match &port.trouble {
+        None => tracing::info!(interface = port.name, "forwarded past the kernel"),
+        Some(trouble) => {
+            tracing::warn!(interface = port.name, "left to the kernel: {}", trouble.found);
+        }
+    }
+}

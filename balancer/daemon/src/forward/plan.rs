@@ -1,0 +1,217 @@
+//! What the packet path is to be told of each interface; pure.
+
+use ringway_config::{ForwardMode, InterfaceForward};
+use ringway_host::Fix;
+use ringway_host::netlink::bridge::{Bridge, BridgePort, PortState};
+use ringway_host::netlink::links::Link;
+use ringway_kernel::forward::{Port, PortVlans, ReversePath};
+
+use super::facts::{Facts, Routing};
+
+/// How interfaces forward now.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// The bridge whose ports they are.
+    pub bridge: Option<Bridge>,
+    /// In the order of the configuration.
+    pub ports: Vec<PlannedPort>,
+    /// While there is one, nothing is forwarded.
+    pub obstacles: Vec<Obstacle>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlannedPort {
+    pub slot: u32,
+    pub name: String,
+    /// `None`: it is not there.
+    pub ifindex: Option<u32>,
+    pub port: Port,
+    /// Why it does not forward.
+    pub trouble: Option<Obstacle>,
+}
+
+/// What stands in the way.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Obstacle {
+    pub found: String,
+    pub fix: Fix,
+    /// The configuration has to change, or this machine's: no start with it.
+    pub forbids_start: bool,
+}
+
+impl Obstacle {
+    fn lasting(found: impl Into<String>, fix: impl Into<Fix>) -> Self {
+        Self { found: found.into(), fix: fix.into(), forbids_start: true }
+    }
+
+    fn passing(found: impl Into<String>, fix: impl Into<Fix>) -> Self {
+        Self { found: found.into(), fix: fix.into(), forbids_start: false }
+    }
+}
+
+/// `slots`: interfaces of `[forward]`, with their slots.
+pub fn plan(forward: &InterfaceForward, slots: &[(u32, String)], facts: &Facts) -> Plan {
+    let mut plan = Plan::default();
+    let bridge = match forward.mode {
+        ForwardMode::Bridge => first_bridge(slots, facts),
+        ForwardMode::Route => None,
+    };
+    if let Some((bridge, _)) = bridge.filter(|(bridge, _)| bridge.mst) {
+        plan.obstacles.push(Obstacle::lasting(
+            format!("bridge {} has a spanning tree of its own for each VLAN (MST)", bridge.name),
+            format!("ip link set {} type bridge mst_enabled 0", bridge.name),
+        ));
+    }
+    if !forward.bypass_firewall {
+        plan.obstacles.extend(facts.bypassed.iter().map(|bypassed| {
+            let found = format!("forwarded packets would not meet {}", bypassed.what);
+            let fix = Fix::Sequence(vec![
+                bypassed.fix.clone(),
+                Fix::from("or, if that is meant, bypass_firewall = true in [forward]"),
+            ]);
+            Obstacle::lasting(found, fix)
+        }));
+    }
+    plan.ports = slots
+        .iter()
+        .map(|(slot, name)| {
+            let link = facts.link(name);
+            let judged = match (link, forward.mode) {
+                (None, _) => {
+                    Err(Obstacle::passing("it is not there", Fix::command(["ip", "link"])))
+                }
+                (Some(link), ForwardMode::Bridge) => bridge_port(link, bridge, facts),
+                (Some(link), ForwardMode::Route) => {
+                    route_port(link, facts.routing.get(name).copied().unwrap_or_default())
+                }
+            };
+            let (port, trouble) = match judged {
+                Ok(port) => (port, None),
+                Err(trouble) => (Port::default(), Some(trouble)),
+            };
+            let (name, ifindex) = (name.clone(), link.map(|link| link.ifindex));
+            PlannedPort { slot: *slot, name, ifindex, port, trouble }
+        })
+        .collect();
+    plan.bridge = bridge.map(|(bridge, _)| bridge.clone());
+    plan
+}
+
+type WithPorts = (Bridge, Vec<BridgePort>);
+
+fn first_bridge<'f>(slots: &[(u32, String)], facts: &'f Facts) -> Option<&'f WithPorts> {
+    let mut masters = slots.iter().filter_map(|(_, name)| facts.link(name)?.master);
+    masters.find_map(|master| facts.bridges.get(&master))
+}
+
+fn bridge_port(link: &Link, bridge: Option<&WithPorts>, facts: &Facts) -> Result<Port, Obstacle> {
+    let name = &link.name;
+    let own = link.master.and_then(|master| facts.bridges.get(&master));
+    let (Some((bridge, ports)), Some((of, _))) = (bridge, own) else {
+        return Err(Obstacle::lasting(
+            "it is no port of a bridge, and mode = \"bridge\" forwards beside one",
+            Fix::Sequence(vec![
+                Fix::command(["ip", "link", "set", name, "master", "BRIDGE"]),
+                Fix::from("or mode = \"route\" in [forward]"),
+            ]),
+        ));
+    };
+    if of.ifindex != bridge.ifindex {
+        return Err(Obstacle::lasting(
+            format!("it is a port of {}, and others are of {}", of.name, bridge.name),
+            "name the ports of one bridge; another one takes a node of its own",
+        ));
+    }
+    if link.vlan.is_some() {
+        return Err(Obstacle::lasting(
+            "it is a VLAN device, whose frames come by the device below it",
+            "name a port without VLAN, or have the bridge filter VLANs",
+        ));
+    }
+    let port = ports.iter().find(|port| port.ifindex == link.ifindex);
+    // Between two readings.
+    let port = port.ok_or_else(|| Obstacle::passing("it has just become a port", ""))?;
+    unusual(port)?;
+    if port.state != PortState::Forwarding {
+        return Err(Obstacle::passing(
+            format!("its state in {} is {}", bridge.name, state_name(port.state)),
+            Fix::command(["bridge", "-d", "link", "show", "dev", name]),
+        ));
+    }
+    let vlans = bridge.vlan_filtering.then(|| PortVlans {
+        protocol: bridge.vlan_protocol,
+        pvid: port.pvid,
+        members: members(port),
+    });
+    Ok(Port { forwards: true, isolated: port.isolated, vlans, ..Port::default() })
+}
+
+/// Those whose state lets them forward.
+fn members(port: &BridgePort) -> Vec<(u16, u16, bool)> {
+    let forwards = port.vlans.iter().filter(|range| range.state == PortState::Forwarding);
+    forwards.map(|range| (range.first, range.last, range.untagged)).collect()
+}
+
+/// Settings by which the bridge does more than send frames on.
+fn unusual(port: &BridgePort) -> Result<(), Obstacle> {
+    let settings = [
+        ("proxy_arp", port.proxy_arp),
+        ("proxy_arp_wifi", port.proxy_arp_wifi),
+        ("neigh_suppress", port.neigh_suppress),
+        ("vlan_tunnel", port.vlan_tunnel),
+    ];
+    match settings.into_iter().find(|(_, is_set)| *is_set) {
+        None => Ok(()),
+        Some((setting, _)) => Err(Obstacle::passing(
+            format!("it has {setting}, so the bridge does more than send frames on"),
+            Fix::command(["bridge", "link", "set", "dev", &port.name, setting, "off"]),
+        )),
+    }
+}
+
+fn state_name(state: PortState) -> &'static str {
+    match state {
+        PortState::Disabled => "disabled (down, or no carrier)",
+        PortState::Listening => "listening",
+        PortState::Learning => "learning",
+        PortState::Forwarding => "forwarding",
+        PortState::Blocking => "blocking (spanning tree)",
+    }
+}
+
+fn route_port(link: &Link, routing: Routing) -> Result<Port, Obstacle> {
+    let name = &link.name;
+    if link.is_layer3() {
+        return Err(Obstacle::lasting(
+            "it has no Ethernet header",
+            "leave it out: the kernel routes to it and from it",
+        ));
+    }
+    if link.master.is_some() {
+        return Err(Obstacle::lasting(
+            "it is part of another interface (bridge, bond, VRF), which has its packets",
+            Fix::Sequence(vec![
+                Fix::command(["ip", "link", "set", name, "nomaster"]),
+                Fix::from("or mode = \"bridge\" in [forward], for a bridge's ports"),
+            ]),
+        ));
+    }
+    if !routing.forwards_v4 && !routing.forwards_v6 {
+        return Err(Obstacle::passing(
+            "the kernel does not forward what comes in by it",
+            Fix::sysctl("net.ipv4.ip_forward", 1),
+        ));
+    }
+    if !link.up || !link.carrier {
+        return Err(Obstacle::passing(
+            "it is down, or has no carrier",
+            Fix::command(["ip", "link", "set", name, "up"]),
+        ));
+    }
+    let reverse_path = match routing.rp_filter {
+        0 => ReversePath::Off,
+        1 => ReversePath::Strict,
+        _ => ReversePath::Loose,
+    };
+    Ok(Port { forwards: true, reverse_path, ..Port::default() })
+}
