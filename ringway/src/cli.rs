@@ -4,6 +4,7 @@ mod backend;
 mod capture;
 mod doctor;
 mod engine;
+mod forward;
 mod shield;
 
 use std::path::PathBuf;
@@ -15,6 +16,7 @@ pub use self::engine::{
     Cpus, EngineApp, EngineArgs, FrameSize, HostArgs, HugePages, IcmpArgs, InspectArgs, L2fwdArgs,
     OnLoss, TakeOver, WhenDead, WorkArgs, ZeroCopy,
 };
+pub use self::forward::ForwardArgs;
 pub use self::shield::{BlockedArgs, PrefixArgs, ShieldAction, ShieldArgs, UnblockArgs};
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -41,6 +43,8 @@ pub struct Cli {
 pub enum Command {
     /// Run the gateway in the foreground.
     Run(RunArgs),
+    /// Bridge or route packets between interfaces, in the foreground.
+    Forward(ForwardArgs),
     /// Validate a configuration, and with --host whether it fits this machine.
     Check(CheckArgs),
     /// Show interfaces, services, backends and counters of a node.

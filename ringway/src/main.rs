@@ -26,6 +26,7 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     let outcome = match cli.command {
         Command::Run(args) => command::run::main(&args),
+        Command::Forward(args) => command::forward::main(&args),
         Command::Check(args) => command::check::main(&args),
         Command::Status(args) => command::status::main(&args),
         Command::Top(args) => top::main(&args),

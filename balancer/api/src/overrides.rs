@@ -347,6 +347,7 @@ fn find_service<'c>(config: &'c Config, name: &str) -> Result<&'c Service, Error
         let names: Vec<&str> = config.services.iter().map(|s| s.name.as_str()).collect();
         let remedy = match nearest(name, &names) {
             Some(known) => format!("did you mean {known:?}?"),
+            None if names.is_empty() => "the node has none, it forwards between interfaces".into(),
             None => format!("there are {}", list(&names)),
         };
         Error::configuration(format!("there is no service {name:?}"), remedy)

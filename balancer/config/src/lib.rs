@@ -3,6 +3,7 @@
 //! [`load`] and [`parse`] give a [`Config`] that holds in itself, or every error found, each with
 //! its line and column and what to write instead.
 
+mod command_line;
 mod files;
 pub mod ipvs;
 mod model;
@@ -10,10 +11,12 @@ mod reader;
 mod sections;
 mod validate;
 
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
 
 use toml::de::DeTable;
 
+pub use command_line::{ForwardOptions, Setting};
 pub use files::identity::{Identity, identity};
 pub use files::redact::{REMOVED, Redacted, redacted};
 pub use model::*;
@@ -36,6 +39,8 @@ use sections::{check, daemon, flows, forward, nat, node, service, shield, tunnel
 pub const DEFAULT_PATH: &str = "/etc/ringway/ringway.toml";
 /// Where the API listens unless configured otherwise.
 pub const DEFAULT_SOCKET: &str = "/run/ringway/api.sock";
+/// Where Prometheus asks unless configured otherwise.
+pub const DEFAULT_METRICS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9810);
 /// Below it each node has its state directory unless configured otherwise.
 pub const DEFAULT_STATE: &str = "/var/lib/ringway";
 

@@ -62,6 +62,20 @@ fn every_key_of_the_shield_has_its_row() {
     }
 }
 
+/// The same of `[forward]`.
+#[test]
+fn every_key_of_forward_has_its_row() {
+    let document = include_str!("../../../docs/forward.md");
+    let wrong = format!("{}[forward]\nxyzzyxyzzy = 1\n", configuration(""));
+    let message = parse(&wrong, "docs").unwrap_err().to_string();
+    let (_, keys) = message.split_once("known here: ").unwrap();
+    let keys: Vec<&str> = keys.lines().next().unwrap().split(", ").collect();
+    assert_eq!(keys.len(), 3, "{keys:?}");
+    for key in keys {
+        assert!(document.contains(&format!("\n| `{key}` | ")), "{key} is not in the table");
+    }
+}
+
 /// What a guide shows a part of, made whole.
 fn completed(block: &str) -> String {
     let service = "[[service]]\nname = \"other\"\naddress = \"203.0.113.99\"\nport = 443\n\

@@ -2,7 +2,10 @@
 
 #![allow(clippy::unwrap_used)]
 
-use ringway_config::{Config, ForwardMode, parse};
+use std::path::Path;
+
+use ringway_bpf_sys::XdpMode;
+use ringway_config::{Config, ForwardMode, ForwardOptions, Setting, parse};
 
 const NODE: &str = "[node]\nname = \"gw1\"\ninterfaces = [\"eth0\", { name = \"eth1\", faces = \"clients\" }, \"eth2\"]\n";
 
@@ -133,4 +136,116 @@ fn what_is_wrong_is_told_with_its_place() {
         messages(NODE, "[[forward]]\nmode = \"route\"\n"),
         ["4:1: [[forward]] is a list: write [forward], once"]
     );
+}
+
+fn options(interfaces: &[&str], mode: ForwardMode) -> ForwardOptions {
+    ForwardOptions {
+        name: "forward".into(),
+        interfaces: interfaces.iter().map(|name| (*name).to_owned()).collect(),
+        mode,
+        bypass_firewall: false,
+        xdp_mode: None,
+        allow_default_route: false,
+        socket: ringway_config::DEFAULT_SOCKET.into(),
+        metrics: ringway_config::DEFAULT_METRICS.to_string(),
+    }
+}
+
+#[test]
+fn options_mean_what_a_file_says() {
+    let file = |text: &str| parse(text, "gw.toml").unwrap_or_else(|errors| panic!("{errors}"));
+    let node = "[node]\nname = \"forward\"\ninterfaces = [\"eth0\", \"eth1\"]\n";
+    let bridge = Config::forwarding(&options(&["eth0", "eth1"], ForwardMode::Bridge)).unwrap();
+    let written = file(&format!("{node}[forward]\nmode = \"bridge\"\n"));
+    assert_eq!(bridge, written);
+    assert_eq!((bridge.file(), written.file()), (None, Some(Path::new("gw.toml"))));
+    let all = ForwardOptions {
+        name: "lab".into(),
+        bypass_firewall: true,
+        xdp_mode: Some(XdpMode::Generic),
+        allow_default_route: true,
+        socket: "/run/lab.sock".into(),
+        metrics: "off".into(),
+        ..options(&["eth0"], ForwardMode::Route)
+    };
+    let written = file(
+        "[node]\nname = \"lab\"\ninterfaces = [\"eth0\"]\nxdp_mode = \"generic\"\n\
+         allow_default_route = true\n[forward]\nmode = \"route\"\nbypass_firewall = true\n[metrics]\n\
+         listen = \"off\"\n[api]\nsocket = \"/run/lab.sock\"\n",
+    );
+    assert_eq!(Config::forwarding(&all).unwrap(), written);
+}
+
+#[test]
+fn what_is_wrong_names_the_option() {
+    let wrong = |options: ForwardOptions, wanted: &str| {
+        let errors = Config::forwarding(&options).expect_err(wanted);
+        let said: Vec<String> = errors.iter().map(ToString::to_string).collect();
+        assert_eq!(said, [format!("command line: {wanted}")]);
+        assert!(errors.iter().all(|error| error.line == 0));
+    };
+    let too_few = "--interface names too few interfaces: a bridge takes two or more, such as \
+                   --interface eth0,eth1; with --route one is enough";
+    wrong(options(&["eth0"], ForwardMode::Bridge), too_few);
+    assert!(Config::forwarding(&options(&["eth0"], ForwardMode::Route)).is_ok());
+    wrong(options(&[], ForwardMode::Route), too_few);
+    wrong(
+        options(&["eth0", "eth1", "eth0"], ForwardMode::Bridge),
+        "--interface \"eth0\" is there twice: remove one",
+    );
+    wrong(
+        options(&[""], ForwardMode::Route),
+        "--interface \"\" is not an interface name: write a name as `ip link` shows it, such as \"eth0\"",
+    );
+    let names: Vec<String> = (0..100).map(|n| format!("eth{n}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    wrong(
+        options(&names, ForwardMode::Bridge),
+        "--interface names 100 interfaces: a node takes at most 64",
+    );
+    let good = || options(&["eth0", "eth1"], ForwardMode::Bridge);
+    wrong(
+        ForwardOptions { name: "a/b".into(), ..good() },
+        "--name \"a/b\" is not usable as the name of a directory: write up to 32 letters, digits, \"-\" and \"_\", such as \"gw1\"",
+    );
+    wrong(
+        ForwardOptions { socket: "api.sock".into(), ..good() },
+        "--socket \"api.sock\" is not the absolute path of a file: write an absolute path such as \"/run/ringway/api.sock\"",
+    );
+    wrong(
+        ForwardOptions { metrics: "9810".into(), ..good() },
+        "--metrics \"9810\" is not an address and port: write an address and port such as \"127.0.0.1:9810\", or \"off\"",
+    );
+}
+
+#[test]
+fn remedies_name_the_key_or_the_option() {
+    let forwarding = Config::forwarding(&options(&["eth0"], ForwardMode::Route)).unwrap();
+    let file = read("[forward]\nmode = \"bridge\"\n");
+    for (setting, key, option) in [
+        (
+            Setting::AllowDefaultRoute,
+            "write allow_default_route = true under [node]",
+            "add --allow-default-route",
+        ),
+        (
+            Setting::XdpMode(&["auto", "generic"]),
+            "write xdp_mode = \"auto\" or \"generic\" under [node]",
+            "use --xdp-mode auto or generic",
+        ),
+        (
+            Setting::Socket,
+            "choose another [api] socket",
+            "add --socket with another path, such as /run/ringway/forward.sock",
+        ),
+        (
+            Setting::MetricsAddress,
+            "choose another [metrics] listen, or \"off\"",
+            "add --metrics ADDRESS:PORT, or --metrics off",
+        ),
+    ] {
+        assert_eq!((file.to_set(setting), forwarding.to_set(setting)), (key.into(), option.into()));
+    }
+    let error = forwarding.error_at(&forwarding.node.interfaces[0], "it is down").to_string();
+    assert_eq!(error, "command line: it is down");
 }

@@ -2,7 +2,9 @@
 
 use std::fmt;
 
-use crate::raw::{Exemption, FlowState, Forward, Limit, RuleAction, ShieldMode, Slot, Verdict};
+use crate::raw::{
+    Exemption, FlowState, Forward, ForwardMode, Limit, RuleAction, ShieldMode, Slot, Verdict,
+};
 
 crate::numbered!(Verdict, "verdict");
 crate::numbered!(Slot, "slot");
@@ -131,6 +133,22 @@ impl Forward {
 }
 
 impl fmt::Display for Forward {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl ForwardMode {
+    /// The mode's name in configuration and output.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Bridge => "bridge",
+            Self::Route => "route",
+        }
+    }
+}
+
+impl fmt::Display for ForwardMode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())
     }

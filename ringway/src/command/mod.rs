@@ -12,6 +12,7 @@ pub mod engine;
 pub mod engine_metrics;
 pub mod explain;
 pub mod flows;
+pub mod forward;
 pub mod import;
 pub mod inspect;
 pub mod memory;

@@ -108,6 +108,16 @@ fn they_win_over_the_file_until_they_are_cleared() {
 }
 
 #[test]
+fn a_node_without_services_says_so() {
+    let text = "[node]\nname = \"gw\"\ninterfaces = [\"eth0\"]\n[forward]\nmode = \"route\"\n";
+    let config = ringway_config::parse(text, "ringway.toml").expect("valid");
+    let change = weight("web", "10.0.0.2", 1);
+    let error =
+        Overrides::default().with(&change, &config, Timestamp::default()).expect_err("none");
+    assert!(error.to_string().contains("the node has none"), "{error}");
+}
+
+#[test]
 fn what_is_not_there_is_told_with_what_is() {
     for (change, want) in [
         (drain("10.0.0.9"), "service web has no backend 10.0.0.9: it has 10.0.0.2:80, 10.0.0.3:80"),

@@ -1,6 +1,6 @@
 //! `[forward]`: packets of no service, between interfaces.
 
-use std::fmt;
+use ringway_abi::ForwardMode;
 
 use crate::reader::located::Located;
 
@@ -8,6 +8,7 @@ use crate::reader::located::Located;
 /// [`Forward`](super::Forward), how a service's packets reach its backends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InterfaceForward {
+    /// What decides where a packet goes.
     pub mode: ForwardMode,
     /// Interfaces of the node, each once; at least two in a bridge, at least one to route.
     pub interfaces: Vec<Located<String>>,
@@ -15,35 +16,10 @@ pub struct InterfaceForward {
     pub bypass_firewall: bool,
 }
 
-/// What decides where a packet goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum ForwardMode {
-    /// The MAC addresses that the kernel's bridge has learned.
-    Bridge,
-    /// The kernel's routes and neighbours.
-    Route,
-}
-
-impl ForwardMode {
-    /// Its name in configuration and output.
-    pub const fn name(self) -> &'static str {
-        match self {
-            ForwardMode::Bridge => "bridge",
-            ForwardMode::Route => "route",
-        }
-    }
-
-    /// Interfaces that it needs.
-    pub const fn fewest(self) -> usize {
-        match self {
-            ForwardMode::Bridge => 2,
-            ForwardMode::Route => 1,
-        }
-    }
-}
-
-impl fmt::Display for ForwardMode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
+/// Interfaces that a mode needs.
+pub(crate) const fn fewest(mode: ForwardMode) -> usize {
+    match mode {
+        ForwardMode::Bridge => 2,
+        ForwardMode::Route => 1,
     }
 }

@@ -10,8 +10,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-pub use forward::{ForwardMode, InterfaceForward};
-pub use ringway_abi::{Faces, Forward, ShieldMode};
+pub use forward::InterfaceForward;
+pub(crate) use forward::fewest;
+pub use ringway_abi::{Faces, Forward, ForwardMode, ShieldMode};
 pub use shield::{
     AboveBaseline, BadLines, Limits, ListAction, Mitigation, OwnLimits, Protect, RateLimit,
     RuleAction, ServiceShield, Shield, ShieldLimits, ShieldList, ShieldRule, Syn, SynSettings,

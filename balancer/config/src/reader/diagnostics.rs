@@ -18,6 +18,8 @@ const SNIPPET: usize = 100;
 pub(crate) struct Source {
     /// Never empty; the first is the main file.
     files: Vec<File>,
+    /// Options of a command stand in place of a file, which is empty then.
+    of_options: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -30,7 +32,17 @@ struct File {
 
 impl Source {
     pub(crate) fn new(filename: &str, text: &str) -> Source {
-        Source { files: vec![File { name: filename.into(), text: text.into(), base: 0 }] }
+        let files = vec![File { name: filename.into(), text: text.into(), base: 0 }];
+        Source { files, of_options: false }
+    }
+
+    /// Options of a command, under the name that errors give them.
+    pub(crate) fn options(name: &str) -> Source {
+        Source { of_options: true, ..Source::new(name, "") }
+    }
+
+    pub(crate) fn is_file(&self) -> bool {
+        !self.of_options
     }
 
     /// Adds a file; where it begins.

@@ -47,6 +47,20 @@ impl<'a> Section<'a> {
         }
     }
 
+    /// A file that says nothing: then every key has its default.
+    pub(crate) fn absent(report: &'a Diagnostics) -> Section<'a> {
+        let (place, span) = ("the file".into(), 0..0);
+        Section {
+            report,
+            place,
+            span,
+            base: 0,
+            table: None,
+            known: Vec::new(),
+            missing: RefCell::default(),
+        }
+    }
+
     /// A table of the same file.
     pub(crate) fn inside<'t>(&self, place: String, table: &Located<&'t DeTable<'t>>) -> Section<'t>
     where

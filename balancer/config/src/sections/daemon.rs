@@ -1,19 +1,17 @@
 //! `[metrics]`, `[api]` and `[log]`: what the daemon shows of itself.
 
-use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
 use toml::de::DeValue;
 
-use crate::DEFAULT_SOCKET;
 use crate::model::{Api, Log, LogFormat, LogLevel, Metrics};
 use crate::reader::located::Located;
 use crate::reader::section::Section;
 use crate::reader::value::{Read, boolean, choice, integer, listen, text};
+use crate::{DEFAULT_METRICS, DEFAULT_SOCKET};
 
 /// sun_path without the NUL (linux/un.h).
 const MAX_SOCKET_PATH: usize = 107;
-const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 9810);
 
 /// Eleven series each, a kilobyte of a scrape.
 const DEFAULT_BACKENDS: u32 = 2000;
@@ -31,7 +29,7 @@ const LEVELS: [(&str, LogLevel); 5] = [
 
 pub(crate) fn metrics(file: &mut Section) -> Metrics {
     let mut section = file.table_or_empty("metrics", "[metrics]".into());
-    let listen = section.or("listen", Some(DEFAULT_LISTEN), listen);
+    let listen = section.or("listen", Some(DEFAULT_METRICS), listen);
     let backends = *section.or("backends", DEFAULT_BACKENDS, |v| integer(v, 0..=MAX_BACKENDS));
     section.finish();
     let span = listen.span();
@@ -45,7 +43,7 @@ pub(crate) fn api(file: &mut Section) -> Api {
     Api { socket }
 }
 
-fn socket(value: &DeValue) -> Read<PathBuf> {
+pub(crate) fn socket(value: &DeValue) -> Read<PathBuf> {
     const REMEDY: &str = "write an absolute path such as \"/run/ringway/api.sock\"";
     let path = text(value, REMEDY)?;
     if !path.starts_with('/') || path.ends_with('/') || path.contains('\0') {

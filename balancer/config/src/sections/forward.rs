@@ -3,7 +3,7 @@
 use std::cell::Cell;
 
 use super::node::{interface, repeated};
-use crate::model::{ForwardMode, InterfaceForward, Node};
+use crate::model::{ForwardMode, InterfaceForward, Node, fewest};
 use crate::reader::located::Located;
 use crate::reader::section::Section;
 use crate::reader::value::{boolean, choice};
@@ -35,7 +35,8 @@ pub(crate) fn read(file: &mut Section, node: Option<&Node>) -> Option<InterfaceF
             }
         }
         (None, Some(node)) if !section.has("interfaces") => {
-            if let Some(mode) = mode.as_ref().filter(|mode| node.interfaces.len() < mode.fewest()) {
+            if let Some(mode) = mode.as_ref().filter(|mode| node.interfaces.len() < fewest(***mode))
+            {
                 let message = format!(
                     "mode = \"{mode}\" in [forward] takes two interfaces or more, and [node] has \
                      one: add another to interfaces of [node], or write mode = \"route\""
@@ -74,7 +75,7 @@ fn check_number(section: &Section, mode: ForwardMode, interfaces: &Located<Vec<L
               those that packets go between"
                 .to_owned()
         }
-        n if n < mode.fewest() => format!(
+        n if n < fewest(mode) => format!(
             "interfaces of [forward] has one element, and mode = \"{mode}\" takes two or more: add \
              another, or write mode = \"route\""
         ),

@@ -14,7 +14,7 @@ use crate::reader::located::Located;
 use crate::reader::section::Section;
 use crate::reader::value::{Read, boolean, choice, file, text};
 
-const MAX_INTERFACES: usize = RW_MAX_IFACES as usize;
+pub(crate) const MAX_INTERFACES: usize = RW_MAX_IFACES as usize;
 /// IFNAMSIZ without the NUL (linux/if.h).
 const MAX_INTERFACE_NAME: usize = 15;
 const MAX_NODE_NAME: usize = 32;
@@ -53,7 +53,7 @@ pub(crate) fn read(file: &mut Section) -> Option<Node> {
 }
 
 /// A name that is a directory's, too.
-fn node_name(value: &DeValue) -> Read<String> {
+pub(crate) fn node_name(value: &DeValue) -> Read<String> {
     const REMEDY: &str = "write up to 32 letters, digits, \"-\" and \"_\", such as \"gw1\"";
     let name = text(value, REMEDY)?;
     let fits = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';

@@ -54,7 +54,8 @@ pub struct Loaded {
 /// Why a configuration cannot take effect.
 #[derive(Debug)]
 pub enum Refusal {
-    /// The request names another file than this daemon's, of which it knows nothing.
+    /// The request names another file than this daemon's, of which it knows nothing, or the daemon
+    /// has none.
     Foreign(Error),
     /// The configuration is wrong.
     Wrong(Refused),
@@ -94,10 +95,11 @@ impl From<Errors> for Refused {
 /// It is not the one that is meant, is wrong, does not fit this machine, or changes what cannot be
 /// changed without a restart.
 pub fn file(now: &Now, meant: Option<&Path>, overrides: Overrides) -> Result<Loaded, Refusal> {
+    let own = now.config.file().ok_or_else(|| Refusal::Foreign(no_file()))?;
     if let Some(meant) = meant {
-        same_file(meant, Path::new(now.config.filename())).map_err(Refusal::Foreign)?;
+        same_file(meant, own).map_err(Refusal::Foreign)?;
     }
-    let file = ringway_config::load(Path::new(now.config.filename())).map_err(Refused::from)?;
+    let file = ringway_config::load(own).map_err(Refused::from)?;
     let config = overrides.apply(&file);
     // First what a restart would refuse, too.
     let warnings = preflight(&now.config, &as_named(&config, &now.config))?;
@@ -156,6 +158,15 @@ fn as_named(config: &Config, now: &Config) -> Config {
     let mut config = config.clone();
     config.node.name = now.node.name.clone();
     config
+}
+
+/// What a daemon says that was started by options alone.
+fn no_file() -> Error {
+    Error::configuration(
+        "the daemon was started by options, without a file: there is nothing to read again",
+        "stop it, and start it with other options (no packet is lost), or with a file: ringway run \
+         -c FILE",
+    )
 }
 
 fn same_file(meant: &Path, own: &Path) -> Result<(), Error> {

@@ -11,7 +11,7 @@ use ringway_api::overrides::{self, Overrides};
 use ringway_api::shield::{self, RuntimeShield};
 use ringway_api::state_dir::StateDir;
 use ringway_api::text::counted;
-use ringway_config::{Config, ListAction};
+use ringway_config::{Config, ListAction, Setting};
 use ringway_doctor::{Finding, Outcome, Report, Severity};
 use ringway_host::netlink::links::{self, Link};
 use ringway_kernel::{BackendState, DEFAULT_BPFFS, Opened, OrphanCause, View};
@@ -268,12 +268,14 @@ async fn assemble(
     // Watching begins before the first look, so that no change is missed.
     let mut watch = NetlinkWatch::start(slots.clone())?;
     if let Some(address) = &config.metrics.listen {
-        let listener = metrics::listen(**address).await?;
+        let choose = config.to_set(Setting::MetricsAddress);
+        let listener = metrics::listen(**address, &choose).await?;
         let most = config.metrics.backends as usize;
         tokio::spawn(metrics::serve(listener, status_store.clone(), most));
     }
     // The last that can fail, so that no start that failed leaves a socket behind.
-    let socket = server::api::listen(&config.api.socket)?;
+    let choose = config.to_set(Setting::Socket);
+    let socket = server::api::listen(&config.api.socket, &choose)?;
     // Commands that are given only the node's name find it there.
     if let Some(pins) = datapath.view.pins()
         && let Err(error) = pins.note_socket(&config.api.socket)

@@ -39,14 +39,11 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Takes the address.
 ///
 /// # Errors
-/// When it cannot be had.
-pub async fn listen(address: SocketAddr) -> Result<TcpListener, Error> {
-    TcpListener::bind(address).await.map_err(|error| {
-        Error::failed(
-            format!("metrics address {address}: {error}"),
-            "choose another [metrics] listen, or \"off\"",
-        )
-    })
+/// When it cannot be had. `choose` is how to choose another.
+pub async fn listen(address: SocketAddr, choose: &str) -> Result<TcpListener, Error> {
+    TcpListener::bind(address)
+        .await
+        .map_err(|error| Error::failed(format!("metrics address {address}: {error}"), choose))
 }
 
 struct Source {

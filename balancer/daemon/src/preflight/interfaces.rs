@@ -1,7 +1,7 @@
 //! Rules about the interfaces of `[node] interfaces`.
 
 use ringway_api::node::{leftovers, netns_hint};
-use ringway_config::{Config, Located};
+use ringway_config::{Config, Located, Setting};
 use ringway_doctor::{Outcome, Report, Severity};
 use ringway_host::Fix;
 use ringway_host::Mac;
@@ -18,7 +18,7 @@ pub fn check(config: &Config, state: &MachineState, report: &mut Report) {
     for name in &config.node.interfaces {
         let Some(link) = present(config, state, name, report) else { continue };
         default_route(config, state, name, link, report);
-        foreign(state, link, report);
+        foreign(config, state, link, report);
         virtual_routers(state, link, report);
         mode(config, state, link, report);
         driver(config, state, link, report);
@@ -46,7 +46,7 @@ fn present<'a>(
         let fix = match state.has_ours(config) {
             true => format!("{FIRST}; or name one of: {}", known()),
             false => format!(
-                "none of the file's interfaces is here: another network namespace? Then run it there: \
+                "none of these interfaces is here: another network namespace? Then run it there: \
                  nsenter --net=/run/netns/NAME ringway ...; otherwise {FIRST}; or name some of: {}",
                 known()
             ),
@@ -138,9 +138,13 @@ fn default_route(
             report.ok("default-route", &link.name, reason);
         }
         _ if config.node.allow_default_route => {
+            let allowed = match config.file() {
+                Some(_) => "allow_default_route = true",
+                None => "--allow-default-route",
+            };
             let reason = format!(
-                "{carries}; allow_default_route = true: what is attached anew is taken off again after \
-                 60 s, unless you `ringway confirm`"
+                "{carries}; {allowed}: what is attached anew is taken off again after 60 s, unless \
+                 you `ringway confirm`"
             );
             report.ok("default-route", &link.name, reason);
         }
@@ -149,8 +153,10 @@ fn default_route(
                 "{} is guarded: {carries}, a mistake there cuts this machine off",
                 link.name
             );
-            let fix = "use another interface, or write allow_default_route = true under [node] and \
-                       `ringway confirm` within a minute of the start";
+            let fix = format!(
+                "use another interface, or {} and `ringway confirm` within a minute of the start",
+                config.to_set(Setting::AllowDefaultRoute)
+            );
             report.push("default-route", misconfigured(config, name, reason, fix));
         }
     }
@@ -203,7 +209,7 @@ fn virtual_routers(state: &MachineState, link: &Link, report: &mut Report) {
 const OR_ON_PASS: &str = "or pin that program and write on_pass = \"/sys/fs/bpf/NAME\" under [node]: then it gets what Ringway \
      passes on";
 
-fn foreign(state: &MachineState, link: &Link, report: &mut Report) {
+fn foreign(config: &Config, state: &MachineState, link: &Link, report: &mut Report) {
     let Some(xdp) = link.xdp.first() else {
         return report.ok(names::FOREIGN_XDP, &link.name, "no XDP program");
     };
@@ -234,6 +240,8 @@ fn foreign(state: &MachineState, link: &Link, report: &mut Report) {
     let fix = owner.remedy(&link.name);
     let (whose, fix) = match owner {
         XdpOwner::Node(_) | XdpOwner::Decap => (owner.owner(), fix),
+        // Options of a command name no such program.
+        _ if config.file().is_none() => ("is not this node's".into(), fix),
         _ => ("is not this node's".into(), Fix::Sequence(vec![fix, OR_ON_PASS.into()])),
     };
     let reason = format!("XDP program {name:?} (id {}) is attached and {whose}", xdp.program);
@@ -303,15 +311,15 @@ fn mode(config: &Config, state: &MachineState, link: &Link, report: &mut Report)
             obstacle(config, state).map_or("", |link| link.name.as_str())
         ),
         (None, Some(now)) => format!(
-            "{now} now, and auto keeps it over a restart; write xdp_mode = \"native\" or \"generic\" to \
-             change it, or `ringway detach` first"
+            "{now} now, and auto keeps it over a restart; {} to change it, or `ringway detach` first",
+            config.to_set(Setting::XdpMode(&["native", "generic"]))
         ),
         (None, None) if has_native(state, link) == Some(false) => {
             format!("auto: generic, because driver {driver} has no native XDP")
         }
         (Some(XdpMode::Native), None) if has_native(state, link) == Some(false) => {
             let reason = format!("native, as configured, but driver {driver} has no native XDP");
-            let fix = "write xdp_mode = \"auto\" or \"generic\" under [node]";
+            let fix = config.to_set(Setting::XdpMode(&["auto", "generic"]));
             let failed = Outcome::crit(XdpMode::Native.name(), reason).advice(fix);
             return report.push("xdp-mode", at(config, &config.node.xdp_mode, failed));
         }
@@ -368,7 +376,7 @@ fn driver(config: &Config, state: &MachineState, link: &Link, report: &mut Repor
     if generic(config, state, link) {
         return report.ok("link-reset", &link.name, "generic mode is nothing to the driver");
     }
-    reset(state, link, driver, report);
+    reset(config, state, link, driver, report);
 }
 
 /// Whether the driver has native XDP; `None` where the kernel cannot tell without trying.
@@ -376,7 +384,7 @@ pub fn has_native(state: &MachineState, link: &Link) -> Option<bool> {
     state.features.get(&link.name).map(|features| features.native())
 }
 
-fn reset(state: &MachineState, link: &Link, driver: &str, report: &mut Report) {
+fn reset(config: &Config, state: &MachineState, link: &Link, driver: &str, report: &mut Report) {
     if attached(state, link).is_some() {
         let reason = "attached already: programs are swapped without the driver's noticing";
         return report.ok("link-reset", &link.name, reason);
@@ -390,7 +398,10 @@ fn reset(state: &MachineState, link: &Link, driver: &str, report: &mut Report) {
         "driver {driver} makes its queues anew when the first program comes and when the last one goes: \
          up to some seconds without a packet, and the switch may see the link go down"
     );
-    let fix = "start (and `ringway detach`) when that does no harm; a restart of the daemon swaps the \
-               program and does none; or write xdp_mode = \"generic\" under [node]";
+    let fix = format!(
+        "start (and `ringway detach`) when that does no harm; a restart of the daemon swaps the \
+         program and does none; or {}",
+        config.to_set(Setting::XdpMode(&["generic"]))
+    );
     report.push("link-reset", Outcome::warn(&link.name, reason).advice(fix));
 }

@@ -144,7 +144,12 @@ fn misconfigured<T: std::fmt::Display>(
 
 /// Says which value of the configuration it is about.
 fn at<T>(config: &Config, value: &Located<T>, outcome: Outcome) -> Outcome {
-    Outcome { place: place(&config.error_at(value, "")), ..outcome }
+    let place = match config.file() {
+        Some(_) => place(&config.error_at(value, "")),
+        // An option is to blame, also where the value is its default.
+        None => Some(config.filename().to_owned()),
+    };
+    Outcome { place, ..outcome }
 }
 
 fn place(error: &ringway_config::Error) -> Option<String> {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 
-use ringway_config::Config;
+use ringway_config::{Config, ForwardMode, ForwardOptions};
 use ringway_doctor::{Outcome, Sample, Severity};
 use ringway_host::Mac;
 use ringway_host::ethtool::Offloads;
@@ -142,6 +142,35 @@ fn the_default_route_is_guarded_in_the_first_namespace_only() {
     assert_eq!(find(&config(ETH0, ""), &elsewhere, "default-route").severity, Severity::Ok);
     let unknown = MachineState { first_namespace: None, ..elsewhere };
     assert_eq!(find(&config(ETH0, ""), &unknown, "default-route").severity, Severity::Crit);
+}
+
+#[test]
+fn what_options_forbid_names_the_option() {
+    let forwarding = |interface: &str, allow_default_route| {
+        Config::forwarding(&ForwardOptions {
+            name: "forward".into(),
+            interfaces: vec![interface.into()],
+            mode: ForwardMode::Route,
+            bypass_firewall: false,
+            xdp_mode: None,
+            allow_default_route,
+            socket: ringway_config::DEFAULT_SOCKET.into(),
+            metrics: "off".into(),
+        })
+        .expect("valid")
+    };
+    let guarded = MachineState { default_route_links: [2].into(), ..machine() };
+    let finding = find(&forwarding("eth0", false), &guarded, "default-route");
+    assert_eq!(finding.severity, Severity::Crit);
+    assert_eq!(finding.place.as_deref(), Some("command line"));
+    let remedy = finding.remedy().to_string();
+    assert!(remedy.contains("or add --allow-default-route and `ringway confirm`"), "{remedy}");
+    let allowed = find(&forwarding("eth0", true), &guarded, "default-route");
+    assert!(allowed.severity == Severity::Ok && allowed.found.contains("; --allow-default-route:"));
+    let absent = find(&forwarding("eth9", false), &machine(), "interface");
+    let said = absent.to_string();
+    let wanted = "command line: there is no interface \"eth9\" in this network namespace";
+    assert!(absent.severity == Severity::Crit && said.contains(wanted), "{said}");
 }
 
 #[test]

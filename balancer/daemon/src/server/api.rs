@@ -35,18 +35,19 @@ const PATIENCE: Duration = ORDER_PATIENCE;
 /// Takes the socket: removes a leftover of a daemon that is gone, sets mode 0660 and group.
 ///
 /// # Errors
-/// When another process listens there, the path is something else, or it cannot be created.
-pub fn listen(path: &Path) -> Result<UnixListener, Error> {
+/// When another process listens there, the path is something else, or it cannot be created. `choose`
+/// is how to choose another.
+pub fn listen(path: &Path, choose: &str) -> Result<UnixListener, Error> {
     let failed = |what: &str, error: io::Error| {
         Error::failed(
             format!("API socket {}: {what}: {error}", path.display()),
-            "choose another [api] socket, or mend the directory's permissions",
+            format!("{choose}, or mend the directory's permissions"),
         )
     };
     if let Some(directory) = path.parent() {
         std::fs::create_dir_all(directory).map_err(|error| failed("no directory", error))?;
     }
-    remove_leftover(path)?;
+    remove_leftover(path, choose)?;
     let listener = UnixListener::bind(path).map_err(|error| failed("cannot listen", error))?;
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o660))
         .map_err(|error| failed("cannot set mode 0660", error))?;
@@ -57,18 +58,18 @@ pub fn listen(path: &Path) -> Result<UnixListener, Error> {
     Ok(listener)
 }
 
-fn remove_leftover(path: &Path) -> Result<(), Error> {
+fn remove_leftover(path: &Path, choose: &str) -> Result<(), Error> {
     let Ok(found) = std::fs::symlink_metadata(path) else { return Ok(()) };
     if !found.file_type().is_socket() {
         return Err(Error::configuration(
             format!("API socket {}: a file that is no socket is in the way", path.display()),
-            "remove it or choose another [api] socket",
+            format!("remove it, or {choose}"),
         ));
     }
     if std::os::unix::net::UnixStream::connect(path).is_ok() {
         return Err(Error::configuration(
             format!("API socket {}: another process answers there", path.display()),
-            "give each node its own [api] socket",
+            format!("{choose}: each node has its own"),
         ));
     }
     std::fs::remove_file(path).map_err(|error| {

@@ -39,7 +39,7 @@ async fn with_server<T: Send + 'static>(
 ) -> T {
     let status_store = Arc::new(StatusStore::new("gw1", None));
     status_store.post(Snapshot { node: "gw1".into(), ..Snapshot::default() });
-    let listener = api::listen(&socket.0).expect("listens");
+    let listener = api::listen(&socket.0, "choose").expect("listens");
     let (control, mut commands) = tokio::sync::mpsc::channel::<super::control::Request>(1);
     // Says what it was asked for, as a daemon that cannot do it.
     let daemon = tokio::spawn(async move {
@@ -136,14 +136,14 @@ async fn many_at_once_are_all_answered() {
 #[tokio::test]
 async fn the_socket_is_for_its_group_and_taken_once() {
     let socket = Socket::new("socket");
-    let first = api::listen(&socket.0).expect("listens");
+    let first = api::listen(&socket.0, "choose").expect("listens");
     let mode = std::fs::metadata(&socket.0).expect("there").permissions().mode();
     assert_eq!(mode & 0o777, 0o660);
-    let refusal = api::listen(&socket.0).expect_err("taken");
+    let refusal = api::listen(&socket.0, "choose").expect_err("taken");
     assert!(refusal.what.contains("another process answers"), "{refusal}");
     drop(first);
     // What a killed daemon leaves is no obstacle.
-    api::listen(&socket.0).expect("listens again");
+    api::listen(&socket.0, "choose").expect("listens again");
     let nobody = http::get::<Status>(Path::new("/nonexistent/api.sock"), "/v1/status");
     assert!(matches!(nobody, Err(http::Failure::NotRunning)));
 }

@@ -31,6 +31,7 @@ mod exhaustion;
 mod explain;
 mod faces;
 mod flows;
+mod forward_command;
 mod fragments;
 mod generate;
 mod group_limits;

@@ -1,7 +1,6 @@
 //! Forwarding between interfaces: put in force once, with the first attachment.
 
 use ringway_api::error::Error;
-use ringway_config::ForwardMode;
 use ringway_kernel::Interface;
 
 use super::{Worker, kernel};
@@ -22,11 +21,7 @@ impl Worker {
         let slots: Vec<(u32, String)> =
             names.filter_map(|name| Some((slot(name)?, name.to_owned()))).collect();
         let numbers: Vec<u32> = slots.iter().map(|(slot, _)| *slot).collect();
-        let mode = match forward.mode {
-            ForwardMode::Bridge => ringway_abi::ForwardMode::Bridge,
-            ForwardMode::Route => ringway_abi::ForwardMode::Route,
-        };
-        let tables = self.gateway.set_forwarding(mode, &numbers).map_err(kernel)?;
+        let tables = self.gateway.set_forwarding(forward.mode, &numbers).map_err(kernel)?;
         let keeper = Keeper::start(forward.clone(), slots, tables, self.board.clone())?;
         self.keeper = Some(keeper);
         Ok(())

@@ -263,7 +263,7 @@ impl State {
             last_reload: reload.last.clone(),
             reloads: reload.counts,
             checks_not_made: survey.not_made,
-            configuration: Some(reload.configuration()),
+            configuration: reload.configuration(),
             shield: Some((reload.config.clone(), self.shield.in_force.clone())),
             lists: self.shield.lists(),
             attacks: self.mitigation.attacks(&reload.config, self.at),

@@ -199,6 +199,10 @@ impl State {
             Ok(loaded) => loaded,
             Err(Refusal::Wrong(refused)) => return self.refuse(refused),
             Err(Refusal::Foreign(error)) => {
+                if change.request.is_none() {
+                    let Error { what, remedy, .. } = &error;
+                    self.effects.warn(format!("not reloaded: {what}; to do: {remedy}"));
+                }
                 // No reload of this daemon has failed.
                 if std::mem::replace(&mut change.kind, Kind::DryRun) == Kind::Reload {
                     self.effects.push(Effect::Reloaded);
@@ -391,16 +395,16 @@ impl State {
 }
 
 impl Reload {
-    /// The file that this daemon runs by, wherever it is asked from.
-    pub fn configuration(&self) -> PathBuf {
-        let file = self.file.filename();
-        std::path::absolute(file).unwrap_or_else(|_| file.into())
+    /// The file that this daemon runs by, wherever it is asked from; `None`: options are all it has.
+    pub fn configuration(&self) -> Option<PathBuf> {
+        let file = self.file.file()?;
+        Some(std::path::absolute(file).unwrap_or_else(|_| file.into()))
     }
 
     /// Findings: the file on the disk differs from the configuration in force; overrides match no
     /// backend.
     pub fn findings(&self) -> Vec<Problem> {
-        let file = self.configuration();
+        let file = self.configuration().unwrap_or_default();
         let in_force = Timestamp(self.read_at);
         let failed = self.last.iter().filter(|last| !last.succeeded);
         let failed = failed.map(|last| refused(last, &file, in_force));

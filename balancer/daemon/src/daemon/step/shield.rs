@@ -7,6 +7,7 @@
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -367,19 +368,23 @@ impl State {
 fn has_shield(config: &Config) -> Result<(), Error> {
     match config.shield {
         Some(_) => Ok(()),
-        None => Err(no_shield(config.filename(), privileges::may_load())),
+        None => Err(no_shield(config.file(), privileges::may_load())),
     }
 }
 
 /// What puts one in force.
-fn no_shield(file: &str, may_load: bool) -> Error {
+fn no_shield(file: Option<&Path>, may_load: bool) -> Error {
     let then = match may_load {
         true => "ringway reload".to_owned(),
         false => format!("{} (no packet is lost)", privileges::restart()),
     };
     Error::configuration(
         "the configuration has no [shield], so packets meet none",
-        format!("add a line `[shield]` to {file}, then: {then}"),
+        match file {
+            Some(file) => format!("add a line `[shield]` to {}, then: {then}", file.display()),
+            None => "start the daemon with a file that has a line `[shield]`: ringway run -c FILE"
+                .into(),
+        },
     )
 }
 
@@ -404,8 +409,9 @@ mod tests {
 
     #[test]
     fn whoever_has_no_shield_hears_what_puts_one_in_force() {
+        let file = Some(Path::new("gw.toml"));
         let [reload, restart] =
-            [true, false].map(|may_load| no_shield("gw.toml", may_load).remedy.to_string());
+            [true, false].map(|may_load| no_shield(file, may_load).remedy.to_string());
         assert_eq!(reload, "add a line `[shield]` to gw.toml, then: ringway reload");
         let this = std::process::id().to_string();
         assert!(restart.contains(&this) && !restart.contains("ringway reload"), "{restart}");

@@ -563,6 +563,15 @@ fn the_program_hears_nothing_of_a_short_flood() {
     assert_eq!((world.armed, world.told), (None, None));
 }
 
+#[test]
+fn a_hangup_without_a_file_is_told_and_fails_nothing() {
+    let mut world = running();
+    world.event(Event::HungUp);
+    world.no_file();
+    assert_eq!(world.log.last().map(String::as_str), Some("not reloaded: no file; to do: stop it"));
+    assert!(world.state.reload.last.is_none() && world.state.takes_commands());
+}
+
 /// Heavy sources are found by the limits that the attack has put in force.
 #[test]
 fn the_program_is_told_a_second_after_the_service_is_armed() {

@@ -603,6 +603,13 @@ impl World {
         self.event(Event::Judged(Box::new((number, loaded.map_err(Refusal::from)))));
     }
 
+    /// The daemon has no file that could be read.
+    pub(super) fn no_file(&mut self) {
+        let Some(Reading { number, .. }) = self.readings.pop_front() else { return };
+        let error = Error::configuration("no file", "stop it");
+        self.event(Event::Judged(Box::new((number, Err(Refusal::Foreign(error))))));
+    }
+
     /// A document was written, or could not be.
     pub(super) fn write(&mut self, good: bool) {
         let Some((number, overrides)) = self.writes.pop_front() else { return };
