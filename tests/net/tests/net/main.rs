@@ -4,6 +4,7 @@ mod accept;
 mod announce;
 mod bench;
 mod blocked;
+mod bridge;
 mod broken;
 mod bundle;
 mod capture;

@@ -1,0 +1,242 @@
+//! Forwarding beside a Linux bridge, as hosts on the bridge see it.
+
+use std::process::Output;
+
+use anyhow::{Context, Result, ensure};
+use ringway_net_tests::{Gateway, SOON, configuration, needs_root};
+use ringway_testnet::{End, Namespace, VethOptions, XdpReceive, bridge, veth, wait_until};
+use serde_json::Value;
+
+use crate::capture;
+
+/// `10.7.0.1` to `10.7.0.3` behind ports p1 to p3 of `br0`.
+struct Site {
+    switch: Namespace,
+    hosts: Vec<Namespace>,
+}
+
+impl Site {
+    fn new() -> Result<Site> {
+        let switch = Namespace::new("sw")?;
+        bridge(&switch, "br0", &[])?;
+        let mut hosts = Vec::new();
+        for n in 1..=3 {
+            let host = Namespace::new(&format!("h{n}"))?;
+            let end = End::new(&host, "eth0").address(format!("10.7.0.{n}/24"));
+            let port = End::new(&switch, &format!("p{n}")).port_of("br0");
+            veth(&end.xdp_receive(XdpReceive::Pass), &port, &VethOptions::default())?;
+            hosts.push(host);
+        }
+        Ok(Site { switch, hosts })
+    }
+
+    fn start(&self, ports: &[&str], more: &str) -> Result<Gateway> {
+        let mut gateway = Gateway::launch(&self.switch, &self.text(ports, more))?;
+        gateway.wait_healthy()?;
+        Ok(gateway)
+    }
+
+    fn text(&self, ports: &[&str], more: &str) -> String {
+        configuration(&self.switch, ports, &format!("[forward]\nmode = \"bridge\"\n{more}"))
+    }
+
+    /// Of `count` pings, 0.1 s apart.
+    fn ping(&self, from: usize, to: usize, count: u32) -> Result<bool> {
+        let count = count.to_string();
+        let mut ping = self.hosts[from - 1].command("ping");
+        ping.args(["-q", "-i", "0.1", "-W", "2", "-c", &count, &format!("10.7.0.{to}")]);
+        let answer = ping.output()?;
+        Ok(said(&answer).contains(&format!(" {count} received")))
+    }
+
+    fn run(&self, program: &str, arguments: &str) -> Result<String> {
+        let output = self.switch.command(program).args(arguments.split(' ')).output()?;
+        ensure!(output.status.success(), "{program} {arguments}: {}", said(&output));
+        Ok(said(&output))
+    }
+
+    /// MAC addresses that the bridge has learnt.
+    fn learnt(&self) -> Result<Vec<String>> {
+        let all = self.run("bridge", "fdb show br br0")?;
+        let learnt = all.lines().filter(|l| l.contains("master br0") && !l.contains("permanent"));
+        Ok(learnt.filter_map(|line| line.split(' ').next()).map(str::to_owned).collect())
+    }
+
+    /// All that somebody may have set: bridge, ports and interfaces.
+    fn settings(&self) -> Result<[String; 2]> {
+        let without_timers = |text: String| {
+            let mut is_time = false;
+            let stays = |word: &&str| !std::mem::replace(&mut is_time, word.ends_with("_timer"));
+            text.split_whitespace().filter(stays).collect::<Vec<_>>().join(" ")
+        };
+        let [links, ports] = [self.run("ip", "-d link show")?, self.run("bridge", "-d link show")?];
+        Ok([without_timers(links), without_timers(ports)])
+    }
+}
+
+fn said(output: &Output) -> String {
+    let text = [output.stdout.as_slice(), &output.stderr].concat();
+    String::from_utf8_lossy(&text).into_owned()
+}
+
+fn counted(status: &Value, reason: &str) -> u64 {
+    let counters = status["counters"].as_array().into_iter().flatten();
+    let of = counters.filter(|counter| counter["reason"] == reason);
+    of.filter_map(|counter| counter["packets"].as_u64()).sum()
+}
+
+fn bridged(gateway: &Gateway) -> Result<u64> {
+    Ok(counted(&gateway.status()?, "bridged"))
+}
+
+#[test]
+fn stations_that_send_are_not_forgotten() -> Result<()> {
+    needs_root!();
+    let site = Site::new()?;
+    site.run("ip", "link set br0 type bridge ageing_time 300")?;
+    let gateway = site.start(&["p1", "p2", "p3"], "")?;
+    // Twice the time after which the bridge forgets who it does not hear.
+    ensure!(site.ping(1, 2, 60)?, "lost");
+    let status = gateway.status()?;
+    ensure!(counted(&status, "bridged") >= 100, "{status:#}");
+    ensure!(counted(&status, "bridge-destination") <= 2, "{status:#}");
+    ensure!(site.learnt()?.len() == 2, "{:?}", site.learnt()?);
+    ensure!(
+        status["forward"]["bridge"] == "br0" && status["forward"]["stations"] == 2,
+        "{status:#}"
+    );
+    // And who is silent is.
+    wait_until("both", SOON, || site.learnt().is_ok_and(|learnt| learnt.is_empty()))?;
+    gateway.wait_status("no station", |status| status["forward"]["stations"] == 0)?;
+    Ok(())
+}
+
+#[test]
+fn a_station_that_moves_is_followed() -> Result<()> {
+    needs_root!();
+    let site = Site::new()?;
+    let gateway = site.start(&["p1", "p2", "p3"], "")?;
+    ensure!(site.ping(1, 2, 3)?, "lost");
+    let shown = site.hosts[1].command("ip").args(["-o", "link", "show", "eth0"]).output()?;
+    let shown = said(&shown);
+    let mac = shown.split(' ').skip_while(|word| *word != "link/ether").nth(1);
+    let mac = mac.context("no address")?;
+    // It is unplugged here and plugged in there.
+    site.hosts[1].ip("link set eth0 down\n")?;
+    site.hosts[2].ip(&format!("link set eth0 address {mac}\naddr add 10.7.0.2/24 dev eth0\n"))?;
+    ensure!(site.ping(3, 1, 1)?, "lost");
+    let before = bridged(&gateway)?;
+    ensure!(site.ping(1, 2, 5)?, "its new port");
+    ensure!(bridged(&gateway)? >= before + 10, "by the packet path");
+    Ok(())
+}
+
+/// Nobody keeps the tables: the bridge has all frames, and loses none.
+#[test]
+fn the_bridge_takes_over_when_the_daemon_dies() -> Result<()> {
+    needs_root!();
+    let site = Site::new()?;
+    let before = site.settings()?;
+    let mut gateway = site.start(&["p1", "p2", "p3"], "")?;
+    ensure!(site.ping(1, 2, 3)?, "lost");
+    gateway.kill()?;
+    ensure!(site.ping(1, 2, 80)?, "lost while the daemon is away");
+    let away = gateway.status()?;
+    ensure!(counted(&away, "forward-stale") >= 10, "{away:#}");
+    gateway.start_again()?;
+    gateway.wait_healthy()?;
+    let again = bridged(&gateway)?;
+    ensure!(site.ping(1, 2, 5)? && bridged(&gateway)? >= again + 8, "forwarded again");
+    // Taken away, the bridge is as it was, but for what it has learnt.
+    gateway.terminate()?;
+    let done = gateway.ringway(&["detach", "--verify"])?;
+    ensure!(done.code == 0, "{done:?}");
+    ensure!(site.settings()? == before, "{:#?}", site.settings()?);
+    ensure!(site.ping(1, 2, 3)? && site.learnt()?.len() == 2, "by the bridge alone");
+    Ok(())
+}
+
+#[test]
+fn what_would_be_bypassed_suspends_it() -> Result<()> {
+    needs_root!();
+    let site = Site::new()?;
+    let rules = "table bridge f { chain c { type filter hook forward priority 0; ip daddr 10.7.0.3 drop; }; }";
+    let nft = |text: &str| site.run("nft", text);
+    nft(rules)?;
+    let mut refused = Gateway::launch(&site.switch, &site.text(&["p1", "p2", "p3"], ""))?;
+    let (code, why) = refused.refusal()?;
+    ensure!(code == 1 && why.contains("bridge f c") && why.contains("bypass_firewall"), "{why}");
+    nft("delete table bridge f")?;
+    let gateway = site.start(&["p1", "p2", "p3"], "")?;
+    ensure!(site.ping(1, 3, 2)? && bridged(&gateway)? >= 2, "lost");
+    nft(rules)?;
+    let status =
+        gateway.wait_status("suspended", |status| status["forward"]["suspended"] == true)?;
+    ensure!(status["problems"][0]["kind"] == "forward-suspended", "{status:#}");
+    ensure!(!site.ping(1, 3, 1)? && site.ping(1, 2, 1)?, "the rule is obeyed");
+    nft("delete table bridge f")?;
+    gateway.wait_status("no more", |status| status["forward"]["suspended"] == false)?;
+    let before = bridged(&gateway)?;
+    ensure!(site.ping(1, 3, 3)? && bridged(&gateway)? >= before + 4, "forwarded again");
+    Ok(())
+}
+
+#[test]
+fn ports_follow_their_state() -> Result<()> {
+    needs_root!();
+    let site = Site::new()?;
+    // p3 is not named: the bridge's alone.
+    let gateway = site.start(&["p1", "p2"], "")?;
+    ensure!(site.ping(1, 2, 2)? && site.ping(1, 3, 2)?, "lost");
+    let of_port = |status: &Value| status["forward"]["interfaces"][1].clone();
+    site.run("ip", "link set p2 type bridge_slave isolated on")?;
+    site.run("ip", "link set p1 type bridge_slave isolated on")?;
+    wait_until("isolated", SOON, || site.ping(1, 2, 1).is_ok_and(|answered| !answered))?;
+    site.run("ip", "link set p1 type bridge_slave isolated off")?;
+    wait_until("together", SOON, || site.ping(1, 2, 1).is_ok_and(|answered| answered))?;
+    // Out of the bridge, and back.
+    site.run("ip", "link set p2 nomaster")?;
+    let status = gateway.wait_status("left out", |status| of_port(status)["forwards"] == false)?;
+    ensure!(
+        status["healthy"] == true && status["findings"][0]["kind"] == "forward-interface",
+        "{status:#}"
+    );
+    ensure!(!site.ping(1, 2, 1)?, "it is not in the bridge");
+    site.run("ip", "link set p2 master br0")?;
+    gateway.wait_status("back", |status| of_port(status)["forwards"] == true)?;
+    wait_until("there", SOON, || site.ping(1, 2, 1).is_ok_and(|answered| answered))?;
+    let before = bridged(&gateway)?;
+    ensure!(site.ping(1, 2, 3)? && bridged(&gateway)? >= before + 4, "forwarded again");
+    Ok(())
+}
+
+#[test]
+fn what_is_no_port_of_one_bridge_is_refused() -> Result<()> {
+    needs_root!();
+    let site = Site::new()?;
+    bridge(&site.switch, "br1", &[])?;
+    for (change, text) in
+        [("link set p3 master br1", "of br0"), ("link set p3 nomaster", "no port of a bridge")]
+    {
+        site.run("ip", change)?;
+        let mut refused = Gateway::launch(&site.switch, &site.text(&["p1", "p2", "p3"], ""))?;
+        let (code, why) = refused.refusal()?;
+        ensure!(code != 0 && why.contains("p3") && why.contains(text), "{code}: {why}");
+    }
+    Ok(())
+}
+
+#[test]
+fn explain_and_capture_see_it() -> Result<()> {
+    needs_root!();
+    let site = Site::new()?;
+    let gateway = site.start(&["p1", "p2", "p3"], "")?;
+    ensure!(site.ping(1, 2, 1)?, "lost");
+    let reasons = gateway.plain(&["reasons", "bridged"])?;
+    ensure!(reasons.out.contains("past the kernel's bridge"), "{reasons:?}");
+    let capture = capture::begin(&site.switch, &["--reason", "bridged", "--count", "2"])?;
+    ensure!(site.ping(1, 2, 3)?, "lost");
+    let (code, seen) = capture::ended(capture)?;
+    ensure!(code == 0 && seen.contains("10.7.0.1"), "{code}: {seen}");
+    Ok(())
+}
