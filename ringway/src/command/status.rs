@@ -9,6 +9,7 @@ use std::fmt::Write as _;
 use ringway_abi::Faces;
 use ringway_api::client::node_selector::NodeSelector;
 use ringway_api::client::{ready, status_query};
+use ringway_api::documents::forward::ForwardStatus;
 use ringway_api::documents::health::Health;
 use ringway_api::documents::status::{
     Backend, Capture, Counter, Daemon, FlowTable, Interface, Ledger, Loss, Problem, Rates, Service,
@@ -85,6 +86,9 @@ fn render(status: &Status, ledger: bool, extent: Extent, colour: bool) -> String
     text += &problems::render("problem", Tone::Bad, &all, extent, colour);
     text += &problems::render("finding", Tone::Warn, &known, extent, colour);
     text += &part("interfaces", interfaces(&status.interfaces), extent, colour);
+    if let Some(forward) = &status.forward {
+        text += &section(&forward_title(forward), &forward_table(forward), colour);
+    }
     let shown = extent::services(status, extent);
     text += &section("services", &services(status, &shown), colour);
     text += &shown.rest().map_or_else(String::new, |rest| format!("  {rest}\n"));
@@ -129,6 +133,38 @@ fn part(title: &str, mut table: Table, extent: Extent, colour: bool) -> String {
     table.keep(shown);
     let text = section(title, &table, colour);
     if shown == all { text } else { format!("{text}  … and {} more (`--all`)\n", all - shown) }
+}
+
+fn forward_title(forward: &ForwardStatus) -> String {
+    let beside = forward.bridge.as_ref().map_or_else(
+        || "beside the kernel's routes".to_owned(),
+        |bridge| format!("beside bridge {bridge}"),
+    );
+    let known = forward.stations.map_or_else(String::new, |stations| {
+        format!(", {} known", counted(stations as usize, "station"))
+    });
+    let left_out = match forward.stations_left_out.unwrap_or_default() {
+        0 => String::new(),
+        stations => format!(", {stations} without room"),
+    };
+    format!("forwarding {beside}{known}{left_out}")
+}
+
+fn forward_table(forward: &ForwardStatus) -> Table {
+    let mut table = Table::new(&["interface", "forwards", "why not"]);
+    for port in &forward.interfaces {
+        let why = match forward.suspended {
+            true if port.reason.is_empty() => "suspended: see the problem above",
+            _ => &port.reason,
+        };
+        let (word, tone) = if port.forwards { ("yes", Tone::Good) } else { ("no", Tone::Warn) };
+        table.row(vec![
+            Cell::new(port.interface.as_str()),
+            Cell::new(word).tone(tone),
+            Cell::new(why),
+        ]);
+    }
+    table
 }
 
 fn captures(all: &[Capture]) -> Table {

@@ -76,6 +76,8 @@ families! {
     TRACKED_CAPACITY = Gauge "ringway_tracked_flows_capacity" [] "Records of dsr flows there is room for.";
     TRACKED = Gauge "ringway_tracked_flows" ["part"] "Records of dsr flows, promoted or on probation, counted every 10 s at most.";
     TRACKED_EVENTS = Counter "ringway_tracked_flow_events_total" ["event"] "Changes to records of dsr flows.";
+    FORWARD_INTERFACE = Gauge "ringway_forward_interface" ["interface"] "1: what this interface of [forward] receives is forwarded past the kernel; 0: the kernel has it.";
+    FORWARD_STATIONS = Gauge "ringway_forward_stations" ["part"] "Stations of the bridge of [forward], known to the packet path or left out.";
     SHIELD_MODE = Gauge "ringway_shield_mode" ["mode"] "1 for the mode of the shield in force; services may have others.";
     SHIELD_OBSERVED = Counter "ringway_shield_observed_packets_total" ["reason"] "Packets that the shield would have dropped, or SYNs that it would have answered, if its mode had been enforce.";
     SHIELD_RUNTIME = Gauge "ringway_shield_runtime_prefixes" ["action"] "Prefixes that ringway block and ringway allow have added.";
@@ -314,6 +316,17 @@ fn tables(sheet: &mut Sheet, status: &Status) {
         for state in states {
             let count = table.current_flows_by_state.get(&state).copied().unwrap_or(0);
             series.add(&[state.name()], count);
+        }
+    }
+    if let Some(forward) = &status.forward {
+        let mut series = sheet.family(&FORWARD_INTERFACE);
+        for port in &forward.interfaces {
+            series.add(&[&port.interface], u8::from(port.forwards));
+        }
+        let mut series = sheet.family(&FORWARD_STATIONS);
+        let parts = [("known", forward.stations), ("left-out", forward.stations_left_out)];
+        for (part, stations) in parts.into_iter().filter_map(|(p, n)| Some((p, n?))) {
+            series.add(&[part], stations);
         }
     }
     if let Some(tracked) = &status.tracked {

@@ -152,7 +152,7 @@ fn the_bridge_takes_over_when_the_daemon_dies() -> Result<()> {
     let done = gateway.ringway(&["detach", "--verify"])?;
     ensure!(done.code == 0, "{done:?}");
     ensure!(site.settings()? == before, "{:#?}", site.settings()?);
-    ensure!(site.ping(1, 2, 3)? && site.learnt()?.len() == 2, "by the bridge alone");
+    ensure!(site.ping(1, 2, 3)? && site.learnt()?.len() >= 2, "by the bridge alone");
     Ok(())
 }
 
