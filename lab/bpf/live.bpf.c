@@ -10,6 +10,8 @@
 
 /* Ethernet, a tag, IPv6, TCP and the stamp are 96 at most. */
 #define HEAD 96
+/* What a paced sender catches up with; what it missed before that is not sent. */
+#define CATCH_UP_NS 10000000ULL
 
 struct head {
 	__u8 bytes[HEAD];
@@ -30,11 +32,22 @@ __u32 head_len; /* bytes of a head, at least 1 */
 __u32 numbers_at; /* where sequence number and time are, of 6 bytes each (engine/engine/src/stamp/mod.rs) */
 __u32 checksum_at; /* where the checksum over them is */
 __u32 no_zero;	   /* whether it is UDP's, which is not sent as zero */
-__u32 ifindex;	   /* to leave by */
+__u32 ways = 1;	   /* 1, or 2: frames leave by the one and the other in turn */
+__u32 ifindex[2];  /* to leave by; heads of two ways are in turn, too */
 __s64 since_1970;  /* nanoseconds from 1970 until the clock's beginning */
 
+/* A paced sender keeps its rate by itself: frames before their time are dropped. */
+__u64 interval;	 /* from frame to frame, 1024ths of a nanosecond; 0: as fast as it is called */
+__u64 first;	 /* the number of its first frame */
+__u64 count;	 /* frames from then on */
+__u64 most_ns;	 /* how long it sends at most */
+__u64 missed_ns; /* what it did not catch up with */
+
 /* Read by user space. */
-__u64 sequence; /* the next one's number */
+__u64 sequence; /* the next one's number, of both ways together */
+__u64 begin_ns; /* of a paced sender */
+__u64 end_ns;
+__u32 over; /* it sends no more */
 
 /* Written here alone. */
 __u32 flow; /* the next one's */
@@ -60,19 +73,44 @@ static __always_inline __u16 mended(__u16 checksum, const __be16 *numbers)
 	return no_zero && !checksum ? 0xffff : checksum;
 }
 
+/* When this frame was to be sent; 0: not yet, or not any more. */
+static __always_inline __u64 due(__u64 now)
+{
+	__u64 at;
+
+	if (!interval)
+		return now;
+	if (!begin_ns)
+		begin_ns = now;
+	at = begin_ns + missed_ns + ((sequence - first) * interval >> 10);
+	if (sequence - first >= count || now - begin_ns > most_ns)
+		over = 1;
+	if (over || now < at)
+		return 0;
+	if (now - at > CATCH_UP_NS) {
+		missed_ns += now - at - CATCH_UP_NS;
+		at = now - CATCH_UP_NS;
+	}
+	end_ns = now;
+	return at;
+}
+
 SEC("xdp")
 int live(struct xdp_md *ctx)
 {
-	__u32 number = flow, len = head_len;
+	__u32 number = flow, len = head_len, way = ways > 1 ? sequence & 1 : 0;
+	__u64 at = due(bpf_ktime_get_ns());
 	__u16 checksum;
 	__be16 numbers[6];
 	struct head *head = bpf_map_lookup_elem(&heads, &number);
 
+	if (!at)
+		return XDP_DROP;
 	if (!head || len < 1 || len > HEAD)
 		return XDP_ABORTED;
 	flow = number + 1 < flows ? number + 1 : 0;
-	halves(numbers, sequence);
-	halves(numbers + 3, bpf_ktime_get_ns() + since_1970);
+	halves(numbers, ways > 1 ? sequence >> 1 : sequence);
+	halves(numbers + 3, at + since_1970);
 	if (bpf_xdp_store_bytes(ctx, 0, head->bytes, len) ||
 	    bpf_xdp_load_bytes(ctx, checksum_at, &checksum, sizeof(checksum)))
 		return XDP_ABORTED;
@@ -81,7 +119,7 @@ int live(struct xdp_md *ctx)
 	    bpf_xdp_store_bytes(ctx, numbers_at, numbers, sizeof(numbers)))
 		return XDP_ABORTED;
 	sequence++;
-	return bpf_redirect(ifindex, 0);
+	return bpf_redirect(ifindex[way], 0);
 }
 
 char LICENSE[] SEC("license") = "GPL";

@@ -24,6 +24,12 @@ pub fn main(args: BenchArgs) -> anyhow::Result<Exit> {
             scenario.ringway = ringway.find()?;
             printed(&Printed { scenario, output })
         }
+        Bench::Forward(OfRingway { mut scenario, ringway, output }) => {
+            if scenario.needs_ringway() {
+                scenario.ringway = ringway.find()?;
+            }
+            printed(&Printed { scenario, output })
+        }
         Bench::Packet(args) => printed(&args),
         Bench::Engine(args) => printed(&args),
         Bench::TcpMemory(args) => plotted(&args),

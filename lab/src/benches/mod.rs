@@ -3,6 +3,7 @@
 pub mod calibrate;
 mod capture;
 pub(crate) mod engine;
+mod forward;
 mod kernel_path;
 mod lb;
 pub(crate) mod packet;
@@ -11,6 +12,7 @@ pub mod tcp;
 
 pub use capture::Capture;
 pub use engine::Engine;
+pub use forward::Forward;
 pub use kernel_path::KernelPath;
 pub use lb::Lb;
 pub use packet::Packet;

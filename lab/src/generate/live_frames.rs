@@ -5,11 +5,13 @@
 //! an XDP program or GRO, and reports no error.
 
 use std::mem::MaybeUninit;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::thread;
 use std::time::Duration;
 
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
-use libbpf_rs::{ErrorKind, MapCore, MapFlags, ProgramInput};
+use libbpf_rs::{ErrorKind, MapCore, MapFlags, OpenObject, ProgramInput};
 use ringway_engine::stamp::{Clock, Stamp};
 
 use super::generator::{GeneratorControl, Rate, SendProgress, Traffic};
@@ -34,6 +36,11 @@ const HEAD: usize = 96;
 const LIVE_FRAMES: u32 = 1 << 1;
 /// Packets of a call where there is no rate: some ten milliseconds' worth.
 const CALL: u64 = 32_768;
+/// Ends the call of a paced sender, and how often one looks whether it is time.
+const INTERRUPT: libc::c_int = libc::SIGUSR2;
+/// Frames a second that no sender reaches.
+const FASTEST: f64 = 1e7;
+const LOOK: Duration = Duration::from_millis(1);
 /// Calls a second at a rate, at most: each costs tens of microseconds, or a grace period of RCU
 /// (25 ms were seen on 6.18), which is caught up with.
 const CALLS: u64 = 500;
@@ -50,25 +57,40 @@ pub fn run(
     clock: Clock,
     control: &GeneratorControl,
 ) -> Result<()> {
-    let (Some(template), Some(mut flows)) = (generated.templates.first(), generated.flows.clone())
-    else {
-        return Err(Error::NotLive);
-    };
-    let (Some((stamp, checksum)), true) = (template.stamped(), template.frame().len() <= LONGEST)
-    else {
-        return Err(Error::NotLive);
-    };
     let mut storage = MaybeUninit::uninit();
-    let mut open = skeleton::LiveSkelBuilder::default().open(&mut storage).map_err(Error::Live)?;
-    let count = flows.count().min(MOST_FLOWS.into()) as u32;
+    let skel = load(&mut storage, &[(generated, ifindex)], since_1970(clock))?;
+    let template = generated.templates.first().ok_or(Error::NotLive)?;
+    let mut sender = Sender { skel, generated, control, clock };
+    sender.send(template.frame())
+}
+
+/// The program, with the heads of the flows of one way, or of two in turn.
+fn load<'s>(
+    storage: &'s mut MaybeUninit<OpenObject>,
+    ways: &[(&Traffic, u32)],
+    since_1970: i64,
+) -> Result<skeleton::LiveSkel<'s>> {
+    let mut of_ways = Vec::with_capacity(ways.len());
+    for (traffic, _) in ways {
+        match (traffic.templates.first(), &traffic.flows) {
+            (Some(template), Some(flows)) if template.frame().len() <= LONGEST => {
+                of_ways.push((template, flows.clone(), traffic.stream));
+            }
+            _ => return Err(Error::NotLive),
+        }
+    }
+    let (first, flows, _) = of_ways.first().ok_or(Error::NotLive)?;
+    let (stamp, checksum) = first.stamped().ok_or(Error::NotLive)?;
+    let len = HEAD.min(first.frame().len());
+    let count = flows.count().min(MOST_FLOWS.into()) as u32 * ways.len() as u32;
+    let mut open = skeleton::LiveSkelBuilder::default().open(storage).map_err(Error::Live)?;
     open.maps.heads.set_max_entries(count).map_err(Error::Live)?;
     let mut skel = open.load().map_err(Error::Live)?;
-
     let mut head = [0; HEAD];
-    let len = HEAD.min(template.frame().len());
     for number in 0..count {
+        let (template, flows, stream) = &mut of_ways[number as usize % ways.len()];
         head[..len].copy_from_slice(&template.frame()[..len]);
-        template.write(&mut head[..len], &flows.next(), &Stamp::new(generated.stream, 0, 0));
+        template.write(&mut head[..len], &flows.next(), &Stamp::new(*stream, 0, 0));
         let key = number.to_ne_bytes();
         skel.maps.heads.update(&key, &head, MapFlags::ANY).map_err(Error::Live)?;
     }
@@ -77,10 +99,114 @@ pub fn run(
     (data.numbers_at, data.checksum_at) = (stamp as u32 + 6, checksum as u32);
     // Of the three it is UDP's header alone that ends with its checksum.
     data.no_zero = u32::from(stamp - checksum == 2);
-    (data.ifindex, data.since_1970) = (ifindex, since_1970(clock));
+    data.since_1970 = since_1970;
+    for (to, (_, ifindex)) in data.ifindex.iter_mut().zip(ways) {
+        *to = *ifindex;
+    }
+    skel.maps.data_data.as_mut().ok_or(Error::NoVariables)?.ways = ways.len() as u32;
+    Ok(skel)
+}
 
-    let mut sender = Sender { skel, generated, control, clock };
-    sender.send(template.frame())
+/// Frames that are sent evenly, each at its own time.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Phase {
+    /// Frames a second; as fast as can be, if none.
+    pub rate: Option<f64>,
+    pub count: u64,
+    /// It ends then, whatever is missing.
+    pub most: Duration,
+}
+
+/// What was sent in a phase.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Paced {
+    pub frames: u64,
+    /// CLOCK_MONOTONIC's nanoseconds.
+    pub begin_ns: u64,
+    /// From the first frame to the last.
+    pub elapsed: Duration,
+}
+
+/// Sends phase after phase, by these interfaces of the calling thread's network namespace in turn.
+/// It keeps a processor busy. The stamps' time is CLOCK_MONOTONIC's, of when a frame was to be sent:
+/// a sender that is late must not make the way look shorter.
+///
+/// # Errors
+/// Where the program cannot be loaded or run.
+pub fn pace(ways: &[(&Traffic, u32)], phases: &[Phase]) -> Result<Vec<Paced>> {
+    let mut storage = MaybeUninit::uninit();
+    let mut skel = load(&mut storage, ways, 0)?;
+    let frame = ways.first().and_then(|(traffic, _)| traffic.templates.first());
+    let frame = frame.ok_or(Error::NotLive)?.frame();
+    phases.iter().map(|phase| paced(&mut skel, frame, phase)).collect()
+}
+
+fn paced(skel: &mut skeleton::LiveSkel<'_>, frame: &[u8], phase: &Phase) -> Result<Paced> {
+    let data = skel.maps.bss_data.as_mut().ok_or(Error::NoVariables)?;
+    data.interval = phase.rate.map_or(1, |rate| (1e9 * 1024.0 / rate) as u64).max(1);
+    (data.first, data.count) = (data.sequence, phase.count);
+    data.most_ns = phase.most.as_nanos() as u64;
+    (data.begin_ns, data.end_ns, data.missed_ns) = (0, 0, 0);
+    data.over = 0;
+    // SAFETY: it is aligned, and mapped as long as `skel` is there; the program alone writes it, and
+    // nobody else reads it meanwhile.
+    let over = unsafe { AtomicU32::from_ptr(&raw mut data.over) };
+    let rate = phase.rate.unwrap_or(FASTEST);
+    let expected = phase.most.min(Duration::from_secs_f64(phase.count as f64 / rate));
+    // One call, however long: between two of them pass tens of milliseconds.
+    until(expected, || over.load(Relaxed) != 0, || run_program(skel, frame, u32::MAX))?;
+    let data = skel.maps.bss_data.as_ref().ok_or(Error::NoVariables)?;
+    Ok(Paced {
+        frames: data.sequence - data.first,
+        begin_ns: data.begin_ns,
+        elapsed: Duration::from_nanos(data.end_ns.saturating_sub(data.begin_ns)),
+    })
+}
+
+/// Interrupts what the calling thread does in one long call when it is over, for which one looks
+/// shortly before that is `expected` first.
+fn until(
+    expected: Duration,
+    over: impl Fn() -> bool + Sync,
+    call: impl FnOnce() -> Result<()>,
+) -> Result<()> {
+    extern "C" fn nothing(_: libc::c_int) {}
+    let done = AtomicBool::new(false);
+    // SAFETY: the handler does nothing, so that it may run anywhere; a thread has always a number.
+    let thread = unsafe {
+        libc::signal(INTERRUPT, nothing as extern "C" fn(libc::c_int) as libc::sighandler_t);
+        libc::pthread_self()
+    };
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            thread::sleep(expected.saturating_sub(LOOK));
+            while !done.load(Relaxed) {
+                if over() {
+                    // SAFETY: the thread is waiting for this one, at the end of the scope at the
+                    // latest.
+                    unsafe { libc::pthread_kill(thread, INTERRUPT) };
+                }
+                thread::sleep(LOOK);
+            }
+        });
+        let called = call();
+        done.store(true, Relaxed);
+        called
+    })
+}
+
+fn run_program(skel: &skeleton::LiveSkel<'_>, frame: &[u8], packets: u32) -> Result<()> {
+    let input = ProgramInput {
+        data_in: Some(frame),
+        flags: LIVE_FRAMES,
+        repeat: packets,
+        ..ProgramInput::default()
+    };
+    match skel.progs.live.test_run(input) {
+        // By a signal: what was sent is counted in any case.
+        Err(error) if error.kind() == ErrorKind::Interrupted => Ok(()),
+        other => other.map(drop).map_err(Error::Live),
+    }
 }
 
 /// From 1970 to the beginning of the kernel's clock, CLOCK_MONOTONIC.
@@ -120,7 +246,7 @@ impl Sender<'_> {
                 None => left.min(CALL),
             };
             if packets > 0 {
-                self.call(frame, packets as u32)?;
+                run_program(&self.skel, frame, packets as u32)?;
             }
             let sent = self.sent()? - made.packets;
             made.packets += sent;
@@ -139,20 +265,6 @@ impl Sender<'_> {
         made.finished = true;
         self.control.set_made(made);
         Ok(())
-    }
-
-    fn call(&mut self, frame: &[u8], packets: u32) -> Result<()> {
-        let input = ProgramInput {
-            data_in: Some(frame),
-            flags: LIVE_FRAMES,
-            repeat: packets,
-            ..ProgramInput::default()
-        };
-        match self.skel.progs.live.test_run(input) {
-            // By a signal: what was sent is counted in any case.
-            Err(error) if error.kind() == ErrorKind::Interrupted => Ok(()),
-            other => other.map(drop).map_err(Error::Live),
-        }
     }
 
     fn sent(&self) -> Result<u64> {

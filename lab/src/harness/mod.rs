@@ -92,8 +92,7 @@ pub(crate) fn measure<S: Scenario>(
 ) -> Result<BenchReport<S::Figures>> {
     let mut harness = Harness::new(S::PEERS, progress);
     let figures = scenario.measure(&mut harness)?;
-    let Harness { machine, skipped, failed, .. } = harness;
-    Ok(BenchReport { schema: schema(S::NAME), figures, skipped, failed, machine })
+    Ok(harness.report(S::NAME, figures))
 }
 
 fn schema(name: &str) -> String {
@@ -114,6 +113,18 @@ impl<'p> Harness<'p> {
     pub(crate) fn new(peers: &[(&str, &str)], progress: Progress<'p>) -> Self {
         let machine = Machine::with(peers);
         Self { machine, progress, round: String::new(), skipped: Vec::new(), failed: Vec::new() }
+    }
+
+    /// What is known so far.
+    pub(crate) fn report<F>(&self, name: &str, figures: F) -> BenchReport<F> {
+        let (skipped, failed) = (self.skipped.clone(), self.failed.clone());
+        BenchReport {
+            schema: schema(name),
+            figures,
+            skipped,
+            failed,
+            machine: self.machine.clone(),
+        }
     }
 
     pub(crate) fn say(&mut self, line: impl Display) {

@@ -46,7 +46,7 @@ pub struct BenchReport<F> {
 }
 
 /// A case without figures.
-#[derive(Debug, Serialize)]
+#[derive(Clone, Debug, Serialize)]
 pub(crate) struct NotRun {
     #[serde(skip)]
     pub case: String,

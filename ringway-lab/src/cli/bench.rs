@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use ringway_measure::benches::{
-    Capture, Engine, KernelPath, Lb, Million, Packet, Shield, TcpConnect, TcpMemory,
+    Capture, Engine, Forward, KernelPath, Lb, Million, Packet, Shield, TcpConnect, TcpMemory,
 };
 
 use super::{OutputArgs, RingwayArgs};
@@ -26,6 +26,8 @@ pub enum Bench {
     Packet(Printed<Packet>),
     /// Packet programs in user space, beside DPDK's and the kernel's sockets, in turns.
     Engine(Printed<Engine>),
+    /// Frames a second, loss, latency, bursts and recovery of what forwards, by RFC 2544.
+    Forward(OfRingway<Forward>),
     /// What it costs to capture every packet, and to be able to.
     Capture(OfRingway<Capture>),
     /// Bytes that a TCP socket takes of the kernel's memory, state by state.

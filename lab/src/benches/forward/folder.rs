@@ -1,0 +1,80 @@
+//! The folder of a run's results, which has what was measured also when the run is interrupted.
+
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+use super::site::Observed;
+use super::{Road, Test};
+use crate::harness::{BenchReport, Figures};
+use crate::{Error, Result};
+
+const COLUMNS: &str = "road,size,test,load,duration_s,intended,sent,received,duplicates,reordered,elapsed_s,p50_us,p99_us,max_us";
+
+pub(super) struct Folder {
+    path: PathBuf,
+    trials: File,
+}
+
+impl Folder {
+    /// A new one; without a path, named by the date.
+    pub(super) fn new(path: Option<&Path>, date: &str) -> Result<Self> {
+        let named = || PathBuf::from(format!("forward-{}", date.replace(':', "")));
+        let path = path.map_or_else(named, Path::to_owned);
+        let made = fs::create_dir(&path);
+        let trials = made.and_then(|()| File::create(path.join("trials.csv")));
+        let mut trials = trials.map_err(|source| Error::Write { path: path.clone(), source })?;
+        writeln!(trials, "{COLUMNS}")
+            .map_err(|source| Error::Write { path: path.clone(), source })?;
+        Ok(Self { path, trials })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// One more line.
+    pub(super) fn trial(
+        &mut self,
+        road: Road,
+        size: u16,
+        test: Test,
+        seen: &Observed,
+    ) -> Result<()> {
+        let trial = &seen.trial;
+        let times = seen.latency.percentiles().unwrap_or_default();
+        let line = format!(
+            "{road},{size},{test},{:.0},{},{},{},{},{},{},{:.6},{:.1},{:.1},{:.1}\n",
+            trial.load,
+            trial.duration_s,
+            trial.intended,
+            trial.sent,
+            trial.received,
+            seen.duplicates,
+            seen.reordered,
+            trial.elapsed_s,
+            times.p50_us,
+            times.p99_us,
+            times.max_us,
+        );
+        let path = || self.path.join("trials.csv");
+        self.trials
+            .write_all(line.as_bytes())
+            .map_err(|source| Error::Write { path: path(), source })
+    }
+
+    /// All that is known so far.
+    pub(super) fn write<F: Figures>(&self, report: &BenchReport<F>) -> Result<()> {
+        let json = serde_json::to_string_pretty(report).unwrap_or_default();
+        let files = [
+            ("report.json", json),
+            ("report.txt", report.to_string()),
+            ("report.html", report.html().unwrap_or_default()),
+        ];
+        for (name, text) in files {
+            let path = self.path.join(name);
+            fs::write(&path, text).map_err(|source| Error::Write { path, source })?;
+        }
+        Ok(())
+    }
+}

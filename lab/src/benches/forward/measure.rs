@@ -1,0 +1,219 @@
+//! The tests of RFC 2544, section 26, on one device and size.
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::latency::{Histogram, Percentiles};
+use super::plan::Plan;
+use super::site::{Observed, Site};
+use crate::generate::live_frames::Phase;
+use crate::search::{GoalError, Outcome, Search, Trial, TrialPlan};
+use crate::{Error, Result};
+
+/// Frames a second that a search begins at, and frames of the shortest burst.
+const LEAST: f64 = 500.0;
+const SHORTEST_BURST: f64 = 16.0;
+/// Loss is measured at the ceiling and at each tenth of it below.
+const STEPS: u32 = 10;
+/// Percent of the throughput at which latency is measured.
+const LOADS: [u32; 4] = [10, 50, 90, 100];
+
+/// Takes every trial, as it was made.
+pub(super) type Record<'r> = &'r mut dyn FnMut(&Observed) -> Result<()>;
+
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(super) struct Throughput {
+    /// Frames a second, all ways together: the relevant bounds, and the rate that is proved.
+    pub lower: Option<f64>,
+    pub upper: Option<f64>,
+    pub upper_loss_ratio: Option<f64>,
+    pub fps: Option<f64>,
+    /// The device lost nothing at the upper bound: the sender could not send so much.
+    pub generator_fell_short: bool,
+    /// Above nine tenths of what the sender can send into nothing.
+    pub near_ceiling: bool,
+    pub trials: usize,
+}
+
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(super) struct LossAt {
+    pub load: f64,
+    /// Lost of those that were sent.
+    pub loss_ratio: f64,
+    /// Not sent of those that were to be.
+    pub unsent_ratio: f64,
+    pub reordered: u64,
+    pub duplicates: u64,
+}
+
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(super) struct LatencyAt {
+    /// Of the throughput.
+    pub percent: u32,
+    pub load: f64,
+    pub device: Percentiles,
+    /// The same load without the device.
+    pub own: Percentiles,
+}
+
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(super) struct BackToBack {
+    /// The longest burst that nothing is lost of; none: not even the shortest.
+    pub frames: Option<f64>,
+    /// No burst of the longest length lost any.
+    pub unlimited: bool,
+    /// What lies in buffers at its end, less what is forwarded meanwhile (RFC 9004, section 5.4).
+    pub corrected_buffer_us: Option<f64>,
+}
+
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(super) struct Recovery {
+    /// From the end of an overload of 110 % until nothing is lost at half of that.
+    pub overload_ms: f64,
+    /// The longest time without frames while the program is killed and started again, at half of the
+    /// throughput; none: there is no program.
+    pub killed_ms: Option<f64>,
+}
+
+fn searched(
+    mut search: Search,
+    record: Record<'_>,
+    mut trial: impl FnMut(TrialPlan) -> Result<Observed>,
+) -> Result<(Outcome, usize)> {
+    while let Some(plan) = search.next() {
+        let seen = trial(plan)?;
+        record(&seen)?;
+        search.add(seen.trial);
+    }
+    let outcome = search.outcomes().first().copied().unwrap_or_default();
+    Ok((outcome, search.trials().count()))
+}
+
+fn no_range(error: GoalError) -> Error {
+    Error::Unavailable(error.to_string())
+}
+
+pub(super) fn throughput(
+    site: &mut Site<'_>,
+    plan: &Plan,
+    ceiling: f64,
+    record: Record<'_>,
+) -> Result<Throughput> {
+    let search = Search::new(LEAST, ceiling, &[plan.throughput]).map_err(no_range)?;
+    let (found, trials) = searched(search, record, |plan| site.trial(plan.load, plan.duration_s))?;
+    Ok(Throughput {
+        lower: found.lower,
+        upper: found.upper,
+        upper_loss_ratio: found.upper_loss_ratio,
+        fps: found.conditional_throughput,
+        generator_fell_short: found.generator_fell_short,
+        near_ceiling: found.lower > Some(0.9 * ceiling),
+        trials,
+    })
+}
+
+/// From the ceiling down, until two in succession lose nothing.
+pub(super) fn loss(
+    site: &mut Site<'_>,
+    plan: &Plan,
+    ceiling: f64,
+    record: Record<'_>,
+) -> Result<Vec<LossAt>> {
+    let mut found: Vec<LossAt> = Vec::new();
+    for step in (1..=STEPS).rev() {
+        let load = ceiling * f64::from(step) / f64::from(STEPS);
+        let seen = site.trial(load, plan.loss_trial_s)?;
+        record(&seen)?;
+        let Trial { intended, sent, .. } = seen.trial;
+        found.push(LossAt {
+            load,
+            loss_ratio: seen.trial.device_loss_ratio(),
+            unsent_ratio: intended.saturating_sub(sent) as f64 / intended.max(1) as f64,
+            reordered: seen.reordered,
+            duplicates: seen.duplicates,
+        });
+        if found.iter().rev().take(2).filter(|at| at.loss_ratio == 0.0).count() == 2 {
+            break;
+        }
+    }
+    Ok(found)
+}
+
+/// Each load by turns through the device and without.
+pub(super) fn latency(
+    site: &mut Site<'_>,
+    looped: &mut Site<'_>,
+    plan: &Plan,
+    throughput: f64,
+    record: Record<'_>,
+) -> Result<Vec<LatencyAt>> {
+    let at = |percent: u32| {
+        let load = throughput * f64::from(percent) / 100.0;
+        let (mut device, mut own) = (Histogram::default(), Histogram::default());
+        for _ in 0..plan.latency_repeats {
+            let seen = site.trial(load, plan.latency_trial_s)?;
+            record(&seen)?;
+            device.add(&seen.latency);
+            own.add(&looped.trial(load, plan.latency_trial_s)?.latency);
+        }
+        let none = || Error::NoFigure {
+            who: format!("latency at {percent} % of the throughput"),
+            what: "no frame came back".into(),
+        };
+        let device = device.percentiles().ok_or_else(none)?;
+        Ok(LatencyAt { percent, load, device, own: own.percentiles().ok_or_else(none)? })
+    };
+    LOADS.into_iter().map(at).collect()
+}
+
+/// Bursts as fast as can be sent. A length is searched for like a rate.
+pub(super) fn back_to_back(
+    site: &mut Site<'_>,
+    plan: &Plan,
+    (ceiling, throughput): (f64, Option<f64>),
+    record: Record<'_>,
+) -> Result<BackToBack> {
+    let longest = ceiling * plan.longest_burst.as_secs_f64();
+    let search = Search::new(SHORTEST_BURST, longest, &[plan.back_to_back]).map_err(no_range)?;
+    let (found, _) = searched(search, record, |TrialPlan { load, duration_s }| {
+        let phase = Phase { rate: None, count: load as u64, most: 4 * plan.longest_burst };
+        let seen = site.phases(&[phase])?;
+        // However long it took to send.
+        let elapsed_s = duration_s;
+        Ok(Observed { trial: Trial { load, duration_s, elapsed_s, ..seen.trial }, ..seen })
+    })?;
+    let unlimited = found.upper.is_none();
+    let corrected = |frames: f64| {
+        let share = (1.0 - throughput? / ceiling).max(0.0);
+        Some(frames / ceiling * share * 1e6)
+    };
+    Ok(BackToBack {
+        frames: found.lower,
+        unlimited,
+        corrected_buffer_us: found.lower.filter(|_| !unlimited).and_then(corrected),
+    })
+}
+
+pub(super) fn recovery(
+    site: &mut Site<'_>,
+    plan: &Plan,
+    (ceiling, throughput): (f64, f64),
+    record: Record<'_>,
+) -> Result<Recovery> {
+    let overload = (throughput * 1.1).min(ceiling);
+    let phase = |rate: f64, time: Duration| Phase {
+        rate: Some(rate),
+        count: (rate * time.as_secs_f64()) as u64,
+        most: time,
+    };
+    let seen = site.phases(&[
+        phase(overload, plan.overload),
+        phase(overload / 2.0, plan.overload.min(Duration::from_secs(5))),
+    ])?;
+    record(&seen)?;
+    let killed = site.killed(throughput / 2.0, Duration::from_secs(4))?;
+    killed.iter().try_for_each(&mut *record)?;
+    let ms = |time: Duration| time.as_secs_f64() * 1000.0;
+    Ok(Recovery { overload_ms: ms(seen.lossy), killed_ms: killed.map(|seen| ms(seen.gap)) })
+}

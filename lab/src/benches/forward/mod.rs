@@ -1,0 +1,262 @@
+//! How fast frames are forwarded, by the book: `ringway-lab bench forward` (RFC 2544, 9004, 9971).
+//!
+//! Each cell is a road and a frame size, on a topology of its own. Before a size is measured, the
+//! sender is: looped to itself it has a ceiling and an error of its own.
+
+mod folder;
+mod latency;
+mod measure;
+mod plan;
+mod report;
+mod road;
+mod site;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use clap::value_parser;
+use serde_json::{Value, json};
+
+pub use self::report::ForwardFigures;
+pub use self::road::Road;
+
+use crate::harness::cpu::Cpus;
+use crate::harness::named_enum::named;
+use crate::harness::{self, Case, Harness, Scenario};
+use crate::{Error, Result, programs};
+use folder::Folder;
+use plan::Plan;
+use report::CellFigures;
+use site::{Shape, Site, Storage};
+
+named! {
+    /// A test of RFC 2544.
+    pub enum Test {
+        Throughput = "throughput",
+        Loss = "loss",
+        Latency = "latency",
+        BackToBack = "back-to-back",
+        Recovery = "recovery",
+    }
+}
+
+/// Frame sizes of RFC 2544, section 9.1, checksum included.
+const SIZES: [u16; 7] = [64, 128, 256, 512, 1024, 1280, 1518];
+const USUAL_SIZES: [u16; 3] = [64, 256, 1280];
+
+/// Frames a second, loss, latency, bursts and recovery of what forwards, by RFC 2544.
+#[derive(Debug, clap::Args)]
+#[command(after_help = format!("Needs root. A road and size take a minute and a half; runs in network namespaces of its own. \
+    The folder has every trial as it is made (trials.csv), and the report as text, JSON and a page, written anew after each \
+    road and size: an interrupt keeps what was measured.\n\n{}\n\nExamples:\n  \
+    ringway-lab bench forward\n  ringway-lab bench forward --road linux-bridge,af_xdp --size 64 --folder before\n  \
+    ringway-lab bench forward --rfc --all-sizes --only throughput", programs::PEERS_HELP))]
+pub struct Forward {
+    /// Only these.
+    #[arg(long, value_name = "ROAD", value_delimiter = ',')]
+    pub road: Vec<Road>,
+    /// Frame sizes, with the checksum's four bytes [default: 64,256,1280].
+    #[arg(long, value_name = "BYTES", value_delimiter = ',',
+        value_parser = value_parser!(u16).range(64..=1518))]
+    pub size: Vec<u16>,
+    /// All sizes of RFC 2544: 64, 128, 256, 512, 1024, 1280, 1518.
+    #[arg(long, conflicts_with = "size")]
+    pub all_sizes: bool,
+    /// Only these tests; all but throughput need it, and measure it first.
+    #[arg(long, value_name = "TEST", value_delimiter = ',')]
+    pub only: Vec<Test>,
+    /// Trials of seconds; the report lists what that leaves out. This is so unless --rfc is given.
+    #[arg(long, conflicts_with = "rfc")]
+    pub quick: bool,
+    /// Trials of minutes, as RFC 2544 has them: hours for a road and size.
+    #[arg(long)]
+    pub rfc: bool,
+    /// Frames one way alone, not both at once.
+    #[arg(long)]
+    pub one_way: bool,
+    /// Where the results go; it must not be there yet [default: forward-DATE].
+    #[arg(long, value_name = "DIR")]
+    pub folder: Option<PathBuf>,
+    /// The `ringway` binary to measure.
+    #[arg(skip)]
+    pub ringway: PathBuf,
+}
+
+/// A road and a frame size.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Cell {
+    road: Road,
+    size: u16,
+}
+
+impl fmt::Display for Cell {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&format!("{} of {} bytes", self.road, self.size))
+    }
+}
+
+impl Case for Cell {
+    fn key(&self) -> Value {
+        json!({ "road": self.road, "size": self.size })
+    }
+}
+
+impl Forward {
+    /// Whether a road's program is Ringway.
+    pub fn needs_ringway(&self) -> bool {
+        harness::chosen(&Road::ALL, &self.road).iter().any(|road| road.arguments().is_some())
+    }
+
+    fn plan(&self) -> &'static Plan {
+        if self.rfc { &Plan::RFC } else { &Plan::QUICK }
+    }
+
+    fn tests(&self) -> Vec<Test> {
+        let asked = |test: &Test| *test == Test::Throughput || self.only.contains(test);
+        Test::ALL.into_iter().filter(|test| self.only.is_empty() || asked(test)).collect()
+    }
+
+    /// Size by size, so that a size's calibration is near in time.
+    fn cells(&self) -> Vec<Cell> {
+        let sizes = match (self.all_sizes, self.size.is_empty()) {
+            (true, _) => SIZES.to_vec(),
+            (false, true) => USUAL_SIZES.to_vec(),
+            (false, false) => self.size.clone(),
+        };
+        let roads = harness::chosen(&Road::ALL, &self.road);
+        sizes.iter().flat_map(|&size| roads.iter().map(move |&road| Cell { road, size })).collect()
+    }
+}
+
+impl Scenario for Forward {
+    const NAME: &'static str = "forward";
+    type Figures = ForwardFigures;
+
+    fn measure(&self, harness: &mut Harness<'_>) -> Result<ForwardFigures> {
+        let (plan, mut cells) = (self.plan(), self.cells());
+        let mut figures = ForwardFigures::new(plan, !self.one_way);
+        let mut folder = Folder::new(self.folder.as_deref(), &harness.machine.date)?;
+        harness.say(format!("results in {}", folder.path().display()));
+        let mut bench = Bench {
+            forward: self,
+            plan,
+            cpus: Cpus::here()?,
+            ceilings: BTreeMap::new(),
+            left: TimeLeft::new(plan, &self.tests(), cells.len()),
+        };
+        harness.each(&mut cells, |harness, cell| {
+            let measured = bench.cell(*cell, harness, &mut folder)?;
+            figures.add(cell.size, bench.ceilings[&cell.size], measured);
+            folder.write(&harness.report(Self::NAME, figures.clone()))
+        });
+        folder.write(&harness.report(Self::NAME, figures.clone()))?;
+        Ok(figures)
+    }
+}
+
+struct Bench<'f> {
+    forward: &'f Forward,
+    plan: &'static Plan,
+    cpus: Cpus,
+    /// Of the sender, by frame size.
+    ceilings: BTreeMap<u16, f64>,
+    left: TimeLeft,
+}
+
+impl Bench<'_> {
+    fn cell(
+        &mut self,
+        cell: Cell,
+        harness: &mut Harness<'_>,
+        folder: &mut Folder,
+    ) -> Result<CellFigures> {
+        let (plan, Cell { road, size }) = (self.plan, cell);
+        let ways = if self.forward.one_way { 1 } else { 2 };
+        let shape = Shape { size, ways, stragglers: plan.stragglers, settle: plan.settle };
+        let (mut storage, mut looped) = (Storage::uninit(), Storage::uninit());
+        let ringway = &self.forward.ringway;
+        let mut looped = Site::new(&mut looped, None, shape, self.cpus, ringway)?;
+        let ceiling = match self.ceilings.get(&size) {
+            Some(ceiling) => *ceiling,
+            None => {
+                let ceiling = looped.most(Duration::from_secs(1))?.trial.load;
+                harness.say(format!(
+                    "{size} bytes: the sender has a ceiling of {ceiling:.0} frames/s"
+                ));
+                self.ceilings.insert(size, ceiling);
+                ceiling
+            }
+        };
+        let mut site = Site::new(&mut storage, Some(road), shape, self.cpus, ringway)?;
+        let mut figures = CellFigures::new(road, size);
+        for test in self.forward.tests() {
+            let mut record = |seen: &site::Observed| folder.trial(road, size, test, seen);
+            let proved = figures.throughput.and_then(|found| found.fps);
+            let needed = || {
+                proved.ok_or_else(|| Error::NoFigure {
+                    who: cell.to_string(),
+                    what: "it forwards nothing without loss".into(),
+                })
+            };
+            let record = &mut record;
+            let said = match test {
+                Test::Throughput => {
+                    let found = measure::throughput(&mut site, plan, ceiling, record)?;
+                    figures.throughput = Some(found);
+                    format!("{:.0} frames/s", found.fps.unwrap_or(0.0))
+                }
+                Test::Loss => {
+                    figures.loss = measure::loss(&mut site, plan, ceiling, record)?;
+                    let most = figures.loss.first().map_or(0.0, |at| at.loss_ratio);
+                    format!("{:.2} % at the ceiling", most * 100.0)
+                }
+                Test::Latency => {
+                    figures.latency =
+                        measure::latency(&mut site, &mut looped, plan, needed()?, record)?;
+                    let half = figures.latency.iter().find(|at| at.percent == 50);
+                    format!("p99 {:.0} us at half of it", half.map_or(0.0, |at| at.device.p99_us))
+                }
+                Test::BackToBack => {
+                    let found = measure::back_to_back(&mut site, plan, (ceiling, proved), record)?;
+                    figures.back_to_back = Some(found);
+                    format!("{:.0} frames", found.frames.unwrap_or(0.0))
+                }
+                Test::Recovery => {
+                    let found = measure::recovery(&mut site, plan, (ceiling, needed()?), record)?;
+                    figures.recovery = Some(found);
+                    format!("{:.1} ms after overload", found.overload_ms)
+                }
+            };
+            let left = self.left.after(plan.seconds(test));
+            harness.say(format!("{cell:<26} {test:<12} {said:<24} {left} left"));
+        }
+        Ok(figures)
+    }
+}
+
+/// How long the rest takes, as what was expected to take so long took until now.
+struct TimeLeft {
+    began: Instant,
+    expected_s: f64,
+    done_s: f64,
+}
+
+impl TimeLeft {
+    fn new(plan: &Plan, tests: &[Test], cells: usize) -> Self {
+        let cell: f64 = tests.iter().map(|test| plan.seconds(*test)).sum();
+        Self { began: Instant::now(), expected_s: cell * cells as f64, done_s: 0.0 }
+    }
+
+    /// What was expected to take so long is done.
+    fn after(&mut self, seconds: f64) -> String {
+        self.done_s += seconds;
+        let pace = self.began.elapsed().as_secs_f64() / self.done_s;
+        let left = (self.expected_s - self.done_s).max(0.0) * pace;
+        match left {
+            left if left < 90.0 => format!("about {left:.0} s"),
+            left => format!("about {:.0} min", left / 60.0),
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! How long and how often: by the book, or quickly, with what that leaves out.
+
+use std::time::Duration;
+
+use crate::search::Goal;
+
+/// Lengths of trials, and how often they are repeated.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Plan {
+    pub name: &'static str,
+    pub throughput: Goal,
+    /// Bursts in the place of rates: a trial counts one second.
+    pub back_to_back: Goal,
+    /// The longest burst, at the sender's ceiling.
+    pub longest_burst: Duration,
+    pub loss_trial_s: f64,
+    pub latency_trial_s: f64,
+    pub latency_repeats: u32,
+    pub overload: Duration,
+    pub stragglers: Duration,
+    pub settle: Duration,
+    pub deviations: &'static [&'static str],
+}
+
+const SECOND: Duration = Duration::from_secs(1);
+
+impl Plan {
+    /// A cell in less than a minute and a half.
+    pub(super) const QUICK: Self = Self {
+        name: "quick",
+        throughput: Goal {
+            loss_ratio: 0.0,
+            exceed_ratio: 0.5,
+            initial_trial_s: 0.5,
+            final_trial_s: 1.0,
+            duration_sum_s: 9.0,
+            width: 0.02,
+        },
+        back_to_back: Goal { duration_sum_s: 9.0, ..BURSTS },
+        longest_burst: Duration::from_millis(500),
+        loss_trial_s: 1.0,
+        latency_trial_s: 2.0,
+        latency_repeats: 1,
+        overload: Duration::from_secs(2),
+        stragglers: Duration::from_millis(200),
+        settle: Duration::from_millis(50),
+        deviations: &[
+            "throughput: trials of 1 s, not 60 s; up to half of 9 of them may lose frames, where RFC 2544 allows none; bounds 2 % apart",
+            "after a trial 0.2 s for stragglers, not 2 s, and 0.05 s to settle, not 5 s; addresses are learned once, not before each trial",
+            "frame loss: trials of 1 s",
+            "latency: all frames of one stream of 2 s, not tagged ones of twenty of 120 s",
+            "back-to-back: bursts of up to 0.5 s, not 2 s; 5 of 9 of a length decide, not the mean of 50",
+            "recovery: overload for 2 s, not 60 s",
+        ],
+    };
+
+    /// As RFC 2544 and RFC 9004 have it.
+    pub(super) const RFC: Self = Self {
+        name: "rfc",
+        throughput: Goal::RFC2544,
+        back_to_back: Goal { duration_sum_s: 50.0, width: 0.005, ..BURSTS },
+        longest_burst: Duration::from_secs(2),
+        loss_trial_s: 60.0,
+        latency_trial_s: 120.0,
+        latency_repeats: 20,
+        overload: Duration::from_secs(60),
+        stragglers: Duration::from_secs(2),
+        settle: Duration::from_secs(5),
+        deviations: &[
+            "throughput: MLRsearch (RFC 9971) with RFC 2544's goal, not a binary search: shorter trials say where to look, bounds are trials of 60 s; 0.5 % apart",
+            "addresses are learned once, not before each trial; no routing updates",
+            "latency: of all frames, not one tagged frame a stream",
+            "back-to-back: half of 50 bursts of a length decide (the median, where RFC 9004 has the mean of 50)",
+        ],
+    };
+
+    /// Seconds of trials that a test takes, about.
+    pub(super) fn seconds(&self, test: super::Test) -> f64 {
+        use super::Test;
+        let pause = self.settle.as_secs_f64() + 0.05;
+        match test {
+            Test::Throughput => self.throughput.duration_sum_s * 1.3 + 12.0 * pause,
+            Test::Loss => 8.0 * (self.loss_trial_s + pause),
+            Test::Latency => 8.0 * f64::from(self.latency_repeats) * (self.latency_trial_s + pause),
+            Test::BackToBack => self.back_to_back.duration_sum_s * 3.0 * (pause + 0.1),
+            Test::Recovery => 3.0 * (self.overload.as_secs_f64() + pause),
+        }
+    }
+}
+
+const BURSTS: Goal = Goal {
+    loss_ratio: 0.0,
+    exceed_ratio: 0.5,
+    initial_trial_s: SECOND.as_secs() as f64,
+    final_trial_s: SECOND.as_secs() as f64,
+    duration_sum_s: 9.0,
+    width: 0.05,
+};

@@ -1,0 +1,303 @@
+//! What was found, as a table, JSON and a page.
+
+use serde::Serialize;
+
+use super::Road;
+use super::latency::{Percentiles, measurable};
+use super::measure::{BackToBack, LatencyAt, LossAt, Recovery, Throughput};
+use super::plan::Plan;
+use crate::harness::Figures;
+use crate::harness::plot::{Bar, Line, Page};
+use crate::harness::table::{Column, table};
+
+/// All roads and sizes.
+#[derive(Clone, Debug, Serialize)]
+pub struct ForwardFigures {
+    plan: &'static str,
+    both_ways: bool,
+    deviations: &'static [&'static str],
+    command: String,
+    /// Of the sender, by frame size.
+    ceilings: Vec<Ceiling>,
+    cells: Vec<CellFigures>,
+}
+
+#[derive(Clone, Copy, Debug, Serialize)]
+struct Ceiling {
+    size: u16,
+    fps: f64,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct CellFigures {
+    pub road: Road,
+    /// Bytes of a frame, checksum included.
+    pub size: u16,
+    pub throughput: Option<Throughput>,
+    pub loss: Vec<LossAt>,
+    pub latency: Vec<LatencyAt>,
+    pub back_to_back: Option<BackToBack>,
+    pub recovery: Option<Recovery>,
+}
+
+/// A line of the latency table.
+struct LatencyRow(Road, u16, LatencyAt);
+
+/// Source of the figures beside ours: DPDK 17.11 on a Loongson 3A2000, two ports of 1 Gbit/s, both
+/// ways, 64 bytes.
+const CONTEXT: &str = "For context, 64 bytes both ways on a Loongson 3A2000 with two ports of 1 Gbit/s (DPDK 17.11): Linux bridge \
+    155 Mbit/s, l2fwd 551.58, with larger buffers 692.2. That is other hardware: compare ratios, not rates.";
+
+impl CellFigures {
+    pub(super) fn new(road: Road, size: u16) -> Self {
+        let (throughput, back_to_back, recovery) = (None, None, None);
+        Self {
+            road,
+            size,
+            throughput,
+            loss: Vec::new(),
+            latency: Vec::new(),
+            back_to_back,
+            recovery,
+        }
+    }
+
+    fn fps(&self) -> Option<f64> {
+        self.throughput?.fps
+    }
+
+    /// Of frames with their checksums.
+    fn mbit(&self) -> Option<f64> {
+        self.fps().map(|fps| fps * f64::from(self.size) * 8.0 / 1e6)
+    }
+}
+
+fn number(figure: Option<f64>) -> String {
+    figure.map_or_else(|| "-".into(), |figure| format!("{figure:.0}"))
+}
+
+const THROUGHPUT: [Column<CellFigures>; 9] = [
+    Column::text("road", |cell| cell.road.to_string()),
+    Column::number("bytes", |cell| cell.size.to_string()),
+    Column::number("frames/s", |cell| number(cell.fps())),
+    Column::number("upper bound", |cell| number(cell.throughput.and_then(|t| t.upper))),
+    Column::number("% lost there", |cell| {
+        let lost = cell.throughput.and_then(|t| t.upper_loss_ratio);
+        lost.map_or_else(|| "-".into(), |lost| format!("{:.3}", lost * 100.0))
+    }),
+    Column::number("Mbit/s", |cell| number(cell.mbit())),
+    Column::number("burst", |cell| match cell.back_to_back {
+        Some(BackToBack { unlimited: true, frames, .. }) => format!("> {}", number(frames)),
+        found => number(found.and_then(|found| found.frames)),
+    }),
+    Column::number("overload ms", |cell| {
+        cell.recovery.map_or_else(|| "-".into(), |found| format!("{:.1}", found.overload_ms))
+    }),
+    Column::number("kill -9 ms", |cell| number(cell.recovery.and_then(|found| found.killed_ms))),
+];
+
+/// A percentile, with the tester's own.
+fn time(row: &LatencyRow, of: fn(&Percentiles) -> f64) -> String {
+    let (device, own) = (of(&row.2.device), of(&row.2.own));
+    let time = measurable(device, own).map_or("not measurable".into(), |time| format!("{time:.1}"));
+    format!("{time} ({own:.1})")
+}
+
+const LATENCY: [Column<LatencyRow>; 8] = [
+    Column::text("road", |row| row.0.to_string()),
+    Column::number("bytes", |row| row.1.to_string()),
+    Column::number("% load", |row| row.2.percent.to_string()),
+    Column::number("frames/s", |row| format!("{:.0}", row.2.load)),
+    Column::number("p50 us", |row| time(row, |times| times.p50_us)),
+    Column::number("p99 us", |row| time(row, |times| times.p99_us)),
+    Column::number("p99.9 us", |row| time(row, |times| times.p999_us)),
+    Column::number("max us", |row| time(row, |times| times.max_us)),
+];
+
+impl ForwardFigures {
+    pub(super) fn new(plan: &Plan, both_ways: bool) -> Self {
+        Self {
+            plan: plan.name,
+            both_ways,
+            deviations: plan.deviations,
+            command: crate::typed(std::env::args_os()),
+            ceilings: Vec::new(),
+            cells: Vec::new(),
+        }
+    }
+
+    pub(super) fn add(&mut self, size: u16, fps: f64, cell: CellFigures) {
+        if self.ceilings.iter().all(|known| known.size != size) {
+            self.ceilings.push(Ceiling { size, fps });
+        }
+        self.cells.push(cell);
+    }
+
+    fn latencies(&self) -> impl Iterator<Item = LatencyRow> + '_ {
+        self.cells.iter().flat_map(|cell| {
+            cell.latency.iter().map(move |at| LatencyRow(cell.road, cell.size, *at))
+        })
+    }
+
+    /// What was measured of the sender in the place of the device.
+    fn doubts(&self) -> Vec<String> {
+        let doubt = |cell: &CellFigures| {
+            let found = cell.throughput?;
+            let why = match (found.generator_fell_short, found.near_ceiling) {
+                (true, _) => {
+                    "the sender fell short at the upper bound, and the device lost nothing"
+                }
+                (false, true) => "above nine tenths of the sender's ceiling",
+                (false, false) => return None,
+            };
+            Some(format!("{} of {} bytes: {why}.", cell.road, cell.size))
+        };
+        self.cells.iter().filter_map(doubt).collect()
+    }
+
+    fn loss_lines(&self, size: u16) -> Vec<Line> {
+        let cells = self.cells.iter().filter(|cell| cell.size == size && !cell.loss.is_empty());
+        let line = |cell: &CellFigures| Line {
+            label: cell.road.to_string(),
+            points: cell.loss.iter().rev().map(|at| (at.load, at.loss_ratio * 100.0)).collect(),
+        };
+        cells.map(line).collect()
+    }
+
+    fn latency_lines(&self, size: u16) -> Vec<Line> {
+        let cells = self.cells.iter().filter(|cell| cell.size == size && !cell.latency.is_empty());
+        let line = |cell: &CellFigures| Line {
+            label: format!("{} p99", cell.road),
+            points: cell
+                .latency
+                .iter()
+                .map(|at| (f64::from(at.percent), at.device.p99_us))
+                .collect(),
+        };
+        cells.map(line).collect()
+    }
+}
+
+impl Figures for ForwardFigures {
+    fn tables(&self) -> String {
+        let mut text = table(&THROUGHPUT, &self.cells);
+        if self.latencies().next().is_some() {
+            text += "\nlatency, in parentheses the tester's own\n";
+            text += &table(&LATENCY, self.latencies());
+        }
+        text
+    }
+
+    fn notes(&self) -> Vec<String> {
+        let ceiling = |at: &Ceiling| format!("{:.0} at {} bytes", at.fps, at.size);
+        let ceilings: Vec<String> = self.ceilings.iter().map(ceiling).collect();
+        let ways =
+            if self.both_ways { "both ways at once, frames of both together" } else { "one way" };
+        let mut notes = self.doubts();
+        notes.push(format!("{ways}; the sender's ceiling: {} frames/s.", ceilings.join(", ")));
+        notes.push("The sender and the kernel's reception for programs have one processor, what forwards another.".into());
+        notes.push(format!("Deviations from the RFCs ({}):", self.plan));
+        notes.extend(self.deviations.iter().map(|deviation| format!("- {deviation}.")));
+        notes.push(self.command.clone());
+        notes
+    }
+
+    fn page(&self) -> Option<Page> {
+        let mut page = Page::new("Forwarding", CONTEXT);
+        let bars: Vec<Bar> = self
+            .cells
+            .iter()
+            .filter_map(|cell| {
+                let label = format!("{}, {} bytes", cell.road, cell.size);
+                Some(Bar {
+                    label,
+                    parts: vec![("throughput".into(), cell.fps()?)],
+                    mark: cell.throughput?.upper,
+                })
+            })
+            .collect();
+        page.bars("Throughput", "frames/s", "upper bound", &bars);
+        page.table(&THROUGHPUT.iter().collect::<Vec<_>>(), &self.cells);
+        for Ceiling { size, .. } in &self.ceilings {
+            let loss = self.loss_lines(*size);
+            if !loss.is_empty() {
+                page.lines(
+                    &format!("Frame loss, {size} bytes"),
+                    ("frames/s offered", "% lost"),
+                    &loss,
+                );
+            }
+            let latency = self.latency_lines(*size);
+            if !latency.is_empty() {
+                let title = format!("Latency, {size} bytes");
+                page.lines(&title, ("% of the throughput", "microseconds"), &latency);
+            }
+        }
+        page.table(&LATENCY.iter().collect::<Vec<_>>(), self.latencies());
+        Some(page)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::harness::report::testing;
+
+    fn figures() -> ForwardFigures {
+        let times = |p50_us| Percentiles { p50_us, p99_us: 20.0, p999_us: 30.0, max_us: 40.0 };
+        let cell = CellFigures {
+            throughput: Some(Throughput {
+                lower: Some(1e6),
+                upper: Some(1.02e6),
+                upper_loss_ratio: Some(0.001),
+                fps: Some(1e6),
+                generator_fell_short: true,
+                near_ceiling: true,
+                trials: 9,
+            }),
+            loss: vec![LossAt {
+                load: 1.1e6,
+                loss_ratio: 0.1,
+                unsent_ratio: 0.0,
+                reordered: 0,
+                duplicates: 0,
+            }],
+            latency: vec![LatencyAt {
+                percent: 50,
+                load: 5e5,
+                device: times(12.0),
+                own: times(2.0),
+            }],
+            back_to_back: Some(BackToBack {
+                frames: Some(300.0),
+                unlimited: true,
+                corrected_buffer_us: None,
+            }),
+            recovery: Some(Recovery { overload_ms: 1.0, killed_ms: None }),
+            ..CellFigures::new(Road::AfXdp, 64)
+        };
+        let mut figures = ForwardFigures::new(&Plan::QUICK, true);
+        figures.add(64, 1.1e6, cell);
+        figures
+    }
+
+    #[test]
+    fn tables_say_what_was_found_and_what_is_doubtful() {
+        let (text, notes) = (figures().tables(), figures().notes().join("\n"));
+        assert!(text.contains("1000000      1020000         0.100     512  > 300"), "{text}");
+        assert!(text.contains("12.0 (2.0)") && text.contains("not measurable (20.0)"), "{text}");
+        assert!(notes.contains("af_xdp of 64 bytes: the sender fell short"), "{notes}");
+        assert!(notes.contains("1100000 at 64 bytes") && notes.contains("- recovery:"), "{notes}");
+    }
+
+    #[test]
+    fn json_and_page_have_what_was_found() {
+        let report = testing::report("forward", figures(), Vec::new());
+        let names = testing::names(&report);
+        for name in ["cells.throughput.fps", "cells.latency.own.p99_us", "deviations", "command"] {
+            assert!(names.split(' ').any(|known| known == name), "{name}: {names}");
+        }
+        let page = report.html().unwrap();
+        assert!(page.matches("<svg").count() == 3 && page.contains("551.58"), "{page}");
+    }
+}

@@ -1,0 +1,68 @@
+//! What frames can go through: each a program, or the kernel alone.
+
+use ringway_testnet::{End, Namespace, bridge};
+
+use crate::Result;
+use crate::harness::named_enum::named;
+
+named! {
+    /// What forwards.
+    pub enum Road {
+        /// The kernel's bridge.
+        LinuxBridge = "linux-bridge",
+        /// The kernel's IPv4 routing.
+        LinuxRoute = "linux-route",
+        /// The engine's l2fwd on AF_XDP sockets.
+        AfXdp = "af_xdp",
+        /// The engine's l2fwd on packet sockets.
+        AfPacket = "af_packet",
+    }
+}
+
+/// The bridge of a road that has one.
+const BRIDGE: &str = "br0";
+/// Of the device's interfaces, where it routes: the networks of RFC 2544, appendix C.2.2.
+pub(super) const NETWORKS: [&str; 2] = ["198.18.0", "198.19.0"];
+
+impl Road {
+    /// Whether frames are sent to the device's own addresses.
+    pub(super) fn routes(self) -> bool {
+        self == Self::LinuxRoute
+    }
+
+    /// Arguments of `ringway` for what forwards between `f0` and `f1`; none: the kernel does.
+    pub(super) fn arguments(self) -> Option<&'static [&'static str]> {
+        match self {
+            Self::LinuxBridge | Self::LinuxRoute => None,
+            Self::AfXdp => Some(&["engine", "l2fwd", "-p", "af_xdp:f0:0", "-p", "af_xdp:f1:0"]),
+            Self::AfPacket => {
+                Some(&["engine", "l2fwd", "-p", "af_packet:f0", "-p", "af_packet:f1"])
+            }
+        }
+    }
+
+    /// Whether the kernel forwards, in a thread for each interface; else the program does, and the
+    /// kernel's half of reception is the sender's processor's.
+    pub(super) fn is_kernel(self) -> bool {
+        !matches!(self, Self::AfXdp | Self::AfPacket)
+    }
+
+    /// Before there are interfaces.
+    pub(super) fn prepare(self, device: &Namespace) -> Result<()> {
+        match self {
+            Self::LinuxBridge => Ok(bridge(device, BRIDGE, &[])?),
+            Self::LinuxRoute => Ok(device.sysctl("net/ipv4/ip_forward", "1")?),
+            _ => Ok(()),
+        }
+    }
+
+    /// The device's interface on this side.
+    pub(super) fn end(self, device: &Namespace, side: usize) -> End {
+        let end = End::new(device, &format!("f{side}"));
+        match self {
+            Self::LinuxBridge => end.port_of(BRIDGE),
+            Self::LinuxRoute => end.address(format!("{}.1/24", NETWORKS[side])),
+            _ => end,
+        }
+    }
+}

@@ -1,0 +1,376 @@
+//! The tester and the device between its two interfaces, and one trial.
+//!
+//! ```text
+//!   sender --> t0 ==== f0 --> device --> f1 ==== t1 --> counted
+//! counted <-- t0 ==== f0 <-- device <-- f1 ==== t1 <-- sender       both ways, in turn
+//!   sender --> t0 ============================ t1 --> counted       looped
+//! ```
+//! The sender has the first processor. Where the kernel forwards, it does so in threads on the last
+//! one; where a program does, that is where it is.
+
+use std::fs;
+use std::mem::MaybeUninit;
+use std::os::fd::AsFd as _;
+use std::path::PathBuf;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use libbpf_rs::OpenObject;
+use libbpf_rs::skel::{OpenSkel as _, SkelBuilder as _};
+use ringway_kernel::{XdpLink, XdpMode};
+use ringway_testnet::{Child, End, Link, Namespace, VethOptions, enable_napi, veth, wait_until};
+use ringway_wire::Mac;
+use rustix::process::{Pid, setpriority_process};
+use rustix::thread::{CpuSet, sched_setaffinity};
+
+use super::latency::Histogram;
+use super::road::{NETWORKS, Road};
+use crate::generate::live_frames::{self, Paced, Phase};
+use crate::generate::{Flows, Recipe, Traffic, Transport};
+use crate::harness::cpu::{Cpus, pin};
+use crate::search::Trial;
+use crate::{Error, Result};
+
+/// Generated from bpf/arrive.bpf.c.
+#[allow(clippy::all, clippy::undocumented_unsafe_blocks, clippy::unwrap_used)]
+mod skeleton {
+    include!(concat!(env!("OUT_DIR"), "/arrive.skel.rs"));
+}
+
+/// The nice value of what measures and what is measured.
+const HIGHEST: i32 = -20;
+/// For the first frames to come through.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Trials whose frames are told apart: the stream's number but for the way.
+const TRIALS: u32 = 1 << 15;
+/// Of Ethernet's checksum, which a veth does not carry.
+const FCS: u16 = 4;
+/// A sender that is still at work when this share of the time is over gives up.
+const ENOUGH: f64 = 1.01;
+
+/// Where a [`Site`] keeps its programs' object.
+pub(super) type Storage = MaybeUninit<OpenObject>;
+
+/// The shape of trials.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Shape {
+    /// Bytes of a frame, its checksum included.
+    pub size: u16,
+    /// 1, or 2 for both at once.
+    pub ways: usize,
+    /// After the last frame was sent, for those on their way (RFC 2544, section 23).
+    pub stragglers: Duration,
+    /// Before the next trial.
+    pub settle: Duration,
+}
+
+pub(super) struct Site<'s> {
+    shape: Shape,
+    cpus: Cpus,
+    /// t0, t1.
+    ends: [Link; 2],
+    recipes: Vec<Recipe>,
+    program: Option<Program>,
+    _device: Option<Namespace>,
+    arrivals: skeleton::ArriveSkel<'s>,
+    _attached: Vec<XdpLink>,
+    trial: u32,
+}
+
+/// The program that forwards.
+struct Program {
+    namespace: Namespace,
+    binary: PathBuf,
+    arguments: Vec<String>,
+    child: Child,
+}
+
+/// A trial, and what else was counted.
+#[derive(Clone, Debug)]
+pub(super) struct Observed {
+    pub trial: Trial,
+    pub duplicates: u64,
+    pub reordered: u64,
+    pub latency: Histogram,
+    /// The longest time that one way had no frame.
+    pub gap: Duration,
+    /// From the beginning of the last phase to the last time that numbers were missing.
+    pub lossy: Duration,
+}
+
+impl<'s> Site<'s> {
+    /// What forwards is there, and has frames go through; none: the sender's interfaces are each
+    /// other's ends.
+    pub(super) fn new(
+        storage: &'s mut Storage,
+        road: Option<Road>,
+        shape: Shape,
+        cpus: Cpus,
+        ringway: &std::path::Path,
+    ) -> Result<Self> {
+        let tester = Namespace::new("tester")?;
+        let t = |side: usize| End::new(&tester, &format!("t{side}"));
+        let options = VethOptions::default();
+        let (ends, macs, device) = match road {
+            None => {
+                let (t0, t1) = veth(&t(0), &t(1), &options)?;
+                let macs = [t1.mac, t0.mac];
+                ([t0, t1], macs, None)
+            }
+            Some(road) => {
+                let device = Namespace::new("device")?;
+                road.prepare(&device)?;
+                let (t0, f0) = veth(&t(0), &road.end(&device, 0), &options)?;
+                let (t1, f1) = veth(&t(1), &road.end(&device, 1), &options)?;
+                let macs = if road.routes() { [f0.mac, f1.mac] } else { [t1.mac, t0.mac] };
+                ([t0, t1], macs, Some((road, device)))
+            }
+        };
+        let arrivals = skeleton::ArriveSkelBuilder::default();
+        let arrivals = arrivals.open(storage).and_then(|open| open.load()).map_err(Error::Load)?;
+        let arrive = arrivals.progs.arrive.as_fd();
+        let attach = |end: &Link| {
+            let attached = || XdpLink::attach(arrive, end.ifindex, XdpMode::Native);
+            end.namespace.run(attached)?.map_err(|error| Error::Load(error.into()))
+        };
+        let _attached = ends.iter().map(attach).collect::<Result<_>>()?;
+        // Only now: a program that is attached to one end of a veth makes it forget that the other
+        // can receive from XDP (veth_xdp_set, drivers/net/veth.c).
+        let program = match &device {
+            Some((road, device)) => set_up(*road, device, &ends, cpus, ringway)?,
+            None => None,
+        };
+        let recipes = (0..shape.ways)
+            .map(|way| recipe(way, shape.size, Mac(ends[way].mac.0), Mac(macs[way].0)));
+        let recipes = recipes.collect();
+        let _device = device.map(|(_, namespace)| namespace);
+        let mut site =
+            Self { shape, cpus, ends, recipes, program, _device, arrivals, _attached, trial: 0 };
+        site.learn(if road.is_some() { "the device" } else { "the loop" })?;
+        Ok(site)
+    }
+
+    /// Learning frames (RFC 2544, section 23), until they come through.
+    fn learn(&mut self, what: &str) -> Result<()> {
+        let Shape { stragglers, settle, .. } = self.shape;
+        (self.shape.stragglers, self.shape.settle) = (Duration::from_millis(50), Duration::ZERO);
+        let what = format!("frames through {what}");
+        let through = wait_until(what, PATIENCE, || {
+            let seen = self.trial(1000.0, 0.05);
+            seen.is_ok_and(|seen| seen.trial.received > 0 && seen.trial.received == seen.trial.sent)
+        });
+        (self.shape.stragglers, self.shape.settle) = (stragglers, settle);
+        Ok(through?)
+    }
+
+    /// Sends `load` frames a second, all ways together.
+    pub(super) fn trial(&mut self, load: f64, duration_s: f64) -> Result<Observed> {
+        let count = (load * duration_s).round().max(1.0) as u64;
+        let most = Duration::from_secs_f64(duration_s * ENOUGH);
+        let seen = self.phases(&[Phase { rate: Some(load), count, most }])?;
+        Ok(Observed { trial: Trial { load, duration_s, ..seen.trial }, ..seen })
+    }
+
+    /// As many as can be sent in this time; the trial's load is what came through.
+    pub(super) fn most(&mut self, time: Duration) -> Result<Observed> {
+        let seen = self.phases(&[Phase { rate: None, count: u64::MAX, most: time }])?;
+        let load = seen.trial.received as f64 / seen.trial.elapsed_s;
+        Ok(Observed { trial: Trial { load, intended: seen.trial.sent, ..seen.trial }, ..seen })
+    }
+
+    /// Phase after phase; the trial is all of them together.
+    pub(super) fn phases(&mut self, phases: &[Phase]) -> Result<Observed> {
+        let sent = self.send(phases)?;
+        let frames: u64 = sent.iter().map(|paced| paced.frames).sum();
+        let ended = Instant::now();
+        while self.received() < frames && ended.elapsed() < self.shape.stragglers {
+            thread::sleep(Duration::from_millis(1));
+        }
+        let seen = self.observed(phases, &sent, frames);
+        thread::sleep(self.shape.settle);
+        Ok(seen)
+    }
+
+    fn send(&mut self, phases: &[Phase]) -> Result<Vec<Paced>> {
+        self.trial = self.trial % (TRIALS - 1) + 1;
+        let stream = |way: usize| (self.trial << 1) as u16 | way as u16;
+        let traffic: Result<Vec<Traffic>> =
+            (0..).zip(&self.recipes).map(|(way, recipe)| traffic(recipe, stream(way))).collect();
+        let traffic = traffic?;
+        let ways: Vec<_> =
+            traffic.iter().zip(&self.ends).map(|(traffic, end)| (traffic, end.ifindex)).collect();
+        let places = traffic.first().and_then(|traffic| traffic.templates.first()?.stamped());
+        let data = self.arrivals.maps.bss_data.as_mut().ok_or(Error::NoVariables)?;
+        (data.ways, data.stale) = (Default::default(), 0);
+        data.buckets.iter_mut().for_each(|buckets| buckets.fill(0));
+        (data.trial, data.stamp_at) = (self.trial, places.ok_or(Error::NotLive)?.0 as u32);
+        let cpu = self.cpus.load;
+        self.ends[0].namespace.run(|| {
+            pin(cpu)?;
+            prefer(None);
+            live_frames::pace(&ways, phases)
+        })?
+    }
+
+    fn received(&self) -> u64 {
+        let data = self.arrivals.maps.bss_data.as_ref();
+        data.map_or(0, |data| data.ways.iter().map(|way| way.unique).sum())
+    }
+
+    fn observed(&self, phases: &[Phase], sent: &[Paced], frames: u64) -> Observed {
+        let data = self.arrivals.maps.bss_data.as_ref();
+        let ways = data.map(|data| data.ways).unwrap_or_default();
+        let ways = &ways[..self.shape.ways];
+        let sum = |of: fn(&skeleton::types::way) -> u64| ways.iter().map(of).sum();
+        let most = |of: fn(&skeleton::types::way) -> u64| ways.iter().map(of).max().unwrap_or(0);
+        let began = sent.last().map_or(0, |paced| paced.begin_ns);
+        let trial = Trial {
+            load: 0.0,
+            duration_s: phases.iter().map(|phase| phase.most.as_secs_f64()).sum(),
+            intended: phases.iter().fold(0, |sum: u64, phase| sum.saturating_add(phase.count)),
+            sent: frames,
+            received: sum(|way| way.unique),
+            elapsed_s: sent.iter().map(|paced| paced.elapsed.as_secs_f64()).sum(),
+        };
+        Observed {
+            trial,
+            duplicates: sum(|way| way.duplicate),
+            reordered: sum(|way| way.reordered + way.too_late),
+            latency: data.map_or_else(Histogram::default, |data| Histogram::of(&data.buckets)),
+            gap: Duration::from_nanos(most(|way| way.gap_ns)),
+            lossy: Duration::from_nanos(most(|way| way.loss_ns).saturating_sub(began)),
+        }
+    }
+
+    /// Sends while the program that forwards is killed and started again; none has no program.
+    pub(super) fn killed(&mut self, load: f64, time: Duration) -> Result<Option<Observed>> {
+        let Some(mut program) = self.program.take() else { return Ok(None) };
+        let (seen, program) = thread::scope(|scope| {
+            let restarted = scope.spawn(move || {
+                thread::sleep(time / 4);
+                program.child.kill()?;
+                program.child = start(&program.namespace, &program.binary, &program.arguments)?;
+                Ok::<_, Error>(program)
+            });
+            let seen = self.trial(load, time.as_secs_f64());
+            (seen, restarted.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+        });
+        self.program = Some(program?);
+        seen.map(Some)
+    }
+}
+
+/// Prepares the device's interfaces, and starts its program.
+fn set_up(
+    road: Road,
+    device: &Namespace,
+    ends: &[Link; 2],
+    cpus: Cpus,
+    ringway: &std::path::Path,
+) -> Result<Option<Program>> {
+    for (side, end) in ends.iter().enumerate() {
+        let name = format!("f{side}");
+        // Frames that XDP sends arrive only where there is NAPI.
+        enable_napi(device, &name)?;
+        if road.is_kernel() {
+            own_thread(device, &name, cpus.measured)?;
+        }
+        if road.routes() {
+            let (network, mac) = (NETWORKS[side], end.mac);
+            device.ip(&format!("neigh add {network}.2 lladdr {mac} dev {name} nud permanent\n"))?;
+        }
+    }
+    let Some(arguments) = road.arguments() else { return Ok(None) };
+    let mut arguments: Vec<String> = arguments.iter().map(ToString::to_string).collect();
+    arguments.extend(["--cpu".into(), cpus.measured.to_string()]);
+    let child = start(device, ringway, &arguments)?;
+    Ok(Some(Program { namespace: device.clone(), binary: ringway.into(), arguments, child }))
+}
+
+fn start(namespace: &Namespace, binary: &std::path::Path, arguments: &[String]) -> Result<Child> {
+    let mut command = namespace.tool("nice")?;
+    command.args(["-n", &HIGHEST.to_string()]).arg(binary).args(arguments);
+    let mut child = namespace.spawn(command)?;
+    child.wait_for_log("running on", PATIENCE)?;
+    Ok(child)
+}
+
+/// The kernel forwards what comes in by this interface in a thread of its own, on this processor:
+/// else it does so on the sender's, and who is overloaded is the sender.
+fn own_thread(namespace: &Namespace, interface: &str, cpu: usize) -> Result<()> {
+    let path = PathBuf::from(format!("/sys/class/net/{interface}/threaded"));
+    let write = || fs::write(&path, "1");
+    namespace.run_with_sysfs(write)?.map_err(|source| Error::Write { path, source })?;
+    let named = format!("napi/{interface}-");
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    for entry in entries {
+        let name = fs::read_to_string(entry.path().join("comm")).unwrap_or_default();
+        let pid = entry.file_name().to_string_lossy().parse().ok().and_then(Pid::from_raw);
+        if let Some(pid) = pid.filter(|_| name.starts_with(&named)) {
+            let mut set = CpuSet::new();
+            set.set(cpu);
+            // One of another run may end at any time.
+            let _ = sched_setaffinity(Some(pid), &set);
+            prefer(Some(pid));
+        }
+    }
+    Ok(())
+}
+
+/// This thread, or the calling one, goes before others' programs: what they take of its processor is
+/// neither the device's loss nor its latency. A real-time priority would be worse: where something
+/// else waits, the kernel stops that for 50 ms of each second.
+fn prefer(thread: Option<Pid>) {
+    let _ = setpriority_process(thread, HIGHEST);
+}
+
+/// Sixty-four flows of UDP from one network of RFC 2544, appendix C.2.2, to the other.
+fn recipe(way: usize, size: u16, source_mac: Mac, destination_mac: Mac) -> Recipe {
+    let host = |network: &str| {
+        let address: std::net::IpAddr = format!("{network}.2").parse().expect("an address");
+        address.into()
+    };
+    Recipe {
+        source_mac,
+        destination_mac,
+        vlan: None,
+        sources: host(NETWORKS[way]),
+        destinations: host(NETWORKS[1 - way]),
+        transport: Transport::Udp,
+        source_ports: "1024-1087".parse().expect("ports"),
+        destination_ports: 7.into(),
+        sizes: vec![size - FCS],
+    }
+}
+
+fn traffic(recipe: &Recipe, stream: u16) -> Result<Traffic> {
+    let templates = recipe.templates().map_err(|error| Error::Unavailable(error.to_string()))?;
+    let flows = Some(Flows::of(recipe));
+    Ok(Traffic { templates, flows, stream, rate: None, count: None, duration: None })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHAPE: Shape =
+        Shape { size: 64, ways: 2, stragglers: Duration::from_millis(200), settle: Duration::ZERO };
+
+    #[test]
+    fn every_frame_is_counted_once() {
+        if !ringway_testnet::root_or_skip("forward::every_frame_is_counted_once") {
+            return;
+        }
+        for road in [None, Some(Road::LinuxBridge), Some(Road::LinuxRoute)] {
+            let mut storage = Storage::uninit();
+            let (cpus, no_program) = (Cpus::here().unwrap(), std::path::Path::new(""));
+            let mut site = Site::new(&mut storage, road, SHAPE, cpus, no_program).unwrap();
+            let seen = site.trial(5_000.0, 0.2).unwrap();
+            // A busy machine may send fewer.
+            let Trial { intended, sent, received, .. } = seen.trial;
+            assert!(intended == 1000 && sent > 100 && received == sent, "{road:?} {seen:?}");
+            assert_eq!((seen.duplicates, seen.reordered, seen.lossy), (0, 0, Duration::ZERO));
+            assert!(seen.latency.percentiles().is_some_and(|times| times.p50_us > 0.0), "{seen:?}");
+        }
+    }
+}
