@@ -12,6 +12,10 @@ named! {
         LinuxBridge = "linux-bridge",
         /// The kernel's IPv4 routing.
         LinuxRoute = "linux-route",
+        /// `ringway forward` beside that bridge.
+        XdpBridge = "xdp-bridge",
+        /// `ringway forward --route` beside that routing.
+        XdpRoute = "xdp-route",
         /// The engine's l2fwd on AF_XDP sockets.
         AfXdp = "af_xdp",
         /// The engine's l2fwd on packet sockets.
@@ -27,13 +31,15 @@ pub(super) const NETWORKS: [&str; 2] = ["198.18.0", "198.19.0"];
 impl Road {
     /// Whether frames are sent to the device's own addresses.
     pub(super) fn routes(self) -> bool {
-        self == Self::LinuxRoute
+        matches!(self, Self::LinuxRoute | Self::XdpRoute)
     }
 
     /// Arguments of `ringway` for what forwards between `f0` and `f1`; none: the kernel does.
     pub(super) fn arguments(self) -> Option<&'static [&'static str]> {
         match self {
             Self::LinuxBridge | Self::LinuxRoute => None,
+            Self::XdpBridge => Some(&["forward", "-i", "f0,f1"]),
+            Self::XdpRoute => Some(&["forward", "-i", "f0,f1", "--route"]),
             Self::AfXdp => Some(&["engine", "l2fwd", "-p", "af_xdp:f0:0", "-p", "af_xdp:f1:0"]),
             Self::AfPacket => {
                 Some(&["engine", "l2fwd", "-p", "af_packet:f0", "-p", "af_packet:f1"])
@@ -41,8 +47,8 @@ impl Road {
         }
     }
 
-    /// Whether the kernel forwards, in a thread for each interface; else the program does, and the
-    /// kernel's half of reception is the sender's processor's.
+    /// Whether the kernel or XDP in it forwards, in a thread for each interface; else a program does,
+    /// and the kernel's half of reception is the sender's processor's.
     pub(super) fn is_kernel(self) -> bool {
         !matches!(self, Self::AfXdp | Self::AfPacket)
     }
@@ -50,8 +56,8 @@ impl Road {
     /// Before there are interfaces.
     pub(super) fn prepare(self, device: &Namespace) -> Result<()> {
         match self {
-            Self::LinuxBridge => Ok(bridge(device, BRIDGE, &[])?),
-            Self::LinuxRoute => Ok(device.sysctl("net/ipv4/ip_forward", "1")?),
+            Self::LinuxBridge | Self::XdpBridge => Ok(bridge(device, BRIDGE, &[])?),
+            Self::LinuxRoute | Self::XdpRoute => Ok(device.sysctl("net/ipv4/ip_forward", "1")?),
             _ => Ok(()),
         }
     }
@@ -60,8 +66,8 @@ impl Road {
     pub(super) fn end(self, device: &Namespace, side: usize) -> End {
         let end = End::new(device, &format!("f{side}"));
         match self {
-            Self::LinuxBridge => end.port_of(BRIDGE),
-            Self::LinuxRoute => end.address(format!("{}.1/24", NETWORKS[side])),
+            Self::LinuxBridge | Self::XdpBridge => end.port_of(BRIDGE),
+            Self::LinuxRoute | Self::XdpRoute => end.address(format!("{}.1/24", NETWORKS[side])),
             _ => end,
         }
     }

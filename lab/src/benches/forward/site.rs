@@ -82,7 +82,16 @@ struct Program {
     namespace: Namespace,
     binary: PathBuf,
     arguments: Vec<String>,
+    ready: Ready,
     child: Child,
+}
+
+/// What a program does when it forwards.
+enum Ready {
+    /// It says so.
+    Log,
+    /// It listens there.
+    Socket(PathBuf),
 }
 
 /// A trial, and what else was counted.
@@ -249,7 +258,8 @@ impl<'s> Site<'s> {
             let restarted = scope.spawn(move || {
                 thread::sleep(time / 4);
                 program.child.kill()?;
-                program.child = start(&program.namespace, &program.binary, &program.arguments)?;
+                program.child =
+                    start(&program.namespace, &program.binary, &program.arguments, &program.ready)?;
                 Ok::<_, Error>(program)
             });
             let seen = self.trial(load, time.as_secs_f64());
@@ -282,16 +292,49 @@ fn set_up(
     }
     let Some(arguments) = road.arguments() else { return Ok(None) };
     let mut arguments: Vec<String> = arguments.iter().map(ToString::to_string).collect();
-    arguments.extend(["--cpu".into(), cpus.measured.to_string()]);
-    let child = start(device, ringway, &arguments)?;
-    Ok(Some(Program { namespace: device.clone(), binary: ringway.into(), arguments, child }))
+    let ready = if road.is_kernel() {
+        let socket = device.directory().join("forward.sock");
+        let own = ["--name", "lab-forward", "--metrics", "off", "--socket"];
+        arguments.extend(own.map(String::from));
+        arguments.push(socket.display().to_string());
+        Ready::Socket(socket)
+    } else {
+        arguments.extend(["--cpu".into(), cpus.measured.to_string()]);
+        Ready::Log
+    };
+    let child = start(device, ringway, &arguments, &ready)?;
+    Ok(Some(Program { namespace: device.clone(), binary: ringway.into(), arguments, ready, child }))
 }
 
-fn start(namespace: &Namespace, binary: &std::path::Path, arguments: &[String]) -> Result<Child> {
-    let mut command = namespace.tool("nice")?;
-    command.args(["-n", &HIGHEST.to_string()]).arg(binary).args(arguments);
+/// In a mount namespace with a bpffs of its own, so that pins and programs go with the process.
+fn start(
+    namespace: &Namespace,
+    binary: &std::path::Path,
+    arguments: &[String],
+    ready: &Ready,
+) -> Result<Child> {
+    let mut command = namespace.tool("unshare")?;
+    let script = "mount -t bpf bpf /sys/fs/bpf; exec nice -n \"$0\" \"$@\"";
+    command
+        .args(["--mount", "sh", "-ec", script, &HIGHEST.to_string()])
+        .arg(binary)
+        .args(arguments);
+    if let Ready::Socket(path) = ready {
+        let _ = fs::remove_file(path);
+    }
     let mut child = namespace.spawn(command)?;
-    child.wait_for_log("running on", PATIENCE)?;
+    match ready {
+        Ready::Log => child.wait_for_log("running on", PATIENCE)?,
+        Ready::Socket(path) => {
+            wait_until("ringway's socket", PATIENCE, || !child.running() || path.exists())?;
+            if !child.running() {
+                return Err(Error::Failed {
+                    program: "ringway forward".into(),
+                    output: child.log(),
+                });
+            }
+        }
+    }
     Ok(child)
 }
 
