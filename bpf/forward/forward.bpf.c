@@ -8,8 +8,6 @@
 #include "route.bpf.h"
 #include "unfinished.bpf.h"
 
-#define LINEAR 2048 /* a frame whose first part is shorter has no other */
-
 static __always_inline int to_kernel(struct packet_context *pctx, enum rw_reason reason)
 {
 	if (!vlan_restore(pctx->ctx, pctx->scratch))

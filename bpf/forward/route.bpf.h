@@ -44,11 +44,24 @@ static __always_inline void note_ports(struct bpf_fib_lookup *fib, const void *l
 	fib->dport = port[1];
 }
 
+#define LINEAR 2048 /* a frame whose first part is shorter has no other */
+#define PADDED 46   /* Ethernet's shortest payload */
+
+/* Whether the packet is as long as it says, but for Ethernet's padding. */
+static __always_inline bool fits(const void *l3, __u32 len, const void *end)
+{
+	__u32 there = end - l3;
+
+	return there >= LINEAR || there == len || (len < there && there <= PADDED);
+}
+
 static __always_inline enum rw_reason ask_ipv4(const struct iphdr *ip, const void *end,
 					       struct bpf_fib_lookup *fib)
 {
 	if ((void *)(ip + 1) > end || *(__u8 *)ip != 0x45 || is_special4(ip->saddr) ||
-	    is_special4(ip->daddr))
+	    is_special4(ip->daddr) || bpf_ntohs(ip->tot_len) < sizeof(*ip) ||
+	    !fits(ip, bpf_ntohs(ip->tot_len), end) ||
+	    csum_fold(csum_words((__u32 *)ip, sizeof(*ip) / 4)) != 0xffff)
 		return RW_REASON_ROUTE_UNCOMMON;
 	if (ip->ttl <= 1)
 		return RW_REASON_ROUTE_HOP_LIMIT;
@@ -67,7 +80,8 @@ static __always_inline enum rw_reason ask_ipv6(const struct ipv6hdr *ip, const v
 					       struct bpf_fib_lookup *fib)
 {
 	if ((void *)(ip + 1) > end || ip->version != 6 || ip->nexthdr == IPPROTO_HOPOPTS ||
-	    is_special6(&ip->saddr) || is_special6(&ip->daddr))
+	    is_special6(&ip->saddr) || is_special6(&ip->daddr) ||
+	    !fits(ip, sizeof(*ip) + bpf_ntohs(ip->payload_len), end))
 		return RW_REASON_ROUTE_UNCOMMON;
 	if (ip->hop_limit <= 1)
 		return RW_REASON_ROUTE_HOP_LIMIT;
@@ -81,7 +95,7 @@ static __always_inline enum rw_reason ask_ipv6(const struct ipv6hdr *ip, const v
 	return RW_REASON_NONE;
 }
 
-/* Whether the kernel would take the source from this interface (RFC 3704). */
+/* Whether the kernel would take the source from this interface, or else is to judge it (RFC 3704). */
 static __always_inline bool source_is_reached(struct packet_context *pctx,
 					      const struct rw_port *port,
 					      const struct bpf_fib_lookup *asked)
@@ -89,13 +103,17 @@ static __always_inline bool source_is_reached(struct packet_context *pctx,
 	struct bpf_fib_lookup back = *asked;
 	long found;
 
-	if (!(port->flags & (RW_PORT_STRICT | RW_PORT_LOOSE)) || asked->family != AF_INET)
+	if (asked->family != AF_INET)
 		return true;
 	back.ipv4_src = asked->ipv4_dst;
 	back.ipv4_dst = asked->ipv4_src;
 	back.tot_len = 0;
 	found = bpf_fib_lookup(pctx->ctx, &back, sizeof(back), 0);
-	if (found != BPF_FIB_LKUP_RET_SUCCESS && found != BPF_FIB_LKUP_RET_NO_NEIGH)
+	/* To nowhere, or to this host, whose addresses nobody else has. */
+	if (found == BPF_FIB_LKUP_RET_NOT_FWDED)
+		return false;
+	if ((port->flags & (RW_PORT_STRICT | RW_PORT_LOOSE)) && found != BPF_FIB_LKUP_RET_SUCCESS &&
+	    found != BPF_FIB_LKUP_RET_NO_NEIGH)
 		return false;
 	return !(port->flags & RW_PORT_STRICT) || back.ifindex == pctx->in->ifindex;
 }

@@ -3,7 +3,7 @@
 use ringway_abi::raw::{
     RW_BUCKET_STATIONS, RW_FORWARD_LEASE, RW_FORWARD_WAYS, RW_PORT_FILTERS, RW_PORT_FORWARDS,
     RW_PORT_ISOLATED, RW_PORT_LOOSE, RW_PORT_STRICT, RW_STATION_BUCKETS, RW_USED_NEIGHBOURS,
-    RW_VLAN_MEMBER, RW_VLAN_UNTAGGED, RW_WAY_TRIES, rw_port, rw_port_vlans, rw_station,
+    RW_VLAN_MEMBER, RW_VLAN_UNTAGGED, RW_WAY_TRIES, rw_iface, rw_port, rw_port_vlans, rw_station,
     rw_station_bucket, rw_way,
 };
 
@@ -22,6 +22,7 @@ pub struct ForwardTables {
     ports: Map<u32, rw_port>,
     port_vlans: Map<u32, rw_port_vlans>,
     ways: Map<u32, rw_way>,
+    ifaces: Map<u32, rw_iface>,
     slots: Vec<u32>,
 }
 
@@ -83,7 +84,11 @@ impl ForwardTables {
     /// Places for them in each.
     pub const BUCKET: u8 = RW_BUCKET_STATIONS as u8;
 
-    pub(super) fn of(instance: &Instance, slots: &[u32]) -> Result<Self> {
+    pub(super) fn of(
+        instance: &Instance,
+        ifaces: &Map<u32, rw_iface>,
+        slots: &[u32],
+    ) -> Result<Self> {
         Ok(Self {
             keys: instance.constants.keys,
             stations: TableView::writable::<rw_station_bucket>(&instance.stations, MAP)?,
@@ -91,6 +96,7 @@ impl ForwardTables {
             ports: instance.ports.try_clone()?,
             port_vlans: instance.port_vlans.try_clone()?,
             ways: instance.ways.try_clone()?,
+            ifaces: ifaces.try_clone()?,
             slots: slots.to_vec(),
         })
     }
@@ -103,6 +109,14 @@ impl ForwardTables {
     /// Interface slots that are forwarded between.
     pub fn slots(&self) -> &[u32] {
         &self.slots
+    }
+
+    /// Index of the interface that the packet path has in a slot; 0: none.
+    ///
+    /// # Errors
+    /// The kernel refuses the read.
+    pub fn ifindex(&self, slot: u32) -> Result<u32> {
+        Ok(self.ifaces.get(slot)?.ifindex)
     }
 
     /// Writes a station (`key`, as in abi/forward.h), behind the port of an interface slot, or, with
@@ -177,7 +191,8 @@ impl ForwardTables {
 
     /// They do not count any more: every frame goes to the kernel.
     pub fn suspend(&self) {
-        self.set_until(now_seconds().wrapping_sub(1));
+        // Its clock may be a tick behind ours.
+        self.set_until(now_seconds().wrapping_sub(2));
     }
 
     fn set_until(&self, until: u32) {

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use ringway_config::{ForwardMode, InterfaceForward};
 use ringway_host::bypassed::{self, Bypassed, KernelPath};
+use ringway_host::ethtool::Ethtool;
 use ringway_host::netlink::bridge::{self, Bridge, BridgePort};
 use ringway_host::netlink::links::{self, Link};
 use ringway_host::{Host, Result};
@@ -16,6 +17,8 @@ pub struct Facts {
     pub bridges: HashMap<u32, (Bridge, Vec<BridgePort>)>,
     /// How the kernel's IPv4 takes what comes in, by interface name.
     pub routing: HashMap<String, Routing>,
+    /// Interfaces whose devices take VLAN tags out of frames; absent where that cannot be read.
+    pub takes_tags: HashMap<String, bool>,
     /// What forwarded packets would no longer meet.
     pub bypassed: Vec<Bypassed>,
 }
@@ -39,6 +42,11 @@ impl Facts {
         let indexes: Vec<u32> = own.iter().map(|link| link.ifindex).collect();
         let path = KernelPath::read(&indexes)?;
         let mut facts = Facts { links, ..Facts::default() };
+        let ethtool = Ethtool::open()?;
+        facts.takes_tags = own
+            .iter()
+            .filter_map(|l| Some((l.name.clone(), ethtool.offloads(&l.name).ok()?.rx_vlan)))
+            .collect();
         match forward.mode {
             ForwardMode::Bridge => facts.read_bridges(&own, &path)?,
             ForwardMode::Route => {

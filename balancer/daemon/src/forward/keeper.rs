@@ -31,6 +31,15 @@ const LOOK_BEATS: u32 = 5;
 const NEIGHBOUR_BEATS: u32 = 10;
 /// Entries that were used are refreshed so often at least: in a quarter of the ageing time.
 const REFRESH: Duration = Duration::from_secs(30);
+/// Entries that are refreshed before their announcements are read.
+const REFRESHED_AT_ONCE: usize = 32;
+const PAUSE: Duration = Duration::from_millis(1);
+/// The mirror is compared with the bridge this often: changes may be announced in a wrong order.
+const RECONCILE_BEATS: u32 = 30;
+/// After changes were lost: there are too many to follow.
+const CALM: Duration = Duration::from_secs(1);
+/// Batches of changes that are read before others have their turn.
+const DRAIN: usize = 1024;
 
 /// Ends the thread when dropped. The tables then count for some seconds more.
 #[derive(Debug)]
@@ -63,6 +72,7 @@ impl Keeper {
             mirror: None,
             plan: Plan::default(),
             unknown: None,
+            must_renew: true,
             refreshed: now_seconds(),
             beats: 0,
         };
@@ -71,6 +81,11 @@ impl Keeper {
         let thread =
             thread.map_err(|e| Error::failed(format!("no thread for forwarding: {e}"), ""))?;
         Ok(Keeper { stop, thread: Some(thread) })
+    }
+
+    /// It has, and was not told to.
+    pub fn has_ended(&self) -> bool {
+        self.thread.as_ref().is_some_and(JoinHandle::is_finished)
     }
 }
 
@@ -94,83 +109,95 @@ struct Work {
     plan: Plan,
     /// The machine could not be read, and why: nothing is forwarded until it can be.
     unknown: Option<String>,
+    /// Changes were lost, or not followed to the end: the stations are not to be trusted before all
+    /// of them have been read anew.
+    must_renew: bool,
     /// Second (CLOCK_MONOTONIC) since which stations that are used have not been refreshed.
     refreshed: u32,
     beats: u32,
 }
 
-/// What changes call for.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Look {
-    None,
-    /// Read links and ports again.
-    Again,
-    /// And forget all stations, to read them anew.
-    Anew,
-}
-
 impl Work {
     fn run(&mut self, stopped: &AtomicBool) {
-        self.look(Look::Anew);
+        self.look();
         let (mut beat, mut look_at) = (Instant::now(), Instant::now());
-        let mut due = Look::None;
+        let mut is_due = false;
         while !stopped.load(Ordering::Relaxed) {
-            let wake = if due == Look::None { beat } else { beat.min(look_at) };
-            due = due.max(self.listen(wake.saturating_duration_since(Instant::now())));
-            if due == Look::Anew {
-                self.tables.suspend();
-            }
-            if due != Look::None && Instant::now() >= look_at {
-                self.look(due);
-                (due, look_at) = (Look::None, Instant::now() + LOOK_PERIOD);
+            let wake = if is_due { beat.min(look_at) } else { beat };
+            is_due |= self.listen(wake.saturating_duration_since(Instant::now()));
+            if is_due && Instant::now() >= look_at {
+                let renews = self.must_renew;
+                self.look();
+                is_due = self.must_renew;
+                look_at = Instant::now() + if renews { CALM } else { LOOK_PERIOD };
             }
             if Instant::now() >= beat {
                 beat = Instant::now() + BEAT;
-                due = due.max(self.beat());
+                is_due |= self.beat();
             }
         }
     }
 
-    /// Takes note of changes, or waits for some.
-    fn listen(&mut self, timeout: Duration) -> Look {
+    /// Takes note of changes, or waits for some. Whether links are to be read again.
+    fn listen(&mut self, timeout: Duration) -> bool {
         let changes = match self.monitor.next(Some(timeout)) {
             Ok(changes) => changes,
             Err(error) => return self.listen_again(&error),
         };
-        let mut look = Look::None;
+        let mut look = false;
         for change in changes {
             match (change, &mut self.mirror) {
                 (BridgeChange::Fdb(entry), Some(mirror)) => mirror.put(entry, &self.tables),
                 (BridgeChange::FdbGone(entry), Some(mirror)) => mirror.remove(&entry, &self.tables),
                 (BridgeChange::Fdb(_) | BridgeChange::FdbGone(_), None) => {}
-                (BridgeChange::Link, _) => look = look.max(Look::Again),
-                (BridgeChange::Lost, _) => look = Look::Anew,
+                (BridgeChange::Link, _) => look = true,
+                (BridgeChange::Lost, _) => {
+                    self.tables.suspend();
+                    (self.must_renew, look) = (true, true);
+                }
             }
         }
         look
     }
 
-    fn listen_again(&mut self, error: &ringway_host::Error) -> Look {
+    /// Puts the end of the tables off, if they are as the kernel has it: also by what it has said
+    /// that was not read yet. Whether links are to be read again.
+    fn keep(&mut self) -> bool {
+        let mut look = false;
+        for _ in 0..DRAIN {
+            if self.monitor.is_drained() {
+                break;
+            }
+            look |= self.listen(Duration::ZERO);
+        }
+        if self.holds() && self.monitor.is_drained() {
+            self.tables.keep();
+        }
+        look
+    }
+
+    fn listen_again(&mut self, error: &ringway_host::Error) -> bool {
         self.tables.suspend();
+        self.must_renew = true;
         self.unknown = Some(error.to_string());
         self.post();
         thread::sleep(BEAT);
         if let Ok(monitor) = BridgeMonitor::open() {
             self.monitor = monitor;
         }
-        Look::Anew
+        true
     }
 
-    /// Once a second. Says what the packet path has to be told.
-    fn beat(&mut self) -> Look {
+    /// Once a second. Whether links are to be read again.
+    fn beat(&mut self) -> bool {
         self.beats = self.beats.wrapping_add(1);
-        let look = self.look_due();
+        let look = self.is_look_due() | self.keep();
         if self.holds() {
-            self.tables.keep();
             if let Some(mirror) = &mut self.mirror {
                 mirror.settle(&self.tables);
             }
             self.refresh();
+            self.reconcile();
             if self.forward.mode == ForwardMode::Route && self.beats.is_multiple_of(NEIGHBOUR_BEATS)
             {
                 self.ask_neighbours();
@@ -181,40 +208,56 @@ impl Work {
     }
 
     /// A bridge's own settings, and that its topology changes, are not announced.
-    fn look_due(&self) -> Look {
+    fn is_look_due(&self) -> bool {
         let known = self.plan.bridge.as_ref();
         let now = known.and_then(|known| bridge::bridge(known.ifindex).ok().flatten());
-        match now.as_ref() != known || self.beats.is_multiple_of(LOOK_BEATS) {
-            true => Look::Again,
-            false => Look::None,
-        }
+        now.as_ref() != known || self.beats.is_multiple_of(LOOK_BEATS)
     }
 
     /// What the tables say is true.
     fn holds(&self) -> bool {
-        self.unknown.is_none() && self.plan.obstacles.is_empty()
+        let mirrors = self.mirror.is_some() || self.forward.mode == ForwardMode::Route;
+        mirrors && !self.must_renew && self.unknown.is_none() && self.plan.obstacles.is_empty()
     }
 
-    fn look(&mut self, look: Look) {
+    fn look(&mut self) {
         let outcome = Facts::read(&self.forward).map_err(|error| error.to_string());
         let outcome = outcome.and_then(|facts| {
-            let plan = plan(&self.forward, &self.slots, &facts);
-            self.follow(plan, look)
+            let plan = self.described(plan(&self.forward, &self.slots, &facts))?;
+            self.follow(plan)
         });
+        if outcome.is_err() {
+            // Whatever of it was written.
+            (self.plan, self.must_renew) = (Plan::default(), true);
+        }
         self.unknown = outcome.err();
         match self.holds() {
-            true => self.tables.keep(),
+            true => drop(self.keep()),
             false => self.tables.suspend(),
         }
         self.post();
     }
 
+    /// An interface that was made again, or has got another's name, is not yet the one that the
+    /// packet path has in its slot.
+    fn described(&self, mut plan: Plan) -> Result<Plan, String> {
+        for port in &mut plan.ports {
+            let known = self.tables.ifindex(port.slot).map_err(|error| error.to_string())?;
+            if port.ifindex != Some(known) && port.trouble.is_none() {
+                port.leave("the packet path does not know it yet");
+            }
+        }
+        Ok(plan)
+    }
+
     /// Tells the packet path. What is to be forgotten is, before anything new is forwarded by it.
-    fn follow(&mut self, plan: Plan, look: Look) -> Result<(), String> {
+    fn follow(&mut self, plan: Plan) -> Result<(), String> {
         let failed = |error: ringway_kernel::Error| error.to_string();
-        let anew = look == Look::Anew || is_another_topology(&self.plan, &plan);
+        let anew = self.must_renew || is_another_topology(&self.plan, &plan);
         if anew {
             self.tables.suspend();
+            self.mirror = None;
+            self.tables.clear_stations();
         }
         for port in &plan.ports {
             if !self.plan.ports.contains(port) {
@@ -222,26 +265,29 @@ impl Work {
                 self.tables.set_port(port.slot, &port.port).map_err(failed)?;
             }
         }
-        let ways = |plan: &Plan| -> Vec<(u32, u32)> {
-            plan.ports.iter().filter_map(|port| Some((port.ifindex?, port.slot))).collect()
-        };
-        if ways(&plan) != ways(&self.plan) {
+        if self.forward.mode == ForwardMode::Route && ways(&plan) != ways(&self.plan) {
             self.tables.set_ways(&ways(&plan)).map_err(failed)?;
         }
-        if anew {
-            self.mirror = None;
-            self.tables.clear_stations();
-            if let Some(bridge) = &plan.bridge {
-                let slots: HashMap<u32, u32> = ways(&plan).into_iter().collect();
-                let mut mirror = Mirror::new(bridge.ifindex, slots, &self.tables);
-                let entries = bridge::fdb(bridge.ifindex).map_err(|e| e.to_string())?;
-                entries.into_iter().for_each(|entry| mirror.put(entry, &self.tables));
-                self.mirror = Some(mirror);
-            }
-            self.refreshed = now_seconds();
+        if let Some(bridge) = plan.bridge.as_ref().filter(|_| anew) {
+            let slots: HashMap<u32, u32> = ways(&plan).into_iter().collect();
+            let mut mirror = Mirror::new(bridge.ifindex, slots, &self.tables);
+            let entries = bridge::fdb(bridge.ifindex).map_err(|e| e.to_string())?;
+            entries.into_iter().for_each(|entry| mirror.put(entry, &self.tables));
+            (self.mirror, self.refreshed) = (Some(mirror), now_seconds());
         }
-        self.plan = plan;
+        (self.plan, self.must_renew) = (plan, false);
         Ok(())
+    }
+
+    fn reconcile(&mut self) {
+        let (Some(mirror), Some(bridge)) = (&mut self.mirror, &self.plan.bridge) else { return };
+        if !self.beats.is_multiple_of(RECONCILE_BEATS) {
+            return;
+        }
+        match bridge::fdb(bridge.ifindex) {
+            Ok(entries) => mirror.reconcile(entries, &self.tables),
+            Err(error) => tracing::debug!(%error, "not compared with the bridge"),
+        }
     }
 
     /// The bridge does not see what is forwarded past it, and would forget who sent it.
@@ -255,10 +301,19 @@ impl Work {
         let mut used = mirror.used_since(self.refreshed, &self.tables);
         // Of before it began to tell VLANs apart; to the kernel they would mean every VLAN.
         used.retain(|entry| entry.vlan != 0 || !bridge.vlan_filtering);
-        match bridge::touch_all(&used) {
-            Ok(_) => self.refreshed = now,
+        // Who does not learn, does not age.
+        let ports = self.plan.ports.iter().filter(|port| port.learns);
+        let learning: Vec<u32> = ports.filter_map(|port| port.ifindex).collect();
+        used.retain(|entry| learning.contains(&entry.port));
+        self.refreshed = now;
+        for entries in used.chunks(REFRESHED_AT_ONCE) {
             // What the bridge forgets, it tells; those frames are its own then.
-            Err(error) => tracing::debug!(%error, "entries not refreshed"),
+            if let Err(error) = bridge::touch_all(entries) {
+                tracing::debug!(%error, "entries not refreshed");
+            }
+            // Each is announced, also to others, who have to read it.
+            self.keep();
+            thread::sleep(PAUSE);
         }
     }
 
@@ -323,6 +378,12 @@ impl Work {
         });
         self.plan.ports.iter().filter_map(of_port).chain(left_out).collect()
     }
+}
+
+/// Interfaces that forward: index and slot.
+fn ways(plan: &Plan) -> Vec<(u32, u32)> {
+    let forwards = plan.ports.iter().filter(|port| port.port.forwards);
+    forwards.filter_map(|port| Some((port.ifindex?, port.slot))).collect()
 }
 
 /// Stations may be elsewhere now, or in other VLANs.

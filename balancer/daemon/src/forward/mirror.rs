@@ -13,16 +13,15 @@ pub struct Mirror {
     /// Slots of ports, by interface index.
     slots: HashMap<u32, u32>,
     table: StationTable,
-    /// What may be refreshed.
-    ageing: HashMap<(Mac, u16), FdbEntry>,
+    /// What is mirrored, or would be if there was room.
+    entries: HashMap<(Mac, u16), FdbEntry>,
 }
 
 impl Mirror {
-    /// Empty; the tables are emptied with it.
+    /// Empty, as the tables are.
     pub fn new(bridge: u32, slots: HashMap<u32, u32>, tables: &ForwardTables) -> Self {
-        tables.clear_stations();
         let table = StationTable::new(tables.keys(), ForwardTables::BUCKETS);
-        Self { bridge, slots, table, ageing: HashMap::new() }
+        Self { bridge, slots, table, entries: HashMap::new() }
     }
 
     /// An entry appeared, or changed.
@@ -33,9 +32,9 @@ impl Mirror {
         let key = (entry.mac, entry.vlan);
         let follows = matches!(entry.kind, FdbKind::Learnt | FdbKind::Static);
         let slot = self.slots.get(&entry.port).copied().filter(|_| follows);
-        match (slot, entry.kind) {
-            (Some(_), FdbKind::Learnt) => self.ageing.insert(key, entry),
-            _ => self.ageing.remove(&key),
+        match slot {
+            Some(_) => self.entries.insert(key, entry),
+            None => self.entries.remove(&key),
         };
         let change = match slot {
             Some(slot) => self.table.insert(entry.mac.0, entry.vlan, slot),
@@ -49,7 +48,7 @@ impl Mirror {
         if entry.bridge != self.bridge {
             return;
         }
-        self.ageing.remove(&(entry.mac, entry.vlan));
+        self.entries.remove(&(entry.mac, entry.vlan));
         write(&self.table.remove(entry.mac.0, entry.vlan), tables);
     }
 
@@ -58,15 +57,28 @@ impl Mirror {
         self.table.settle().iter().for_each(|change| write(change, tables));
     }
 
+    /// Takes over what the bridge says that it knows: changes are announced in another order than
+    /// they happen where several CPUs change one entry.
+    pub fn reconcile(&mut self, all: Vec<FdbEntry>, tables: &ForwardTables) {
+        let mut gone = self.entries.clone();
+        for entry in all {
+            gone.remove(&(entry.mac, entry.vlan));
+            self.put(entry, tables);
+        }
+        gone.values().for_each(|entry| self.remove(entry, tables));
+    }
+
     /// Entries that age and that have sent since `second`: the bridge has not seen that.
     pub fn used_since(&self, second: u32, tables: &ForwardTables) -> Vec<FdbEntry> {
-        let seen = |key: &(Mac, u16)| {
-            let (bucket, place) = self.table.place(key.0.0, key.1)?;
-            let seen = tables.seen(StationPlace { bucket, place });
-            (seen != 0 && seen.wrapping_sub(second).cast_signed() >= 0).then_some(())
+        let is_used = |entry: &FdbEntry| {
+            let place = self.table.place(entry.mac.0, entry.vlan);
+            place.is_some_and(|(bucket, place)| {
+                let seen = tables.seen(StationPlace { bucket, place });
+                seen != 0 && seen.wrapping_sub(second).cast_signed() >= 0
+            })
         };
-        let used = self.ageing.iter().filter(|(key, _)| seen(key).is_some());
-        used.map(|(_, entry)| *entry).collect()
+        let ageing = self.entries.values().filter(|entry| entry.kind == FdbKind::Learnt);
+        ageing.filter(|entry| is_used(entry)).copied().collect()
     }
 
     pub fn len(&self) -> usize {

@@ -26,6 +26,8 @@ pub struct PlannedPort {
     /// `None`: it is not there.
     pub ifindex: Option<u32>,
     pub port: Port,
+    /// The bridge learns at it, so that its stations age.
+    pub learns: bool,
     /// Why it does not forward.
     pub trouble: Option<Obstacle>,
 }
@@ -37,6 +39,13 @@ pub struct Obstacle {
     pub fix: Fix,
     /// The configuration has to change, or this machine's: no start with it.
     pub forbids_start: bool,
+}
+
+impl PlannedPort {
+    /// It does not forward for now.
+    pub fn leave(&mut self, found: &str) {
+        (self.port, self.trouble) = (Port::default(), Some(Obstacle::passing(found, "")));
+    }
 }
 
 impl Obstacle {
@@ -82,7 +91,7 @@ pub fn plan(forward: &InterfaceForward, slots: &[(u32, String)], facts: &Facts) 
                 }
                 (Some(link), ForwardMode::Bridge) => bridge_port(link, bridge, facts),
                 (Some(link), ForwardMode::Route) => {
-                    route_port(link, facts.routing.get(name).copied().unwrap_or_default())
+                    route_port(link, facts.routing.get(name).copied().unwrap_or_default(), facts)
                 }
             };
             let (port, trouble) = match judged {
@@ -90,7 +99,10 @@ pub fn plan(forward: &InterfaceForward, slots: &[(u32, String)], facts: &Facts) 
                 Err(trouble) => (Port::default(), Some(trouble)),
             };
             let (name, ifindex) = (name.clone(), link.map(|link| link.ifindex));
-            PlannedPort { slot: *slot, name, ifindex, port, trouble }
+            let own = bridge.map(|(_, ports)| ports.iter());
+            let own = own.and_then(|mut ports| ports.find(|port| Some(port.ifindex) == ifindex));
+            let learns = own.is_some_and(|port| port.learning);
+            PlannedPort { slot: *slot, name, ifindex, port, learns, trouble }
         })
         .collect();
     plan.bridge = bridge.map(|(bridge, _)| bridge.clone());
@@ -128,6 +140,19 @@ fn bridge_port(link: &Link, bridge: Option<&WithPorts>, facts: &Facts) -> Result
             "name a port without VLAN, or have the bridge filter VLANs",
         ));
     }
+    keeps_tags(link, facts)?;
+    // The kernel gives their frames to them, before the bridge.
+    let upon = facts.links.iter().filter(|l| l.vlan.is_some() && l.lower == Some(link.ifindex));
+    let upon: Vec<&str> = upon.map(|link| link.name.as_str()).collect();
+    if !upon.is_empty() {
+        return Err(Obstacle::lasting(
+            format!(
+                "it has VLAN devices ({}), whose frames the bridge does not get",
+                upon.join(", ")
+            ),
+            "have the bridge filter VLANs in place of them, or leave this interface out",
+        ));
+    }
     let port = ports.iter().find(|port| port.ifindex == link.ifindex);
     // Between two readings.
     let port = port.ok_or_else(|| Obstacle::passing("it has just become a port", ""))?;
@@ -138,12 +163,31 @@ fn bridge_port(link: &Link, bridge: Option<&WithPorts>, facts: &Facts) -> Result
             Fix::command(["bridge", "-d", "link", "show", "dev", name]),
         ));
     }
+    if bridge.vlan_filtering && link.kind.is_some() {
+        return Err(Obstacle::passing(
+            format!(
+                "{} filters VLANs, and the tags of a local sender's frames cannot be seen",
+                bridge.name
+            ),
+            format!("ip link set {} type bridge vlan_filtering 0", bridge.name),
+        ));
+    }
     let vlans = bridge.vlan_filtering.then(|| PortVlans {
         protocol: bridge.vlan_protocol,
         pvid: port.pvid,
         members: members(port),
     });
     Ok(Port { forwards: true, isolated: port.isolated, vlans, ..Port::default() })
+}
+
+/// A frame without its tag looks like one of another VLAN.
+fn keeps_tags(link: &Link, facts: &Facts) -> Result<(), Obstacle> {
+    // veth and tap: the sender's stack keeps them beside the frame (docs/forward.md).
+    if link.kind.is_some() || facts.takes_tags.get(&link.name) == Some(&false) {
+        return Ok(());
+    }
+    let fix = Fix::ethtool("-K", &link.name, "rxvlan off");
+    Err(Obstacle::lasting("its device takes VLAN tags off before XDP sees them, or may do so", fix))
 }
 
 /// Those whose state lets them forward.
@@ -179,8 +223,9 @@ fn state_name(state: PortState) -> &'static str {
     }
 }
 
-fn route_port(link: &Link, routing: Routing) -> Result<Port, Obstacle> {
+fn route_port(link: &Link, routing: Routing, facts: &Facts) -> Result<Port, Obstacle> {
     let name = &link.name;
+    keeps_tags(link, facts)?;
     if link.is_layer3() {
         return Err(Obstacle::lasting(
             "it has no Ethernet header",

@@ -4,6 +4,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use super::fdb::{self, FdbEntry};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
 use crate::Result;
 use crate::netlink::Message;
 use crate::netlink::monitor::Subscription;
@@ -51,6 +53,12 @@ impl BridgeMonitor {
         let mut changes = self.subscription.next(timeout, read, BridgeChange::Lost)?;
         changes.dedup();
         Ok(changes)
+    }
+
+    /// Whether all changes up to now have been read.
+    pub fn is_drained(&self) -> bool {
+        let mut fds = [PollFd::new(self, PollFlags::IN)];
+        matches!(poll(&mut fds, Some(&Timespec::default())), Ok(0))
     }
 }
 

@@ -18,6 +18,10 @@ impl Worker {
         needs_confirm: &BTreeSet<String>,
     ) -> Result<Attachments, Error> {
         self.attach_states.outdate();
+        if self.keeper.is_none() {
+            // Of a daemon before this one: slots are about to be other interfaces'.
+            self.gateway.end_forwarding().map_err(kernel)?;
+        }
         for interface in interfaces {
             self.gateway.set_iface(interface).map_err(kernel)?;
         }

@@ -9,13 +9,9 @@ use crate::forward::Keeper;
 impl Worker {
     /// As the configuration says; a change of it needs a restart.
     pub(super) fn forward(&mut self, interfaces: &[Interface]) -> Result<(), Error> {
-        let Some(forward) = &self.config.forward else {
-            // Of a daemon before this one.
-            return self.gateway.end_forwarding().map_err(kernel);
-        };
-        if self.keeper.is_some() {
+        let Some(forward) = self.config.forward.as_ref().filter(|_| self.keeper.is_none()) else {
             return Ok(());
-        }
+        };
         let slot = |name: &str| interfaces.iter().find(|i| i.name == name).map(|i| i.slot);
         let names = forward.interfaces.iter().map(|name| name.as_str());
         let slots: Vec<(u32, String)> =
@@ -25,5 +21,17 @@ impl Worker {
         let keeper = Keeper::start(forward.clone(), slots, tables, self.board.clone())?;
         self.keeper = Some(keeper);
         Ok(())
+    }
+
+    /// # Errors
+    /// The thread that keeps the tables has ended, which it has no reason to.
+    pub(super) fn check_keeper(&self) -> Result<(), Error> {
+        match self.keeper.as_ref().is_some_and(Keeper::has_ended) {
+            true => Err(Error::failed(
+                "nothing is forwarded past the kernel: the thread that keeps the tables has ended",
+                "restart the daemon (no packet is lost), and report its log",
+            )),
+            false => Ok(()),
+        }
     }
 }

@@ -388,6 +388,7 @@ impl Worker {
 
     fn beat(&mut self) -> Result<Vec<AttachStateQuery>, Error> {
         self.gateway.heartbeat(SystemTime::now()).map_err(kernel)?;
+        self.check_keeper()?;
         let _ = self.reports.send(DatapathEvent::Swept(self.sweep_captures()));
         let provisional: Vec<u32> = self.provisional.iter().map(|(slot, _)| *slot).collect();
         for name in self.gateway.pin_again(&provisional).map_err(kernel)? {
