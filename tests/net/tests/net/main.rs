@@ -68,6 +68,7 @@ mod refuse;
 mod reload;
 mod restart;
 mod ring;
+mod route;
 mod shield;
 mod stumbles;
 mod syn_offer;
