@@ -5,6 +5,7 @@ use std::time::Instant;
 use ringway_abi::raw::rw_shield_count;
 use ringway_abi::{FlowState, Forward, Reason, Verdict};
 use ringway_api::clock::{Timestamp, from_unix_s};
+use ringway_api::documents::forward::{ForwardInterface, ForwardStatus};
 use ringway_api::documents::limits::PacketCount;
 use ringway_api::documents::shield::{ShieldStatus, SynSecretStatus};
 use ringway_api::documents::status::{
@@ -54,6 +55,16 @@ fn status() -> Status {
             ..FlowTable::default()
         }),
         tracked: Some(Tracked::default()),
+        forward: Some(ForwardStatus {
+            stations: Some(7),
+            stations_left_out: Some(1),
+            interfaces: vec![ForwardInterface {
+                interface: "eth0".into(),
+                forwards: true,
+                reason: String::new(),
+            }],
+            ..ForwardStatus::default()
+        }),
         counters: vec![Counter {
             interface: "eth0".into(),
             verdict: Verdict::Pass,
@@ -129,6 +140,8 @@ fn every_line_has_its_labels() {
         "ringway_backend_up{service=\"web\",protocol=\"tcp\",backend=\"[fd00::2]:80\"} 1",
         "ringway_backend_bytes_total{service=\"web\",protocol=\"udp\",backend=\"[fd00::2]:80\",\
          direction=\"request\"} 700",
+        "ringway_forward_interface{interface=\"eth0\"} 1",
+        "ringway_forward_stations{part=\"left-out\"} 1",
         "ringway_shield_mode{mode=\"enforce\"} 1",
         "ringway_shield_observed_packets_total{reason=\"syn-answered\"} 741",
         "ringway_shield_observed_packets_total{reason=\"syn-challenged\"} 0",
