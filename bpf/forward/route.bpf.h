@@ -45,14 +45,13 @@ static __always_inline void note_ports(struct bpf_fib_lookup *fib, const void *l
 }
 
 #define LINEAR 2048 /* a frame whose first part is shorter has no other */
-#define PADDED 46   /* Ethernet's shortest payload */
 
-/* Whether the packet is as long as it says, but for Ethernet's padding. */
+/* Whether all of the packet is there. What is behind it is sent on with it. */
 static __always_inline bool fits(const void *l3, __u32 len, const void *end)
 {
 	__u32 there = end - l3;
 
-	return there >= LINEAR || there == len || (len < there && there <= PADDED);
+	return there >= LINEAR || len <= there;
 }
 
 static __always_inline enum rw_reason ask_ipv4(const struct iphdr *ip, const void *end,

@@ -600,7 +600,7 @@ impl Reason {
                 name: "forward-stale",
                 verdicts: &[Verdict::Pass],
                 meaning: "Left to the kernel: nobody has kept the forwarding tables for five seconds, so they may be wrong.",
-                cause: "The daemon was stopped or hangs; or it has just started, and reads them.",
+                cause: "The daemon was stopped or hangs; it has just started, and reads them; or something forbids forwarding for now, which `ringway status` tells.",
                 next: "ringway status",
             },
             Self::ForwardPort => Explanation {

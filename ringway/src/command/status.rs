@@ -136,10 +136,11 @@ fn part(title: &str, mut table: Table, extent: Extent, colour: bool) -> String {
 }
 
 fn forward_title(forward: &ForwardStatus) -> String {
-    let beside = forward.bridge.as_ref().map_or_else(
-        || "beside the kernel's routes".to_owned(),
-        |bridge| format!("beside bridge {bridge}"),
-    );
+    let beside = match (&forward.bridge, forward.mode.as_str()) {
+        (Some(bridge), _) => format!("beside bridge {bridge}"),
+        (None, "bridge") => "beside a bridge that is not there".to_owned(),
+        (None, _) => "beside the kernel's routes".to_owned(),
+    };
     let known = forward.stations.map_or_else(String::new, |stations| {
         format!(", {} known", counted(stations as usize, "station"))
     });

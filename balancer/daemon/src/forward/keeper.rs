@@ -73,6 +73,7 @@ impl Keeper {
             plan: Plan::default(),
             unknown: None,
             must_renew: true,
+            has_held: false,
             refreshed: now_seconds(),
             beats: 0,
         };
@@ -112,6 +113,8 @@ struct Work {
     /// Changes were lost, or not followed to the end: the stations are not to be trusted before all
     /// of them have been read anew.
     must_renew: bool,
+    /// The tables held after the last look.
+    has_held: bool,
     /// Second (CLOCK_MONOTONIC) since which stations that are used have not been refreshed.
     refreshed: u32,
     beats: u32,
@@ -230,8 +233,15 @@ impl Work {
             // Whatever of it was written.
             (self.plan, self.must_renew) = (Plan::default(), true);
         }
+        let held = self.has_held;
         self.unknown = outcome.err();
-        match self.holds() {
+        self.has_held = self.holds();
+        match (held, self.has_held) {
+            (true, false) => tracing::warn!("suspended: the kernel forwards everything"),
+            (false, true) => tracing::info!("in force: the tables are as the kernel has them"),
+            _ => {}
+        }
+        match self.has_held {
             true => drop(self.keep()),
             false => self.tables.suspend(),
         }
@@ -360,7 +370,15 @@ impl Work {
             let found = format!("nothing is forwarded past the kernel: {}", obstacle.found);
             suspended.problem(found, obstacle.fix.clone())
         });
-        unknown.chain(obstacles).collect()
+        let ports = &self.plan.ports;
+        let none = !ports.is_empty() && ports.iter().all(|port| port.trouble.is_some());
+        let none = none.then(|| {
+            suspended.problem(
+                "nothing is forwarded past the kernel: no interface of [forward] can be",
+                "see the findings about each of them",
+            )
+        });
+        unknown.chain(obstacles).chain(none).collect()
     }
 
     fn findings(&self) -> Vec<Problem> {

@@ -76,7 +76,9 @@ pub fn plan(forward: &InterfaceForward, slots: &[(u32, String)], facts: &Facts) 
             let found = format!("forwarded packets would not meet {}", bypassed.what);
             let fix = Fix::Sequence(vec![
                 bypassed.fix.clone(),
-                Fix::from("or, if that is meant, bypass_firewall = true in [forward]"),
+                Fix::from(
+                    "or, if that is meant, bypass_firewall = true in [forward] (--bypass-firewall)",
+                ),
             ]);
             Obstacle::lasting(found, fix)
         }));
@@ -124,7 +126,7 @@ fn bridge_port(link: &Link, bridge: Option<&WithPorts>, facts: &Facts) -> Result
             "it is no port of a bridge, and mode = \"bridge\" forwards beside one",
             Fix::Sequence(vec![
                 Fix::command(["ip", "link", "set", name, "master", "BRIDGE"]),
-                Fix::from("or mode = \"route\" in [forward]"),
+                Fix::from("or mode = \"route\" in [forward] (--route)"),
             ]),
         ));
     };

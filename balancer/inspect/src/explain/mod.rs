@@ -485,6 +485,8 @@ impl Names<'_> {
             | Reason::DsrIpip
             | Reason::DsrGue
             | Reason::IcmpToBackend => to_backend.map(|hop| hop.iface),
+            // Only the frame says where it goes.
+            Reason::Bridged | Reason::Routed => None,
             Reason::NatReply | Reason::IcmpToClient => it.flow.map(|flow| flow.iface),
             _ => Some(it.iface),
         };
