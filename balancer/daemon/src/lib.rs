@@ -4,7 +4,6 @@ pub mod backends;
 pub mod commit_confirm;
 pub mod daemon;
 mod descriptor_reserve;
-mod forward;
 pub mod health;
 pub mod metrics;
 pub mod monitor;

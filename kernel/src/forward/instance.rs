@@ -1,5 +1,6 @@
 //! The program with tables of its own, and others upon the same tables: for captures, and dry.
 
+use std::collections::BTreeSet;
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 
@@ -16,6 +17,15 @@ use crate::objects::forward::{self, ForwardSkelBuilder};
 use crate::{Error, Result};
 
 const FORWARD: &str = "ringway_forward";
+
+/// Forwarding as the process knows it that looks after the node.
+#[derive(Debug, Default)]
+pub(crate) struct Forwarding {
+    /// What it has put in force.
+    pub(crate) instance: Option<Instance>,
+    /// Slots of devices whose frames are forwarded.
+    pub(crate) devices: BTreeSet<u32>,
+}
 
 /// The maps and constants of the program in force.
 #[derive(Debug)]

@@ -21,7 +21,7 @@ use ringway_abi::raw::{
 use ringway_abi::{Faces, FlowKey, FlowState, Slot};
 use ringway_bpf_sys::XdpLink;
 
-use crate::forward::Forwarding;
+use crate::forward::instance::Forwarding;
 use crate::load::{Programs, load_root, log};
 use crate::maps::Maps;
 use crate::pins::Pins;

@@ -5,7 +5,7 @@ use ringway_doctor::{MACHINE, Outcome, Report};
 
 use super::machine_state::MachineState;
 use super::misconfigured;
-use crate::forward::plan;
+use crate::network::forward::plan;
 
 /// Every interface of `[forward]`, and what packets would no longer meet.
 pub fn check(config: &Config, state: &MachineState, report: &mut Report) {

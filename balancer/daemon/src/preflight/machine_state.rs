@@ -23,7 +23,7 @@ use ringway_kernel::{
     DEFAULT_BPFFS, Probe, View, XdpMode, XdpOwner, bpffs_is_hidden, check_on_pass,
 };
 
-use crate::forward::Facts;
+use crate::network::forward::Facts;
 
 /// The machine, as seen from the calling thread's network namespace.
 #[derive(Debug)]

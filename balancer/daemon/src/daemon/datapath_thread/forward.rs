@@ -4,7 +4,7 @@ use ringway_api::error::Error;
 use ringway_kernel::Interface;
 
 use super::{Worker, kernel};
-use crate::forward::Keeper;
+use crate::network::forward::Keeper;
 
 impl Worker {
     /// As the configuration says; a change of it needs a restart.

@@ -24,8 +24,8 @@ use tokio::sync::mpsc;
 
 use crate::daemon::shield_plan::{PlannedShield, ShieldPlan};
 use crate::descriptor_reserve::DescriptorReserve;
-use crate::forward::{Board, Keeper};
 use crate::monitor::attack_watch::Arrived;
+use crate::network::forward::{Board, Keeper};
 use crate::{preflight, privileges, upgrade};
 use attach_states::AttachStateReader;
 
