@@ -113,7 +113,7 @@ fn a_known_stations_frames_go_past_the_bridge() {
     for family in FAMILIES {
         frames.push(("tcp", across(family, TCP).bytes()));
         frames.push(("udp", across(family, UDP).bytes()));
-        frames.push(("another protocol", across(family, 47).bytes()));
+        frames.push(("another protocol", across(family, 253).bytes()));
         frames.push(("fragment", across(family, UDP).with(|f| f.fragment = 0x2000).bytes()));
     }
     for (name, frame) in frames {
@@ -257,7 +257,7 @@ fn unfinished_checksums_stay_the_kernels() {
         // What may hold an unfinished packet.
         let tunnel = across(family, UDP).with(|f| f.dst.set_port(4789));
         assert_eq!(world.send(&tunnel).pair(), (Pass, ForwardUnfinished));
-        assert_eq!(world.send(&across(family, 47)).pair(), (Pass, ForwardUnfinished));
+        assert_eq!(world.send(&across(family, 253)).pair(), (Pass, ForwardUnfinished));
     }
     let none = across(Family::V4, UDP).with(|f| f.no_checksum = true);
     assert_eq!(world.send(&none).pair(), (Pass, ForwardUnfinished));
