@@ -669,8 +669,8 @@ impl Reason {
             Self::RouteSource => Explanation {
                 name: "route-source",
                 verdicts: &[Verdict::Pass],
-                meaning: "Left to the kernel, which drops it: its source would not be reached by this interface.",
-                cause: "rp_filter is set, and the source is forged or the routes differ by direction.",
+                meaning: "Left to the kernel, which judges its source: no route leads there by this interface, or it is an address of this host.",
+                cause: "The source is forged, or routes differ by direction; the kernel drops it where rp_filter says so.",
                 next: "ip route get SOURCE; sysctl net.ipv4.conf.IFACE.rp_filter",
             },
             Self::RouteNone => Explanation {

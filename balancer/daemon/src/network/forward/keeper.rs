@@ -73,6 +73,7 @@ impl Keeper {
             plan: Plan::default(),
             unknown: None,
             must_renew: true,
+            must_look: false,
             has_held: false,
             refreshed: now_seconds(),
             beats: 0,
@@ -113,6 +114,8 @@ struct Work {
     /// Changes were lost, or not followed to the end: the stations are not to be trusted before all
     /// of them have been read anew.
     must_renew: bool,
+    /// Links and ports are to be read again.
+    must_look: bool,
     /// The tables held after the last look.
     has_held: bool,
     /// Second (CLOCK_MONOTONIC) since which stations that are used have not been refreshed.
@@ -124,77 +127,70 @@ impl Work {
     fn run(&mut self, stopped: &AtomicBool) {
         self.look();
         let (mut beat, mut look_at) = (Instant::now(), Instant::now());
-        let mut is_due = false;
         while !stopped.load(Ordering::Relaxed) {
-            let wake = if is_due { beat.min(look_at) } else { beat };
-            is_due |= self.listen(wake.saturating_duration_since(Instant::now()));
-            if is_due && Instant::now() >= look_at {
-                let renews = self.must_renew;
+            let wake = if self.must_look { beat.min(look_at) } else { beat };
+            self.listen(wake.saturating_duration_since(Instant::now()));
+            if self.must_look && Instant::now() >= look_at {
+                look_at = Instant::now() + if self.must_renew { CALM } else { LOOK_PERIOD };
                 self.look();
-                is_due = self.must_renew;
-                look_at = Instant::now() + if renews { CALM } else { LOOK_PERIOD };
             }
             if Instant::now() >= beat {
                 beat = Instant::now() + BEAT;
-                is_due |= self.beat();
+                self.beat();
             }
         }
     }
 
-    /// Takes note of changes, or waits for some. Whether links are to be read again.
-    fn listen(&mut self, timeout: Duration) -> bool {
+    /// Takes note of changes, or waits for some.
+    fn listen(&mut self, timeout: Duration) {
         let changes = match self.monitor.next(Some(timeout)) {
             Ok(changes) => changes,
             Err(error) => return self.listen_again(&error),
         };
-        let mut look = false;
         for change in changes {
             match (change, &mut self.mirror) {
                 (BridgeChange::Fdb(entry), Some(mirror)) => mirror.put(entry, &self.tables),
                 (BridgeChange::FdbGone(entry), Some(mirror)) => mirror.remove(&entry, &self.tables),
                 (BridgeChange::Fdb(_) | BridgeChange::FdbGone(_), None) => {}
-                (BridgeChange::Link, _) => look = true,
+                (BridgeChange::Link, _) => self.must_look = true,
                 (BridgeChange::Lost, _) => {
                     self.tables.suspend();
-                    (self.must_renew, look) = (true, true);
+                    (self.must_renew, self.must_look) = (true, true);
                 }
             }
         }
-        look
     }
 
     /// Puts the end of the tables off, if they are as the kernel has it: also by what it has said
-    /// that was not read yet. Whether links are to be read again.
-    fn keep(&mut self) -> bool {
-        let mut look = false;
+    /// that was not read yet.
+    fn keep(&mut self) {
         for _ in 0..DRAIN {
             if self.monitor.is_drained() {
                 break;
             }
-            look |= self.listen(Duration::ZERO);
+            self.listen(Duration::ZERO);
         }
         if self.holds() && self.monitor.is_drained() {
             self.tables.keep();
         }
-        look
     }
 
-    fn listen_again(&mut self, error: &ringway_host::Error) -> bool {
+    fn listen_again(&mut self, error: &ringway_host::Error) {
         self.tables.suspend();
-        self.must_renew = true;
+        (self.must_renew, self.must_look) = (true, true);
         self.unknown = Some(error.to_string());
         self.post();
         thread::sleep(BEAT);
         if let Ok(monitor) = BridgeMonitor::open() {
             self.monitor = monitor;
         }
-        true
     }
 
-    /// Once a second. Whether links are to be read again.
-    fn beat(&mut self) -> bool {
+    /// Once a second.
+    fn beat(&mut self) {
         self.beats = self.beats.wrapping_add(1);
-        let look = self.is_look_due() | self.keep();
+        self.must_look |= self.is_look_due();
+        self.keep();
         if self.holds() {
             if let Some(mirror) = &mut self.mirror {
                 mirror.settle(&self.tables);
@@ -207,7 +203,6 @@ impl Work {
             }
         }
         self.post();
-        look
     }
 
     /// A bridge's own settings, and that its topology changes, are not announced.
@@ -224,6 +219,7 @@ impl Work {
     }
 
     fn look(&mut self) {
+        self.must_look = false;
         let outcome = Facts::read(&self.forward).map_err(|error| error.to_string());
         let outcome = outcome.and_then(|facts| {
             let plan = self.described(plan(&self.forward, &self.slots, &facts))?;
@@ -231,7 +227,8 @@ impl Work {
         });
         if outcome.is_err() {
             // Whatever of it was written.
-            (self.plan, self.must_renew) = (Plan::default(), true);
+            self.plan = Plan::default();
+            (self.must_renew, self.must_look) = (true, true);
         }
         let held = self.has_held;
         self.unknown = outcome.err();
@@ -242,7 +239,7 @@ impl Work {
             _ => {}
         }
         match self.has_held {
-            true => drop(self.keep()),
+            true => self.keep(),
             false => self.tables.suspend(),
         }
         self.post();
