@@ -24,7 +24,7 @@ use std::collections::BTreeMap;
 pub use self::goal::{Goal, GoalError};
 pub use self::trial::Trial;
 
-use self::bound::{Bound, classify, quantile_loss};
+use self::bound::{Bound, Judged, classify, quantile_loss};
 use self::goal::Target;
 
 /// The trial to make next.
@@ -39,9 +39,11 @@ pub struct TrialPlan {
 #[derive(Clone, Debug)]
 pub struct Search {
     grid: Grid,
+    /// Frames a second that the generator is known to send.
+    sender: f64,
     /// Of each goal, from coarse to fine; the last is the goal itself.
     goals: Vec<Vec<Target>>,
-    trials: BTreeMap<u32, Vec<Trial>>,
+    trials: BTreeMap<u32, Vec<Judged>>,
 }
 
 /// The bounds of a goal so far.
@@ -91,7 +93,21 @@ impl Search {
         let narrowest = goals.iter().map(|goal| goal.width).fold(1.0, f64::min);
         let grid = Grid::new(min, max, narrowest);
         let goals = goals.iter().map(|goal| goal.targets(grid.steps(goal.width))).collect();
-        Ok(Self { grid, goals, trials: BTreeMap::new() })
+        Ok(Self { grid, sender: 0.0, goals, trials: BTreeMap::new() })
+    }
+
+    /// The generator is known to send so many frames a second: where it falls short below that, it
+    /// was kept from its processor. Such a trial says what became of the frames that were sent, and
+    /// counts for the time that sending them takes (RFC 9971 has short trials for this).
+    pub fn with_sender(mut self, sender: f64) -> Self {
+        self.sender = sender;
+        self
+    }
+
+    /// Trials in which the generator was kept from sending what it is known to send.
+    pub fn interrupted(&self) -> usize {
+        let short = |trial: &&Trial| trial.fell_short() && trial.load <= self.sender;
+        self.trials().filter(short).count()
     }
 
     /// None when all goals are reached. Of the trials that the goals want, the one of the lowest
@@ -104,7 +120,8 @@ impl Search {
 
     /// The trial that [`Search::next`] wanted, as it went.
     pub fn add(&mut self, trial: Trial) {
-        self.trials.entry(self.grid.floor(trial.load)).or_default().push(trial);
+        let trials = self.trials.entry(self.grid.floor(trial.load)).or_default();
+        trials.push(Judged::new(trial, self.sender));
     }
 
     /// One for each goal, in their order.
@@ -114,20 +131,20 @@ impl Search {
 
     /// All trials so far, from the lowest load to the highest.
     pub fn trials(&self) -> impl Iterator<Item = &Trial> {
-        self.trials.values().flatten()
+        self.trials.values().flatten().map(|judged| &judged.trial)
     }
 
     fn outcome(&self, targets: &[Target]) -> Outcome {
         let Some(target) = targets.last() else { return Outcome::default() };
         let bounds = self.bounds(target);
         let at_upper = bounds.upper.map_or(&[][..], |at| self.at(at));
-        let bad = || at_upper.iter().filter(|trial| trial.loss_ratio() > target.loss_ratio);
+        let bad = || at_upper.iter().filter(|judged| judged.loss_ratio > target.loss_ratio);
         Outcome {
             lower: bounds.lower.map(|at| self.grid.load(at)),
             upper: bounds.upper.map(|at| self.grid.load(at)),
-            upper_loss_ratio: at_upper.iter().map(Trial::loss_ratio).reduce(f64::max),
+            upper_loss_ratio: at_upper.iter().map(|judged| judged.loss_ratio).reduce(f64::max),
             generator_fell_short: bad().next().is_some()
-                && bad().all(|trial| trial.device_loss_ratio() <= target.loss_ratio),
+                && bad().all(|judged| judged.trial.device_loss_ratio() <= target.loss_ratio),
             conditional_throughput: bounds
                 .lower
                 .map(|at| self.grid.load(at) * (1.0 - quantile_loss(target, self.at(at)))),
@@ -135,7 +152,7 @@ impl Search {
         }
     }
 
-    fn at(&self, at: u32) -> &[Trial] {
+    fn at(&self, at: u32) -> &[Judged] {
         self.trials.get(&at).map_or(&[], Vec::as_slice)
     }
 
@@ -174,7 +191,7 @@ impl Search {
     fn first_guess(&self, target: &Target) -> Result<Bounds, u32> {
         let forwarded = |at: u32| -> Result<(bool, u32), u32> {
             let first = self.at(at).first().ok_or(at)?;
-            let lost = first.loss_ratio() > target.loss_ratio;
+            let lost = first.loss_ratio > target.loss_ratio;
             Ok((lost, self.grid.floor(first.forwarded() / (1.0 - target.loss_ratio))))
         };
         let last = self.grid.last;

@@ -14,6 +14,8 @@ pub(super) enum Flaw {
     Stretched(f64),
     /// The generator sends no more than this.
     Slow(f64),
+    /// Of this share of trials the generator sends up to all, because it is kept from its processor.
+    Busy(f64),
 }
 
 #[derive(Clone, Debug)]
@@ -61,6 +63,12 @@ impl Device {
             Flaw::Stretched(most) if load > most => elapsed_s *= 1.7,
             Flaw::Stretched(_) => (),
             Flaw::Slow(most) => sent = sent.min(frames(most)),
+            Flaw::Busy(share) => {
+                if self.chance() < share {
+                    sent = (sent as f64 * self.chance()) as u64;
+                    ceiling *= sent as f64 / frames(load).max(1) as f64;
+                }
+            }
         }
         let received = sent.min(frames(ceiling)) - lost;
         Trial { load, duration_s, intended: frames(load), sent, received, elapsed_s }

@@ -31,6 +31,10 @@ fn trial(duration_s: f64, received: u64) -> Trial {
     Trial { load: 100.0, duration_s, intended: 100, sent: 100, received, elapsed_s: duration_s }
 }
 
+fn judged(trials: &[Trial]) -> Vec<Judged> {
+    trials.iter().map(|trial| Judged::new(*trial, 0.0)).collect()
+}
+
 #[test]
 fn a_hard_ceiling_is_found_with_few_trials() {
     for (goal, trials) in [(Goal::RFC2544, 9), (Goal::TST009, 9), (MEDIAN, 26)] {
@@ -79,7 +83,27 @@ fn what_the_generator_did_not_send_is_no_success() {
     assert!((found.lower.unwrap() / 500_000.0 - 1.0).abs() < 0.005, "{found:?}");
     assert!(found.generator_fell_short, "{found:?}");
     let twice = Trial { received: 120, ..trial(1.0, 0) };
-    assert_eq!((twice.loss_ratio(), twice.forwarded()), (0.0, 100.0));
+    assert_eq!(twice.loss_ratio(), 0.0);
+}
+
+/// The machine was busy: what the generator can send, and did not, says nothing of the device.
+#[test]
+fn a_generator_that_is_kept_from_sending_spoils_no_bound() {
+    for (goal, trials) in [(MEDIAN, 80), (Goal::RFC2544, 60)] {
+        let mut device = Device::new(1_234_567.0, Flaw::Busy(0.6), 7);
+        let mut search = Search::new(MIN, MAX, &[goal]).unwrap().with_sender(MAX);
+        device.search(&mut search);
+        let found = search.outcomes()[0];
+        assert!(found.lower.unwrap() <= device.ceiling, "{found:?}");
+        assert!(found.lower.unwrap() > device.ceiling * 0.99, "{found:?}");
+        assert!(search.interrupted() > 5 && device.trials < trials, "{} {found:?}", device.trials);
+    }
+    // It counts for what was sent, and its loss is the device's.
+    let half = Trial { sent: 50, received: 40, ..trial(1.0, 0) };
+    let Judged { loss_ratio, seconds, .. } = Judged::new(half, 100.0);
+    assert!((loss_ratio - 0.2).abs() < 1e-12 && seconds == 0.5);
+    let unknown = Judged::new(half, 99.0);
+    assert!((unknown.loss_ratio - 0.6).abs() < 1e-12 && unknown.seconds == 1.0);
 }
 
 /// RFC 9971 allows a lower bound of trials that lose frames: it forwards less than it is offered.
@@ -94,7 +118,7 @@ fn the_conditional_throughput_is_a_forwarding_rate() {
 #[test]
 fn short_trials_prove_nothing_alone() {
     let target = *Goal { final_trial_s: 2.0, ..MEDIAN }.targets(1).last().unwrap();
-    let of = |trials: &[Trial]| classify(&target, trials);
+    let of = |trials: &[Trial]| classify(&target, &judged(trials));
     assert_eq!(of(&[]), Bound::Undecided);
     assert_eq!(of(&vec![trial(1.0, 100); 50]), Bound::Undecided, "good ones");
     assert_eq!(of(&vec![trial(1.0, 99); 11]), Bound::Upper, "bad ones");
@@ -107,8 +131,8 @@ fn short_trials_prove_nothing_alone() {
     assert_eq!((long(0, 5), long(0, 6)), (Bound::Undecided, Bound::Upper));
     assert_eq!((long(6, 5), long(5, 6)), (Bound::Lower, Bound::Upper));
     let losses = [trial(2.0, 100), trial(2.0, 90), trial(2.0, 80)].map(|one| vec![one; 4]).concat();
-    assert!((quantile_loss(&target, &losses) - 0.1).abs() < 1e-12, "the median");
-    assert_eq!(quantile_loss(&target, &losses[..5]), 1.0, "half of it is missing");
+    assert!((quantile_loss(&target, &judged(&losses)) - 0.1).abs() < 1e-12, "the median");
+    assert_eq!(quantile_loss(&target, &judged(&losses[..5])), 1.0, "half of it is missing");
 }
 
 #[test]

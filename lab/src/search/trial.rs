@@ -33,9 +33,16 @@ impl Trial {
         lost(self.received as f64, self.sent)
     }
 
-    /// Frames a second that came through.
-    pub fn forwarded(&self) -> f64 {
-        self.load * (1.0 - self.loss_ratio())
+    /// Frames were missing when the time was over.
+    pub fn fell_short(&self) -> bool {
+        self.sent < self.intended
+    }
+
+    /// How long its load was offered: what was not sent shortens it, to a tenth at the least, so that
+    /// a search ends.
+    pub(super) fn offered_s(&self) -> f64 {
+        let share = self.sent as f64 / self.intended.max(1) as f64;
+        self.duration_s * share.clamp(0.1, 1.0)
     }
 
     /// The share of what was sent that was sent within the intended time.

@@ -16,6 +16,8 @@ const LEAST: f64 = 500.0;
 const SHORTEST_BURST: f64 = 16.0;
 /// Loss is measured at the ceiling and at each tenth of it below.
 const STEPS: u32 = 10;
+/// What the sender is known to send, of what it can send into nothing.
+const PROVED: f64 = 0.9;
 /// Percent of the throughput at which latency is measured.
 const LOADS: [u32; 4] = [10, 50, 90, 100];
 
@@ -34,6 +36,8 @@ pub(super) struct Throughput {
     /// Above nine tenths of what the sender can send into nothing.
     pub near_ceiling: bool,
     pub trials: usize,
+    /// Trials in which the sender was kept from its processor.
+    pub interrupted: usize,
 }
 
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -80,14 +84,14 @@ fn searched(
     mut search: Search,
     record: Record<'_>,
     mut trial: impl FnMut(TrialPlan) -> Result<Observed>,
-) -> Result<(Outcome, usize)> {
+) -> Result<(Outcome, Search)> {
     while let Some(plan) = search.next() {
         let seen = trial(plan)?;
         record(&seen)?;
         search.add(seen.trial);
     }
     let outcome = search.outcomes().first().copied().unwrap_or_default();
-    Ok((outcome, search.trials().count()))
+    Ok((outcome, search))
 }
 
 fn no_range(error: GoalError) -> Error {
@@ -101,15 +105,17 @@ pub(super) fn throughput(
     record: Record<'_>,
 ) -> Result<Throughput> {
     let search = Search::new(LEAST, ceiling, &[plan.throughput]).map_err(no_range)?;
-    let (found, trials) = searched(search, record, |plan| site.trial(plan.load, plan.duration_s))?;
+    let search = search.with_sender(PROVED * ceiling);
+    let (found, search) = searched(search, record, |plan| site.trial(plan.load, plan.duration_s))?;
     Ok(Throughput {
         lower: found.lower,
         upper: found.upper,
         upper_loss_ratio: found.upper_loss_ratio,
         fps: found.conditional_throughput,
         generator_fell_short: found.generator_fell_short,
-        near_ceiling: found.lower > Some(0.9 * ceiling),
-        trials,
+        near_ceiling: found.lower > Some(PROVED * ceiling),
+        trials: search.trials().count(),
+        interrupted: search.interrupted(),
     })
 }
 

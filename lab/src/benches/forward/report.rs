@@ -141,18 +141,24 @@ impl ForwardFigures {
 
     /// What was measured of the sender in the place of the device.
     fn doubts(&self) -> Vec<String> {
-        let doubt = |cell: &CellFigures| {
-            let found = cell.throughput?;
-            let why = match (found.generator_fell_short, found.near_ceiling) {
-                (true, _) => {
-                    "the sender fell short at the upper bound, and the device lost nothing"
-                }
-                (false, true) => "above nine tenths of the sender's ceiling",
-                (false, false) => return None,
-            };
-            Some(format!("{} of {} bytes: {why}.", cell.road, cell.size))
+        let doubts = |cell: &CellFigures| {
+            let mut doubts = Vec::new();
+            let Some(found) = cell.throughput else { return doubts };
+            if found.generator_fell_short {
+                doubts.push(
+                    "the sender fell short at the upper bound, and the device lost nothing".into(),
+                );
+            } else if found.near_ceiling {
+                doubts.push("above nine tenths of the sender's ceiling".into());
+            }
+            if found.interrupted > 0 {
+                let Throughput { interrupted, trials, .. } = found;
+                doubts.push(format!("in {interrupted} of {trials} trials the machine kept the sender from its processor; they count for what was sent"));
+            }
+            let of = |why: String| format!("{} of {} bytes: {why}.", cell.road, cell.size);
+            doubts.into_iter().map(of).collect()
         };
-        self.cells.iter().filter_map(doubt).collect()
+        self.cells.iter().flat_map(doubts).collect()
     }
 
     fn loss_lines(&self, size: u16) -> Vec<Line> {
@@ -254,6 +260,7 @@ mod tests {
                 generator_fell_short: true,
                 near_ceiling: true,
                 trials: 9,
+                interrupted: 2,
             }),
             loss: vec![LossAt {
                 load: 1.1e6,
@@ -287,6 +294,7 @@ mod tests {
         assert!(text.contains("1000000      1020000         0.100     512  > 300"), "{text}");
         assert!(text.contains("12.0 (2.0)") && text.contains("not measurable (20.0)"), "{text}");
         assert!(notes.contains("af_xdp of 64 bytes: the sender fell short"), "{notes}");
+        assert!(notes.contains("in 2 of 9 trials the machine kept the sender"), "{notes}");
         assert!(notes.contains("1100000 at 64 bytes") && notes.contains("- recovery:"), "{notes}");
     }
 
