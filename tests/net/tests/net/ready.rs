@@ -37,6 +37,11 @@ fn answers(gateway: &Gateway, code: i32, words: &str) -> Result<(), String> {
     if ran.code == code && ran.out.contains(words) { Ok(()) } else { Err(format!("{ran:?}")) }
 }
 
+fn stopped(gateway: &mut Gateway, stop: bool) -> Result<(), String> {
+    let signal = if stop { Signal::STOP } else { Signal::CONT };
+    gateway.child().signal(signal).map_err(|error| error.to_string())
+}
+
 fn becomes(gateway: &Gateway, code: i32, words: &str) -> Result<()> {
     wait_for(format!("{code}, {words:?}"), SOON, || answers(gateway, code, words))?;
     ask(gateway, &[], code, words)
@@ -65,9 +70,14 @@ fn is_right_and_quick_whatever_the_daemon_does() -> Result<()> {
     becomes(&gateway, 0, "ready: node ")?;
 
     // As long as it has just beaten, it may only be busy.
-    gateway.child().signal(Signal::STOP)?;
-    wait_for("by the tables", SOON, || answers(&gateway, 0, BUSY))?;
+    wait_for("by the tables", SOON, || {
+        stopped(&mut gateway, true)?;
+        let told = answers(&gateway, 0, BUSY);
+        stopped(&mut gateway, false)?;
+        told
+    })?;
     // Its last beat grows old.
+    gateway.child().signal(Signal::STOP)?;
     wait_for("its beat is old", SOON, || (0..10).try_for_each(|_| answers(&gateway, 3, LATE)))?;
     gateway.child().signal(Signal::CONT)?;
     becomes(&gateway, 0, "ready: node ")?;
