@@ -6,11 +6,12 @@
 //! [`harness::Scenario`] each. [`benches::calibrate`] is `ringway-lab size --calibrate`: what
 //! packets, messages and sockets cost on this machine. [`generate`] are the packets of
 //! `ringway-lab gen`: made, sent, received and counted. [`search`] finds the rate that a device
-//! forwards at.
+//! forwards at, and [`compare`] what changed from one run to another.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod benches;
+pub mod compare;
 pub mod demo;
 mod error;
 pub mod generate;

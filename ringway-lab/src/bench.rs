@@ -9,7 +9,7 @@ use ringway_measure::benches::tcp;
 use ringway_measure::harness::{self, BenchReport, Scenario};
 use ringway_terminal::exit::{self, Exit};
 
-use crate::cli::{Bench, BenchArgs, OfRingway, Output, OutputArgs, Plotted, Printed};
+use crate::cli::{Bench, BenchArgs, CompareArgs, OfRingway, Output, OutputArgs, Plotted, Printed};
 use crate::table;
 
 pub fn main(args: BenchArgs) -> anyhow::Result<Exit> {
@@ -42,6 +42,7 @@ pub fn main(args: BenchArgs) -> anyhow::Result<Exit> {
             }
             printed(&Printed { scenario, output })
         }
+        Bench::Compare(args) => compare(&args),
         Bench::Inner { job } => {
             tcp::inner(&job)?;
             Ok(Exit::Done)
@@ -65,7 +66,7 @@ fn plotted<S: Scenario + Args>(args: &Plotted<S>) -> anyhow::Result<Exit> {
 }
 
 fn measure<S: Scenario>(scenario: &S) -> anyhow::Result<BenchReport<S::Figures>> {
-    Ok(harness::run(scenario, &mut |line| exit::say(line))?)
+    Ok(harness::run(scenario, crate::VERSION, &mut |line| exit::say(line))?)
 }
 
 fn print<F: harness::Figures>(report: &BenchReport<F>, output: OutputArgs) -> anyhow::Result<Exit> {
@@ -74,6 +75,15 @@ fn print<F: harness::Figures>(report: &BenchReport<F>, output: OutputArgs) -> an
         Output::Json => table::json(report)?,
     }
     Ok(if report.ok() { Exit::Done } else { Exit::Failed })
+}
+
+fn compare(args: &CompareArgs) -> anyhow::Result<Exit> {
+    let found = ringway_measure::compare::compare(&args.before, &args.after)?;
+    match args.output.output {
+        Output::Table => table::print(&found.to_string())?,
+        Output::Json => table::json(&found)?,
+    }
+    Ok(if args.fail_on_worse && found.is_worse() { Exit::Unhealthy } else { Exit::Done })
 }
 
 /// Whether the page can be written, before minutes are spent on it. A file that is there stays as

@@ -13,7 +13,7 @@ use ringway_terminal::command_line::{CompletionsArgs, EXIT_CODES, ManArgs};
 pub use ringway_terminal::command_line::{Output, OutputArgs};
 use ringway_terminal::error::Error;
 
-pub use self::bench::{Bench, BenchArgs, OfRingway, Plotted, Printed};
+pub use self::bench::{Bench, BenchArgs, CompareArgs, OfRingway, Plotted, Printed};
 pub use self::demo::DemoArgs;
 pub use self::r#gen::{GenArgs, GenPort, PacketArgs};
 pub use self::size::SizeArgs;

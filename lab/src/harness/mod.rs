@@ -75,22 +75,35 @@ pub(crate) trait Case: Display {
 }
 
 /// Measures, as a command does it: an interrupt takes everything down at once, and a guard process
-/// does so should this one be killed. Needs root.
+/// does so should this one be killed. `version` is of what is measured. Needs root.
 ///
 /// # Errors
 /// Nothing can be measured here. A case that cannot be is in the report.
-pub fn run<S: Scenario>(scenario: &S, progress: Progress<'_>) -> Result<BenchReport<S::Figures>> {
+pub fn run<S: Scenario>(
+    scenario: &S,
+    version: &str,
+    progress: Progress<'_>,
+) -> Result<BenchReport<S::Figures>> {
     needs_root(&format!("bench {}", S::NAME))?;
     scenario.check()?;
-    guarded(|| measure(scenario, progress))
+    let mut harness = Harness::new(S::PEERS, progress);
+    harness.machine.versions.insert("ringway".into(), version.into());
+    guarded(|| measure_by(harness, scenario))
 }
 
 /// The same by whoever takes care of the rest.
+#[cfg(test)]
 pub(crate) fn measure<S: Scenario>(
     scenario: &S,
     progress: Progress<'_>,
 ) -> Result<BenchReport<S::Figures>> {
-    let mut harness = Harness::new(S::PEERS, progress);
+    measure_by(Harness::new(S::PEERS, progress), scenario)
+}
+
+fn measure_by<S: Scenario>(
+    mut harness: Harness<'_>,
+    scenario: &S,
+) -> Result<BenchReport<S::Figures>> {
     let figures = scenario.measure(&mut harness)?;
     Ok(harness.report(S::NAME, figures))
 }

@@ -40,12 +40,37 @@ pub enum Bench {
     KernelPath(Plotted<KernelPath>),
     /// What the shield costs a packet, and what it saves.
     Shield(OfRingway<Shield>),
+    /// What changed by more than chance from one run to another.
+    Compare(CompareArgs),
     /// A job for a bench's own helper processes.
     #[command(hide = true)]
     Inner {
         /// Which.
         job: String,
     },
+}
+
+/// `ringway-lab bench compare`
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Runs of `bench forward` or of `bench lb`. A throughput or burst changed if its bounds overlap no more; \
+    latencies and requests a second if the ranks of all trials are apart by chance in less than 1 of 100 runs (Mann-Whitney, exact, two-sided), \
+    for which a run needs five rounds. Frame loss is not compared: its loads are each run's own. \
+    Exit code 0 whatever changed, unless --fail-on-worse is given.\n\n\
+    Examples:\n  ringway-lab bench compare before after\n  ringway-lab bench compare lb-before.json lb-after.json --fail-on-worse"
+)]
+pub struct CompareArgs {
+    /// The first run: its folder, or what -o json printed.
+    #[arg(value_name = "BEFORE")]
+    pub before: PathBuf,
+    /// The second one.
+    #[arg(value_name = "AFTER")]
+    pub after: PathBuf,
+    /// Exit with 3 where a figure is worse.
+    #[arg(long)]
+    pub fail_on_worse: bool,
+    #[command(flatten)]
+    pub output: OutputArgs,
 }
 
 /// A scenario whose result is printed.

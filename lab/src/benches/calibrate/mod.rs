@@ -45,13 +45,13 @@ pub fn calibrate(reference: Costs, progress: Progress<'_>) -> Result<Costs> {
     guarded(|| figures.feed(&mut Harness::new(&[], progress)))?;
     let rounds = Rounds { count: ROUNDS };
     let nat = Packet { only: vec![PacketPath::Nat], ip: vec![Ip::V4], flows: vec![FLOWS], rounds };
-    figures.programs(&run(&nat, progress)?.figures);
+    figures.programs(&run(&nat, env!("CARGO_PKG_VERSION"), progress)?.figures);
     let repeated = Repeated { rounds: Rounds { count: FEW_ROUNDS }, seconds: 2 };
     let engine = Engine { only: vec![Case::UdpEcho, Case::AfXdpL2fwd], repeated };
-    figures.engine(&run(&engine, progress)?.figures);
+    figures.engine(&run(&engine, env!("CARGO_PKG_VERSION"), progress)?.figures);
     let only = vec![SocketState::Idle, SocketState::TimeWait];
     let memory = TcpMemory { only, connections: None, rounds: Rounds { count: FEW_ROUNDS } };
-    figures.memory(&run(&memory, progress)?.figures);
+    figures.memory(&run(&memory, env!("CARGO_PKG_VERSION"), progress)?.figures);
     let costs = figures.costs(reference, &Machine::with(&[]));
     Ok(Costs { others: others.cores().map(|cores| rounded(cores, 2)), ..costs })
 }

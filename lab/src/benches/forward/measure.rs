@@ -51,7 +51,7 @@ pub(super) struct LossAt {
     pub duplicates: u64,
 }
 
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize)]
 pub(super) struct LatencyAt {
     /// Of the throughput.
     pub percent: u32,
@@ -59,12 +59,16 @@ pub(super) struct LatencyAt {
     pub device: Percentiles,
     /// The same load without the device.
     pub own: Percentiles,
+    /// The device's, of each trial.
+    pub trials: Vec<Percentiles>,
 }
 
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct BackToBack {
     /// The longest burst that nothing is lost of; none: not even the shortest.
     pub frames: Option<f64>,
+    /// The shortest that some is lost of.
+    pub upper: Option<f64>,
     /// No burst of the longest length lost any.
     pub unlimited: bool,
     /// What lies in buffers at its end, less what is forwarded meanwhile (RFC 9004, section 5.4).
@@ -157,10 +161,12 @@ pub(super) fn latency(
     let at = |percent: u32| {
         let load = throughput * f64::from(percent) / 100.0;
         let (mut device, mut own) = (Histogram::default(), Histogram::default());
+        let mut trials = Vec::new();
         for _ in 0..plan.latency_repeats {
             let seen = site.trial(load, plan.latency_trial_s)?;
             record(&seen)?;
             device.add(&seen.latency);
+            trials.extend(seen.latency.percentiles());
             own.add(&looped.trial(load, plan.latency_trial_s)?.latency);
         }
         let none = || Error::NoFigure {
@@ -168,7 +174,7 @@ pub(super) fn latency(
             what: "no frame came back".into(),
         };
         let device = device.percentiles().ok_or_else(none)?;
-        Ok(LatencyAt { percent, load, device, own: own.percentiles().ok_or_else(none)? })
+        Ok(LatencyAt { percent, load, device, own: own.percentiles().ok_or_else(none)?, trials })
     };
     LOADS.into_iter().map(at).collect()
 }
@@ -196,6 +202,7 @@ pub(super) fn back_to_back(
     };
     Ok(BackToBack {
         frames: found.lower,
+        upper: found.upper,
         unlimited,
         corrected_buffer_us: found.lower.filter(|_| !unlimited).and_then(corrected),
     })

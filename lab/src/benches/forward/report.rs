@@ -135,7 +135,7 @@ impl ForwardFigures {
 
     fn latencies(&self) -> impl Iterator<Item = LatencyRow> + '_ {
         self.cells.iter().flat_map(|cell| {
-            cell.latency.iter().map(move |at| LatencyRow(cell.road, cell.size, *at))
+            cell.latency.iter().map(move |at| LatencyRow(cell.road, cell.size, at.clone()))
         })
     }
 
@@ -274,9 +274,11 @@ mod tests {
                 load: 5e5,
                 device: times(12.0),
                 own: times(2.0),
+                trials: vec![times(12.0)],
             }],
             back_to_back: Some(BackToBack {
                 frames: Some(300.0),
+                upper: None,
                 unlimited: true,
                 corrected_buffer_us: None,
             }),

@@ -1,0 +1,340 @@
+//! Two runs of a bench: what changed by more than chance. `ringway-lab bench compare`.
+
+mod rank;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::harness::named_enum::named;
+use crate::harness::table::{Column, table};
+use crate::{Error, Result};
+
+/// Below this probability a difference is none of chance.
+const CHANCE: f64 = 0.01;
+
+/// A figure of a run, and how sure it is.
+#[derive(Clone, Debug, PartialEq)]
+enum Measured {
+    /// It is between them.
+    Bounds(f64, f64),
+    /// One of each trial or round.
+    Trials(Vec<f64>),
+}
+
+/// Figures by what they are of.
+type Figures = BTreeMap<String, (Better, Measured)>;
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Better {
+    More,
+    Less,
+}
+
+named! {
+    pub(super) enum Verdict {
+        Better = "better",
+        Worse = "worse",
+        Same = "within noise",
+        TooFew = "too few trials",
+    }
+}
+
+/// A figure of both runs.
+#[derive(Clone, Debug, Serialize)]
+struct Change {
+    figure: String,
+    before: f64,
+    after: f64,
+    verdict: Verdict,
+    statistic: String,
+}
+
+/// What changed from one run to the other.
+#[derive(Debug, Serialize)]
+pub struct Comparison {
+    schema: &'static str,
+    /// What else is different, and so may be the reason.
+    differences: Vec<String>,
+    changes: Vec<Change>,
+    only_before: Vec<String>,
+    only_after: Vec<String>,
+}
+
+/// Compares the runs of these folders, or of the JSON that was printed.
+///
+/// # Errors
+/// One of them is no result, or they are of different benches.
+pub fn compare(before: &Path, after: &Path) -> Result<Comparison> {
+    let (old, new) = (read(before)?, read(after)?);
+    let schemas = [&old, &new].map(|run| run["schema"].as_str().unwrap_or_default().to_owned());
+    let figures = match schemas.each_ref().map(String::as_str) {
+        ["ringway.bench.forward/1", "ringway.bench.forward/1"] => [&old, &new].map(forward),
+        ["ringway.bench.lb/1", "ringway.bench.lb/1"] => [&old, &new].map(lb),
+        [one, other] => {
+            return Err(Error::Unavailable(format!(
+                "{} is of {one:?} and {} of {other:?}: name two runs of `bench forward`, or two of `bench lb -o json`",
+                before.display(),
+                after.display()
+            )));
+        }
+    };
+    Ok(Comparison::new(differences(&old, &new), &figures))
+}
+
+fn read(path: &Path) -> Result<Value> {
+    let file: PathBuf = if path.is_dir() { path.join("report.json") } else { path.into() };
+    let text = fs::read_to_string(&file).map_err(|error| {
+        let path = file.display();
+        Error::Unavailable(format!(
+            "reading {path}: {error}; name the folder of a run (`bench forward --folder`), or what a bench printed with -o json"
+        ))
+    })?;
+    serde_json::from_str(&text).map_err(|error| {
+        Error::Unavailable(format!("{}: {error}; it is no bench's JSON", file.display()))
+    })
+}
+
+fn list(value: &Value) -> impl Iterator<Item = &Value> {
+    value.as_array().into_iter().flatten()
+}
+
+fn forward(run: &Value) -> Figures {
+    let mut figures = Figures::new();
+    for cell in list(&run["cells"]) {
+        let of = format!("{}, {}", text(&cell["road"]), text(&cell["size"]));
+        for (what, found, (lower, upper)) in [
+            ("frames/s", &cell["throughput"], ("lower", "upper")),
+            ("frames in a burst", &cell["back_to_back"], ("frames", "upper")),
+        ] {
+            if let Some(lower) = found.get(lower).map(|lower| lower.as_f64().unwrap_or(0.0)) {
+                let upper = found[upper].as_f64().unwrap_or(f64::INFINITY);
+                let bounds = Measured::Bounds(lower, upper);
+                figures.insert(format!("{of}: {what}"), (Better::More, bounds));
+            }
+        }
+        for at in list(&cell["latency"]) {
+            for percentile in ["p50_us", "p99_us"] {
+                let times = list(&at["trials"]).filter_map(|trial| trial[percentile].as_f64());
+                let name = format!("{of}: {percentile} at {} %", at["percent"]);
+                figures.insert(name, (Better::Less, Measured::Trials(times.collect())));
+            }
+        }
+    }
+    figures
+}
+
+fn lb(run: &Value) -> Figures {
+    let figure = |run: &Value| {
+        let rounds = list(&run["requests_per_s_by_round"]).filter_map(Value::as_f64);
+        let name =
+            format!("{}, {} connections: requests/s", text(&run["path"]), run["connections"]);
+        (name, (Better::More, Measured::Trials(rounds.collect())))
+    };
+    list(&run["runs"]).map(figure).collect()
+}
+
+/// Without quotation marks.
+fn text(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), ToOwned::to_owned)
+}
+
+/// Of the machines, the programs and how was measured.
+fn differences(old: &Value, new: &Value) -> Vec<String> {
+    let all = [
+        "/machine/cpu",
+        "/machine/cores",
+        "/machine/kernel",
+        "/machine/versions",
+        "/plan",
+        "/both_ways",
+        "/ipv6",
+        "/rounds",
+        "/duration_s",
+        "/command",
+    ];
+    let differs = |path: &&str| old.pointer(path) != new.pointer(path);
+    let say = |path: &str| {
+        let of = |run: &Value| run.pointer(path).map_or("nothing".into(), text);
+        let name = path.rsplit('/').next().unwrap_or(path);
+        format!("{name}: {} / {}", of(old), of(new))
+    };
+    all.into_iter().filter(differs).map(say).collect()
+}
+
+impl Measured {
+    /// Of bounds the lower one, which is proved.
+    fn value(&self) -> f64 {
+        match self {
+            Self::Bounds(lower, _) => *lower,
+            Self::Trials(all) => crate::harness::median::middle(all.iter().copied()).unwrap_or(0.0),
+        }
+    }
+
+    /// Whether it changed, and by which statistic.
+    fn changed(&self, after: &Self) -> (Option<bool>, String) {
+        match (self, after) {
+            (Self::Trials(before), Self::Trials(after)) => {
+                let (p, sizes) = (rank::rank_test(before, after), (before.len(), after.len()));
+                let enough = rank::least(sizes.0, sizes.1) < CHANCE;
+                let statistic =
+                    format!("rank test of {} and {} trials, p = {p:.3}", sizes.0, sizes.1);
+                (enough.then_some(p < CHANCE), statistic)
+            }
+            (Self::Bounds(low, high), Self::Bounds(lower, higher)) => {
+                (Some(high <= lower || higher <= low), "bounds".into())
+            }
+            _ => (None, "none".into()),
+        }
+    }
+}
+
+impl Comparison {
+    fn new(differences: Vec<String>, [old, new]: &[Figures; 2]) -> Self {
+        let change = |(figure, (better, before)): (&String, &(Better, Measured))| {
+            let (_, after) = new.get(figure)?;
+            let (changed, statistic) = before.changed(after);
+            let grew = after.value() > before.value();
+            let verdict = match changed {
+                None => Verdict::TooFew,
+                Some(false) => Verdict::Same,
+                Some(true) if grew == (*better == Better::More) => Verdict::Better,
+                Some(true) => Verdict::Worse,
+            };
+            let (before, after) = (before.value(), after.value());
+            Some(Change { figure: figure.clone(), before, after, verdict, statistic })
+        };
+        let only = |one: &Figures, other: &Figures| {
+            one.keys().filter(|key| !other.contains_key(*key)).cloned().collect()
+        };
+        Self {
+            schema: "ringway.bench.compare/1",
+            differences,
+            changes: old.iter().filter_map(change).collect(),
+            only_before: only(old, new),
+            only_after: only(new, old),
+        }
+    }
+
+    /// Whether a figure is worse by more than chance.
+    pub fn is_worse(&self) -> bool {
+        self.count(Verdict::Worse) > 0
+    }
+
+    fn count(&self, verdict: Verdict) -> usize {
+        self.changes.iter().filter(|change| change.verdict == verdict).count()
+    }
+}
+
+const COLUMNS: [Column<Change>; 6] = [
+    Column::text("figure", |change| change.figure.clone()),
+    Column::number("before", |change| number(change.before)),
+    Column::number("after", |change| number(change.after)),
+    Column::number("%", |change| match change.before {
+        0.0 => "-".into(),
+        before => format!("{:+.1}", (change.after / before - 1.0) * 100.0),
+    }),
+    Column::text("", |change| change.verdict.to_string()),
+    Column::text("by", |change| change.statistic.clone()),
+];
+
+fn number(figure: f64) -> String {
+    if figure < 1000.0 { format!("{figure:.1}") } else { format!("{figure:.0}") }
+}
+
+impl fmt::Display for Comparison {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&table(&COLUMNS, &self.changes))?;
+        let [better, worse, few] =
+            [Verdict::Better, Verdict::Worse, Verdict::TooFew].map(|verdict| self.count(verdict));
+        let all = self.changes.len();
+        writeln!(
+            f,
+            "\n{all} figures: {better} better, {worse} worse, {few} with too few trials to tell."
+        )?;
+        writeln!(
+            f,
+            "Changed are bounds that do not overlap, and trials whose ranks are apart by chance in less than 1 of 100 runs (Mann-Whitney, exact, two-sided)."
+        )?;
+        writeln!(
+            f,
+            "Of {all} figures that are the same, {:.1} seem changed by chance.",
+            all as f64 * CHANCE
+        )?;
+        for (what, list) in [
+            ("different", &self.differences),
+            ("only in the first run", &self.only_before),
+            ("only in the second run", &self.only_after),
+        ] {
+            list.iter().try_for_each(|one| writeln!(f, "{what}: {one}"))?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn run(kernel: &str, lower: f64, p99: [f64; 5]) -> Value {
+        json!({
+            "schema": "ringway.bench.forward/1", "machine": { "kernel": kernel },
+            "cells": [{
+                "road": "af_xdp", "size": 64,
+                "throughput": { "lower": lower, "upper": lower * 1.02 },
+                "back_to_back": { "frames": 300.0, "upper": null },
+                "latency": [{ "percent": 50, "trials": p99.map(|p99| json!({ "p50_us": 9.0, "p99_us": p99 })) }],
+            }],
+        })
+    }
+
+    fn compared(old: &Value, new: &Value) -> Comparison {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        fs::create_dir(path("old")).unwrap();
+        fs::write(path("old/report.json"), old.to_string()).unwrap();
+        fs::write(path("new"), new.to_string()).unwrap();
+        compare(&path("old"), &path("new")).unwrap()
+    }
+
+    #[test]
+    fn what_is_apart_by_more_than_chance_changed() {
+        let old = run("6.1", 1e6, [10.0, 11.0, 12.0, 13.0, 14.0]);
+        let same = compared(&old, &run("6.1", 1.01e6, [11.5, 10.5, 12.5, 13.5, 9.0]));
+        assert!(!same.is_worse() && same.count(Verdict::Same) == 4, "{same}");
+        assert!(same.differences.is_empty(), "{same}");
+        let other = compared(&old, &run("6.12", 1.03e6, [15.0, 16.0, 17.0, 18.0, 19.0]));
+        let verdicts: Vec<Verdict> = other.changes.iter().map(|change| change.verdict).collect();
+        assert_eq!(verdicts, [Verdict::Same, Verdict::Better, Verdict::Same, Verdict::Worse]);
+        let text = other.to_string();
+        for part in
+            ["+3.0", "p = 0.008", "4 figures: 1 better, 1 worse", "different: kernel: 6.1 / 6.12"]
+        {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_told_is_said() {
+        let rounds = |path: &str, rounds: [u32; 3]| {
+            json!({ "schema": "ringway.bench.lb/1", "runs": [
+                { "path": path, "connections": 100, "requests_per_s_by_round": rounds } ] })
+        };
+        let few = compared(&rounds("direct", [1, 2, 3]), &rounds("direct", [4, 5, 6]));
+        assert!(few.count(Verdict::TooFew) == 1 && !few.is_worse(), "{few}");
+        let apart = compared(&rounds("direct", [1, 2, 3]), &rounds("nftables", [4, 5, 6]));
+        assert_eq!(
+            (apart.changes.len(), apart.only_before.len(), apart.only_after.len()),
+            (0, 1, 1)
+        );
+        let folder = tempfile::tempdir().unwrap();
+        let missing = compare(folder.path(), folder.path()).unwrap_err().to_string();
+        assert!(missing.contains("name the folder of a run"), "{missing}");
+    }
+}
