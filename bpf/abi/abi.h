@@ -759,7 +759,7 @@ struct rw_capture_record {
 	__u16 service;	    /* id, or RW_NO_SERVICE */
 	__u8 verdict;
 	__u8 reason;
-	__u32 pad;
+	__u32 out; /* interface slot it leaves by, + 1; 0: its bytes after rewriting tell */
 };
 
 /* State of a packet on a capturing node. Per CPU; valid for one packet. */

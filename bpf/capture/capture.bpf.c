@@ -206,6 +206,7 @@ static __always_inline void capture_describe(struct rw_capture_record *record, _
 	record->iface = s->iface;
 	record->service = s->opening.service;
 	record->backend = s->opening.backend;
+	record->out = END_OUT(end);
 	record->after_len = 0;
 	record->after_bytes = 0;
 }

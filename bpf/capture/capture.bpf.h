@@ -21,10 +21,14 @@ struct {
 	__type(value, __u32);
 } capture_chain SEC(".maps");
 
+_Static_assert(RW_MAX_IFACES < 0xff, "END_OUT");
+
 /* The result of leave(): verdict, reason, and the verdict without on_pass. */
 #define END_VERDICT(end) ((end)&0xff)
 #define END_REASON(end) ((end) >> 8 & 0xff)
 #define END_OTHERWISE(end) ((end) >> 16 & 0xff)
+/* Of a frame that leaves as it came: the interface slot + 1. */
+#define END_OUT(end) ((end) >> 24 & 0xff)
 
 static __always_inline bool was_rewritten(__u32 end)
 {
@@ -100,6 +104,12 @@ static __always_inline int capture_out(struct xdp_md *ctx, int end)
 	SEC("xdp.frags")      \
 	int NAME(struct xdp_md *ctx)
 #endif
+
+/* Notes the way out of a frame that leaves as it came; its addresses do not tell. */
+static __always_inline int capture_way_out(int end, __u32 slot)
+{
+	return capturing ? (int)(end | (slot + 1) << 24) : end;
+}
 
 /* Notes the packet's service. */
 static __always_inline void capture_service(struct rw_scratch *s, __u32 id)

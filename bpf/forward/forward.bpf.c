@@ -35,14 +35,14 @@ static __always_inline enum rw_reason way_out_takes(struct packet_context *pctx,
 	return is_unfinished(pctx, out) ? RW_REASON_FORWARD_UNFINISHED : RW_REASON_NONE;
 }
 
-static __always_inline int send(struct packet_context *pctx, const struct rw_iface *out,
+static __always_inline int send(struct packet_context *pctx, const struct rw_iface *out, __u32 slot,
 				enum rw_reason reason)
 {
 	if (out->tags[0] && !vlan_push(pctx->ctx, out->tags[0], out->tags[1]))
 		return leave(pctx->counters, RW_DROP, RW_REASON_NO_HEADROOM);
 	if (bpf_redirect_map(&devices, out->device, XDP_DROP) != XDP_REDIRECT)
 		return leave(pctx->counters, RW_DROP, RW_REASON_NO_DEVICE);
-	return leave_beyond(pctx->counters, RW_REDIRECT, reason);
+	return capture_way_out(leave_beyond(pctx->counters, RW_REDIRECT, reason), slot);
 }
 
 static __always_inline int forward(struct packet_context *pctx, struct transit *transit)
@@ -62,7 +62,7 @@ static __always_inline int forward(struct packet_context *pctx, struct transit *
 		return to_kernel(pctx, why);
 	if (routes && !rewrite_hop(pctx, transit, out))
 		return to_kernel(pctx, RW_REASON_ROUTE_UNCOMMON);
-	return send(pctx, out, routes ? RW_REASON_ROUTED : RW_REASON_BRIDGED);
+	return send(pctx, out, transit->out, routes ? RW_REASON_ROUTED : RW_REASON_BRIDGED);
 }
 
 GATEWAY_PROGRAM(ringway_forward)

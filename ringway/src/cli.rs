@@ -332,9 +332,12 @@ pub struct ExplainArgs {
     /// TTL or hop limit.
     #[arg(long, value_name = "N", default_value_t = 64, conflicts_with = "read")]
     pub ttl: u8,
-    /// MAC address it comes from: the client's, or its router's.
-    #[arg(long, value_name = "MAC", default_value = "02:00:00:00:00:01", conflicts_with = "read")]
-    pub source_mac: Mac,
+    /// MAC address it comes from: the client's, or its router's [default: one that nobody has].
+    #[arg(long, value_name = "MAC", conflicts_with = "read")]
+    pub source_mac: Option<Mac>,
+    /// MAC address it is sent to, where a bridge decides by it [default: the interface's].
+    #[arg(long, value_name = "MAC", conflicts_with = "read")]
+    pub destination_mac: Option<Mac>,
     /// VLAN id it is tagged with [default: the interface's own].
     #[arg(long, value_name = "ID", conflicts_with = "read",
         value_parser = clap::value_parser!(u16).range(0..=4094))]

@@ -80,6 +80,7 @@ impl Config {
                 mode: options.mode,
                 interfaces,
                 bypass_firewall: options.bypass_firewall,
+                by_options: true,
             }),
             services: Vec::new(),
             metrics: Metrics { listen: listen.map(Located::from), ..daemon::metrics(&mut nothing) },

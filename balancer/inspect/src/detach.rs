@@ -6,8 +6,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use ringway_api::client::node_selector::NodeSelector;
+use ringway_api::documents::forward::ForwardStatus;
 use ringway_api::error::Error;
-use ringway_api::node::{leftovers, netns_hint};
+use ringway_api::node::{leftovers, netns_hint, service_manager};
 use ringway_host::Mac;
 use ringway_host::netlink::neighbours::{self, Neighbour};
 use ringway_host::netlink::{links, routes};
@@ -65,6 +66,7 @@ pub fn run(selector: &NodeSelector<'_>, verify: bool) -> Result<DetachOutcome, E
     let hops = view.as_ref().map(next_hops).unwrap_or_default();
     let solicited = view.as_ref().map(leftovers::of_tables).unwrap_or_default();
     let unseen = view.as_ref().map(unseen_interfaces).unwrap_or_default();
+    let forwards = view.as_ref().and_then(only_forwards);
     // An open view would hold on to the maps.
     drop(view);
     let detached = match ringway_kernel::detach(Path::new(DEFAULT_BPFFS), &outcome.node) {
@@ -74,7 +76,7 @@ pub fn run(selector: &NodeSelector<'_>, verify: bool) -> Result<DetachOutcome, E
             return Err(unknown(&target.node, &known));
         }
         Err(ringway_kernel::Error::NotLoaded { .. }) => Detached::default(),
-        Err(ringway_kernel::Error::Busy { node, pid }) => return Err(busy(&node, pid)),
+        Err(ringway_kernel::Error::Busy { node, pid }) => return Err(busy(&node, pid, forwards)),
         Err(error) => return Err(Error::failed(error.to_string(), "")),
     };
     let interfaces = detached.interfaces.iter();
@@ -148,19 +150,24 @@ fn unknown(node: &str, known: &[String]) -> Error {
     Error::failed(format!("node {node} is not loaded"), remedy)
 }
 
-fn busy(node: &str, pid: u64) -> Error {
-    let who = match pid {
-        0 => "its daemon".to_owned(),
-        pid => format!("its daemon (process {pid})"),
+/// `forwards`: what the kernel does while nothing is forwarded past it, on a node without services.
+fn busy(node: &str, pid: u64, forwards: Option<&str>) -> Error {
+    let (who, stop) = match pid {
+        0 => ("its daemon".to_owned(), "systemctl stop ringway".to_owned()),
+        pid => (format!("its daemon (process {pid})"), service_manager::stop(pid)),
     };
-    let stop = match pid {
-        0 => "systemctl stop ringway".to_owned(),
-        pid => format!("systemctl stop ringway, or kill {pid}; where it hangs, kill -KILL {pid}"),
-    };
+    let until = forwards.unwrap_or("packets flow until you detach");
     Error::failed(
         format!("node {node} was not detached: {who} still runs"),
-        format!("stop it first ({stop}), then detach; packets flow until you detach"),
+        format!("stop it first ({stop}), then detach; {until}"),
     )
+}
+
+/// What the kernel does then, on a node that forwards between interfaces and has no service.
+fn only_forwards(view: &View) -> Option<&'static str> {
+    let state = view.forward_state().ok().flatten()?;
+    let none = view.services().is_ok_and(|services| services.is_empty());
+    none.then(|| ForwardStatus::of_pins(state).kernel_does())
 }
 
 /// Neighbours that are kept resolved for this node's backends.

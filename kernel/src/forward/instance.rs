@@ -8,13 +8,14 @@ use libbpf_rs::MapHandle;
 use ringway_abi::raw::{
     rw_forwarder, rw_forwarding, rw_port, rw_port_vlans, rw_station_bucket, rw_way,
 };
-use ringway_abi::{ForwardMode, IntoBytes};
+use ringway_abi::{ForwardMode, IntoBytes, Slot};
 
 use crate::load::{self, clock};
 use crate::maps::{self, Map, Maps, map};
 use crate::objects::capture_forward::CaptureForwardSkelBuilder;
 use crate::objects::forward::{self, ForwardSkelBuilder};
-use crate::{Error, Result};
+use crate::read::tracked::now_seconds;
+use crate::{Error, Result, View};
 
 const FORWARD: &str = "ringway_forward";
 
@@ -56,6 +57,28 @@ impl Instance {
         };
         let constants = constants.get(0)?;
         Ok(Some(Self { constants, stations, ports, port_vlans, ways, forwarding }))
+    }
+}
+
+/// What forwards between interfaces, as its tables say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ForwardState {
+    pub mode: ForwardMode,
+    /// The tables count now: somebody keeps them, or has until some seconds ago.
+    pub in_force: bool,
+}
+
+impl View {
+    /// What forwards between interfaces, if anything does. It takes CAP_SYS_ADMIN to know.
+    pub fn forward_state(&self) -> Result<Option<ForwardState>> {
+        let program = self.maps().slots.find(&(Slot::Forward as u32))?;
+        let Some(instance) = program.map(Instance::of).transpose()?.flatten() else {
+            return Ok(None);
+        };
+        let left = instance.forwarding.get(0)?.until.wrapping_sub(now_seconds());
+        let routes = instance.constants.mode == ForwardMode::Route as u32;
+        let mode = if routes { ForwardMode::Route } else { ForwardMode::Bridge };
+        Ok(Some(ForwardState { mode, in_force: left.cast_signed() >= 0 }))
     }
 }
 

@@ -8,5 +8,6 @@ mod control;
 pub(crate) mod instance;
 mod tables;
 
+pub use instance::ForwardState;
 pub(crate) use instance::{Instance, load_dry, load_for_capture};
 pub use tables::{ForwardTables, Port, PortVlans, ReversePath, StationPlace};

@@ -37,7 +37,7 @@ impl XdpOwner {
     pub fn remedy(&self, iface: &str) -> Fix {
         match self {
             XdpOwner::Node(node) => Fix::command(["ringway", "detach", "--node", node])
-                .after("use another interface, or:"),
+                .after("use another interface, or end that node's daemon, then:"),
             XdpOwner::Decap => Fix::command(["ringway", "decap", "-i", iface, "--detach"])
                 .after("use another interface, or stop the running `ringway decap`, or:"),
             XdpOwner::Link(id) => {

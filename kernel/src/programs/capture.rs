@@ -69,6 +69,8 @@ pub struct Record<'a> {
     pub unix_ns: u64,
     /// Slot of the interface it came in by: of the VLAN device, where it has tags of one.
     pub iface: u32,
+    /// Slot of the interface it leaves by, where that is noted: else its new addresses tell.
+    pub out: Option<u32>,
     pub verdict: Verdict,
     pub reason: Reason,
     pub service: Option<u16>,
@@ -450,6 +452,7 @@ fn record<'r>(bytes: &'r [u8], snaplen: u32, boot_unix_ns: u64) -> Result<Record
     Ok(Record {
         unix_ns: boot_unix_ns.saturating_add(record.time_ns),
         iface: record.iface,
+        out: record.out.checked_sub(1),
         verdict: Verdict::try_from(u32::from(record.verdict)).map_err(number)?,
         reason: Reason::try_from(u32::from(record.reason)).map_err(number)?,
         service: (u32::from(record.service) != RW_NO_SERVICE).then_some(record.service),

@@ -15,6 +15,7 @@ use ringway_daemon::monitor::mitigation_program;
 use ringway_daemon::preflight;
 use ringway_doctor::{Finding, Outcome, Program, Report, Rule, Severity, rules};
 use ringway_host::Fix;
+use ringway_kernel::{DEFAULT_BPFFS, Pins};
 use ringway_plan::prefix_list::BadLine;
 use serde::Serialize;
 
@@ -250,7 +251,7 @@ impl Subject<'_> {
                 let notes = self.notes().into_iter().map(|note| format!("{warning}: {note}\n"));
                 valid(self.path, config) + &skipped(self.lists()) + &notes.collect::<String>()
             }
-            _ => format!("{path}: not there, so this machine alone\n"),
+            _ => format!("{path}: not there, so this machine alone{}\n", without_file()),
         };
         if let Some(report) = &self.report {
             text += &lines(report, colour);
@@ -260,6 +261,15 @@ impl Subject<'_> {
         }
         text
     }
+}
+
+/// Nodes that are loaded all the same: started by options, or with another file.
+fn without_file() -> String {
+    let nodes = Pins::new(DEFAULT_BPFFS, "any").and_then(|pins| pins.known_nodes());
+    let nodes = nodes.unwrap_or_default();
+    let Some(node) = nodes.first() else { return String::new() };
+    let nodes = nodes.join(", ");
+    format!("; of nodes that are loaded ({nodes}) tells: ringway status --node {node}")
 }
 
 fn valid(path: &Path, config: &Config) -> String {

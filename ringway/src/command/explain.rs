@@ -35,6 +35,7 @@ fn what(args: &ExplainArgs) -> Result<What<'_>, Error> {
         bytes: args.bytes,
         ttl: args.ttl,
         source_mac: args.source_mac,
+        destination_mac: args.destination_mac,
         vlan: args.vlan,
     };
     let tuple = args.packet.join(" ").parse()?;

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use ringway_abi::{Loss, Reason, Verdict};
 use ringway_api::error::Error;
+use ringway_api::problem_kind::ProblemKind;
 use serde::{Serialize, Serializer};
 
 use crate::cli::{Output, ReasonsArgs};
@@ -82,6 +83,13 @@ fn select(name: Option<&str>) -> anyhow::Result<Vec<Entry>> {
     }
     // Some are the gateway's and the engine's.
     let found: Vec<_> = everywhere().filter(|entry| entry.name == name).collect();
+    if found.is_empty() && ProblemKind::ALL.iter().any(|kind| kind.name() == name) {
+        let what = format!("{name} is a kind of problem or finding, not a reason of packets");
+        let remedy = format!(
+            "see what it is about: ringway status; and its section {name} in docs/runbook.md"
+        );
+        return Err(Error::configuration(what, remedy).into());
+    }
     if found.is_empty() {
         let groups = Group::all().map(Group::name);
         let known: Vec<&str> = everywhere().map(|entry| entry.name).chain(groups).collect();
@@ -205,6 +213,8 @@ mod tests {
         assert!(in_full(&one[0]).starts_with("vlan (pass)\n  meaning  The frame carries"));
         let error = select(Some("vlam")).err().expect("unknown").to_string();
         assert!(error.contains("did you mean \"vlan\"?"), "{error}");
+        let problem = select(Some("forward-suspended")).err().expect("no reason").to_string();
+        assert!(problem.contains("a kind of problem") && problem.contains("status"), "{problem}");
         let lost = select(Some("lost-too-big")).expect("lost");
         assert!(in_full(&lost[0]).starts_with("lost-too-big (tx, redirect)\n"));
         assert!(list(&all, false).lines().nth(1).expect("row").contains("pass"));

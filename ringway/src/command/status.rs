@@ -93,7 +93,7 @@ fn render(status: &Status, ledger: bool, extent: Extent, colour: bool) -> String
     text += &section("services", &services(status, &shown), colour);
     text += &shown.rest().map_or_else(String::new, |rest| format!("  {rest}\n"));
     text += &section("since it was loaded", &traffic(status, &shown), colour);
-    if let Some(table) = &status.flow_table {
+    if let Some(table) = status.flow_table.as_ref().filter(|_| !status.only_forwards()) {
         text += &format!("\nflows now: {}\n", flows(table));
     }
     if let Some(tracked) = status.tracked.as_ref().filter(|tracked| tracked.in_use()) {
@@ -137,6 +137,7 @@ fn part(title: &str, mut table: Table, extent: Extent, colour: bool) -> String {
 
 fn forward_title(forward: &ForwardStatus) -> String {
     let beside = match (&forward.bridge, forward.mode.as_str()) {
+        (None, "bridge") if forward.interfaces.is_empty() => "beside a bridge".to_owned(),
         (Some(bridge), _) => format!("beside bridge {bridge}"),
         (None, "bridge") => "beside a bridge that is not there".to_owned(),
         (None, _) => "beside the kernel's routes".to_owned(),
@@ -191,7 +192,11 @@ fn heading(status: &Status, colour: bool) -> String {
     let since = status.daemon.since_text();
     if !running {
         let first = paint(&format!("daemon not running since {since}"), Tone::Bad, colour);
-        return format!("{first}\nnode {}; the packet path goes on as it was left\n", status.node);
+        let goes_on = match status.only_forwards() {
+            true => "its programs pass every packet to the kernel, until it is started again",
+            false => "the packet path goes on as it was left",
+        };
+        return format!("{first}\nnode {}; {goes_on}\n", status.node);
     }
     if pid.is_none() && status.from_pins {
         let word = paint("its daemon is starting", Tone::Warn, colour);

@@ -152,8 +152,15 @@ impl Model {
             format!("in {}/s", units::rate(sum(status.interfaces.iter().map(|i| i.rate_pps)))),
             format!("dropped {}/s", units::rate(sum(dropped(status)))),
             format!("lost {}/s", units::rate(sum(status.losses.iter().map(|loss| loss.rate_pps)))),
-            format!("flows {}", units::count(flows)),
         ];
+        if status.forward.is_some() {
+            let forwarded = status.counters.iter().filter(|counter| counter.is_forwarded());
+            let rate = sum(forwarded.map(|counter| counter.rate_pps));
+            figures.insert(1, format!("forwarded {}/s", units::rate(rate)));
+        }
+        if !status.only_forwards() {
+            figures.push(format!("flows {}", units::count(flows)));
+        }
         let of_shield = |counter: &&Counter| counter.is_shields();
         let dropped = status.counters.iter().filter(of_shield).map(|counter| counter.rate_pps);
         let dropped: Vec<_> = dropped.collect();

@@ -104,6 +104,9 @@ fn serves(node: &str, service: Option<&str>) -> ringway_kernel::Result<bool> {
     let taken = |backend: &BackendState| backend.up && backend.next_hop.is_some();
     let asked = |state: &ServiceState| service.is_none_or(|name| state.name == name);
     let services = view.services()?;
+    if services.is_empty() && service.is_none() {
+        return Ok(view.forward_state()?.is_some());
+    }
     Ok(services.iter().any(|state| asked(state) && state.backends.iter().any(taken)))
 }
 

@@ -11,6 +11,7 @@ use ringway_kernel::{DEFAULT_BPFFS, InterfaceState, ServiceState, View};
 use crate::client::http;
 use crate::client::node_selector::{NodeSelector, NodeTarget, anothers, lives, stranger, view};
 use crate::clock::Timestamp;
+use crate::documents::forward::ForwardStatus;
 use crate::documents::health::Health;
 use crate::documents::status::{
     Backend, Daemon, FlowTable, Interface, NextHop, Problem, SCHEMA, Service, Status,
@@ -117,6 +118,8 @@ fn from_pins(node: &str, late: Option<&Error>) -> Result<Status, Error> {
         status.tracked = Some(tables::tracked(&view)?);
         status.shield_observed = tables::shield_observed(&view)?;
         status.captures = tables::captures(&view);
+        // Who may not look at the program is told of the rest.
+        status.forward = view.forward_state().ok().flatten().map(ForwardStatus::of_pins);
         if !view.counts_losses()? {
             let names: Vec<&str> = status.interfaces.iter().map(|i| i.name.as_str()).collect();
             status.findings.push(tables::losses_uncounted(None, &names));
@@ -159,7 +162,7 @@ struct Late<'e> {
 }
 
 impl Late<'_> {
-    fn problem(&self, pid: u64) -> Problem {
+    fn problem(&self, pid: u64, status: &Status) -> Problem {
         let busy = self.beat.filter(|age| *age < liveness::HANGS);
         let restart = service_manager::restart(pid, true);
         let (means, remedy) = match busy {
@@ -182,8 +185,9 @@ impl Late<'_> {
         let what = &self.error.what;
         ProblemKind::DaemonSilent.problem(
             format!(
-                "the daemon (process {pid}) does not answer ({what}), {means}; backends are not checked; this \
-                 output comes from the pinned tables"
+                "the daemon (process {pid}) does not answer ({what}), {means}; {}; this output comes from the \
+                 pinned tables",
+                not_done(status)
             ),
             remedy,
         )
@@ -206,11 +210,10 @@ fn problems(
             format!("a daemon is starting{doing} and does not answer yet; this output comes from the pinned tables"),
             "ask again in a moment",
         ),
-        (true, Some(late)) => late.problem(pid),
+        (true, Some(late)) => late.problem(pid, status),
         (false, _) => ProblemKind::DaemonNotRunning.problem(
-            format!("daemon not running since {since}: backends are not checked"),
-            "start it again (`systemctl start ringway`, or `ringway run` as it was started); it takes over \
-             without losing a packet",
+            format!("daemon not running since {since}: {}", not_done(status)),
+            format!("{}; it takes over without losing a packet", start_again(status)),
         ),
         (true, None) => ProblemKind::DaemonSilent.problem(
             format!(
@@ -244,6 +247,40 @@ fn problems(
         ));
     }
     problems
+}
+
+/// What nobody does while the daemon does not answer.
+fn not_done(status: &Status) -> String {
+    let forward =
+        status.forward.as_ref().map(|forward| match (forward.suspended, status.daemon.running) {
+            (true, _) => forward.kernel_does().to_owned(),
+            (false, true) => "its tables for forwarding are kept up nevertheless".to_owned(),
+            (false, false) => format!("{}, in five seconds at most", forward.kernel_does()),
+        });
+    match forward {
+        None => "backends are not checked".to_owned(),
+        Some(forward) if status.only_forwards() => forward,
+        Some(forward) => format!("backends are not checked, and {forward}"),
+    }
+}
+
+fn start_again(status: &Status) -> String {
+    let forward = status.forward.as_ref().filter(|_| status.only_forwards());
+    match forward.filter(|_| !service_manager::is_units(&status.node)) {
+        Some(forward) => {
+            let names: Vec<&str> = status.interfaces.iter().map(|it| it.name.as_str()).collect();
+            let route = if forward.mode == "route" { " --route" } else { "" };
+            format!(
+                "start it again, with the options or the file that it had: ringway forward -i {}{route} \
+                 --name {}",
+                names.join(","),
+                status.node
+            )
+        }
+        None => {
+            "start it again (`systemctl start ringway`, or `ringway run` as it was started)".into()
+        }
+    }
 }
 
 fn interface(state: &InterfaceState) -> Interface {

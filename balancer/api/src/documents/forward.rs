@@ -1,8 +1,9 @@
 //! Forwarding between interfaces, in the status of a node.
 
+use ringway_kernel::forward::ForwardState;
 use serde::{Deserialize, Serialize};
 
-/// `[forward]` as it stands.
+/// `[forward]` as it stands. Without a daemon bridge, interfaces and stations are not known.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ForwardStatus {
     /// `bridge` or `route`.
@@ -17,6 +18,22 @@ pub struct ForwardStatus {
     pub stations: Option<u64>,
     /// Those without room: their frames are the kernel's.
     pub stations_left_out: Option<u64>,
+}
+
+impl ForwardStatus {
+    /// By the pins, without a daemon.
+    pub fn of_pins(state: ForwardState) -> Self {
+        let (mode, suspended) = (state.mode.name().to_owned(), !state.in_force);
+        Self { mode, suspended, ..Self::default() }
+    }
+
+    /// What happens without Ringway: "the kernel bridges everything".
+    pub fn kernel_does(&self) -> &'static str {
+        match self.mode.as_str() {
+            "route" => "the kernel routes everything",
+            _ => "the kernel bridges everything",
+        }
+    }
 }
 
 /// An interface that is forwarded between.

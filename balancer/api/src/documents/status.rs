@@ -175,6 +175,11 @@ impl Counter {
     pub fn is_shields(&self) -> bool {
         self.reason.is_shields()
     }
+
+    /// Whether it counts what is forwarded between interfaces.
+    pub fn is_forwarded(&self) -> bool {
+        matches!(self.reason, Reason::Bridged | Reason::Routed)
+    }
 }
 
 impl Tracked {
@@ -236,6 +241,11 @@ impl Status {
     pub fn is_degraded(&self) -> bool {
         self.lacking().0 > 0
             && self.services.iter().all(|service| service.backends.iter().any(Backend::serves))
+    }
+
+    /// It has no service, and forwards between interfaces.
+    pub fn only_forwards(&self) -> bool {
+        self.forward.is_some() && self.services.is_empty()
     }
 
     /// Backends with weight that get no traffic, and all with weight; of both protocols once.

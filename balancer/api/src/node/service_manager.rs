@@ -15,14 +15,28 @@ pub fn restart(pid: u64, hangs: bool) -> String {
 /// What systemd's start of this node's daemon says of itself, such as `waiting for eth1`; `None`:
 /// there is no such start. A daemon that waits for its interfaces has neither pins nor a socket.
 pub fn starting(node: &str) -> Option<String> {
-    let unit_runs = ringway_config::identity(Path::new(ringway_config::DEFAULT_PATH)).node;
-    if unit_runs.as_deref() != Some(node) {
+    if !is_units(node) {
         return None;
     }
     let arguments = ["show", "ringway.service", "--property=SubState,StatusText"];
     let mut command = Command::new("systemctl");
     let ran = command.args(arguments).stdin(Stdio::null()).stderr(Stdio::null()).output().ok()?;
     in_start(&String::from_utf8_lossy(&ran.stdout))
+}
+
+/// The unit runs this node: its file has the name.
+pub fn is_units(node: &str) -> bool {
+    let file = Path::new(ringway_config::DEFAULT_PATH);
+    ringway_config::identity(file).node.as_deref() == Some(node)
+}
+
+/// How to stop this process.
+pub fn stop(pid: u64) -> String {
+    let groups = Path::new("/proc").join(pid.to_string()).join("cgroup");
+    match unit(&std::fs::read_to_string(groups).unwrap_or_default()) {
+        Some(unit) => format!("systemctl stop {unit}"),
+        None => format!("kill {pid}; where it hangs, kill -KILL {pid}"),
+    }
 }
 
 /// Between two starts the state is `auto-restart`.

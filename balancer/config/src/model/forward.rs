@@ -14,6 +14,28 @@ pub struct InterfaceForward {
     pub interfaces: Vec<Located<String>>,
     /// Rules of the kernel that forwarded packets would no longer meet do not forbid a start.
     pub bypass_firewall: bool,
+    /// Options gave it, not a file: remedies name these.
+    pub by_options: bool,
+}
+
+impl InterfaceForward {
+    /// How to have it route, for remedies.
+    pub fn to_route(&self) -> &'static str {
+        if self.by_options { "add --route" } else { "write mode = \"route\" in [forward]" }
+    }
+
+    /// How to have it bridge.
+    pub fn to_bridge(&self) -> &'static str {
+        if self.by_options { "leave out --route" } else { "write mode = \"bridge\" in [forward]" }
+    }
+
+    /// How to start in spite of rules.
+    pub fn to_bypass(&self) -> &'static str {
+        match self.by_options {
+            true => "add --bypass-firewall",
+            false => "write bypass_firewall = true in [forward]",
+        }
+    }
 }
 
 /// Interfaces that a mode needs.

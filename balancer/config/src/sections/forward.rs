@@ -49,7 +49,7 @@ pub(crate) fn read(file: &mut Section, node: Option<&Node>) -> Option<InterfaceF
     section.finish();
     let all = || node.map(|node| node.interfaces.clone());
     let interfaces = written.map(Located::into_inner).or_else(all)?;
-    Some(InterfaceForward { mode: *mode?, interfaces, bypass_firewall })
+    Some(InterfaceForward { mode: *mode?, interfaces, bypass_firewall, by_options: false })
 }
 
 fn check_names(section: &Section, interfaces: &[Located<String>], node: Option<&Node>) {

@@ -24,11 +24,14 @@ fn failed(report: &Report, checks: &[&str]) -> Vec<Problem> {
 }
 
 /// Warnings, then unknowns; each cause once. The ways to the backends are shown with them, and
-/// interfaces are watched by the daemon itself.
+/// interfaces and what forwards between them are watched by the daemon itself.
 pub fn findings(report: &Report) -> Vec<Problem> {
     let open = |finding: &Finding| {
         matches!(finding.outcome.severity, Severity::Unknown | Severity::Warn)
-            && !matches!(finding.check, names::INTERFACE | names::NEIGHBOUR | names::ROUTE)
+            && !matches!(
+                finding.check,
+                names::INTERFACE | names::FORWARD | names::NEIGHBOUR | names::ROUTE
+            )
     };
     let mut causes = preflight::causes(report, open);
     causes.sort_by_key(|cause| cause.first.outcome.severity == Severity::Unknown);
@@ -66,6 +69,7 @@ mod tests {
         }
         report.push(names::NEIGHBOUR, Outcome::unknown("web", "no MAC address yet"));
         report.push(names::INTERFACE, Outcome::warn("b1", "it has no carrier"));
+        report.push(names::FORWARD, Outcome::warn("b1", "its state in br0 is blocking"));
         report.push("mtu", Outcome::warn("web", "too little room"));
         report.push("mtu", Outcome::warn("api", "no room at all"));
         report.push(names::NAT_ADDRESS, Outcome::crit("10.0.0.9", "nobody answers"));

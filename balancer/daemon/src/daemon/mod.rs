@@ -129,11 +129,24 @@ async fn look_after(
             tracing::warn!("stopped before `ringway confirm`: detached from {names} again");
         }
         Ok(()) if attached => {
-            tracing::info!("stopped; traffic still flows; `ringway detach` stops it");
+            tracing::info!("stopped; {}", after_the_end(daemon.state.reload().config.as_ref()));
         }
         _ => start::undo(&node, fresh && !attached),
     }
     outcome
+}
+
+fn after_the_end(config: &Config) -> &'static str {
+    match (config.services.is_empty(), &config.forward) {
+        (true, Some(_)) => {
+            "in five seconds the kernel has every packet; `ringway detach` removes the programs"
+        }
+        (_, None) => "traffic still flows; `ringway detach` stops it",
+        (false, Some(_)) => {
+            "traffic of services still flows, and in five seconds the kernel has the rest; `ringway \
+             detach` stops it"
+        }
+    }
 }
 
 impl Moment {

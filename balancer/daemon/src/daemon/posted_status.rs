@@ -70,8 +70,13 @@ impl Daemon {
 
     /// In one line, for the service manager.
     fn line(&self) -> String {
+        let config = &self.state.reload().config;
+        if let Some(forward) = config.forward.as_ref().filter(|_| config.services.is_empty()) {
+            let names: Vec<&str> = forward.interfaces.iter().map(|it| it.as_str()).collect();
+            return format!("no service; forwarding ({}): {}", forward.mode, names.join(", "));
+        }
         let (up, all) = self.state.shown_backend_set().serving();
-        let services = counted(self.state.reload().config.services.len(), "service");
+        let services = counted(config.services.len(), "service");
         format!("{services}, {up} of {all} backends get traffic")
     }
 }

@@ -4,7 +4,7 @@ use ringway_config::Config;
 use ringway_doctor::{MACHINE, Outcome, Report};
 
 use super::machine_state::MachineState;
-use super::misconfigured;
+use super::{misconfigured, names};
 use crate::network::forward::plan;
 
 /// Every interface of `[forward]`, and what packets would no longer meet.
@@ -14,7 +14,7 @@ pub fn check(config: &Config, state: &MachineState, report: &mut Report) {
         Ok(facts) => facts,
         Err(error) => {
             let reason = format!("what [forward] depends on could not be read: {error}");
-            return report.push("forward", Outcome::crit(MACHINE, reason));
+            return report.push(names::FORWARD, Outcome::crit(MACHINE, reason));
         }
     };
     let slots: Vec<(u32, String)> =
@@ -22,7 +22,7 @@ pub fn check(config: &Config, state: &MachineState, report: &mut Report) {
     let plan = plan(forward, &slots, facts);
     for obstacle in &plan.obstacles {
         let outcome = Outcome::crit("[forward]", obstacle.found.as_str());
-        report.push("forward", outcome.advice(obstacle.fix.clone()));
+        report.push(names::FORWARD, outcome.advice(obstacle.fix.clone()));
     }
     for (port, name) in plan.ports.iter().zip(&forward.interfaces) {
         let outcome = match &port.trouble {
@@ -35,6 +35,6 @@ pub fn check(config: &Config, state: &MachineState, report: &mut Report) {
                 Outcome::warn(port.name.as_str(), found).advice(trouble.fix.clone())
             }
         };
-        report.push("forward", outcome);
+        report.push(names::FORWARD, outcome);
     }
 }

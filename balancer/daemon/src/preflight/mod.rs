@@ -36,6 +36,8 @@ pub(crate) use services::covers;
 pub(crate) mod names {
     pub const ANSWERS: &str = "answers";
     pub const FOREIGN_XDP: &str = "foreign-xdp";
+    /// Between interfaces, past the kernel.
+    pub const FORWARD: &str = "forward";
     pub const FORWARDING: &str = "forwarding";
     pub const INTERFACE: &str = "interface";
     pub const NAT_ADDRESS: &str = "nat-address";

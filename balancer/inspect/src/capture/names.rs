@@ -173,7 +173,8 @@ impl CaptureNames {
     fn after<'a>(&'a self, record: &Record<'a>, after: (&'a [u8], u32), raw: bool) -> Frame<'a> {
         match record.verdict {
             Verdict::Redirect => {
-                let slot = sender(&self.interfaces, after.0).unwrap_or(record.iface);
+                let slot = record.out.or_else(|| sender(&self.interfaces, after.0));
+                let slot = slot.unwrap_or(record.iface);
                 self.frame(slot, after, false)
             }
             _ => self.frame(record.iface, after, raw),

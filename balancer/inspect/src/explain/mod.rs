@@ -37,6 +37,9 @@ pub const SCHEMA: &str = "ringway.explain/1";
 /// Backends that somebody keeps new flows from: so many are named.
 const WITHHELD_SHOWN: usize = 3;
 
+/// Sender of a packet whose MAC address is not given.
+const NOBODY: Mac = Mac([2, 0, 0, 0, 0, 1]);
+
 #[derive(Clone, Debug)]
 pub enum What<'a> {
     /// One that is put together.
@@ -53,9 +56,25 @@ pub struct Shape {
     pub bytes: Option<u16>,
     /// Hops it may still take.
     pub ttl: u8,
-    pub source_mac: Mac,
+    /// `None`: one that nobody has.
+    pub source_mac: Option<Mac>,
+    /// `None`: the interface's.
+    pub destination_mac: Option<Mac>,
     /// VLAN id it is tagged with.
     pub vlan: Option<u16>,
+}
+
+impl What<'_> {
+    /// The reason is about MAC addresses that were not given.
+    fn lacks_addresses(&self, reason: Reason) -> bool {
+        match self {
+            What::Captured(..) => false,
+            What::Tuple(_, shape) => {
+                (reason == Reason::BridgeSource && shape.source_mac.is_none())
+                    || (reason == Reason::BridgeDestination && shape.destination_mac.is_none())
+            }
+        }
+    }
 }
 
 /// The fate of a packet.
@@ -228,6 +247,14 @@ pub fn explain(
     let services = view.services().map_err(failed)?;
     let names = Names { status: &status, services: &services };
     let mut explanation = names.explanation(packet, slot, &explained);
+    if what.lacks_addresses(explained.reason) {
+        explanation.cause = "A bridge decides by MAC addresses, and this one was made up.".into();
+        explanation.next = Some(
+            "name both: --source-mac MAC --destination-mac MAC (bridge fdb show); or take a captured \
+             frame: -r FILE"
+                .into(),
+        );
+    }
     let limited = explained.shield.as_ref().and_then(|found| found.limited);
     if let Some(headers) = Headers::of(&frame, entry.layer3, 0) {
         if explanation.service.is_none() && explanation.shield.as_ref().is_some_and(|it| it.dropped)
@@ -297,8 +324,8 @@ fn put_together(what: &What<'_>, entry: &Entry) -> Result<(String, Vec<u8>), Err
         tcp_flags: shape.tcp_flags,
         bytes: shape.bytes,
         ttl: shape.ttl,
-        source_mac: shape.source_mac,
-        destination_mac: Mac(entry.mac),
+        source_mac: shape.source_mac.unwrap_or(NOBODY),
+        destination_mac: shape.destination_mac.unwrap_or(Mac(entry.mac)),
         vlans: shape.vlan.map_or_else(|| entry.tags.clone(), |id| vec![(0x8100, id)]),
         layer3: entry.layer3,
     };

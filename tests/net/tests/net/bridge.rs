@@ -55,6 +55,13 @@ impl Site {
         Ok(said(&output))
     }
 
+    fn mac(&self, host: usize) -> Result<String> {
+        let mut show = self.hosts[host - 1].command("ip");
+        let shown = said(&show.args(["-o", "link", "show", "eth0"]).output()?);
+        let mac = shown.split(' ').skip_while(|word| *word != "link/ether").nth(1);
+        Ok(mac.context("no address")?.to_owned())
+    }
+
     /// MAC addresses that the bridge has learnt.
     fn learnt(&self) -> Result<Vec<String>> {
         let all = self.run("bridge", "fdb show br br0")?;
@@ -117,10 +124,7 @@ fn a_station_that_moves_is_followed() -> Result<()> {
     let site = Site::new()?;
     let gateway = site.start(&["p1", "p2", "p3"], "")?;
     ensure!(site.ping(1, 2, 3)?, "lost");
-    let shown = site.hosts[1].command("ip").args(["-o", "link", "show", "eth0"]).output()?;
-    let shown = said(&shown);
-    let mac = shown.split(' ').skip_while(|word| *word != "link/ether").nth(1);
-    let mac = mac.context("no address")?;
+    let mac = site.mac(2)?;
     // It is unplugged here and plugged in there.
     site.hosts[1].ip("link set eth0 down\n")?;
     site.hosts[2].ip(&format!("link set eth0 address {mac}\naddr add 10.7.0.2/24 dev eth0\n"))?;
@@ -237,6 +241,35 @@ fn explain_and_capture_see_it() -> Result<()> {
     let capture = capture::begin(&site.switch, &["--reason", "bridged", "--count", "2"])?;
     ensure!(site.ping(1, 2, 3)?, "lost");
     let (code, seen) = capture::ended(capture)?;
-    ensure!(code == 0 && seen.contains("10.7.0.1"), "{code}: {seen}");
+    ensure!(code == 0 && seen.contains("p1 in  icmp 10.7.0.1 > 10.7.0.2"), "{code}: {seen}");
+    ensure!(seen.contains("p2 out icmp 10.7.0.1 > 10.7.0.2"), "{code}: {seen}");
+    let packet = ["explain", "-i", "p1", "icmp 10.7.0.1 > 10.7.0.2"];
+    let typed = gateway.ringway(&packet)?;
+    ensure!(typed.out.contains("made up") && typed.out.contains("--source-mac"), "{typed:?}");
+    let (source, destination) = (site.mac(1)?, site.mac(2)?);
+    let named = ["--source-mac", &source, "--destination-mac", &destination];
+    let named = gateway.ringway(&[&packet[..], &named].concat())?;
+    ensure!(named.out.contains("redirect, bridged"), "{named:?}");
+    Ok(())
+}
+
+/// Of a node that has no service nobody says that backends are not checked.
+#[test]
+fn the_words_are_of_a_bridge() -> Result<()> {
+    needs_root!();
+    let site = Site::new()?;
+    let mut gateway = site.start(&["p1", "p2"], "")?;
+    ensure!(site.ping(1, 2, 2)?, "lost");
+    let top = gateway.ringway(&["top", "--once"])?;
+    ensure!(top.out.contains("forwarded") && !top.out.contains("flows"), "{top:?}");
+    let busy = gateway.ringway(&["detach"])?;
+    ensure!(busy.err.contains("kernel bridges") && !busy.err.contains("systemctl"), "{busy:?}");
+    gateway.kill()?;
+    let status = gateway.ringway(&["status"])?;
+    ensure!(status.out.contains("the kernel bridges everything"), "{status:?}");
+    ensure!(status.out.contains("ringway forward -i p1,p2 --name"), "{status:?}");
+    for balancer in ["backends", "flows now", "ringway run"] {
+        ensure!(!status.out.contains(balancer), "{balancer}: {status:?}");
+    }
     Ok(())
 }

@@ -382,7 +382,8 @@ fn no_shield(file: Option<&Path>, may_load: bool) -> Error {
         "the configuration has no [shield], so packets meet none",
         match file {
             Some(file) => format!("add a line `[shield]` to {}, then: {then}", file.display()),
-            None => "start the daemon with a file that has a line `[shield]`: ringway run -c FILE"
+            None => "`ringway forward` starts without one: write a file with [forward] and a line \
+                     `[shield]`, stop the daemon, then: ringway run -c FILE"
                 .into(),
         },
     )

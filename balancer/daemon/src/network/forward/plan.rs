@@ -74,12 +74,8 @@ pub fn plan(forward: &InterfaceForward, slots: &[(u32, String)], facts: &Facts) 
     if !forward.bypass_firewall {
         plan.obstacles.extend(facts.bypassed.iter().map(|bypassed| {
             let found = format!("forwarded packets would not meet {}", bypassed.what);
-            let fix = Fix::Sequence(vec![
-                bypassed.fix.clone(),
-                Fix::from(
-                    "or, if that is meant, bypass_firewall = true in [forward] (--bypass-firewall)",
-                ),
-            ]);
+            let meant = format!("or, if that is meant, {}", forward.to_bypass());
+            let fix = Fix::Sequence(vec![bypassed.fix.clone(), Fix::from(meant)]);
             Obstacle::lasting(found, fix)
         }));
     }
@@ -91,9 +87,10 @@ pub fn plan(forward: &InterfaceForward, slots: &[(u32, String)], facts: &Facts) 
                 (None, _) => {
                     Err(Obstacle::passing("it is not there", Fix::command(["ip", "link"])))
                 }
-                (Some(link), ForwardMode::Bridge) => bridge_port(link, bridge, facts),
+                (Some(link), ForwardMode::Bridge) => bridge_port(link, bridge, facts, forward),
                 (Some(link), ForwardMode::Route) => {
-                    route_port(link, facts.routing.get(name).copied().unwrap_or_default(), facts)
+                    let routing = facts.routing.get(name).copied().unwrap_or_default();
+                    route_port(link, routing, facts, forward)
                 }
             };
             let (port, trouble) = match judged {
@@ -118,17 +115,16 @@ fn first_bridge<'f>(slots: &[(u32, String)], facts: &'f Facts) -> Option<&'f Wit
     masters.find_map(|master| facts.bridges.get(&master))
 }
 
-fn bridge_port(link: &Link, bridge: Option<&WithPorts>, facts: &Facts) -> Result<Port, Obstacle> {
+fn bridge_port(
+    link: &Link,
+    bridge: Option<&WithPorts>,
+    facts: &Facts,
+    forward: &InterfaceForward,
+) -> Result<Port, Obstacle> {
     let name = &link.name;
     let own = link.master.and_then(|master| facts.bridges.get(&master));
     let (Some((bridge, ports)), Some((of, _))) = (bridge, own) else {
-        return Err(Obstacle::lasting(
-            "it is no port of a bridge, and mode = \"bridge\" forwards beside one",
-            Fix::Sequence(vec![
-                Fix::command(["ip", "link", "set", name, "master", "BRIDGE"]),
-                Fix::from("or mode = \"route\" in [forward] (--route)"),
-            ]),
-        ));
+        return Err(no_port(link, facts, forward));
     };
     if of.ifindex != bridge.ifindex {
         return Err(Obstacle::lasting(
@@ -182,6 +178,38 @@ fn bridge_port(link: &Link, bridge: Option<&WithPorts>, facts: &Facts) -> Result
     Ok(Port { forwards: true, isolated: port.isolated, vlans, ..Port::default() })
 }
 
+/// It is no port of a bridge.
+fn no_port(link: &Link, facts: &Facts, forward: &InterfaceForward) -> Obstacle {
+    let (name, route) = (&link.name, forward.to_route());
+    let is_bridge = |link: &&Link| link.kind.as_deref() == Some("bridge");
+    let names =
+        |links: &[&Link]| links.iter().map(|l| l.name.as_str()).collect::<Vec<_>>().join(", ");
+    if is_bridge(&link) {
+        let ports: Vec<&Link> =
+            facts.links.iter().filter(|port| port.master == Some(link.ifindex)).collect();
+        let fix = match ports.as_slice() {
+            [] => "give it ports, and name these".to_owned(),
+            ports => format!("name those of its ports that packets go between: {}", names(ports)),
+        };
+        return Obstacle::lasting("it is a bridge, and ports of one are forwarded between", fix);
+    }
+    let bridges: Vec<&Link> = facts.links.iter().filter(is_bridge).collect();
+    let fix = match bridges.as_slice() {
+        [] => Fix::from(format!(
+            "make a bridge first (ip-link(8)), or, to forward by routes, {route}"
+        )),
+        [one] => Fix::Sequence(vec![
+            Fix::command(["ip", "link", "set", name, "master", &one.name]),
+            Fix::from(format!("or, to forward by routes, {route}")),
+        ]),
+        several => Fix::from(format!(
+            "make it a port of one of {}, or, to forward by routes, {route}",
+            names(several)
+        )),
+    };
+    Obstacle::lasting("it is no port of a bridge, and bridge mode forwards beside one", fix)
+}
+
 /// A frame without its tag looks like one of another VLAN.
 fn keeps_tags(link: &Link, facts: &Facts) -> Result<(), Obstacle> {
     // veth and tap: the sender's stack keeps them beside the frame (docs/forward.md).
@@ -225,7 +253,12 @@ fn state_name(state: PortState) -> &'static str {
     }
 }
 
-fn route_port(link: &Link, routing: Routing, facts: &Facts) -> Result<Port, Obstacle> {
+fn route_port(
+    link: &Link,
+    routing: Routing,
+    facts: &Facts,
+    forward: &InterfaceForward,
+) -> Result<Port, Obstacle> {
     let name = &link.name;
     keeps_tags(link, facts)?;
     if link.is_layer3() {
@@ -239,7 +272,7 @@ fn route_port(link: &Link, routing: Routing, facts: &Facts) -> Result<Port, Obst
             "it is part of another interface (bridge, bond, VRF), which has its packets",
             Fix::Sequence(vec![
                 Fix::command(["ip", "link", "set", name, "nomaster"]),
-                Fix::from("or mode = \"bridge\" in [forward], for a bridge's ports"),
+                Fix::from(format!("or, for a bridge's ports, {}", forward.to_bridge())),
             ]),
         ));
     }
