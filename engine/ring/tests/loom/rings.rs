@@ -1,8 +1,4 @@
-//! Every order of events that the memory model allows, of a small ring whose indices overflow:
-//! `RUSTFLAGS="--cfg loom" cargo test -p ringway-ring --release --test loom --target-dir
-//! target/loom`.
-#![cfg(loom)]
-#![allow(clippy::unwrap_used)]
+//! A small ring whose indices overflow.
 
 use loom::thread;
 use ringway_ring::in_memory_from;
