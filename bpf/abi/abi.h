@@ -12,6 +12,11 @@
 #ifndef RINGWAY_ABI_H
 #define RINGWAY_ABI_H
 
+/* Words are compared and swapped whole whose fields others read one by one. */
+#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "Ringway's maps are laid out for little-endian processors"
+#endif
+
 /* Raised whenever a pinned map changes in meaning or size. A daemon that
  * finds another number under its pins refuses to take them over. */
 #define RW_LAYOUT 3

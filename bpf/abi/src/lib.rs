@@ -11,6 +11,9 @@
 
 #![warn(missing_docs)]
 
+#[cfg(not(target_endian = "little"))]
+compile_error!("Ringway's maps are laid out for little-endian processors");
+
 mod accept;
 mod address;
 mod flow;
