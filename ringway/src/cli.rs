@@ -14,7 +14,7 @@ pub use self::capture::CaptureArgs;
 pub use self::doctor::DoctorArgs;
 pub use self::engine::{
     Cpus, EngineApp, EngineArgs, FrameSize, HostArgs, HugePages, IcmpArgs, InspectArgs, L2fwdArgs,
-    OnLoss, TakeOver, WhenDead, WorkArgs, ZeroCopy,
+    OnLoss, SinkArgs, TakeOver, WhenDead, WorkArgs, ZeroCopy,
 };
 pub use self::forward::ForwardArgs;
 pub use self::shield::{BlockedArgs, PrefixArgs, ShieldAction, ShieldArgs, UnblockArgs};

@@ -1,6 +1,9 @@
 //! Packet programs.
 
+use ringway_xsk::Pool;
+
 use crate::arch::Cycles;
+use crate::buffer_pool::BufferPool;
 use crate::burst::Burst;
 
 /// A packet program. One worker has it to itself: nothing in it needs a lock.
@@ -8,16 +11,16 @@ use crate::burst::Burst;
 /// It is called for every burst and decides about packets. The worker keeps owning them, so an app
 /// can neither lose a packet nor keep one uncounted. An app should not allocate, block or write to
 /// a log.
-pub trait App {
+pub trait App<P: BufferPool = Pool> {
     fn name(&self) -> &'static str;
 
     /// Handles packets that came in by the port [`Burst::from`]. A packet without a decision is
     /// dropped as [`Reason::Undecided`](crate::Reason::Undecided).
-    fn on_burst(&mut self, now: Cycles, burst: &mut Burst<'_>);
+    fn on_burst(&mut self, now: Cycles, burst: &mut Burst<'_, P>);
 
     /// Makes packets of its own. Called once in each round, after the ports were asked for packets;
     /// `burst` has none.
-    fn on_round(&mut self, now: Cycles, burst: &mut Burst<'_>) {
+    fn on_round(&mut self, now: Cycles, burst: &mut Burst<'_, P>) {
         let _ = (now, burst);
     }
 
@@ -52,16 +55,16 @@ pub(crate) const MADE: u8 = 1;
 /// recognises by it packets that have a time.
 pub(crate) const CAPTURED: u8 = 15;
 
-impl<A: App + ?Sized> App for Box<A> {
+impl<P: BufferPool, A: App<P> + ?Sized> App<P> for Box<A> {
     fn name(&self) -> &'static str {
         (**self).name()
     }
 
-    fn on_burst(&mut self, now: Cycles, burst: &mut Burst<'_>) {
+    fn on_burst(&mut self, now: Cycles, burst: &mut Burst<'_, P>) {
         (**self).on_burst(now, burst);
     }
 
-    fn on_round(&mut self, now: Cycles, burst: &mut Burst<'_>) {
+    fn on_round(&mut self, now: Cycles, burst: &mut Burst<'_, P>) {
         (**self).on_round(now, burst);
     }
 

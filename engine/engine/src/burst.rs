@@ -2,8 +2,9 @@
 
 use std::mem;
 
-use ringway_xsk::{Batch, Packet, Pool};
+use ringway_xsk::{Batch, Buffer as _, Pool};
 
+use crate::buffer_pool::BufferPool;
 use crate::port::{Port, PortError};
 use crate::status::reason::Reason;
 
@@ -25,14 +26,18 @@ impl From<Result<Verdict, Reason>> for Verdict {
 }
 
 /// Packets that came in together, and the ports that they can leave by.
-pub struct Burst<'a> {
+pub struct Burst<'a, P: BufferPool = Pool> {
     from: usize,
-    incoming: &'a mut Batch,
-    tx_queues: &'a mut TxQueues,
+    incoming: &'a mut Batch<P::Packet>,
+    tx_queues: &'a mut TxQueues<P>,
 }
 
-impl<'a> Burst<'a> {
-    pub(crate) fn new(from: usize, incoming: &'a mut Batch, tx_queues: &'a mut TxQueues) -> Self {
+impl<'a, P: BufferPool> Burst<'a, P> {
+    pub(crate) fn new(
+        from: usize,
+        incoming: &'a mut Batch<P::Packet>,
+        tx_queues: &'a mut TxQueues<P>,
+    ) -> Self {
         Self { from, incoming, tx_queues }
     }
 
@@ -57,7 +62,7 @@ impl<'a> Burst<'a> {
 
     /// Decides about each packet, in order.
     #[inline]
-    pub fn decide(&mut self, mut verdict: impl FnMut(&mut Packet) -> Verdict) {
+    pub fn decide(&mut self, mut verdict: impl FnMut(&mut P::Packet) -> Verdict) {
         for mut packet in self.incoming.drain() {
             let verdict = verdict(&mut packet);
             self.tx_queues.carry_out(packet, verdict);
@@ -88,7 +93,7 @@ impl<'a> Burst<'a> {
     /// }
     /// ```
     #[inline]
-    pub fn decide_some(&mut self, mut verdict: impl FnMut(&mut Packet) -> Option<Verdict>) {
+    pub fn decide_some(&mut self, mut verdict: impl FnMut(&mut P::Packet) -> Option<Verdict>) {
         // A batch for nothing has no memory of its own.
         let mut left = mem::replace(&mut self.tx_queues.made, Batch::new(0));
         for mut packet in self.incoming.drain() {
@@ -107,7 +112,7 @@ impl<'a> Burst<'a> {
     /// Makes a packet: `build` gets an empty one, with headroom. False if no frame is free, which
     /// is counted.
     #[inline]
-    pub fn originate(&mut self, build: impl FnOnce(&mut Packet) -> Verdict) -> bool {
+    pub fn originate(&mut self, build: impl FnOnce(&mut P::Packet) -> Verdict) -> bool {
         let Some(mut packet) = self.tx_queues.pool.allocate() else {
             self.tx_queues.tally.no_frame += 1;
             return false;
@@ -125,7 +130,7 @@ impl<'a> Burst<'a> {
     pub fn originate_burst(
         &mut self,
         count: usize,
-        mut build: impl FnMut(&mut Packet) -> Verdict,
+        mut build: impl FnMut(&mut P::Packet) -> Verdict,
     ) -> usize {
         // A batch for nothing has no memory of its own.
         let mut made = mem::replace(&mut self.tx_queues.made, Batch::new(0));
@@ -150,26 +155,26 @@ impl<'a> Burst<'a> {
 }
 
 /// The way of packets from an app to the ports.
-pub(crate) struct TxQueues {
-    pub pool: Pool,
-    pub queues: Vec<TxQueue>,
+pub(crate) struct TxQueues<P: BufferPool> {
+    pub pool: P,
+    pub queues: Vec<TxQueue<P>>,
     /// New packets, whose frames are taken together.
-    made: Batch,
+    made: Batch<P::Packet>,
     /// Dropped packets, which are freed together: that costs less than one by one.
-    dropped: Batch,
+    dropped: Batch<P::Packet>,
     pub tally: Tally,
     /// A port that failed in the middle of a burst.
     pub failed: Option<PortError>,
 }
 
 /// A port, and the packets that wait to be sent by it.
-pub(crate) struct TxQueue {
-    pub port: Box<dyn Port>,
-    pub waiting: Batch,
+pub(crate) struct TxQueue<P: BufferPool> {
+    pub port: Box<dyn Port<P>>,
+    pub waiting: Batch<P::Packet>,
 }
 
-impl TxQueues {
-    pub(crate) fn new(pool: Pool, ports: Vec<Box<dyn Port>>, waiting: usize) -> Self {
+impl<P: BufferPool> TxQueues<P> {
+    pub(crate) fn new(pool: P, ports: Vec<Box<dyn Port<P>>>, waiting: usize) -> Self {
         let queue = |port| TxQueue { port, waiting: Batch::new(waiting) };
         Self {
             pool,
@@ -184,7 +189,7 @@ impl TxQueues {
     /// Always inlined: a packet that is passed to a function goes through memory, is written and
     /// read in different pieces, and stalls the processor.
     #[inline(always)]
-    fn carry_out(&mut self, packet: Packet, verdict: Verdict) {
+    fn carry_out(&mut self, packet: P::Packet, verdict: Verdict) {
         match verdict {
             Verdict::Forward(to) => match self.queues.get_mut(to) {
                 Some(queue) if queue.waiting.room() > 0 => drop(queue.waiting.push(packet)),
@@ -197,7 +202,7 @@ impl TxQueues {
     /// Sends the packets that wait before it, if there is such a port.
     #[cold]
     #[inline(never)]
-    fn make_room(&mut self, packet: Packet, to: usize) {
+    fn make_room(&mut self, packet: P::Packet, to: usize) {
         if to >= self.queues.len() {
             return self.drop(packet, Reason::NoSuchPort);
         }
@@ -209,7 +214,7 @@ impl TxQueues {
     }
 
     #[inline]
-    fn drop(&mut self, packet: Packet, reason: Reason) {
+    fn drop(&mut self, packet: P::Packet, reason: Reason) {
         self.tally.drop(reason, 1);
         // Where there is no room it is freed at once.
         let _ = self.dropped.push(packet);
@@ -235,7 +240,7 @@ impl TxQueues {
     }
 
     /// Drops packets without a decision.
-    pub(crate) fn undecided(&mut self, incoming: &mut Batch) {
+    pub(crate) fn undecided(&mut self, incoming: &mut Batch<P::Packet>) {
         self.tally.drop(Reason::Undecided, incoming.len());
         incoming.clear();
     }
@@ -247,7 +252,9 @@ impl TxQueues {
 
     /// Frames of packets that wait to be sent: all that the worker has between two rounds.
     pub(crate) fn known_held(&self) -> u64 {
-        let frames = |batch: &Batch| batch.iter().map(|packet| packet.frames() as u64).sum::<u64>();
+        let frames = |batch: &Batch<P::Packet>| {
+            batch.iter().map(|packet| packet.frames() as u64).sum::<u64>()
+        };
         self.queues.iter().map(|queue| frames(&queue.waiting)).sum()
     }
 

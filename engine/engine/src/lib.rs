@@ -54,6 +54,7 @@
 mod app;
 pub mod apps;
 pub mod arch;
+mod buffer_pool;
 mod burst;
 mod engine;
 mod error;
@@ -62,6 +63,7 @@ mod port;
 mod port_context;
 pub mod ports;
 pub mod programs;
+mod road;
 mod spec;
 pub mod stamp;
 pub mod status;
@@ -69,6 +71,7 @@ mod takeover;
 
 pub use app::App;
 pub use arch::Cycles;
+pub use buffer_pool::BufferPool;
 pub use burst::{Burst, Verdict};
 pub use engine::spread;
 pub use engine::worker::{Ended, Idle, Worker, WorkerAudit, WorkerOptions};
@@ -76,6 +79,7 @@ pub use engine::{AppFactory, Engine, EngineConfig, WorkerConfig, WorkerReport, a
 pub use error::EngineError;
 pub use port::{LeftPort, Obtained, Port, PortError, PortStatistics};
 pub use port_context::PortContext;
+pub use road::{Opened, Road};
 pub use spec::{PortSpec, SpecError};
 pub use status::Status;
 pub use status::leak::Leak;

@@ -7,11 +7,13 @@ use std::sync::Arc;
 
 use ringway_host::netlink::xdp_features::Features;
 use ringway_wire::Mac;
-use ringway_xsk::{Batch, LeftSocket, Redirect, Rings};
+use ringway_xsk::{Batch, LeftSocket, Pool, Redirect, Rings};
 use serde::Serialize;
 
+use crate::buffer_pool::BufferPool;
+
 /// A port of a worker. Its frames belong to the worker's pool, so it stays on the worker's thread.
-pub trait Port {
+pub trait Port<P: BufferPool = Pool> {
     /// As it was specified: `af_packet:eth0`.
     fn name(&self) -> &str;
 
@@ -19,14 +21,14 @@ pub trait Port {
     ///
     /// # Errors
     /// The port cannot continue. Packets that it has added by then came in and stay in the batch.
-    fn rx_burst(&mut self, batch: &mut Batch) -> Result<usize, PortError>;
+    fn rx_burst(&mut self, batch: &mut Batch<P::Packet>) -> Result<usize, PortError>;
 
     /// Sends packets from the front of the batch, as far as there is room; the others stay there.
     /// Packets that it can never send are freed. Returns the number of packets that were sent.
     ///
     /// # Errors
     /// The port cannot continue; packets that it took out of the batch are lost.
-    fn tx_burst(&mut self, batch: &mut Batch) -> Result<usize, PortError>;
+    fn tx_burst(&mut self, batch: &mut Batch<P::Packet>) -> Result<usize, PortError>;
 
     fn statistics(&mut self) -> PortStatistics;
 
@@ -58,6 +60,11 @@ pub trait Port {
     /// after its memory was offered.
     fn leave(&mut self) -> Option<LeftPort> {
         None
+    }
+
+    /// Counters of its device's own, by their names there.
+    fn device_counters(&mut self) -> Vec<(String, u64)> {
+        Vec::new()
     }
 
     /// Its link-layer address, if it has one.

@@ -46,6 +46,10 @@ impl PortContext {
         Self { redirects, predecessor: Some(predecessor.clone()), ..Self::new(&predecessor.umem) }
     }
 
+    pub(crate) fn umem(&self) -> &Umem {
+        &self.umem
+    }
+
     pub(crate) fn programs(&self) -> &dyn Programs {
         &*self.programs
     }

@@ -37,6 +37,13 @@ pub enum PortSpec {
         /// Bytes of a packet, 14 to 3 840.
         len: u16,
     },
+    /// `dpdk:DEVICE[,queues=N]`: a queue of a device that DPDK drives, for the road that has it.
+    /// Options that are not ours are the driver's.
+    Dpdk {
+        /// A PCI address or a virtual device, with the driver's options: `net_pcap0,iface=eth0`.
+        device: String,
+        queue: u16,
+    },
 }
 
 /// Why a text is no port.
@@ -57,7 +64,7 @@ impl SpecError {
     }
 }
 
-const KINDS: &str = "write af_xdp:IFACE:QUEUE, af_packet:IFACE, memory:NAME, pcap:IN:OUT or null:BYTES, options after commas";
+const KINDS: &str = "write af_xdp:IFACE:QUEUE, af_packet:IFACE, dpdk:DEVICE, memory:NAME, pcap:IN:OUT or null:BYTES, options after commas";
 const AF_XDP: &str = "write af_xdp:IFACE:QUEUE; `ethtool -l IFACE` shows how many queues it has";
 
 /// The queues that a port is written with.
@@ -106,6 +113,7 @@ pub(crate) fn parse(text: &str) -> Result<(PortSpec, Queues), SpecError> {
         "memory" => (parser.memory()?, Queues::One),
         "pcap" => (parser.pcap()?, Queues::One),
         "null" => (parser.null()?, Queues::One),
+        "dpdk" => parser.dpdk()?,
         kind => {
             let error = parser.wrong(format!("there is no kind `{kind}`"), KINDS);
             return Err(SpecError { unknown_kind: true, ..error });
@@ -279,6 +287,24 @@ impl<'a> Parser<'a> {
         Ok(PortSpec::Pcap { input, output })
     }
 
+    /// What is not ours is the driver's.
+    fn dpdk(&mut self) -> Result<(PortSpec, Queues), SpecError> {
+        let device = self.text.split_once(':').map_or("", |(_, device)| device);
+        let name = device.split(',').next().unwrap_or_default();
+        if name.is_empty() || name.contains(char::is_whitespace) {
+            let remedy =
+                "write a PCI address, dpdk:0000:01:00.0, or a virtual device, dpdk:net_null0";
+            return Err(self.wrong(format!("`{name}` is no device"), remedy));
+        }
+        let fits = |n: u32| (1..=255).contains(&n);
+        let queues = self.number("queues", 1, fits, "write 1 to 255, a worker for each")?;
+        let ours = |part: &&str| part.split_once('=').is_some_and(|(name, _)| name == "queues");
+        let parts: Vec<_> = device.split(',').filter(|part| !ours(part)).collect();
+        self.options.clear();
+        let queues = if queues == 1 { Queues::One } else { Queues::Range(0, queues - 1) };
+        Ok((PortSpec::Dpdk { device: parts.join(","), queue: 0 }, queues))
+    }
+
     fn null(&mut self) -> Result<PortSpec, SpecError> {
         let len = self.argument.parse().ok().filter(|len| (14..=3840).contains(len));
         let why = format!("`{}` is no length of a packet", self.argument);
@@ -303,6 +329,9 @@ impl fmt::Display for PortSpec {
             PortSpec::Memory { cable, .. } => write!(f, "memory:{cable}"),
             PortSpec::Pcap { input, output } => write!(f, "pcap:{}:{}", name(input), name(output)),
             PortSpec::Null { len } => write!(f, "null:{len}"),
+            PortSpec::Dpdk { device, .. } => {
+                write!(f, "dpdk:{}", device.split(',').next().unwrap_or_default())
+            }
         }
     }
 }
@@ -338,6 +367,14 @@ impl PortSpec {
                 Box::new(Pcap::open(name, pool, input.as_deref(), output.as_deref())?)
             }
             PortSpec::Null { len } => Box::new(Null::open(name, pool, vec![0; (*len).into()])?),
+            PortSpec::Dpdk { .. } => {
+                return Err(PortError::Refused {
+                    port: name,
+                    why: "DPDK's packets lie in other memory than those of this program's ports"
+                        .into(),
+                    remedy: "give it dpdk ports alone, and run ringway-dpdk, from the package of that name",
+                });
+            }
         })
     }
 }

@@ -124,6 +124,7 @@ pub use ledger::audit::{Audit, Fault, Found};
 pub use ledger::watch::{Aged, Inspector, Watch};
 pub use ledger::{Counts, Place, Record};
 pub use packet::batch::Batch;
+pub use packet::buffer::Buffer;
 pub use packet::pool::Pool;
 pub use packet::{MAX_FRAMES, NoRoom, Packet};
 pub use queue::{

@@ -1,5 +1,7 @@
 //! `ringway engine`: a packet program in the foreground.
 
+#[cfg(feature = "dpdk")]
+mod dpdk;
 mod interface_drops;
 mod leaky_sink;
 mod offers;
@@ -24,8 +26,8 @@ use ringway_engine::apps::{Bid, Host, Icmp, L2fwd, Macs, Sink, UdpEcho};
 use ringway_engine::spread::{self, Spread};
 use ringway_engine::status::inspect::Inspection;
 use ringway_engine::{
-    App, AppFactory, Control, Cycles, Engine, EngineConfig, EngineError, Idle, Leak, Obtained,
-    Predecessor, Status, WorkerConfig, WorkerOptions, WorkerReport,
+    App, AppFactory, BufferPool, Control, Cycles, Engine, EngineConfig, EngineError, Idle, Leak,
+    Obtained, Predecessor, Road, Status, WorkerConfig, WorkerOptions, WorkerReport,
 };
 use ringway_host::neighbour_packets::multicast::Memberships;
 use ringway_host::netlink::xdp_features;
@@ -35,7 +37,9 @@ use serde::Serialize;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 
-use crate::cli::{Cpus, EngineApp, EngineArgs, HostArgs, L2fwdArgs, Output, TakeOver, WorkArgs};
+use crate::cli::{
+    Cpus, EngineApp, EngineArgs, HostArgs, L2fwdArgs, Output, SinkArgs, TakeOver, WorkArgs,
+};
 use crate::command::engine_metrics::{self, Metrics};
 use crate::command::inspect;
 use crate::exit::{self, Exit};
@@ -108,11 +112,15 @@ pub fn main(args: &EngineArgs) -> anyhow::Result<Exit> {
     {
         return ping::main(icmp, address);
     }
-    let (work, app) = app(&args.app)?;
-    // Before there are threads, so that all hear of them.
-    let signals =
-        Signals::new([SIGHUP, SIGINT, SIGTERM, SIGUSR1]).context("signals are not heard")?;
-    let metrics = work.metrics.map(Metrics::listen).transpose()?;
+    #[cfg(feature = "dpdk")]
+    if dpdk::is_wanted(&args.app) {
+        return dpdk::main(&args.app);
+    }
+    let (work, mut app) = app(&args.app)?;
+    if let EngineApp::Sink(SinkArgs { leak_every: Some(every), .. }) = args.app {
+        app = Arc::new(move || Box::new(LeakySink::new(every)));
+    }
+    let (signals, metrics) = listen(work)?;
     let instead = work.take_over.is_some();
     let control = || {
         let control = work.control.as_deref().map(|path| Control::bind(path, instead)).transpose();
@@ -126,18 +134,18 @@ pub fn main(args: &EngineArgs) -> anyhow::Result<Exit> {
     }
     let control = bound;
     let since = DropBaseline::start(&work.port);
-    let over = AtomicBool::new(false);
-    thread::scope(|scope| {
-        if let Some(metrics) = &metrics {
-            scope.spawn(|| metrics.serve(&over, || engine_metrics::text(&engine)));
-        }
-        watch(&engine, signals, control.as_ref());
-        over.store(true, Relaxed);
-    });
+    watch(&engine, signals, metrics.as_ref(), || offer(&engine, control.as_ref()));
     let queues = engine.obtained().iter().map(QueueDocument::new).collect();
     // Before its sockets are closed: what arrives then has nowhere to go.
     let interfaces = since.lost();
     finish(engine.stop(), queues, interfaces, work.output.output)
+}
+
+/// Before there are threads, so that all hear of signals.
+fn listen(work: &WorkArgs) -> anyhow::Result<(Signals, Option<Metrics>)> {
+    let signals =
+        Signals::new([SIGHUP, SIGINT, SIGTERM, SIGUSR1]).context("signals are not heard")?;
+    Ok((signals, work.metrics.map(Metrics::listen).transpose()?))
 }
 
 /// Its workers, one for each queue; and says what it has got.
@@ -216,8 +224,29 @@ fn diagnose(work: &WorkArgs, obtained: &[Obtained], room_bytes: u32) {
     }
 }
 
-/// Until a signal says so, or the worker ends.
-fn watch(engine: &Engine, mut signals: Signals, control: Option<&Control>) {
+/// Answers Prometheus, and says how it goes, until a signal says so, a worker ends or `taken` is
+/// true.
+fn watch<R: Road + Sync>(
+    engine: &Engine<R>,
+    signals: Signals,
+    metrics: Option<&Metrics>,
+    taken: impl FnMut() -> bool,
+) {
+    let over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        if let Some(metrics) = metrics {
+            scope.spawn(|| metrics.serve(&over, || engine_metrics::text(engine)));
+        }
+        watch_workers(engine, signals, taken);
+        over.store(true, Relaxed);
+    });
+}
+
+fn watch_workers<R: Road>(
+    engine: &Engine<R>,
+    mut signals: Signals,
+    mut taken: impl FnMut() -> bool,
+) {
     let (mut said, mut searched) = (Instant::now(), Instant::now());
     let mut known = Vec::new();
     while !engine.is_over() {
@@ -240,15 +269,23 @@ fn watch(engine: &Engine, mut signals: Signals, control: Option<&Control>) {
                     .for_each(|n| eprintln!("worker {n} has not answered within a second"));
             }
         }
-        if let Some(successor) = control.and_then(Control::asked) {
-            match engine.offer(&successor) {
-                Ok(true) => return eprintln!("a successor has taken over"),
-                Ok(false) => eprintln!("a successor has not taken over; this engine continues"),
-                Err(error) => eprintln!("{error}"),
-            }
+        if taken() {
+            return;
         }
         thread::sleep(LOOKS);
     }
+}
+
+/// Offers everything to a successor that asks. Whether it has taken over.
+fn offer(engine: &Engine, control: Option<&Control>) -> bool {
+    let Some(successor) = control.and_then(Control::asked) else { return false };
+    let taken = engine.offer(&successor);
+    match &taken {
+        Ok(true) => eprintln!("a successor has taken over"),
+        Ok(false) => eprintln!("a successor has not taken over; this engine continues"),
+        Err(error) => eprintln!("{error}"),
+    }
+    taken.unwrap_or(false)
 }
 
 fn take_over(
@@ -320,8 +357,10 @@ fn finish(
     error.map_or(Ok(Exit::Done), |error| Err(anyhow!("{error}")))
 }
 
-fn app(app: &EngineApp) -> anyhow::Result<(&WorkArgs, AppFactory)> {
-    fn factory<A: App + 'static>(make: impl Fn() -> A + Send + Sync + 'static) -> AppFactory {
+fn app<P: BufferPool>(app: &EngineApp) -> anyhow::Result<(&WorkArgs, AppFactory<P>)> {
+    fn factory<P: BufferPool, A: App<P> + 'static>(
+        make: impl Fn() -> A + Send + Sync + 'static,
+    ) -> AppFactory<P> {
         Arc::new(move || Box::new(make()))
     }
     Ok(match app {
@@ -343,10 +382,7 @@ fn app(app: &EngineApp) -> anyhow::Result<(&WorkArgs, AppFactory)> {
             let bid = move || Bid::new(host.clone(), port, offers.clone(), clients);
             (&args.host.work, factory(bid))
         }
-        EngineApp::Sink(args) => match args.leak_every {
-            Some(every) => (&args.work, factory(move || LeakySink::new(every))),
-            None => (&args.work, factory(Sink::default)),
-        },
+        EngineApp::Sink(args) => (&args.work, factory(Sink::default)),
         EngineApp::Inspect(_) => bail!("it is no program for packets"),
     })
 }

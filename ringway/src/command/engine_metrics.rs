@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use ringway_daemon::metrics::text::{Family, Kind, Sheet};
 use ringway_engine::status::{Packets, WorkerStatus};
-use ringway_engine::{Engine, PortStatistics, Status};
+use ringway_engine::{Engine, PortStatistics, Road, Status};
 
 /// How long whoever asks may take for it.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -54,7 +54,7 @@ impl Metrics {
 }
 
 /// Exported counters of an engine.
-pub fn text(engine: &Engine) -> String {
+pub fn text<R: Road>(engine: &Engine<R>) -> String {
     let (status, silent) = engine.status();
     render(&status, silent.len())
 }
@@ -153,6 +153,12 @@ static FRAMES: Family = family(
     "ringway_engine_frames",
     &["worker", "place"],
     "Frames by the ledger: free, fill and tx (with the kernel), held, lost (of those held, nobody's).",
+);
+static DEVICE: Family = family(
+    Kind::Gauge,
+    "ringway_engine_device_count",
+    &["worker", "port", "counter"],
+    "Counters of a DPDK device's own, by its driver's names; those at 0 are left out.",
 );
 static LEAKS: Family = family(
     Kind::Gauge,
@@ -311,6 +317,14 @@ fn render(status: &Status, silent: usize) -> String {
             series.add(&[&n, place], frames);
         }
     }
+    let mut series = sheet.family(&DEVICE);
+    for (n, worker) in workers() {
+        for port in &worker.ports {
+            port.device_counters
+                .iter()
+                .for_each(|c| series.add(&[&n, &port.port, &c.name], c.count));
+        }
+    }
     let mut series = sheet.family(&LEAKS);
     for leak in &status.leaks {
         series.add(&[&leak.worker.to_string(), &leak.stage], leak.frames);
@@ -373,7 +387,7 @@ mod tests {
             .into_iter()
             .chain(PORTS.iter().map(|(family, _)| family))
             .chain(WORKERS.iter().map(|(family, _)| family))
-            .chain([&DROPPED, &BURSTS, &FRAMES, &LEAKS]);
+            .chain([&DROPPED, &BURSTS, &FRAMES, &DEVICE, &LEAKS]);
         let row = |family: &Family| {
             let Family { name, kind, labels, help } = family;
             let labels: Vec<_> = labels.iter().map(|label| format!("`{label}`")).collect();

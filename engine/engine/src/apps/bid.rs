@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use ringway_wire::{FromBytes, Immutable, IntoBytes, U16, U32};
-use ringway_xsk::Packet;
+use ringway_xsk::Buffer;
 use zerocopy::network_endian::U64;
 use zerocopy::{KnownLayout, Unaligned};
 
@@ -11,6 +11,7 @@ use super::Host;
 use super::datagram::Datagram;
 use crate::app::App;
 use crate::arch::Cycles;
+use crate::buffer_pool::BufferPool;
 use crate::burst::{Burst, Verdict};
 use crate::status::reason::Reason;
 
@@ -109,7 +110,7 @@ impl Bid {
         Self { host, port, offers, clients }
     }
 
-    fn bid(&mut self, packet: &mut Packet, from: usize) -> Result<Verdict, Reason> {
+    fn bid(&mut self, packet: &mut impl Buffer, from: usize) -> Result<Verdict, Reason> {
         let several = packet.frames() > 1;
         let shorter = match Datagram::find(packet, &self.host, self.port)? {
             Some(_) if several => return Err(Reason::SeveralFrames),
@@ -153,12 +154,12 @@ impl Bid {
     }
 }
 
-impl App for Bid {
+impl<P: BufferPool> App<P> for Bid {
     fn name(&self) -> &'static str {
         "bid"
     }
 
-    fn on_burst(&mut self, _now: Cycles, burst: &mut Burst<'_>) {
+    fn on_burst(&mut self, _now: Cycles, burst: &mut Burst<'_, P>) {
         let from = burst.from();
         burst.decide(|packet| self.bid(packet, from).into());
     }

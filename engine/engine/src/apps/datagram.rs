@@ -7,7 +7,7 @@ use ringway_wire::{
     Builder, Ethernet, Frame, Header as _, Ip, IpHeader, MIN_FRAME, Ref, U16, Udp, UdpChecksum,
     checksum, ethertype,
 };
-use ringway_xsk::Packet;
+use ringway_xsk::Buffer;
 
 use super::Host;
 use super::host::{
@@ -15,6 +15,7 @@ use super::host::{
 };
 use crate::app::App;
 use crate::arch::Cycles;
+use crate::buffer_pool::BufferPool;
 use crate::burst::{Burst, Verdict};
 use crate::status::reason::Reason;
 
@@ -28,7 +29,7 @@ pub struct Datagram<'a> {
 }
 
 fn find<'a>(
-    packet: &'a mut Packet,
+    packet: &'a mut impl Buffer,
     host: &Host,
     port: u16,
 ) -> Result<Option<Datagram<'a>>, Reason> {
@@ -51,7 +52,7 @@ fn find<'a>(
 /// The same of a packet of several frames. It has only the part of the payload in the first frame.
 #[cold]
 fn find_long<'a>(
-    packet: &'a mut Packet,
+    packet: &'a mut impl Buffer,
     host: &Host,
     port: u16,
 ) -> Result<Option<Datagram<'a>>, Reason> {
@@ -111,7 +112,11 @@ impl<'a> Datagram<'a> {
     /// # Errors
     /// Why the packet must be dropped: it is for another host, a fragment, damaged, or from an
     /// address that no host has.
-    pub fn find(packet: &'a mut Packet, host: &Host, port: u16) -> Result<Option<Self>, Reason> {
+    pub fn find(
+        packet: &'a mut impl Buffer,
+        host: &Host,
+        port: u16,
+    ) -> Result<Option<Self>, Reason> {
         find(packet, host, port)
     }
 
@@ -200,7 +205,7 @@ impl Host {
     /// Why the packet must be dropped; it may have changed.
     pub fn answer_datagram(
         &self,
-        packet: &mut Packet,
+        packet: &mut impl Buffer,
         port: u16,
         write: impl FnOnce(&mut [u8], usize) -> Result<usize, Reason>,
     ) -> Result<bool, Reason> {
@@ -251,7 +256,7 @@ impl UdpEcho {
         Self { host, port }
     }
 
-    fn echo(&self, packet: &mut Packet, from: usize) -> Result<Verdict, Reason> {
+    fn echo(&self, packet: &mut impl Buffer, from: usize) -> Result<Verdict, Reason> {
         match find(packet, &self.host, self.port)? {
             Some(mut datagram) => datagram.turn(),
             None => return Ok(self.host.answered(packet, from)),
@@ -260,12 +265,12 @@ impl UdpEcho {
     }
 }
 
-impl App for UdpEcho {
+impl<P: BufferPool> App<P> for UdpEcho {
     fn name(&self) -> &'static str {
         "udp-echo"
     }
 
-    fn on_burst(&mut self, _now: Cycles, burst: &mut Burst<'_>) {
+    fn on_burst(&mut self, _now: Cycles, burst: &mut Burst<'_, P>) {
         let from = burst.from();
         burst.decide(|packet| self.echo(packet, from).into());
     }

@@ -8,10 +8,11 @@ use ringway_wire::{
     Arp, BuildError, Builder, Ethernet, Frame, Header as _, Icmpv6, Ip, IpHeader, Ipv6, Mac, Sum,
     U16, Vlan, checksum, ethertype, nd, protocol,
 };
-use ringway_xsk::Packet;
+use ringway_xsk::Buffer;
 
 use crate::app::App;
 use crate::arch::Cycles;
+use crate::buffer_pool::BufferPool;
 use crate::burst::{Burst, Verdict};
 use crate::status::reason::Reason;
 
@@ -61,7 +62,7 @@ impl Host {
     ///
     /// # Errors
     /// Why it is not answered.
-    pub fn answer(&self, packet: &mut Packet) -> Result<(), Reason> {
+    pub fn answer(&self, packet: &mut impl Buffer) -> Result<(), Reason> {
         if packet.frames() > 1 {
             return self.answer_long(packet);
         }
@@ -85,13 +86,13 @@ impl Host {
 
     /// As [`Host::answer`], as a verdict: the answer goes back by `port`; a packet without one is
     /// dropped with its reason.
-    pub fn answered(&self, packet: &mut Packet, port: usize) -> Verdict {
+    pub fn answered(&self, packet: &mut impl Buffer, port: usize) -> Verdict {
         self.answer(packet).map(|()| Verdict::Forward(port)).into()
     }
 
     /// An echo request of several frames: nothing else is as long.
     #[cold]
-    fn answer_long(&self, packet: &mut Packet) -> Result<(), Reason> {
+    fn answer_long(&self, packet: &mut impl Buffer) -> Result<(), Reason> {
         let (to, ip) = parse_long(packet)?;
         if to != self.mac {
             return Err(Reason::OtherMac);
@@ -187,7 +188,7 @@ impl Host {
     }
 
     /// Puts an advertisement in the solicitation's place, from the inside out.
-    fn advertise(&self, packet: &mut Packet, about: Advertisement) -> Result<(), Reason> {
+    fn advertise(&self, packet: &mut impl Buffer, about: Advertisement) -> Result<(), Reason> {
         let frame = Frame::parse(packet.data())?;
         let tags = frame.tags.map(|tag| tag.map(|tag| *tag));
         let outer = frame.ethernet.ethertype.get();
@@ -330,7 +331,7 @@ pub(crate) fn turn_v6(header: &mut Ipv6) {
 /// first frame. A packet whose length is not what IP says has no place here: a frame's padding fits
 /// into the first.
 #[cold]
-pub(crate) fn parse_long(packet: &Packet) -> Result<(Mac, Ip<&[u8]>), Reason> {
+pub(crate) fn parse_long(packet: &impl Buffer) -> Result<(Mac, Ip<&[u8]>), Reason> {
     let frame = Frame::parse(packet.data())?;
     if !matches!(frame.ethertype, ethertype::IPV4 | ethertype::IPV6) {
         return Err(Reason::SeveralFrames);
@@ -348,12 +349,12 @@ pub(crate) fn parse_long(packet: &Packet) -> Result<(Mac, Ip<&[u8]>), Reason> {
 }
 
 /// Payload bytes of its IP packet, in all frames.
-pub(crate) fn long_payload_len(packet: &Packet, ip: &Ip<&[u8]>) -> usize {
+pub(crate) fn long_payload_len(packet: &impl Buffer, ip: &Ip<&[u8]>) -> usize {
     ip.payload.len() + packet.segments().skip(1).map(<[u8]>::len).sum::<usize>()
 }
 
 /// Whether the checksum over the payload of its IP packet is right.
-pub(crate) fn long_checksum_is_right(packet: &Packet, ip: &Ip<&[u8]>) -> bool {
+pub(crate) fn long_checksum_is_right(packet: &impl Buffer, ip: &Ip<&[u8]>) -> bool {
     let own = match ip.protocol {
         protocol::ICMP => Sum::default(),
         other => ip.pseudo().sum(other, long_payload_len(packet, ip)),
@@ -379,12 +380,12 @@ impl Icmp {
     }
 }
 
-impl App for Icmp {
+impl<P: BufferPool> App<P> for Icmp {
     fn name(&self) -> &'static str {
         "icmp"
     }
 
-    fn on_burst(&mut self, _now: Cycles, burst: &mut Burst<'_>) {
+    fn on_burst(&mut self, _now: Cycles, burst: &mut Burst<'_, P>) {
         let port = burst.from();
         burst.decide(|packet| self.host.answered(packet, port));
     }

@@ -1,9 +1,11 @@
 //! `l2fwd`: packets that come in by one port go out by the other.
 
 use ringway_wire::{Ethernet, Header as _, Mac};
+use ringway_xsk::Buffer as _;
 
 use crate::app::App;
 use crate::arch::Cycles;
+use crate::buffer_pool::BufferPool;
 use crate::burst::{Burst, Verdict};
 use crate::status::reason::Reason;
 
@@ -43,12 +45,14 @@ impl L2fwd {
     }
 }
 
-impl App for L2fwd {
+impl<P: BufferPool> App<P> for L2fwd {
     fn name(&self) -> &'static str {
         "l2fwd"
     }
 
-    fn on_burst(&mut self, _now: Cycles, burst: &mut Burst<'_>) {
+    /// Not inlined: it would share the registers of the worker's round, at three instructions a packet.
+    #[inline(never)]
+    fn on_burst(&mut self, _now: Cycles, burst: &mut Burst<'_, P>) {
         let neighbour = burst.from() ^ 1;
         let to = if neighbour < burst.ports() { neighbour } else { burst.from() };
         burst.decide(|packet| match self.rewrite(packet.data_mut()) {

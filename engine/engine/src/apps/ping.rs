@@ -11,11 +11,12 @@ use ringway_wire::{
     Arp, BuildError, Builder, Ethernet, Frame, Header as _, Icmp, Icmpv6, Ip, IpHeader, Ipv4, Ipv6,
     Mac, ethertype, nd, protocol,
 };
-use ringway_xsk::Packet;
+use ringway_xsk::Buffer;
 
 use super::Host;
 use crate::app::App;
 use crate::arch::Cycles;
+use crate::buffer_pool::BufferPool;
 use crate::burst::{Burst, Verdict};
 use crate::stamp::{Arrival, Clock, Sequence, Stamp};
 use crate::status::reason::Reason;
@@ -208,7 +209,7 @@ impl Ping {
     }
 
     /// Whether the packet was an answer for us.
-    fn take(&self, packet: &Packet, now: u64) -> Result<bool, Reason> {
+    fn take(&self, packet: &impl Buffer, now: u64) -> Result<bool, Reason> {
         let frame = Frame::parse(packet.data())?;
         if frame.ethernet.destination != self.host.mac() {
             return Ok(false);
@@ -301,7 +302,7 @@ impl Ping {
     }
 
     /// Asks all hosts for the address's MAC.
-    fn ask(&self, packet: &mut Packet) -> Verdict {
+    fn ask(&self, packet: &mut impl Buffer) -> Verdict {
         let (start, mac) = (packet.headroom(), self.host.mac());
         let built = match self.tuple {
             Tuple::V4 { source, target } => {
@@ -317,7 +318,7 @@ impl Ping {
         }
     }
 
-    fn request(&mut self, packet: &mut Packet, to: Mac, stamp: &Stamp) -> Verdict {
+    fn request(&mut self, packet: &mut impl Buffer, to: Mac, stamp: &Stamp) -> Verdict {
         match self.echo_request(to, stamp).map(|range| packet.append(&self.frame[range])) {
             Ok(Ok(())) => Verdict::Forward(0),
             _ => Verdict::Drop(Reason::NoRoom),
@@ -389,12 +390,12 @@ fn solicitation(
     Ok(built.range())
 }
 
-impl App for Ping {
+impl<P: BufferPool> App<P> for Ping {
     fn name(&self) -> &'static str {
         "ping"
     }
 
-    fn on_burst(&mut self, _now: Cycles, burst: &mut Burst<'_>) {
+    fn on_burst(&mut self, _now: Cycles, burst: &mut Burst<'_, P>) {
         let (port, now) = (burst.from(), self.clock.now());
         burst.decide(|packet| match self.take(packet, now) {
             Ok(true) => Verdict::Drop(Reason::Consumed),
@@ -403,7 +404,7 @@ impl App for Ping {
         });
     }
 
-    fn on_round(&mut self, _now: Cycles, burst: &mut Burst<'_>) {
+    fn on_round(&mut self, _now: Cycles, burst: &mut Burst<'_, P>) {
         if !self.asks {
             return;
         }

@@ -1,7 +1,10 @@
 //! `source` makes packets; `sink` frees them.
 
+use ringway_xsk::Buffer as _;
+
 use crate::app::App;
 use crate::arch::Cycles;
+use crate::buffer_pool::BufferPool;
 use crate::burst::{Burst, Verdict};
 use crate::status::reason::Reason;
 
@@ -19,16 +22,16 @@ impl Source {
     }
 }
 
-impl App for Source {
+impl<P: BufferPool> App<P> for Source {
     fn name(&self) -> &'static str {
         "source"
     }
 
-    fn on_burst(&mut self, _now: Cycles, burst: &mut Burst<'_>) {
+    fn on_burst(&mut self, _now: Cycles, burst: &mut Burst<'_, P>) {
         burst.decide(|_| Verdict::Drop(Reason::Consumed));
     }
 
-    fn on_round(&mut self, _now: Cycles, burst: &mut Burst<'_>) {
+    fn on_round(&mut self, _now: Cycles, burst: &mut Burst<'_, P>) {
         // No more than fits: a packet without room would be dropped.
         let room = self.burst.saturating_sub(burst.waiting(0));
         let wanted = room.min(usize::try_from(self.left).unwrap_or(room));
@@ -58,12 +61,12 @@ pub struct Sink {
     bytes: u64,
 }
 
-impl App for Sink {
+impl<P: BufferPool> App<P> for Sink {
     fn name(&self) -> &'static str {
         "sink"
     }
 
-    fn on_burst(&mut self, _now: Cycles, burst: &mut Burst<'_>) {
+    fn on_burst(&mut self, _now: Cycles, burst: &mut Burst<'_, P>) {
         burst.decide(|packet| {
             self.bytes += packet.len() as u64;
             Verdict::Drop(Reason::Consumed)

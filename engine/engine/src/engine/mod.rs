@@ -16,21 +16,23 @@ use ringway_xsk::{Pool, Umem, UmemConfig};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::app::App;
+use crate::buffer_pool::BufferPool;
 use crate::error::EngineError;
 use crate::memory_check::fits;
 use crate::port::{Obtained, Port};
 use crate::port_context::PortContext;
 use crate::ports::pcap::written_over;
 use crate::programs::{AllPackets, Programs};
+use crate::road::Road;
 use crate::spec::PortSpec;
-use crate::status::leak::{self, Detector, Leak};
+use crate::status::leak::{Detector, Leak};
 use crate::status::{Status, WorkerStatus};
 use crate::takeover::{LeftWorker, Predecessor, Successor, now_ns};
 
 use worker::{Ended, Worker, WorkerAudit, WorkerOptions};
 
 /// Makes a worker's app, on its thread; anew when it is restarted.
-pub type AppFactory = Arc<dyn Fn() -> Box<dyn App> + Send + Sync>;
+pub type AppFactory<P = Pool> = Arc<dyn Fn() -> Box<dyn App<P>> + Send + Sync>;
 
 /// The settings that all workers share.
 #[derive(Clone, Debug)]
@@ -51,12 +53,12 @@ impl Default for EngineConfig {
 
 /// The settings of a worker.
 #[derive(Clone)]
-pub struct WorkerConfig {
+pub struct WorkerConfig<R: Road = PortContext> {
     /// The CPU that it is bound to; none: any.
     pub cpu: Option<usize>,
     /// Its ports, numbered from 0 for [`crate::Verdict::Forward`].
-    pub ports: Vec<PortSpec>,
-    pub app: AppFactory,
+    pub ports: Vec<R::Port>,
+    pub app: AppFactory<R::Pool>,
 }
 
 /// The last report of a worker.
@@ -72,11 +74,11 @@ pub struct WorkerReport {
 }
 
 /// Running workers. They end when this is dropped.
-pub struct Engine {
+pub struct Engine<R: Road = PortContext> {
     workers: Vec<Running>,
     obtained: Vec<Obtained>,
     stop: Arc<AtomicBool>,
-    umem: Umem,
+    road: R,
     detector: Mutex<Detector>,
 }
 
@@ -86,7 +88,7 @@ struct Running {
 }
 
 /// The queues that a worker's ports obtained, or why the ports could not be opened.
-type Opened = Result<Vec<Obtained>, EngineError>;
+type ModesOrError = Result<Vec<Obtained>, EngineError>;
 
 /// The state that a worker shares with other threads.
 #[derive(Default)]
@@ -120,7 +122,7 @@ impl Shared {
     }
 
     /// Whether the worker is to stop for a successor.
-    fn is_to_pause<A: App>(&self, worker: &mut Worker<A>) -> bool {
+    fn is_to_pause<P: BufferPool>(&self, worker: &mut Worker<Box<dyn App<P>>, P>) -> bool {
         match self.pause.load(Relaxed) {
             0 | IS_AWAKE => false,
             AWAKE => {
@@ -140,19 +142,14 @@ impl Engine {
     /// # Errors
     /// See [`EngineError`]. No worker runs then.
     pub fn start(config: &EngineConfig, workers: Vec<WorkerConfig>) -> Result<Self, EngineError> {
-        if workers.is_empty() {
-            return Err(EngineError::NoPort("the engine".into()));
-        }
-        if let Some(n) = workers.iter().position(|worker| worker.ports.is_empty()) {
-            return Err(EngineError::NoPort(format!("worker {n}")));
-        }
+        all_have_ports(&workers)?;
         let pools = u8::try_from(workers.len()).map_err(|_| EngineError::TooMany(workers.len()))?;
         files_are_distinct(&workers)?;
         let umem = UmemConfig { pools, ..config.umem.clone() };
         fits(&Host::live(), &umem)?;
         let umem = Umem::new(&umem)?;
         let context = PortContext::new(&umem).with_programs(config.programs.clone());
-        Self::start_in(umem, context, config.options, workers)
+        Self::start_on(context, config.options, workers)
     }
 
     /// Continues where another engine has stopped, with its memory (not that of `config`), sockets
@@ -178,7 +175,7 @@ impl Engine {
         // For ports that are opened again.
         let context = PortContext::succeeding(predecessor.clone());
         let context = context.with_programs(config.programs.clone());
-        let engine = Self::start_in(predecessor.umem.clone(), context, config.options, workers)?;
+        let engine = Self::start_on(context, config.options, workers)?;
         let gap = predecessor.claim()?;
         // Not before: the predecessor may have gone on.
         if config.programs.outlive() {
@@ -187,43 +184,90 @@ impl Engine {
         Ok((engine, gap))
     }
 
-    fn start_in(
-        umem: Umem,
-        context: PortContext,
-        options: WorkerOptions,
-        workers: Vec<WorkerConfig>,
-    ) -> Result<Self, EngineError> {
-        let mut engine = Self {
-            workers: Vec::new(),
-            obtained: Vec::new(),
-            stop: Arc::default(),
-            umem: umem.clone(),
-            detector: Mutex::default(),
+    /// The memory of all workers.
+    pub fn umem(&self) -> &Umem {
+        self.road.umem()
+    }
+
+    /// Offers everything to a successor that asks. True if it took over: the workers have ended,
+    /// and only their reports are left ([`Engine::stop`]). Else they continue.
+    ///
+    /// # Errors
+    /// A worker does not answer, or the successor went away before it was ready. The workers
+    /// continue.
+    pub fn offer(&self, successor: &Successor) -> Result<bool, EngineError> {
+        successor.prepare(self.umem()).map_err(EngineError::Offer)?;
+        let stage = |to| self.workers.iter().for_each(|w| w.shared.pause.store(to, Release));
+        stage(AWAKE);
+        let deadline = Instant::now() + Duration::from_secs(1);
+        let awake = |w: &Running| w.shared.pause.load(Acquire) == IS_AWAKE;
+        while !self.workers.iter().all(awake) && !self.is_over() && Instant::now() < deadline {
+            thread::sleep(Duration::from_micros(200));
+        }
+        let (left, collected) = channel();
+        let verdicts: Vec<_> = self.workers.iter().map(|w| w.shared.will_pause(&left)).collect();
+        drop(left);
+        let paused_ns = now_ns();
+        stage(PAUSE);
+        let mut workers: Vec<LeftWorker> = Vec::new();
+        while let Ok(left) = collected.recv_timeout(Duration::from_secs(1)) {
+            workers.push(left);
+        }
+        workers.sort_by_key(|left| left.worker);
+        let all = workers.len() == self.workers.len();
+        let sent = if all {
+            // SAFETY: all workers have ended their rounds, and wait for the verdict below, after
+            // the claim.
+            unsafe { self.umem().offer() };
+            successor.offer(&workers, paused_ns)
+        } else {
+            successor.refuse("a worker does not answer");
+            Ok(())
         };
-        let open = Arc::<AtomicBool>::default();
+        let taken = all && !self.umem().claim();
+        // One that has ended does not hear it.
+        for verdict in &verdicts {
+            let _ = verdict.send(taken);
+        }
+        match sent {
+            Err(source) if !taken => Err(EngineError::Offer(source)),
+            _ => Ok(taken),
+        }
+    }
+}
+
+impl<R: Road> Engine<R> {
+    /// Starts the workers on a road of their own and waits until all have opened their ports.
+    ///
+    /// # Errors
+    /// See [`EngineError`]. No worker runs then.
+    pub fn start_on(
+        road: R,
+        options: WorkerOptions,
+        workers: Vec<WorkerConfig<R>>,
+    ) -> Result<Self, EngineError> {
+        all_have_ports(&workers)?;
+        let (open, stop) = <(Arc<AtomicBool>, Arc<AtomicBool>)>::default();
+        let (detector, obtained) = Default::default();
+        let mut engine = Self { workers: Vec::new(), obtained, stop, road, detector };
         for (n, worker) in workers.into_iter().enumerate() {
             let (ready, is_ready) = channel();
-            let (umem, context, open) = (umem.clone(), context.clone(), open.clone());
-            let thread = WorkerThread { n, umem, context, options, open };
-            engine.spawn(thread, worker, ready)?;
+            let (road, open) = (engine.road.clone(), open.clone());
+            engine.spawn(WorkerThread { n, road, options, open }, worker, ready)?;
             // One after the other, so that names of cables are taken in order. Gone without a word,
             // it has panicked.
             engine.obtained.extend(is_ready.recv().map_err(|_| EngineError::Panicked(n))??);
         }
-        match context.loose().pop() {
-            Some(name) => Err(EngineError::Loose(name)),
-            None => {
-                open.store(true, Release);
-                Ok(engine)
-            }
-        }
+        engine.road.opened()?;
+        open.store(true, Release);
+        Ok(engine)
     }
 
     fn spawn(
         &mut self,
-        seat: WorkerThread,
-        worker: WorkerConfig,
-        ready: Sender<Opened>,
+        seat: WorkerThread<R>,
+        worker: WorkerConfig<R>,
+        ready: Sender<ModesOrError>,
     ) -> Result<(), EngineError> {
         let (n, stop) = (seat.n, self.stop.clone());
         let shared = Arc::<Shared>::default();
@@ -233,11 +277,6 @@ impl Engine {
         let thread = thread.map_err(|source| EngineError::Thread { worker: n, source })?;
         self.workers.push(Running { thread, shared });
         Ok(())
-    }
-
-    /// The memory of all workers.
-    pub fn umem(&self) -> &Umem {
-        &self.umem
     }
 
     /// The queues of all workers, with the modes that were obtained.
@@ -269,54 +308,8 @@ impl Engine {
             }
         }
         let mut detector = self.detector.lock().unwrap_or_else(|e| e.into_inner());
-        let leaks = detector.sample(self.umem.watch(), &workers);
+        let leaks = detector.sample(self.road.watch(), &workers);
         (Status { schema: "ringway.engine/1", workers, leaks }, silent)
-    }
-
-    /// Offers everything to a successor that asks. True if it took over: the workers have ended,
-    /// and only their reports are left ([`Engine::stop`]). Else they continue.
-    ///
-    /// # Errors
-    /// A worker does not answer, or the successor went away before it was ready. The workers
-    /// continue.
-    pub fn offer(&self, successor: &Successor) -> Result<bool, EngineError> {
-        successor.prepare(&self.umem).map_err(EngineError::Offer)?;
-        let stage = |to| self.workers.iter().for_each(|w| w.shared.pause.store(to, Release));
-        stage(AWAKE);
-        let deadline = Instant::now() + Duration::from_secs(1);
-        let awake = |w: &Running| w.shared.pause.load(Acquire) == IS_AWAKE;
-        while !self.workers.iter().all(awake) && !self.is_over() && Instant::now() < deadline {
-            thread::sleep(Duration::from_micros(200));
-        }
-        let (left, collected) = channel();
-        let verdicts: Vec<_> = self.workers.iter().map(|w| w.shared.will_pause(&left)).collect();
-        drop(left);
-        let paused_ns = now_ns();
-        stage(PAUSE);
-        let mut workers: Vec<LeftWorker> = Vec::new();
-        while let Ok(left) = collected.recv_timeout(Duration::from_secs(1)) {
-            workers.push(left);
-        }
-        workers.sort_by_key(|left| left.worker);
-        let all = workers.len() == self.workers.len();
-        let sent = if all {
-            // SAFETY: all workers have ended their rounds, and wait for the verdict below, after
-            // the claim.
-            unsafe { self.umem.offer() };
-            successor.offer(&workers, paused_ns)
-        } else {
-            successor.refuse("a worker does not answer");
-            Ok(())
-        };
-        let taken = all && !self.umem.claim();
-        // One that has ended does not hear it.
-        for verdict in &verdicts {
-            let _ = verdict.send(taken);
-        }
-        match sent {
-            Err(source) if !taken => Err(EngineError::Offer(source)),
-            _ => Ok(taken),
-        }
     }
 
     /// Has each worker end its app and begin with a new one. Its ports stay open, and packets in
@@ -342,7 +335,7 @@ impl Engine {
     }
 }
 
-impl Drop for Engine {
+impl<R: Road> Drop for Engine<R> {
     fn drop(&mut self) {
         self.stop.store(true, Relaxed);
         for running in self.workers.drain(..) {
@@ -351,24 +344,23 @@ impl Drop for Engine {
     }
 }
 
-struct WorkerThread {
+struct WorkerThread<R> {
     n: usize,
-    umem: Umem,
-    context: PortContext,
+    road: R,
     options: WorkerOptions,
     /// Every worker's ports are: what one asks may be answered at another's.
     open: Arc<AtomicBool>,
 }
 
-impl WorkerThread {
+impl<R: Road> WorkerThread<R> {
     fn run(
         self,
-        config: &WorkerConfig,
+        config: &WorkerConfig<R>,
         stop: &AtomicBool,
         shared: &Shared,
-        ready: &Sender<Opened>,
+        ready: &Sender<ModesOrError>,
     ) -> Option<WorkerReport> {
-        let opened = self.pin(config.cpu).and_then(|()| self.open(config));
+        let opened = self.pin(config.cpu).and_then(|()| self.road.open(self.n, &config.ports));
         let (pool, ports) = match opened {
             Ok(opened) => opened,
             Err(error) => {
@@ -378,11 +370,7 @@ impl WorkerThread {
             }
         };
         let _ = ready.send(Ok(ports.iter().filter_map(|port| port.obtained()).collect()));
-        let waits = || {
-            let predecessor = self.context.predecessor();
-            !self.open.load(Acquire) || predecessor.is_some_and(|before| !before.is_claimed())
-        };
-        while waits() {
+        while !self.open.load(Acquire) || !self.road.may_begin() {
             if stop.load(Relaxed) {
                 return None;
             }
@@ -410,8 +398,7 @@ impl WorkerThread {
             if error.is_some() || taken || !again || !audit.balanced() {
                 (status.worker, status.cpu) = (self.n, config.cpu);
                 let lost = audit.lost_frames > 0;
-                let leaks =
-                    if lost { leak::left_behind(self.umem.watch(), &pool) } else { Vec::new() };
+                let leaks = if lost { self.road.left_behind(&pool) } else { Vec::new() };
                 return Some(WorkerReport { worker: self.n, status, audit, leaks, error });
             }
             worker = Worker::new(pool, ports, (config.app)(), self.options);
@@ -419,7 +406,7 @@ impl WorkerThread {
     }
 
     /// Says what it leaves, and waits whether it is taken.
-    fn leave(&self, pause: Pause, ports: &mut [Box<dyn Port>], pool: &Pool) -> bool {
+    fn leave(&self, pause: Pause, ports: &mut [Box<dyn Port<R::Pool>>], pool: &R::Pool) -> bool {
         let ports = ports.iter_mut().filter_map(|port| port.leave()).collect();
         let left = LeftWorker { worker: self.n, free: pool.free(), ports };
         let Pause { left: to, taken } = pause;
@@ -442,20 +429,27 @@ impl WorkerThread {
         Err(EngineError::Cpu { worker: self.n, cpu, allowed: format!("{:?}", allowed_cpus()) })
     }
 
-    fn open(&self, config: &WorkerConfig) -> Result<(Pool, Vec<Box<dyn Port>>), EngineError> {
-        let pool = self.context.pool(self.n)?;
-        let open = |spec: &PortSpec| spec.open(&pool, &self.context);
-        let ports: Result<_, _> = config.ports.iter().map(open).collect();
-        let ports = ports.map_err(|source| EngineError::Port { worker: self.n, source })?;
-        Ok((pool, ports))
-    }
-
-    fn answer(&self, config: &WorkerConfig, worker: &mut Worker<Box<dyn App>>, shared: &Shared) {
+    fn answer(
+        &self,
+        config: &WorkerConfig<R>,
+        worker: &mut Worker<Box<dyn App<R::Pool>>, R::Pool>,
+        shared: &Shared,
+    ) {
         if shared.asked.load(Relaxed) {
             let status = WorkerStatus { worker: self.n, cpu: config.cpu, ..worker.status() };
             *shared.answer.lock().unwrap_or_else(|e| e.into_inner()) = Some(status);
             shared.asked.store(false, Release);
         }
+    }
+}
+
+fn all_have_ports<R: Road>(workers: &[WorkerConfig<R>]) -> Result<(), EngineError> {
+    if workers.is_empty() {
+        return Err(EngineError::NoPort("the engine".into()));
+    }
+    match workers.iter().position(|worker| worker.ports.is_empty()) {
+        Some(n) => Err(EngineError::NoPort(format!("worker {n}"))),
+        None => Ok(()),
     }
 }
 

@@ -46,6 +46,11 @@ impl Spread {
         self.first.interface()
     }
 
+    /// Whether DPDK drives it.
+    pub fn is_dpdk(&self) -> bool {
+        matches!(self.first, PortSpec::Dpdk { .. })
+    }
+
     /// The settings of its sockets, if it is an AF_XDP port.
     pub fn af_xdp(&mut self) -> Option<&mut af_xdp::Config> {
         match &mut self.first {
@@ -63,6 +68,10 @@ impl Spread {
     fn each(&self) -> Result<Vec<PortSpec>, SpecError> {
         let queue = |queue| match &self.first {
             PortSpec::AfXdp(config) => PortSpec::AfXdp(af_xdp::Config { queue, ..config.clone() }),
+            // At most 255.
+            PortSpec::Dpdk { device, .. } => {
+                PortSpec::Dpdk { device: device.clone(), queue: queue as u16 }
+            }
             other => other.clone(),
         };
         Ok(match self.queues {

@@ -3,11 +3,12 @@
 use std::mem;
 use std::time::Duration;
 
-use ringway_xsk::{Audit, Batch, Pool, Rings};
+use ringway_xsk::{Audit, Batch, Buffer as _, Pool, Rings};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::app::{App, MADE, RECEIVED};
 use crate::arch::{Cycles, prefetch};
+use crate::buffer_pool::BufferPool;
 use crate::burst::{Burst, TxQueues};
 use crate::engine::idle_poll::PollBudget;
 use crate::port::{Port, PortError};
@@ -47,10 +48,10 @@ const NAP: Duration = Duration::from_millis(1);
 const SLEEP: Duration = Duration::from_millis(100);
 
 /// An app and its ports.
-pub struct Worker<A> {
+pub struct Worker<A, P: BufferPool = Pool> {
     app: A,
-    incoming: Batch,
-    tx_queues: TxQueues,
+    incoming: Batch<P::Packet>,
+    tx_queues: TxQueues<P>,
     options: WorkerOptions,
     /// The begin of the last round; the time since then was busy or not.
     last: Cycles,
@@ -65,7 +66,7 @@ pub struct Worker<A> {
 const CHECKS: u64 = 4;
 
 /// Reports of leaked frames use these names.
-fn name_stages(pool: &Pool, app: &impl App) {
+fn name_stages<P: BufferPool>(pool: &P, app: &impl App<P>) {
     let app_name = app.name();
     for (stage, name) in [(RECEIVED, "received"), (MADE, "made")] {
         pool.name_stage(stage, &format!("{app_name}: {name}"));
@@ -73,12 +74,12 @@ fn name_stages(pool: &Pool, app: &impl App) {
 }
 
 /// A worker that has ended, with everything that it leaves behind.
-pub struct Ended<A> {
+pub struct Ended<A, P: BufferPool = Pool> {
     /// The app, with its counters.
     pub app: A,
     /// Its ports, still open: another worker may continue with them.
-    pub ports: Vec<Box<dyn Port>>,
-    pub pool: Pool,
+    pub ports: Vec<Box<dyn Port<P>>>,
+    pub pool: P,
     pub status: WorkerStatus,
     pub audit: WorkerAudit,
 }
@@ -107,9 +108,9 @@ impl std::fmt::Display for WorkerAudit {
     }
 }
 
-impl<A: App> Worker<A> {
+impl<P: BufferPool, A: App<P>> Worker<A, P> {
     /// A worker whose ports were opened with this pool.
-    pub fn new(pool: Pool, ports: Vec<Box<dyn Port>>, app: A, options: WorkerOptions) -> Self {
+    pub fn new(pool: P, ports: Vec<Box<dyn Port<P>>>, app: A, options: WorkerOptions) -> Self {
         let burst = options.burst.clamp(1, 4096);
         name_stages(&pool, &app);
         Self {
@@ -257,7 +258,7 @@ impl<A: App> Worker<A> {
         WorkerAudit { lost_frames, difference_packets: status::difference(&self.tx_queues), frames }
     }
 
-    pub fn pool(&self) -> &Pool {
+    pub fn pool(&self) -> &P {
         &self.tx_queues.pool
     }
 
@@ -267,7 +268,7 @@ impl<A: App> Worker<A> {
 
     /// Ends the worker: waiting packets are sent as far as the ports take them; the rest is freed
     /// and counted.
-    pub fn finish(mut self) -> Ended<A> {
+    pub fn finish(mut self) -> Ended<A, P> {
         for to in 0..self.tx_queues.queues.len() {
             self.tx_queues.transmit(to);
         }

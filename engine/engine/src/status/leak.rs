@@ -50,8 +50,10 @@ pub(crate) struct Detector {
 }
 
 impl Detector {
-    /// Searches for leaks; call it about once a second. Worker n has pool n.
-    pub(crate) fn sample(&mut self, mut watch: Watch, workers: &[WorkerStatus]) -> Vec<Leak> {
+    /// Searches for leaks; call it about once a second. Worker n has pool n. Without records of
+    /// frames, those of a worker's are leaked that it has not known between two rounds.
+    pub(crate) fn sample(&mut self, watch: Option<Watch>, workers: &[WorkerStatus]) -> Vec<Leak> {
+        let Some(mut watch) = watch else { return workers.iter().filter_map(nameless).collect() };
         if self.looked.is_none_or(|looked| looked.elapsed() >= BETWEEN) {
             self.looked = Some(Instant::now());
             let mut aged = Vec::new();
@@ -73,6 +75,19 @@ impl Detector {
         let worker = workers.iter().find(|worker| worker.worker == usize::from(aged.pool));
         worker.is_some_and(|worker| worker.frames.lost_frames > 0) && self.suspects.iter().any(same)
     }
+}
+
+fn nameless(worker: &WorkerStatus) -> Option<Leak> {
+    let frames = u32::try_from(worker.frames.lost_frames).unwrap_or(u32::MAX);
+    let leak = Leak {
+        worker: worker.worker,
+        stage: worker.app.clone(),
+        frames,
+        oldest_ms: 0,
+        frame: 0,
+        lost: true,
+    };
+    (frames > 0).then_some(leak)
 }
 
 fn of(aged: &Aged, watch: &Watch) -> Leak {

@@ -10,7 +10,8 @@ use ringway_xsk::Place;
 use serde::Serialize;
 
 use crate::app::App;
-use crate::burst::TxQueues;
+use crate::buffer_pool::BufferPool;
+use crate::burst::{TxQueue, TxQueues};
 use crate::port::PortStatistics;
 use crate::status::reason::Reason;
 
@@ -96,16 +97,19 @@ pub struct PortStatus {
     pub port: String,
     #[serde(flatten)]
     pub statistics: PortStatistics,
+    /// Counters of its device's own, by their names there.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub device_counters: Vec<AppCounter>,
 }
 
-/// One of an app's own counters.
+/// One of an app's own counters, or of a device's.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct AppCounter {
     pub name: String,
     pub count: u64,
 }
 
-pub(crate) fn difference(ways: &TxQueues) -> i64 {
+pub(crate) fn difference<P: BufferPool>(ways: &TxQueues<P>) -> i64 {
     let tally = &ways.tally;
     let dropped: u64 = tally.dropped().map(|(_, packets)| packets).sum();
     let come = tally.received + tally.originated;
@@ -113,22 +117,23 @@ pub(crate) fn difference(ways: &TxQueues) -> i64 {
     come as i64 - (tally.transmitted + dropped + ways.waiting()) as i64
 }
 
-pub(crate) fn of(ways: &mut TxQueues, app: &impl App) -> WorkerStatus {
+pub(crate) fn of<P: BufferPool>(ways: &mut TxQueues<P>, app: &impl App<P>) -> WorkerStatus {
     let difference_packets = difference(ways);
     let waiting_packets = ways.waiting();
-    let port = |outlet: &mut crate::burst::TxQueue| PortStatus {
+    let port = |outlet: &mut TxQueue<P>| PortStatus {
         port: outlet.port.name().into(),
         statistics: outlet.port.statistics(),
+        device_counters: named(outlet.port.device_counters()),
     };
     let ports = ways.queues.iter_mut().map(port).collect();
     let (tally, counts) = (&ways.tally, ways.pool.counts());
     let held_frames = counts.in_place(Place::Held);
     let dropped = tally.dropped().filter(|(_, packets)| *packets > 0);
-    let named = |(reason, packets): (Reason, u64)| {
+    let by_name = |(reason, packets): (Reason, u64)| {
         let name = reason.name_in(app.reasons());
         Dropped { reason, name, packets }
     };
-    let dropped = dropped.map(named);
+    let dropped = dropped.map(by_name);
     WorkerStatus {
         worker: 0,
         cpu: None,
@@ -159,12 +164,12 @@ pub(crate) fn of(ways: &mut TxQueues, app: &impl App) -> WorkerStatus {
             lost_frames: held_frames.saturating_sub(ways.known_held()),
         },
         ports,
-        app_counters: app
-            .statistics()
-            .into_iter()
-            .map(|(name, count)| AppCounter { name, count })
-            .collect(),
+        app_counters: named(app.statistics()),
     }
+}
+
+fn named(counters: Vec<(String, u64)>) -> Vec<AppCounter> {
+    counters.into_iter().map(|(name, count)| AppCounter { name, count }).collect()
 }
 
 impl fmt::Display for Status {

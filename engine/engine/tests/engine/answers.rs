@@ -8,6 +8,7 @@ use ringway_wire::{
     Arp, Ethernet, Frame, FromBytes as _, Header as _, Icmpv6, IntoBytes as _, Ip, Ipv4, Mac, Udp,
     UdpChecksum, checksum, nd, protocol,
 };
+use ringway_xsk::Pool;
 
 use crate::bench_of::{Bench, pool_with_headroom};
 use crate::frames::*;
@@ -130,7 +131,7 @@ fn bids() {
     assert_eq!(bench.dropped("bad-request"), 4);
     let bid = bench.end();
     let counted = [("client 3: requests".into(), 6), ("client 3: bids".into(), 2)];
-    assert_eq!(bid.statistics(), counted);
+    assert_eq!(App::<Pool>::statistics(&bid), counted);
 }
 
 /// A datagram without a checksum has none in its answer, either.
@@ -315,5 +316,5 @@ fn where_packets_begin_and_end() {
     let port = status.ports[0].statistics;
     assert_eq!(port.received_packets, all().len() as u64);
     let bytes: usize = all().iter().map(Vec::len).sum();
-    assert_eq!(bench.end().statistics(), [("bytes".into(), bytes as u64)]);
+    assert_eq!(App::<Pool>::statistics(&bench.end()), [("bytes".into(), bytes as u64)]);
 }

@@ -1,22 +1,24 @@
 //! A burst of packets.
 
+use std::mem::MaybeUninit;
 use std::ops::{Deref, DerefMut};
 
 use crate::ledger::Place;
 use crate::packet::Packet;
+use crate::packet::buffer::Buffer;
 use crate::packet::pool::Pool;
 
 /// Packets in order, up to a number that is fixed when it is made: afterwards it allocates nothing.
 /// It derefs to a slice. Dropping or clearing it frees the packets' frames, for less than one by
 /// one.
 #[derive(Debug)]
-pub struct Batch {
-    packets: Vec<Packet>,
+pub struct Batch<B: Buffer = Packet> {
+    packets: Vec<B>,
     /// A vector may have more room than it was asked for.
     limit: usize,
 }
 
-impl Batch {
+impl<B: Buffer> Batch<B> {
     /// For up to `limit` packets.
     pub fn new(limit: usize) -> Self {
         Self { packets: Vec::with_capacity(limit), limit }
@@ -33,7 +35,7 @@ impl Batch {
     /// # Errors
     /// Hands the packet back if there is no room.
     #[inline]
-    pub fn push(&mut self, packet: Packet) -> Result<(), Packet> {
+    pub fn push(&mut self, packet: B) -> Result<(), B> {
         if self.room() == 0 {
             return Err(packet);
         }
@@ -43,7 +45,7 @@ impl Batch {
 
     /// Removes the last packet and returns it.
     #[inline]
-    pub fn pop(&mut self) -> Option<Packet> {
+    pub fn pop(&mut self) -> Option<B> {
         self.packets.pop()
     }
 
@@ -51,50 +53,64 @@ impl Batch {
     ///
     /// # Panics
     /// There is no packet of this index.
-    pub fn swap_remove(&mut self, index: usize) -> Packet {
+    pub fn swap_remove(&mut self, index: usize) -> B {
         self.packets.swap_remove(index)
     }
 
     /// Takes all, in order.
-    pub fn drain(&mut self) -> impl ExactSizeIterator<Item = Packet> + '_ {
+    pub fn drain(&mut self) -> impl ExactSizeIterator<Item = B> + '_ {
         self.packets.drain(..)
     }
 
     /// Frees packets for which `keep` is false.
-    pub fn retain(&mut self, keep: impl FnMut(&Packet) -> bool) {
+    pub fn retain(&mut self, keep: impl FnMut(&B) -> bool) {
         self.packets.retain(keep);
     }
 
     /// Frees all packets.
     pub fn clear(&mut self) {
-        free_all(&mut self.packets);
+        B::free_all(&mut self.packets);
     }
 
     /// Adds one that there is room for, which the caller has looked at.
     #[inline]
-    pub(crate) fn extend_one(&mut self, packet: Packet) {
+    pub(crate) fn extend_one(&mut self, packet: B) {
         debug_assert!(self.room() > 0);
         self.packets.push(packet);
     }
 
     /// Adds packets that there is room for, which the caller has looked at. How many.
     #[inline]
-    pub(crate) fn extend(&mut self, packets: impl ExactSizeIterator<Item = Packet>) -> usize {
+    pub(crate) fn extend(&mut self, packets: impl ExactSizeIterator<Item = B>) -> usize {
         debug_assert!(self.room() >= packets.len());
         let before = self.packets.len();
         self.packets.extend(packets);
         self.packets.len() - before
     }
 
+    /// Adds the packets that `fill` writes to the place it is given, of which it returns the number.
+    ///
+    /// # Safety
+    /// `fill` has written so many packets, each of which has no other owner.
     #[inline]
-    pub(crate) fn forget_first(&mut self, count: usize) {
+    pub unsafe fn fill(&mut self, fill: impl FnOnce(&mut [MaybeUninit<B>]) -> usize) -> usize {
+        let (before, room) = (self.packets.len(), self.room());
+        let filled = fill(&mut self.packets.spare_capacity_mut()[..room]).min(room);
+        // SAFETY: the vector has this room, and the caller vouches for what lies there.
+        unsafe { self.packets.set_len(before + filled) };
+        filled
+    }
+
+    /// Forgets the first packets, whose frames are somebody else's now.
+    #[inline]
+    pub fn forget_first(&mut self, count: usize) {
         forget_first(&mut self.packets, count);
     }
 }
 
 /// Frees packets. Those of one frame and of the first's pool, up to another, with one look at its
 /// list: nearly always all.
-fn free_all(packets: &mut Vec<Packet>) {
+pub(crate) fn free_all(packets: &mut Vec<Packet>) {
     let Some(first) = packets.first() else { return };
     let pool = first.handle();
     let listed = pool.inner().put_burst(packets);
@@ -107,7 +123,7 @@ fn free_all(packets: &mut Vec<Packet>) {
 
 /// Forgets the first packets, whose frames are somebody else's now, without a look at each.
 #[inline]
-fn forget_first(packets: &mut Vec<Packet>, count: usize) {
+fn forget_first<B>(packets: &mut Vec<B>, count: usize) {
     let rest = packets.len().saturating_sub(count);
     let all = packets.as_mut_ptr();
     // SAFETY: the last `rest` packets are moved to the front, where nothing is dropped, and no more
@@ -138,23 +154,23 @@ impl Pool {
     }
 }
 
-impl Deref for Batch {
-    type Target = [Packet];
+impl<B: Buffer> Deref for Batch<B> {
+    type Target = [B];
 
     #[inline]
-    fn deref(&self) -> &[Packet] {
+    fn deref(&self) -> &[B] {
         &self.packets
     }
 }
 
-impl DerefMut for Batch {
+impl<B: Buffer> DerefMut for Batch<B> {
     #[inline]
-    fn deref_mut(&mut self) -> &mut [Packet] {
+    fn deref_mut(&mut self) -> &mut [B] {
         &mut self.packets
     }
 }
 
-impl Drop for Batch {
+impl<B: Buffer> Drop for Batch<B> {
     fn drop(&mut self) {
         self.clear();
     }

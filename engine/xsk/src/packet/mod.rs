@@ -1,6 +1,7 @@
 //! Packets: frames that have an owner.
 
 pub(crate) mod batch;
+pub(crate) mod buffer;
 pub(crate) mod pool;
 
 use std::marker::PhantomData;

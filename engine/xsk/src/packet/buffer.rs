@@ -1,0 +1,111 @@
+//! What a program needs of a packet, in whatever memory it lies.
+
+use std::ops::Range;
+
+use super::{NoRoom, Packet};
+
+/// A packet in a buffer, or several. It owns them: dropping it frees them.
+///
+/// [`Packet`] is one, in frames of a UMEM; each function of that name says more.
+pub trait Buffer: Sized {
+    /// Its bytes in its first buffer.
+    fn data(&self) -> &[u8];
+
+    /// Its bytes in its first buffer, to be changed in place.
+    fn data_mut(&mut self) -> &mut [u8];
+
+    /// Its bytes in each of its buffers.
+    fn segments(&self) -> impl Iterator<Item = &[u8]>;
+
+    /// The number of its buffers.
+    fn frames(&self) -> usize;
+
+    /// The whole first buffer, with headroom, for builders.
+    fn buffer_mut(&mut self) -> &mut [u8];
+
+    /// Its place in its first buffer.
+    fn range(&self) -> Range<usize>;
+
+    /// Sets the part of [`Buffer::buffer_mut`] that is the packet.
+    ///
+    /// # Errors
+    /// [`NoRoom`] if the buffer has no such part.
+    fn set_range(&mut self, range: Range<usize>) -> Result<(), NoRoom>;
+
+    /// Appends bytes.
+    ///
+    /// # Errors
+    /// [`NoRoom`]; nothing has changed then.
+    fn append(&mut self, bytes: &[u8]) -> Result<(), NoRoom>;
+
+    /// Frees all of them, for less than one by one where that can be.
+    fn free_all(packets: &mut Vec<Self>) {
+        packets.clear();
+    }
+
+    /// Bytes of the packet, in all its buffers.
+    #[inline]
+    fn len(&self) -> usize {
+        self.segments().map(<[u8]>::len).sum()
+    }
+
+    /// Whether it has no bytes.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Bytes free in front of it.
+    #[inline]
+    fn headroom(&self) -> usize {
+        self.range().start
+    }
+}
+
+impl Buffer for Packet {
+    #[inline]
+    fn data(&self) -> &[u8] {
+        self.data()
+    }
+
+    #[inline]
+    fn data_mut(&mut self) -> &mut [u8] {
+        self.data_mut()
+    }
+
+    #[inline]
+    fn segments(&self) -> impl Iterator<Item = &[u8]> {
+        self.segments()
+    }
+
+    #[inline]
+    fn frames(&self) -> usize {
+        self.frames()
+    }
+
+    #[inline]
+    fn buffer_mut(&mut self) -> &mut [u8] {
+        self.buffer_mut()
+    }
+
+    #[inline]
+    fn range(&self) -> Range<usize> {
+        self.range()
+    }
+
+    #[inline]
+    fn set_range(&mut self, range: Range<usize>) -> Result<(), NoRoom> {
+        self.set_range(range)
+    }
+
+    #[inline]
+    fn append(&mut self, bytes: &[u8]) -> Result<(), NoRoom> {
+        self.append(bytes)
+    }
+
+    /// Those of one frame and of the first's pool, up to another, with one look at its list: nearly
+    /// always all.
+    #[inline]
+    fn free_all(packets: &mut Vec<Self>) {
+        super::batch::free_all(packets);
+    }
+}
