@@ -52,6 +52,12 @@ release: ## The released programs: two statically linked files
 	@RUSTFLAGS="-C target-feature=+crt-static -C relocation-model=static --emit=mir" \
 		$(CARGO) build --release --target $(TARGET) -p ringway -p ringway-lab --features static-bpf $(MESSAGES)
 
+# Not static: DPDK's drivers are shared libraries.
+dpdk: bootstrap ## The engine with DPDK's devices as ports: ringway-dpdk (needs libdpdk-dev)
+	@$(CARGO) build --release --target $(TARGET) --target-dir target/dpdk -p ringway --features dpdk
+	@install -D target/dpdk/$(TARGET)/release/ringway $(BINARY)-dpdk
+	@echo $(BINARY)-dpdk
+
 previous: # The release before this commit
 	@packaging/previous >/dev/null
 

@@ -68,7 +68,8 @@ pub struct InspectArgs {
 #[derive(Debug, Args)]
 pub struct WorkArgs {
     /// Where packets come from and go to: af_xdp:IFACE:QUEUE, af_packet:IFACE, pcap:IN:OUT,
-    /// memory:NAME, null:BYTES, options after commas. May be repeated.
+    /// memory:NAME, null:BYTES, options after commas. May be repeated. `ringway-dpdk` has
+    /// dpdk:DEVICE, too.
     ///
     /// af_xdp takes all that arrives at the queue away from the kernel, or what --only says;
     /// `,copy` or `,zero-copy`, `,native` or `,generic` ask for a mode instead of the best there
