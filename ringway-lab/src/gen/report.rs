@@ -439,7 +439,14 @@ mod tests {
         struct Losses(PortStatistics);
         impl fmt::Display for Losses {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                losses(f, &PortStatus { port: "af_packet:eth1".into(), statistics: self.0 })
+                losses(
+                    f,
+                    &PortStatus {
+                        port: "af_packet:eth1".into(),
+                        statistics: self.0,
+                        device_counters: Vec::new(),
+                    },
+                )
             }
         }
         let none = PortStatistics::default();
