@@ -15,7 +15,7 @@ mod nat;
 mod passing;
 mod services;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 #[cfg(test)]
 mod tests_all;
 

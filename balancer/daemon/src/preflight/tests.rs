@@ -27,7 +27,7 @@ pub(super) fn config(node: &str, service: &str) -> Config {
     ringway_config::parse(&text, "ringway.toml").expect("valid")
 }
 
-pub(super) fn link(ifindex: u32, name: &str) -> Link {
+pub(crate) fn link(ifindex: u32, name: &str) -> Link {
     Link {
         ifindex,
         name: name.into(),

@@ -6,20 +6,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use ringway_api::documents::forward::{ForwardInterface, ForwardStatus};
-use ringway_api::documents::status::Problem;
 use ringway_api::error::Error;
-use ringway_api::problem_kind::ProblemKind;
 use ringway_config::{ForwardMode, InterfaceForward};
-use ringway_host::netlink::bridge::{self, Bridge, BridgeChange, BridgeMonitor};
+use ringway_host::netlink::bridge::{self, BridgeChange, BridgeMonitor};
 use ringway_host::netlink::neighbours::{self, NeighbourState};
 use ringway_kernel::forward::ForwardTables;
 use ringway_kernel::now_seconds;
 
-use super::board::{Board, Posted};
+use super::board::Board;
 use super::facts::Facts;
 use super::mirror::Mirror;
-use super::plan::{Plan, PlannedPort, plan};
+use super::plan::{Plan, PlannedPort, plan, refresh_period};
+use super::sync_state::SyncState;
 
 /// The tables count for five seconds from each beat on.
 const BEAT: Duration = Duration::from_secs(1);
@@ -29,8 +27,6 @@ const LOOK_PERIOD: Duration = Duration::from_millis(100);
 const LOOK_BEATS: u32 = 5;
 /// Neighbours that are used and that the kernel has not heard of lately are asked so often.
 const NEIGHBOUR_BEATS: u32 = 10;
-/// Entries that were used are refreshed so often at least: in a quarter of the ageing time.
-const REFRESH: Duration = Duration::from_secs(30);
 /// Entries that are refreshed before their announcements are read.
 const REFRESHED_AT_ONCE: usize = 32;
 const PAUSE: Duration = Duration::from_millis(1);
@@ -70,10 +66,7 @@ impl Keeper {
             board,
             monitor,
             mirror: None,
-            plan: Plan::default(),
-            unknown: None,
-            must_renew: true,
-            must_look: false,
+            state: SyncState::default(),
             has_held: false,
             refreshed: now_seconds(),
             beats: 0,
@@ -108,14 +101,7 @@ struct Work {
     board: Board,
     monitor: BridgeMonitor,
     mirror: Option<Mirror>,
-    plan: Plan,
-    /// The machine could not be read, and why: nothing is forwarded until it can be.
-    unknown: Option<String>,
-    /// Changes were lost, or not followed to the end: the stations are not to be trusted before all
-    /// of them have been read anew.
-    must_renew: bool,
-    /// Links and ports are to be read again.
-    must_look: bool,
+    state: SyncState,
     /// The tables held after the last look.
     has_held: bool,
     /// Second (CLOCK_MONOTONIC) since which stations that are used have not been refreshed.
@@ -128,10 +114,10 @@ impl Work {
         self.look();
         let (mut beat, mut look_at) = (Instant::now(), Instant::now());
         while !stopped.load(Ordering::Relaxed) {
-            let wake = if self.must_look { beat.min(look_at) } else { beat };
+            let wake = if self.state.must_look { beat.min(look_at) } else { beat };
             self.listen(wake.saturating_duration_since(Instant::now()));
-            if self.must_look && Instant::now() >= look_at {
-                look_at = Instant::now() + if self.must_renew { CALM } else { LOOK_PERIOD };
+            if self.state.must_look && Instant::now() >= look_at {
+                look_at = Instant::now() + if self.state.must_renew { CALM } else { LOOK_PERIOD };
                 self.look();
             }
             if Instant::now() >= beat {
@@ -152,10 +138,10 @@ impl Work {
                 (BridgeChange::Fdb(entry), Some(mirror)) => mirror.put(entry, &self.tables),
                 (BridgeChange::FdbGone(entry), Some(mirror)) => mirror.remove(&entry, &self.tables),
                 (BridgeChange::Fdb(_) | BridgeChange::FdbGone(_), None) => {}
-                (BridgeChange::Link, _) => self.must_look = true,
+                (BridgeChange::Link, _) => self.state.must_look = true,
                 (BridgeChange::Lost, _) => {
                     self.tables.suspend();
-                    (self.must_renew, self.must_look) = (true, true);
+                    self.state.lose();
                 }
             }
         }
@@ -177,8 +163,7 @@ impl Work {
 
     fn listen_again(&mut self, error: &ringway_host::Error) {
         self.tables.suspend();
-        (self.must_renew, self.must_look) = (true, true);
-        self.unknown = Some(error.to_string());
+        self.state.look_failed(error.to_string());
         self.post();
         thread::sleep(BEAT);
         if let Ok(monitor) = BridgeMonitor::open() {
@@ -189,7 +174,7 @@ impl Work {
     /// Once a second.
     fn beat(&mut self) {
         self.beats = self.beats.wrapping_add(1);
-        self.must_look |= self.is_look_due();
+        self.state.must_look |= self.is_look_due();
         self.keep();
         if self.holds() {
             if let Some(mirror) = &mut self.mirror {
@@ -207,7 +192,7 @@ impl Work {
 
     /// A bridge's own settings, and that its topology changes, are not announced.
     fn is_look_due(&self) -> bool {
-        let known = self.plan.bridge.as_ref();
+        let known = self.state.plan.bridge.as_ref();
         let now = known.and_then(|known| bridge::bridge(known.ifindex).ok().flatten());
         now.as_ref() != known || self.beats.is_multiple_of(LOOK_BEATS)
     }
@@ -215,24 +200,23 @@ impl Work {
     /// What the tables say is true.
     fn holds(&self) -> bool {
         let mirrors = self.mirror.is_some() || self.forward.mode == ForwardMode::Route;
-        mirrors && !self.must_renew && self.unknown.is_none() && self.plan.obstacles.is_empty()
+        mirrors && self.state.holds()
     }
 
     fn look(&mut self) {
-        self.must_look = false;
+        self.state.must_look = false;
         let outcome = Facts::read(&self.forward).map_err(|error| error.to_string());
         let outcome = outcome.and_then(|facts| {
             let plan = self.described(plan(&self.forward, &self.slots, &facts))?;
-            self.follow(plan)
+            self.follow(&plan)?;
+            Ok(plan)
         });
-        if outcome.is_err() {
-            // Whatever of it was written.
-            self.plan = Plan::default();
-            (self.must_renew, self.must_look) = (true, true);
+        match outcome {
+            Ok(plan) => self.state.looked(plan),
+            Err(why) => self.state.look_failed(why),
         }
-        let held = self.has_held;
-        self.unknown = outcome.err();
-        self.has_held = self.holds();
+        let holds = self.holds();
+        let held = std::mem::replace(&mut self.has_held, holds);
         match (held, self.has_held) {
             (true, false) => tracing::warn!("suspended: the kernel forwards everything"),
             (false, true) => tracing::info!("in force: the tables are as the kernel has them"),
@@ -258,36 +242,38 @@ impl Work {
     }
 
     /// Tells the packet path. What is to be forgotten is, before anything new is forwarded by it.
-    fn follow(&mut self, plan: Plan) -> Result<(), String> {
+    fn follow(&mut self, plan: &Plan) -> Result<(), String> {
         let failed = |error: ringway_kernel::Error| error.to_string();
-        let anew = self.must_renew || is_another_topology(&self.plan, &plan);
+        let former = &self.state.plan;
+        let anew = self.state.must_renew || plan.is_another_topology(former);
         if anew {
             self.tables.suspend();
             self.mirror = None;
             self.tables.clear_stations();
         }
         for port in &plan.ports {
-            if !self.plan.ports.contains(port) {
+            if !former.ports.contains(port) {
                 tell(port);
                 self.tables.set_port(port.slot, &port.port).map_err(failed)?;
             }
         }
-        if self.forward.mode == ForwardMode::Route && ways(&plan) != ways(&self.plan) {
-            self.tables.set_ways(&ways(&plan)).map_err(failed)?;
+        if self.forward.mode == ForwardMode::Route && plan.ways() != former.ways() {
+            self.tables.set_ways(&plan.ways()).map_err(failed)?;
         }
         if let Some(bridge) = plan.bridge.as_ref().filter(|_| anew) {
-            let slots: HashMap<u32, u32> = ways(&plan).into_iter().collect();
+            let slots: HashMap<u32, u32> = plan.ways().into_iter().collect();
             let mut mirror = Mirror::new(bridge.ifindex, slots, &self.tables);
             let entries = bridge::fdb(bridge.ifindex).map_err(|e| e.to_string())?;
             entries.into_iter().for_each(|entry| mirror.put(entry, &self.tables));
             (self.mirror, self.refreshed) = (Some(mirror), now_seconds());
         }
-        (self.plan, self.must_renew) = (plan, false);
         Ok(())
     }
 
     fn reconcile(&mut self) {
-        let (Some(mirror), Some(bridge)) = (&mut self.mirror, &self.plan.bridge) else { return };
+        let (Some(mirror), Some(bridge)) = (&mut self.mirror, &self.state.plan.bridge) else {
+            return;
+        };
         if !self.beats.is_multiple_of(RECONCILE_BEATS) {
             return;
         }
@@ -299,19 +285,13 @@ impl Work {
 
     /// The bridge does not see what is forwarded past it, and would forget who sent it.
     fn refresh(&mut self) {
-        let (Some(mirror), Some(bridge)) = (&self.mirror, &self.plan.bridge) else { return };
+        let (Some(mirror), Some(bridge)) = (&self.mirror, &self.state.plan.bridge) else { return };
         let now = now_seconds();
-        let period = (bridge.ageing / 4).min(REFRESH).as_secs().max(1);
-        if u64::from(now.wrapping_sub(self.refreshed)) < period {
+        if u64::from(now.wrapping_sub(self.refreshed)) < refresh_period(bridge).as_secs() {
             return;
         }
         let mut used = mirror.used_since(self.refreshed, &self.tables);
-        // Of before it began to tell VLANs apart; to the kernel they would mean every VLAN.
-        used.retain(|entry| entry.vlan != 0 || !bridge.vlan_filtering);
-        // Who does not learn, does not age.
-        let ports = self.plan.ports.iter().filter(|port| port.learns);
-        let learning: Vec<u32> = ports.filter_map(|port| port.ifindex).collect();
-        used.retain(|entry| learning.contains(&entry.port));
+        used.retain(|entry| self.state.plan.ages(entry));
         self.refreshed = now;
         for entries in used.chunks(REFRESHED_AT_ONCE) {
             // What the bridge forgets, it tells; those frames are its own then.
@@ -327,7 +307,7 @@ impl Work {
     /// The kernel asks again only for what it sends itself.
     fn ask_neighbours(&self) {
         let Ok(all) = neighbours::all() else { return };
-        let ours = |ifindex| self.plan.ports.iter().any(|port| port.ifindex == Some(ifindex));
+        let ours = |ifindex| self.state.plan.ports.iter().any(|port| port.ifindex == Some(ifindex));
         for neighbour in all.iter().filter(|neighbour| ours(neighbour.ifindex)) {
             let used = neighbour.mac.is_some_and(|mac| self.tables.is_used(mac.0));
             if used && neighbour.state == NeighbourState::Stale {
@@ -339,80 +319,9 @@ impl Work {
     }
 
     fn post(&self) {
-        let (problems, findings) = (self.problems(), self.findings());
-        let interface = |port: &PlannedPort| ForwardInterface {
-            interface: port.name.clone(),
-            forwards: self.holds() && port.trouble.is_none(),
-            reason: port.trouble.as_ref().map(|trouble| trouble.found.clone()).unwrap_or_default(),
-        };
-        let status = ForwardStatus {
-            mode: self.forward.mode.name().to_owned(),
-            bridge: self.plan.bridge.as_ref().map(|bridge| bridge.name.clone()),
-            suspended: !self.holds(),
-            interfaces: self.plan.ports.iter().map(interface).collect(),
-            stations: self.mirror.as_ref().map(|mirror| mirror.len() as u64),
-            stations_left_out: self.mirror.as_ref().map(|mirror| mirror.left_out() as u64),
-        };
-        self.board.post(Posted { status: Some(status), problems, findings });
+        let stations = self.mirror.as_ref().map(|mirror| (mirror.len(), mirror.left_out()));
+        self.board.post(self.state.posted(self.forward.mode, stations));
     }
-
-    fn problems(&self) -> Vec<Problem> {
-        let suspended = ProblemKind::ForwardSuspended;
-        let unknown = self.unknown.iter().map(|why| {
-            let found =
-                format!("nothing is forwarded past the kernel: its tables are not known: {why}");
-            suspended.problem(found, "it is tried again every second; traffic goes by the kernel")
-        });
-        let obstacles = self.plan.obstacles.iter().map(|obstacle| {
-            let found = format!("nothing is forwarded past the kernel: {}", obstacle.found);
-            suspended.problem(found, obstacle.fix.clone())
-        });
-        let ports = &self.plan.ports;
-        let none = !ports.is_empty() && ports.iter().all(|port| port.trouble.is_some());
-        let none = none.then(|| {
-            suspended.problem(
-                "nothing is forwarded past the kernel: no interface of [forward] can be",
-                "see the findings about each of them",
-            )
-        });
-        unknown.chain(obstacles).chain(none).collect()
-    }
-
-    fn findings(&self) -> Vec<Problem> {
-        let of_port = |port: &PlannedPort| {
-            let trouble = port.trouble.as_ref()?;
-            let found = format!("{}: not forwarded past the kernel: {}", port.name, trouble.found);
-            Some(ProblemKind::ForwardInterface.of_interface(&port.name, found, trouble.fix.clone()))
-        };
-        let left_out = self.mirror.as_ref().map_or(0, Mirror::left_out);
-        let left_out = (left_out > 0).then(|| {
-            ProblemKind::ForwardTableFull.problem(
-                format!("{left_out} stations of the bridge have no place in the packet path"),
-                "their frames go by the kernel's bridge; fewer stations a bridge",
-            )
-        });
-        self.plan.ports.iter().filter_map(of_port).chain(left_out).collect()
-    }
-}
-
-/// Interfaces that forward: index and slot.
-fn ways(plan: &Plan) -> Vec<(u32, u32)> {
-    let forwards = plan.ports.iter().filter(|port| port.port.forwards);
-    forwards.filter_map(|port| Some((port.ifindex?, port.slot))).collect()
-}
-
-/// Stations may be elsewhere now, or in other VLANs.
-fn is_another_topology(old: &Plan, new: &Plan) -> bool {
-    let of_bridge = |bridge: &Option<Bridge>| {
-        bridge.as_ref().map(|bridge| (bridge.ifindex, bridge.vlan_filtering, bridge.vlan_protocol))
-    };
-    let of_ports = |plan: &Plan| -> Vec<(Option<u32>, bool)> {
-        plan.ports.iter().map(|port| (port.ifindex, port.port.forwards)).collect()
-    };
-    let changes = |plan: &Plan| plan.bridge.as_ref().is_some_and(|bridge| bridge.topology_change);
-    of_bridge(&old.bridge) != of_bridge(&new.bridge)
-        || of_ports(old) != of_ports(new)
-        || (changes(new) && !changes(old))
 }
 
 fn tell(port: &PlannedPort) {

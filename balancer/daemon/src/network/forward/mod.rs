@@ -8,6 +8,7 @@ mod facts;
 mod keeper;
 mod mirror;
 mod plan;
+mod sync_state;
 
 pub use board::Board;
 pub use facts::Facts;

@@ -1,12 +1,16 @@
 //! What the packet path is to be told of each interface; pure.
 
+use std::time::Duration;
+
 use ringway_config::{ForwardMode, InterfaceForward};
 use ringway_host::Fix;
-use ringway_host::netlink::bridge::{Bridge, BridgePort, PortState};
+use ringway_host::netlink::bridge::{Bridge, BridgePort, FdbEntry, PortState};
 use ringway_host::netlink::links::Link;
 use ringway_kernel::forward::{Port, PortVlans, ReversePath};
 
 use super::facts::{Facts, Routing};
+
+const LONGEST_REFRESH: Duration = Duration::from_secs(30);
 
 /// How interfaces forward now.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -56,6 +60,43 @@ impl Obstacle {
     fn passing(found: impl Into<String>, fix: impl Into<Fix>) -> Self {
         Self { found: found.into(), fix: fix.into(), forbids_start: false }
     }
+}
+
+impl Plan {
+    /// Interfaces that forward: index and slot.
+    pub fn ways(&self) -> Vec<(u32, u32)> {
+        let forwards = self.ports.iter().filter(|port| port.port.forwards);
+        forwards.filter_map(|port| Some((port.ifindex?, port.slot))).collect()
+    }
+
+    /// Stations may be elsewhere than under the former plan, or in other VLANs.
+    pub fn is_another_topology(&self, former: &Plan) -> bool {
+        let of_bridge = |plan: &Plan| {
+            let bridge = plan.bridge.as_ref();
+            bridge.map(|bridge| (bridge.ifindex, bridge.vlan_filtering, bridge.vlan_protocol))
+        };
+        let of_ports = |plan: &Plan| -> Vec<(Option<u32>, bool)> {
+            plan.ports.iter().map(|port| (port.ifindex, port.port.forwards)).collect()
+        };
+        let changes =
+            |plan: &Plan| plan.bridge.as_ref().is_some_and(|bridge| bridge.topology_change);
+        of_bridge(former) != of_bridge(self)
+            || of_ports(former) != of_ports(self)
+            || (changes(self) && !changes(former))
+    }
+
+    /// The kernel would forget this entry, which is refreshed for that. One without a VLAN, of before
+    /// the bridge began to tell VLANs apart, would mean every VLAN to the kernel.
+    pub fn ages(&self, entry: &FdbEntry) -> bool {
+        let filters = self.bridge.as_ref().is_some_and(|bridge| bridge.vlan_filtering);
+        let learns = |port: &PlannedPort| port.learns && port.ifindex == Some(entry.port);
+        (entry.vlan != 0 || !filters) && self.ports.iter().any(learns)
+    }
+}
+
+/// How often entries that were used are refreshed.
+pub fn refresh_period(bridge: &Bridge) -> Duration {
+    (bridge.ageing / 4).clamp(Duration::from_secs(1), LONGEST_REFRESH)
 }
 
 /// `slots`: interfaces of `[forward]`, with their slots.
@@ -295,3 +336,6 @@ fn route_port(
     };
     Ok(Port { forwards: true, reverse_path, ..Port::default() })
 }
+
+#[cfg(test)]
+pub(super) mod tests;
