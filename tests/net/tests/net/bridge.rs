@@ -1,13 +1,20 @@
 //! Forwarding beside a Linux bridge, as hosts on the bridge see it.
 
+use std::ops::Range;
 use std::process::Output;
+use std::thread;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use ringway_net_tests::{Gateway, SOON, configuration, needs_root};
+use ringway_testnet::Signal;
 use ringway_testnet::{End, Namespace, VethOptions, XdpReceive, bridge, veth, wait_until};
 use serde_json::Value;
 
 use crate::capture;
+
+/// The daemon's tables count for five seconds.
+const LEASE: Duration = Duration::from_secs(5);
 
 /// `10.7.0.1` to `10.7.0.3` behind ports p1 to p3 of `br0`.
 struct Site {
@@ -55,6 +62,27 @@ impl Site {
         Ok(said(&output))
     }
 
+    /// 10.7.0.2 is unplugged at p2 and plugged in at p3.
+    fn move_to_p3(&self) -> Result<()> {
+        let mac = self.mac(2)?;
+        self.hosts[1].ip("link set eth0 down\n")?;
+        let there = format!("link set eth0 address {mac}\naddr add 10.7.0.2/24 dev eth0\n");
+        self.hosts[2].ip(&there)?;
+        ensure!(self.ping(3, 1, 1)?, "lost at its new port");
+        Ok(())
+    }
+
+    /// Entries of the bridge's table, set by hand.
+    fn stations(&self, change: &str, port: &str, numbers: Range<u32>) -> Result<()> {
+        let line = |number: u32| {
+            let [_, a, b, c] = number.to_be_bytes();
+            format!("fdb {change} 02:09:00:{a:02x}:{b:02x}:{c:02x} dev {port} master static\n")
+        };
+        let batch = self.switch.directory().join("stations");
+        std::fs::write(&batch, numbers.map(line).collect::<String>())?;
+        self.run("bridge", &format!("-batch {}", batch.display())).map(drop)
+    }
+
     fn mac(&self, host: usize) -> Result<String> {
         let mut show = self.hosts[host - 1].command("ip");
         let shown = said(&show.args(["-o", "link", "show", "eth0"]).output()?);
@@ -84,6 +112,10 @@ impl Site {
 fn said(output: &Output) -> String {
     let text = [output.stdout.as_slice(), &output.stderr].concat();
     String::from_utf8_lossy(&text).into_owned()
+}
+
+fn stations(status: &Value) -> u64 {
+    status["forward"]["stations"].as_u64().unwrap_or_default()
 }
 
 fn counted(status: &Value, reason: &str) -> u64 {
@@ -124,14 +156,60 @@ fn a_station_that_moves_is_followed() -> Result<()> {
     let site = Site::new()?;
     let gateway = site.start(&["p1", "p2", "p3"], "")?;
     ensure!(site.ping(1, 2, 3)?, "lost");
-    let mac = site.mac(2)?;
-    // It is unplugged here and plugged in there.
-    site.hosts[1].ip("link set eth0 down\n")?;
-    site.hosts[2].ip(&format!("link set eth0 address {mac}\naddr add 10.7.0.2/24 dev eth0\n"))?;
-    ensure!(site.ping(3, 1, 1)?, "lost");
+    site.move_to_p3()?;
     let before = bridged(&gateway)?;
     ensure!(site.ping(1, 2, 5)?, "its new port");
     ensure!(bridged(&gateway)? >= before + 10, "by the packet path");
+    Ok(())
+}
+
+/// The kernel announces more than the daemon's buffer takes, and in between that a station moves.
+#[test]
+fn lost_announcements_are_made_up_for() -> Result<()> {
+    needs_root!();
+    let site = Site::new()?;
+    let mut gateway = site.start(&["p1", "p2", "p3"], "")?;
+    ensure!(site.ping(1, 2, 3)?, "lost");
+    gateway.child().signal(Signal::STOP)?;
+    site.stations("add", "p3", 0..1000)?;
+    for _ in 0..50 {
+        site.stations("del", "p3", 0..1000)?;
+        site.stations("add", "p3", 0..1000)?;
+    }
+    // The tables do not count any more: nobody has kept them.
+    thread::sleep(LEASE);
+    site.move_to_p3()?;
+    gateway.child().signal(Signal::CONT)?;
+    gateway.wait_status("all stations", |status| (1002..1010).contains(&stations(status)))?;
+    ensure!(gateway.log().contains("came faster than they were read"), "{}", gateway.log());
+    let before = bridged(&gateway)?;
+    ensure!(site.ping(1, 2, 5)?, "its new port");
+    ensure!(bridged(&gateway)? >= before + 8, "by the packet path");
+    Ok(())
+}
+
+#[test]
+fn many_stations_are_followed_and_too_many_are_said() -> Result<()> {
+    needs_root!();
+    let site = Site::new()?;
+    let gateway = site.start(&["p1", "p2", "p3"], "")?;
+    ensure!(site.ping(1, 2, 3)?, "lost");
+    site.stations("add", "p3", 0..2000)?;
+    gateway.wait_status("2 000", |status| stations(status) >= 2002)?;
+    let before = bridged(&gateway)?;
+    ensure!(site.ping(1, 2, 5)? && bridged(&gateway)? >= before + 8, "by the packet path");
+    site.stations("add", "p3", 2000..66_000)?;
+    let full = gateway.wait_status("a full table", |status| {
+        stations(status) == 65_536 && status["findings"].to_string().contains("forward-table-full")
+    })?;
+    ensure!(full["forward"]["stations_left_out"].as_u64() >= Some(466), "{full:#}");
+    ensure!(site.ping(1, 2, 5)?, "lost");
+    // Those that are known stay so.
+    ensure!(bridged(&gateway)? >= before + 16, "by the packet path");
+    site.run("ip", "link set p3 nomaster")?;
+    gateway.wait_status("room", |status| {
+        stations(status) < 5 && !status["findings"].to_string().contains("forward-table-full")
+    })?;
     Ok(())
 }
 

@@ -142,6 +142,7 @@ impl Work {
                 (BridgeChange::Lost, _) => {
                     self.tables.suspend();
                     self.state.lose();
+                    tracing::warn!("changes came faster than they were read: all is read anew");
                 }
             }
         }

@@ -28,7 +28,7 @@ fn finds_a_neighbour_again_whose_mac_changes() -> Result<()> {
     for family in ["ipv4", "ipv6"] {
         site.router.sysctl(&format!("net/{family}/neigh/eth2/base_reachable_time_ms"), "1000")?;
     }
-    let _gateway = site.start("")?;
+    let gateway = site.start("")?;
     site.warm_up()?;
     for v6 in [false, true] {
         let end = SocketAddr::new(address(2, 2, v6)?, 5000);
@@ -45,7 +45,15 @@ fn finds_a_neighbour_again_whose_mac_changes() -> Result<()> {
         // Nobody is told of it.
         site.b().ip(&format!("link set eth0 address {mac}\n"))?;
         ensure!(arrives().is_err(), "something arrived by the old address");
+        let before = ways(&gateway)?.0;
         wait_for("the neighbour's new address", ASKED, arrives)?;
+        wait_for("XDP to use it", SOON, || {
+            arrives()?;
+            match ways(&gateway).map_err(|error| error.to_string())?.0 > before {
+                true => Ok(()),
+                false => Err(gateway.status().map_or_else(|e| e.to_string(), |s| s.to_string())),
+            }
+        })?;
     }
     Ok(())
 }
