@@ -172,5 +172,7 @@ fn soak() {
         assert!(report.error.is_none(), "{:?}", report.error);
         assert!(report.audit.balanced(), "{}\n{}", report.audit, report.status);
     }
-    assert!(slow.unwrap_or(true), "the consumer was not too slow");
+    // One processor is the source's and the consumer's in turn.
+    let alone = thread::available_parallelism().is_ok_and(|processors| processors.get() == 1);
+    assert!(alone || slow.unwrap_or(true), "the consumer was not too slow");
 }

@@ -418,11 +418,21 @@ fn whoever_claims_it_goes_on() {
 
     let second = thread::scope(|scope| {
         let second = scope.spawn(|| take_over(ask()));
-        assert!(offer().unwrap(), "it was not taken");
-        let (second, gap) = second.join().unwrap().unwrap_or_else(|e| panic!("{e}"));
-        eprintln!("the rings were not read for {gap:?}");
+        let taken = offer().unwrap();
+        let second = second.join().unwrap().map_err(|e| e.to_string());
+        assert_eq!(taken, second.is_ok());
         second
     });
+    let (second, gap) = match second {
+        Ok(second) => second,
+        // Debian 12 has 6.1.
+        Err(error) if error.contains("it takes Linux 6.4") => {
+            goes_on();
+            return skip("whoever_claims_it_goes_on", error);
+        }
+        Err(error) => panic!("{error}"),
+    };
+    eprintln!("the rings were not read for {gap:?}");
     ends(first);
     goes_on();
     ends(second);

@@ -344,17 +344,18 @@ fn files_that_are_no_memory() {
     let honest = bytes(&umem);
     let (_, frames, _) = umem.place();
     let copy = |len, seals| memfd(&honest, len, seals);
-    let whole = honest.len().next_multiple_of(4096);
+    let page = rustix::param::page_size();
+    let whole = honest.len().next_multiple_of(page);
     let (all, shrink) = (SealFlags::SHRINK | SealFlags::GROW, SealFlags::SHRINK);
     from_file(copy(whole, all)).unwrap();
     Inspector::of_file(copy(whole, shrink)).unwrap();
     let cases: [(&dyn Fn() -> OwnedFd, &str); 7] = [
         (&|| copy(whole, SealFlags::empty()), "cut short"),
         (&|| copy(whole, SealFlags::GROW), "cut short"),
-        (&|| copy(frames + 4096, shrink), "shorter than its header says"),
+        (&|| copy(frames + page, shrink), "shorter than its header says"),
         (&|| copy(frames, shrink), "no header"),
         // To look for a header in a hole takes memory.
-        (&|| copy(whole + 4096, shrink), "holes"),
+        (&|| copy(whole + page, shrink), "holes"),
         (&|| memfd(&[], 0, shrink), ""),
         (&|| File::open("/proc/self/exe").unwrap().into(), "cut short"),
     ];
