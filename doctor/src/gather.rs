@@ -45,7 +45,7 @@ const COUNTERS: [&str; 12] = [
 ];
 
 /// Files that are read once.
-const FILES: [&str; 18] = [
+const FILES: [&str; 19] = [
     "/proc/cmdline",
     "/proc/loadavg",
     "/proc/meminfo",
@@ -56,6 +56,7 @@ const FILES: [&str; 18] = [
     "/proc/self/mountinfo",
     "/proc/sys/fs/file-nr",
     "/proc/sys/fs/nr_open",
+    "/proc/sys/kernel/arch",
     "/proc/sys/kernel/hostname",
     "/proc/sys/kernel/numa_balancing",
     "/proc/sys/kernel/osrelease",
@@ -67,8 +68,9 @@ const FILES: [&str; 18] = [
 ];
 
 /// Files that a start reads.
-const AT_ONCE: [&str; 8] = [
+const AT_ONCE: [&str; 9] = [
     "/proc/self/mountinfo",
+    "/proc/sys/kernel/arch",
     "/proc/sys/kernel/osrelease",
     "/proc/sys/net/core/bpf_jit_enable",
     "/proc/sys/net/core/bpf_jit_harden",

@@ -76,25 +76,37 @@ fn btf(facts: &Facts) -> Looked {
 pub const KERNEL: Rule = Rule {
     number: 80,
     name: "kernel",
-    rule: "Linux is 6.1 or newer",
+    rule: "Linux is 6.1 or newer, of x86_64 or aarch64",
     source: "Ringway: what its programs need, and its tests load them on",
-    why: "An older kernel refuses the programs: nothing starts.",
+    why: "An older kernel refuses the programs: nothing starts. On other processors no kernel has loaded them.",
     profiles: &[Profile::Balancer],
     check: kernel,
 };
 
 const RELEASE: &str = "/proc/sys/kernel/osrelease";
 const FLOOR: (u32, u32) = (6, 1);
+/// Since Linux 6.1.
+const PROCESSOR: &str = "/proc/sys/kernel/arch";
+const PROCESSORS: [&str; 2] = ["x86_64", "aarch64"];
 
 fn kernel(facts: &Facts) -> Looked {
     let text = facts.text(RELEASE)?;
     let release = facts.host().kernel_release().map_err(|error| Unknown(error.to_string()))?;
-    if (release.major, release.minor) >= FLOOR {
-        return Outcome::ok(MACHINE, format!("{text}: 6.1 or newer")).into();
+    if (release.major, release.minor) < FLOOR {
+        let old = format!("{text} is too old: Ringway needs Linux 6.1 or newer");
+        let old = Outcome::crit(MACHINE, old).saw(RELEASE, text);
+        return old.advice("boot a newer kernel").into();
     }
-    Outcome::crit(MACHINE, format!("{text} is too old: Ringway needs Linux 6.1 or newer"))
-        .saw(RELEASE, text)
-        .advice("boot a newer kernel")
+    let processor = facts.text(PROCESSOR)?;
+    if PROCESSORS.contains(&processor) {
+        return Outcome::ok(MACHINE, format!("{text}: 6.1 or newer, {processor}")).into();
+    }
+    let other = format!("{processor}: the packet path runs on {} only", PROCESSORS.join(" and "));
+    Outcome::crit(MACHINE, other)
+        .saw(PROCESSOR, processor)
+        .advice(
+            "run the gateway on one of these; packet programs of `ringway-engine` run here, too",
+        )
         .into()
 }
 
@@ -164,6 +176,15 @@ mod tests {
                 (of("7.0.0-rc1"), Severity::Ok),
                 (of("strange"), Severity::Unknown),
                 (Machine::healthy().remove(RELEASE), Severity::Unknown),
+            ],
+        );
+        let of = |processor: &str| Machine::healthy().put(PROCESSOR, processor);
+        table(
+            &KERNEL,
+            [
+                (of("mips64"), Severity::Crit),
+                (of("aarch64"), Severity::Ok),
+                (Machine::healthy().remove(PROCESSOR), Severity::Unknown),
             ],
         );
     }

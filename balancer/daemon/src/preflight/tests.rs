@@ -60,6 +60,7 @@ pub(super) fn files() -> Sample {
     let mut files = Sample::default();
     for (path, text) in [
         ("/proc/self/mountinfo", "42 27 0:39 / /sys/fs/bpf rw,relatime - bpf bpf rw"),
+        ("/proc/sys/kernel/arch", "x86_64"),
         ("/proc/sys/kernel/osrelease", "6.12.0"),
         ("/proc/sys/net/core/bpf_jit_enable", "1"),
         ("/proc/sys/net/core/bpf_jit_harden", "0"),
