@@ -19,11 +19,13 @@ demo: bootstrap release ## Watch real HTTP go through Ringway and survive a back
 test: ## Run the tests (prepares the machine first, as demo does)
 	@packaging/test
 
-test-all: test ## And what takes longer: long tests, the package under a real systemd, all tables on all kernels, drivers
+test-all: test ## And what takes longer: long tests, the package under a real systemd, all tables on all kernels, drivers, other processors
 	@packaging/test long
 	@packaging/test-systemd
 	@packaging/test-kernels
 	@packaging/test-drivers
+	@packaging/bootstrap --archs
+	@packaging/test-archs
 
 fuzz: bootstrap ## Mutated frames through the packet path: MINUTES=10, SEED=, EPISODE=
 	@$(CARGO) build --quiet --workspace --profile release-test --bin ringway-fuzz
@@ -36,6 +38,10 @@ test-kernels: ## Every program and packet table on four of Debian's kernels, in 
 test-drivers: ## Drivers of six NICs on four of Debian's kernels, in QEMU
 	@packaging/bootstrap --tests
 	@packaging/test-drivers
+
+test-archs: ## Packet crates and l2fwd beside the Linux bridge on an emulated Loongson-3; packet tables on arm64
+	@packaging/bootstrap --archs
+	@packaging/test-archs
 
 bench: bootstrap release ## Compare Ringway with nginx, HAProxy and nftables on this machine
 	@packaging/as-root $(LAB) bench lb $(ARGS)
@@ -91,4 +97,4 @@ deb: bootstrap release ## Debian packages, checksums and bills of materials unde
 clean: ## Remove everything built and fetched
 	rm -rf target
 
-.PHONY: help demo test test-all fuzz test-kernels test-drivers bench bootstrap build release previous print-binary docs lint fmt install install-lab deb clean
+.PHONY: help demo test test-all fuzz test-kernels test-drivers test-archs bench bootstrap build release previous print-binary docs lint fmt install install-lab deb clean
