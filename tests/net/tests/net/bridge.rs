@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use ringway_net_tests::{Gateway, SOON, configuration, needs_root};
+use ringway_net_tests::{Gateway, SOON, configuration, needs_root, not_tested};
 use ringway_testnet::Signal;
 use ringway_testnet::{End, Namespace, VethOptions, XdpReceive, bridge, veth, wait_until};
 use serde_json::Value;
@@ -209,6 +209,41 @@ fn many_stations_are_followed_and_too_many_are_said() -> Result<()> {
     site.run("ip", "link set p3 nomaster")?;
     gateway.wait_status("room", |status| {
         stations(status) < 5 && !status["findings"].to_string().contains("forward-table-full")
+    })?;
+    Ok(())
+}
+
+/// The tags of a local sender's frames are not in them: such ports are the bridge's.
+#[test]
+fn a_bridge_that_filters_vlans_has_its_veth_ports() -> Result<()> {
+    needs_root!();
+    let site = Site::new()?;
+    let filters = |on: u8| site.run("ip", &format!("link set br0 type bridge vlan_filtering {on}"));
+    if filters(1).is_err() {
+        not_tested("this kernel's bridges filter no VLANs");
+        return Ok(());
+    }
+    filters(0)?;
+    let gateway = site.start(&["p1", "p2"], "")?;
+    ensure!(site.ping(1, 2, 3)? && bridged(&gateway)? >= 2, "lost");
+    filters(1)?;
+    gateway.wait_status("left to the bridge", |status| {
+        status["forward"]["suspended"] == false
+            && status["problems"].to_string().contains("no interface of [forward]")
+            && status["findings"].to_string().contains("br0 filters VLANs")
+    })?;
+    let before = bridged(&gateway)?;
+    ensure!(site.ping(1, 2, 3)?, "VLAN 1 is everybody's");
+    site.run("bridge", "vlan del dev p2 vid 1")?;
+    site.run("bridge", "vlan add dev p2 vid 5 pvid untagged")?;
+    ensure!(!site.ping(1, 2, 1)?, "from VLAN 1 to VLAN 5");
+    site.run("bridge", "vlan add dev p2 vid 1 pvid untagged")?;
+    ensure!(site.ping(1, 2, 3)? && bridged(&gateway)? == before, "all by the bridge");
+    filters(0)?;
+    gateway.wait_status("forwarded again", |status| status["healthy"] == true)?;
+    wait_until("by the packet path", SOON, || {
+        site.ping(1, 2, 3).is_ok_and(|answered| answered)
+            && bridged(&gateway).is_ok_and(|now| now > before)
     })?;
     Ok(())
 }
