@@ -71,6 +71,8 @@ pub enum Error {
     },
     #[error("{0}")]
     Unavailable(String),
+    #[error("interface {name}: {what}; {remedy}")]
+    Interface { name: String, what: String, remedy: String },
     #[error(transparent)]
     Engine(#[from] ringway_engine::EngineError),
     #[error("{who}: {what}; measure again, alone on the machine")]

@@ -4,11 +4,13 @@
 macro_rules! named {
     (
         $(#[$attribute:meta])*
-        $visibility:vis enum $type:ident { $($(#[$about:meta])* $member:ident = $name:literal,)* }
+        $visibility:vis enum $type:ident {
+            $($(#[doc = $about:literal])* $member:ident = $name:literal,)*
+        }
     ) => {
         $(#[$attribute])*
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-        $visibility enum $type { $($(#[$about])* $member,)* }
+        $visibility enum $type { $($(#[doc = $about])* $member,)* }
 
         impl $type {
             /// All, in the order of reports.
@@ -38,7 +40,11 @@ macro_rules! named {
             }
 
             fn to_possible_value(&self) -> Option<clap::builder::PossibleValue> {
-                Some(self.name().into())
+                let about = match self {
+                    $(Self::$member => concat!($($about),*).trim().trim_end_matches('.'),)*
+                };
+                let value = clap::builder::PossibleValue::new(self.name());
+                Some(if about.is_empty() { value } else { value.help(about) })
             }
         }
     };

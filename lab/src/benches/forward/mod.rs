@@ -6,6 +6,7 @@
 mod folder;
 mod latency;
 mod measure;
+mod outside;
 mod plan;
 mod report;
 mod road;
@@ -29,7 +30,7 @@ use crate::{Error, Result, programs};
 use folder::Folder;
 use plan::Plan;
 use report::CellFigures;
-use site::{Shape, Site, Storage};
+use site::{Between, Port, Shape, Site, Storage};
 
 named! {
     /// A test of RFC 2544.
@@ -50,13 +51,17 @@ const USUAL_SIZES: [u16; 3] = [64, 256, 1280];
 #[derive(Debug, clap::Args)]
 #[command(after_help = format!("Needs root. A road and size take a minute and a half; runs in network namespaces of its own. \
     The folder has every trial as it is made (trials.csv), and the report as text, JSON and a page, written anew after each \
-    road and size: an interrupt keeps what was measured.\n\n{}\n\nExamples:\n  \
+    test: an interrupt keeps what was measured.\n\n{}\n\nExamples:\n  \
     ringway-lab bench forward\n  ringway-lab bench forward --road linux-bridge,af_xdp --size 64 --folder before\n  \
-    ringway-lab bench forward --rfc --all-sizes --only throughput", programs::PEERS_HELP))]
+    ringway-lab bench forward --rfc --all-sizes --only throughput\n  ringway-lab bench forward --interfaces eth1,eth2", programs::PEERS_HELP))]
 pub struct Forward {
     /// Only these.
     #[arg(long, value_name = "ROAD", value_delimiter = ',')]
     pub road: Vec<Road>,
+    /// Two interfaces of this machine in the place of a road: what joins them outside is measured. It
+    /// has to bridge.
+    #[arg(long, value_name = "A,B", value_delimiter = ',', conflicts_with = "road")]
+    pub interfaces: Vec<String>,
     /// Frame sizes, with the checksum's four bytes [default: 64,256,1280].
     #[arg(long, value_name = "BYTES", value_delimiter = ',',
         value_parser = value_parser!(u16).range(64..=1518))]
@@ -106,7 +111,19 @@ impl Case for Cell {
 impl Forward {
     /// Whether a road's program is Ringway.
     pub fn needs_ringway(&self) -> bool {
-        harness::chosen(&Road::ALL, &self.road).iter().any(|road| road.arguments().is_some())
+        self.roads().iter().any(|road| road.arguments().is_some())
+    }
+
+    fn roads(&self) -> Vec<Road> {
+        match self.interfaces.is_empty() {
+            true => harness::chosen(&Road::own(), &self.road),
+            false => vec![Road::Outside],
+        }
+    }
+
+    /// None: the road's own.
+    fn ports(&self) -> Result<Option<[Port; 2]>> {
+        (!self.interfaces.is_empty()).then(|| outside::ports(&self.interfaces)).transpose()
     }
 
     fn plan(&self) -> &'static Plan {
@@ -125,7 +142,7 @@ impl Forward {
             (false, true) => USUAL_SIZES.to_vec(),
             (false, false) => self.size.clone(),
         };
-        let roads = harness::chosen(&Road::ALL, &self.road);
+        let roads = self.roads();
         sizes.iter().flat_map(|&size| roads.iter().map(move |&road| Cell { road, size })).collect()
     }
 }
@@ -133,6 +150,13 @@ impl Forward {
 impl Scenario for Forward {
     const NAME: &'static str = "forward";
     type Figures = ForwardFigures;
+
+    fn check(&self) -> Result<()> {
+        if self.road.contains(&Road::Outside) {
+            return Err(Error::Unavailable("road outside needs `--interfaces A,B` alone".into()));
+        }
+        self.ports().map(drop)
+    }
 
     fn measure(&self, harness: &mut Harness<'_>) -> Result<ForwardFigures> {
         let (plan, mut cells) = (self.plan(), self.cells());
@@ -142,14 +166,13 @@ impl Scenario for Forward {
         let mut bench = Bench {
             forward: self,
             plan,
+            ports: self.ports()?,
             cpus: Cpus::here()?,
             ceilings: BTreeMap::new(),
             left: TimeLeft::new(plan, &self.tests(), cells.len()),
         };
         harness.each(&mut cells, |harness, cell| {
-            let measured = bench.cell(*cell, harness, &mut folder)?;
-            figures.add(cell.size, bench.ceilings[&cell.size], measured);
-            folder.write(&harness.report(Self::NAME, figures.clone()))
+            bench.cell(*cell, harness, &mut figures, &mut folder)
         });
         folder.write(&harness.report(Self::NAME, figures.clone()))?;
         Ok(figures)
@@ -159,6 +182,8 @@ impl Scenario for Forward {
 struct Bench<'f> {
     forward: &'f Forward,
     plan: &'static Plan,
+    /// The machine's, where it is outside.
+    ports: Option<[Port; 2]>,
     cpus: Cpus,
     /// Of the sender, by frame size.
     ceilings: BTreeMap<u16, f64>,
@@ -170,14 +195,15 @@ impl Bench<'_> {
         &mut self,
         cell: Cell,
         harness: &mut Harness<'_>,
+        all: &mut ForwardFigures,
         folder: &mut Folder,
-    ) -> Result<CellFigures> {
+    ) -> Result<()> {
         let (plan, Cell { road, size }) = (self.plan, cell);
         let ways = if self.forward.one_way { 1 } else { 2 };
         let shape = Shape { size, ways, stragglers: plan.stragglers, settle: plan.settle };
         let (mut storage, mut looped) = (Storage::uninit(), Storage::uninit());
         let ringway = &self.forward.ringway;
-        let mut looped = Site::new(&mut looped, None, shape, self.cpus, ringway)?;
+        let mut looped = Site::new(&mut looped, Between::Nothing, shape, self.cpus, ringway)?;
         let ceiling = match self.ceilings.get(&size) {
             Some(ceiling) => *ceiling,
             None => {
@@ -189,7 +215,8 @@ impl Bench<'_> {
                 ceiling
             }
         };
-        let mut site = Site::new(&mut storage, Some(road), shape, self.cpus, ringway)?;
+        let between = self.ports.as_ref().map_or(Between::Road(road), Between::Outside);
+        let mut site = Site::new(&mut storage, between, shape, self.cpus, ringway)?;
         let mut figures = CellFigures::new(road, size);
         for test in self.forward.tests() {
             let mut record = |seen: &site::Observed| folder.trial(road, size, test, seen);
@@ -231,8 +258,10 @@ impl Bench<'_> {
             };
             let left = self.left.after(plan.seconds(test));
             harness.say(format!("{cell:<26} {test:<12} {said:<24} {left} left"));
+            all.set(size, ceiling, &figures);
+            folder.write(&harness.report(Forward::NAME, all.clone()))?;
         }
-        Ok(figures)
+        Ok(())
     }
 }
 

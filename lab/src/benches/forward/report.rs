@@ -126,11 +126,17 @@ impl ForwardFigures {
         }
     }
 
-    pub(super) fn add(&mut self, size: u16, fps: f64, cell: CellFigures) {
+    /// What is known of a cell by now.
+    pub(super) fn set(&mut self, size: u16, fps: f64, cell: &CellFigures) {
         if self.ceilings.iter().all(|known| known.size != size) {
             self.ceilings.push(Ceiling { size, fps });
         }
-        self.cells.push(cell);
+        let is_known =
+            |known: &&mut CellFigures| (known.road, known.size) == (cell.road, cell.size);
+        match self.cells.iter_mut().find(is_known) {
+            Some(known) => known.clone_from(cell),
+            None => self.cells.push(cell.clone()),
+        }
     }
 
     fn latencies(&self) -> impl Iterator<Item = LatencyRow> + '_ {
@@ -201,6 +207,9 @@ impl Figures for ForwardFigures {
             if self.both_ways { "both ways at once, frames of both together" } else { "one way" };
         let mut notes = self.doubts();
         notes.push(format!("{ways}; the sender's ceiling: {} frames/s.", ceilings.join(", ")));
+        if self.cells.iter().any(|cell| cell.road == Road::Outside) {
+            notes.push("The ceiling, and the tester's own times, are those of a veth pair, not of these interfaces.".into());
+        }
         notes.push("The sender and the kernel's reception for programs have one processor, what forwards another.".into());
         notes.push(format!("Deviations from the RFCs ({}):", self.plan));
         notes.extend(self.deviations.iter().map(|deviation| format!("- {deviation}.")));
@@ -286,7 +295,8 @@ mod tests {
             ..CellFigures::new(Road::AfXdp, 64)
         };
         let mut figures = ForwardFigures::new(&Plan::QUICK, true);
-        figures.add(64, 1.1e6, cell);
+        figures.set(64, 1.1e6, &CellFigures::new(Road::AfXdp, 64));
+        figures.set(64, 1.1e6, &cell);
         figures
     }
 

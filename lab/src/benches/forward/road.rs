@@ -20,6 +20,8 @@ named! {
         AfXdp = "af_xdp",
         /// The engine's l2fwd on packet sockets.
         AfPacket = "af_packet",
+        /// What joins the two of --interfaces.
+        Outside = "outside",
     }
 }
 
@@ -29,6 +31,11 @@ const BRIDGE: &str = "br0";
 pub(super) const NETWORKS: [&str; 2] = ["198.18.0", "198.19.0"];
 
 impl Road {
+    /// Those that need no interfaces of the machine.
+    pub(super) fn own() -> Vec<Self> {
+        Self::ALL.into_iter().filter(|road| *road != Self::Outside).collect()
+    }
+
     /// Whether frames are sent to the device's own addresses.
     pub(super) fn routes(self) -> bool {
         matches!(self, Self::LinuxRoute | Self::XdpRoute)
@@ -37,7 +44,7 @@ impl Road {
     /// Arguments of `ringway` for what forwards between `f0` and `f1`; none: the kernel does.
     pub(super) fn arguments(self) -> Option<&'static [&'static str]> {
         match self {
-            Self::LinuxBridge | Self::LinuxRoute => None,
+            Self::LinuxBridge | Self::LinuxRoute | Self::Outside => None,
             Self::XdpBridge => Some(&["forward", "-i", "f0,f1"]),
             Self::XdpRoute => Some(&["forward", "-i", "f0,f1", "--route"]),
             Self::AfXdp => Some(&["engine", "l2fwd", "-p", "af_xdp:f0:0", "-p", "af_xdp:f1:0"]),

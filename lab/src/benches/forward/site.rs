@@ -5,12 +5,13 @@
 //! counted <-- t0 ==== f0 <-- device <-- f1 ==== t1 <-- sender       both ways, in turn
 //!   sender --> t0 ============================ t1 --> counted       looped
 //! ```
+//! Interfaces of the machine may be in the places of t0 and t1; then the device is outside.
 //! The sender has the first processor. Where the kernel forwards, it does so in threads on the last
 //! one; where a program does, that is where it is.
 
 use std::fs;
 use std::mem::MaybeUninit;
-use std::os::fd::AsFd as _;
+use std::os::fd::{AsFd as _, BorrowedFd};
 use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -24,6 +25,7 @@ use rustix::process::{Pid, setpriority_process};
 use rustix::thread::{CpuSet, sched_setaffinity};
 
 use super::latency::Histogram;
+use super::outside;
 use super::road::{NETWORKS, Road};
 use crate::generate::live_frames::{self, Paced, Phase};
 use crate::generate::{Flows, Recipe, Traffic, Transport};
@@ -68,13 +70,66 @@ pub(super) struct Site<'s> {
     shape: Shape,
     cpus: Cpus,
     /// t0, t1.
-    ends: [Link; 2],
+    ends: [Port; 2],
     recipes: Vec<Recipe>,
     program: Option<Program>,
     _device: Option<Namespace>,
     arrivals: skeleton::ArriveSkel<'s>,
     _attached: Vec<XdpLink>,
     trial: u32,
+}
+
+/// What is between the tester's two interfaces.
+#[derive(Clone, Copy)]
+pub(super) enum Between<'a> {
+    /// They are each other's ends.
+    Nothing,
+    Road(Road),
+    /// They are the machine's.
+    Outside(&'a [Port; 2]),
+}
+
+/// An interface of the tester's.
+#[derive(Clone)]
+pub(super) struct Port {
+    /// None: that of this process.
+    pub namespace: Option<Namespace>,
+    pub name: String,
+    pub mac: ringway_host::Mac,
+    pub ifindex: u32,
+    /// A NIC.
+    pub hardware: bool,
+}
+
+impl From<Link> for Port {
+    fn from(Link { namespace, name, mac, ifindex }: Link) -> Self {
+        Self { namespace: Some(namespace), name, mac, ifindex, hardware: false }
+    }
+}
+
+impl Port {
+    /// On a thread of its own where it is.
+    fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T> {
+        match &self.namespace {
+            Some(namespace) => Ok(namespace.run(work)?),
+            None => thread::scope(|scope| {
+                let ran = scope.spawn(work).join();
+                Ok(ran.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+            }),
+        }
+    }
+
+    /// Of the machine's interfaces a NIC's driver may have no XDP, and a virtual one would stop sending
+    /// what XDP redirects (see below): they are counted behind the driver.
+    fn attach(&self, program: BorrowedFd<'_>) -> Result<XdpLink> {
+        let link = |mode| XdpLink::attach(program, self.ifindex, mode);
+        let attached = self.run(|| match (&self.namespace, self.hardware) {
+            (Some(_), _) => link(XdpMode::Native),
+            (None, true) => link(XdpMode::Native).or_else(|_| link(XdpMode::Generic)),
+            (None, false) => link(XdpMode::Generic),
+        })?;
+        attached.map_err(|error| Error::Load(error.into()))
+    }
 }
 
 /// The program that forwards.
@@ -108,41 +163,37 @@ pub(super) struct Observed {
 }
 
 impl<'s> Site<'s> {
-    /// What forwards is there, and has frames go through; none: the sender's interfaces are each
-    /// other's ends.
+    /// What forwards is there, and has frames go through.
     pub(super) fn new(
         storage: &'s mut Storage,
-        road: Option<Road>,
+        between: Between<'_>,
         shape: Shape,
         cpus: Cpus,
         ringway: &std::path::Path,
     ) -> Result<Self> {
-        let tester = Namespace::new("tester")?;
-        let t = |side: usize| End::new(&tester, &format!("t{side}"));
+        let t = |tester: &Namespace, side: usize| End::new(tester, &format!("t{side}"));
         let options = VethOptions::default();
-        let (ends, macs, device) = match road {
-            None => {
-                let (t0, t1) = veth(&t(0), &t(1), &options)?;
+        let (ends, macs, device) = match between {
+            Between::Outside(ports) => (ports.clone(), [ports[1].mac, ports[0].mac], None),
+            Between::Nothing => {
+                let tester = Namespace::new("tester")?;
+                let (t0, t1) = veth(&t(&tester, 0), &t(&tester, 1), &options)?;
                 let macs = [t1.mac, t0.mac];
-                ([t0, t1], macs, None)
+                ([t0, t1].map(Port::from), macs, None)
             }
-            Some(road) => {
-                let device = Namespace::new("device")?;
+            Between::Road(road) => {
+                let (tester, device) = (Namespace::new("tester")?, Namespace::new("device")?);
                 road.prepare(&device)?;
-                let (t0, f0) = veth(&t(0), &road.end(&device, 0), &options)?;
-                let (t1, f1) = veth(&t(1), &road.end(&device, 1), &options)?;
+                let (t0, f0) = veth(&t(&tester, 0), &road.end(&device, 0), &options)?;
+                let (t1, f1) = veth(&t(&tester, 1), &road.end(&device, 1), &options)?;
                 let macs = if road.routes() { [f0.mac, f1.mac] } else { [t1.mac, t0.mac] };
-                ([t0, t1], macs, Some((road, device)))
+                ([t0, t1].map(Port::from), macs, Some((road, device)))
             }
         };
         let arrivals = skeleton::ArriveSkelBuilder::default();
         let arrivals = arrivals.open(storage).and_then(|open| open.load()).map_err(Error::Load)?;
         let arrive = arrivals.progs.arrive.as_fd();
-        let attach = |end: &Link| {
-            let attached = || XdpLink::attach(arrive, end.ifindex, XdpMode::Native);
-            end.namespace.run(attached)?.map_err(|error| Error::Load(error.into()))
-        };
-        let _attached = ends.iter().map(attach).collect::<Result<_>>()?;
+        let _attached = ends.iter().map(|end| end.attach(arrive)).collect::<Result<_>>()?;
         // Only now: a program that is attached to one end of a veth makes it forget that the other
         // can receive from XDP (veth_xdp_set, drivers/net/veth.c).
         let program = match &device {
@@ -155,7 +206,13 @@ impl<'s> Site<'s> {
         let _device = device.map(|(_, namespace)| namespace);
         let mut site =
             Self { shape, cpus, ends, recipes, program, _device, arrivals, _attached, trial: 0 };
-        site.learn(if road.is_some() { "the device" } else { "the loop" })?;
+        site.learn(match between {
+            Between::Road(_) => "the device",
+            Between::Nothing => "the loop",
+            Between::Outside(_) => {
+                "what joins the interfaces, which has to bridge; their drivers have to send what XDP redirects"
+            }
+        })?;
         Ok(site)
     }
 
@@ -195,6 +252,9 @@ impl<'s> Site<'s> {
         while self.received() < frames && ended.elapsed() < self.shape.stragglers {
             thread::sleep(Duration::from_millis(1));
         }
+        for end in self.ends.iter().filter(|end| end.namespace.is_none()) {
+            outside::check(end)?;
+        }
         let seen = self.observed(phases, &sent, frames);
         thread::sleep(self.shape.settle);
         Ok(seen)
@@ -214,7 +274,7 @@ impl<'s> Site<'s> {
         data.buckets.iter_mut().for_each(|buckets| buckets.fill(0));
         (data.trial, data.stamp_at) = (self.trial, places.ok_or(Error::NotLive)?.0 as u32);
         let cpu = self.cpus.load;
-        self.ends[0].namespace.run(|| {
+        self.ends[0].run(|| {
             pin(cpu)?;
             prefer(None);
             live_frames::pace(&ways, phases)
@@ -274,7 +334,7 @@ impl<'s> Site<'s> {
 fn set_up(
     road: Road,
     device: &Namespace,
-    ends: &[Link; 2],
+    ends: &[Port; 2],
     cpus: Cpus,
     ringway: &std::path::Path,
 ) -> Result<Option<Program>> {
@@ -404,14 +464,16 @@ mod tests {
         if !ringway_testnet::root_or_skip("forward::every_frame_is_counted_once") {
             return;
         }
-        for road in [None, Some(Road::LinuxBridge), Some(Road::LinuxRoute)] {
+        for between in
+            [Between::Nothing, Between::Road(Road::LinuxBridge), Between::Road(Road::LinuxRoute)]
+        {
             let mut storage = Storage::uninit();
             let (cpus, no_program) = (Cpus::here().unwrap(), std::path::Path::new(""));
-            let mut site = Site::new(&mut storage, road, SHAPE, cpus, no_program).unwrap();
+            let mut site = Site::new(&mut storage, between, SHAPE, cpus, no_program).unwrap();
             let seen = site.trial(5_000.0, 0.2).unwrap();
             // A busy machine may send fewer.
             let Trial { intended, sent, received, .. } = seen.trial;
-            assert!(intended == 1000 && sent > 100 && received == sent, "{road:?} {seen:?}");
+            assert!(intended == 1000 && sent > 100 && received == sent, "{seen:?}");
             assert_eq!((seen.duplicates, seen.reordered, seen.lossy), (0, 0, Duration::ZERO));
             assert!(seen.latency.percentiles().is_some_and(|times| times.p50_us > 0.0), "{seen:?}");
         }

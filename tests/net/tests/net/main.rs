@@ -3,6 +3,7 @@
 mod accept;
 mod announce;
 mod bench;
+mod bench_forward;
 mod blocked;
 mod bridge;
 mod broken;

@@ -1,0 +1,121 @@
+//! `ringway-lab bench forward` and `bench compare`, as short as they can be: what they say and refuse.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use ringway_net_tests::{Ran, SOON, lab_binary, needs_root, ringway_lab};
+use ringway_testnet::{Child, End, Namespace, Signal, VethOptions, bridge, veth};
+use serde_json::Value;
+
+/// For a throughput: trials of a second, more of them on a busy machine.
+const MEASURED: Duration = Duration::from_secs(90);
+
+fn forward(namespace: &Namespace, arguments: &[&str]) -> Result<Child> {
+    let mut command = namespace.command(lab_binary()?);
+    command.args(["bench", "forward", "--size", "64"]).args(arguments);
+    Ok(namespace.spawn(command)?)
+}
+
+fn report(folder: &Path) -> Result<Value> {
+    Ok(serde_json::from_slice(&std::fs::read(folder.join("report.json"))?)?)
+}
+
+/// Interrupted after its first test, it keeps that; and a run compared with itself is the same.
+#[test]
+fn what_was_measured_is_kept_and_compared() -> Result<()> {
+    needs_root!();
+    let place = Namespace::new("place")?;
+    let folder = place.directory().join("before");
+    let before = folder.display().to_string();
+    let mut bench = forward(&place, &["--road", "linux-bridge", "--folder", &before])?;
+    bench.wait_for_log("throughput", MEASURED)?;
+    bench.signal(Signal::INT)?;
+    let ended = bench.wait(SOON)?;
+    ensure!(!ended.status.success(), "{}", ended.log);
+    let mut found = report(&folder)?;
+    let cell = &found["cells"][0];
+    ensure!(cell["road"] == "linux-bridge" && cell["size"] == 64, "{found}");
+    ensure!(cell["throughput"]["upper"].is_f64() && cell["recovery"].is_null(), "{found}");
+    ensure!(std::fs::read_to_string(folder.join("trials.csv"))?.lines().count() > 5, "{before}");
+
+    let compare = |after: &str, arguments: &[&str]| -> Result<Ran> {
+        ringway_lab(&place, &[&["bench", "compare", &before, after], arguments].concat())
+    };
+    let same = compare(&before, &["--fail-on-worse"])?;
+    ensure!(same.code == 0 && same.out.contains("0 better, 0 worse"), "{same:?}");
+    for bound in ["lower", "upper"] {
+        found["cells"][0]["throughput"][bound] = 10.into();
+    }
+    let slow = place.directory().join("slow.json").display().to_string();
+    std::fs::write(&slow, found.to_string())?;
+    let worse = compare(&slow, &["-o", "json"])?;
+    ensure!(worse.code == 0 && worse.json()?["changes"][0]["verdict"] == "worse", "{worse:?}");
+    ensure!(compare(&slow, &["--fail-on-worse"])?.code == 3);
+    let nothing = compare("/nowhere", &[])?;
+    ensure!(nothing.code == 1 && nothing.err.contains("name the folder of a run"), "{nothing:?}");
+    Ok(())
+}
+
+/// Two interfaces whose other ends are joined by a bridge elsewhere.
+fn joined(tester: &Namespace) -> Result<Namespace> {
+    let device = Namespace::new("outside")?;
+    bridge(&device, "br0", &[])?;
+    for side in 0..2 {
+        let near = End::new(tester, &format!("p{side}"));
+        let far = End::new(&device, &format!("f{side}")).port_of("br0");
+        let far = far.xdp_receive(ringway_testnet::XdpReceive::Gro);
+        veth(&near, &far, &VethOptions::default())?;
+    }
+    Ok(device)
+}
+
+#[test]
+fn interfaces_that_cannot_be_are_refused() -> Result<()> {
+    needs_root!();
+    let tester = Namespace::new("tester")?;
+    let _device = joined(&tester)?;
+    tester.ip("link add d0 type veth peer name d1\nlink set d0 up\nlink set d1 up\n")?;
+    tester.ip("route add default dev d0\nlink add idle type veth peer name other\n")?;
+    for (interfaces, says) in [
+        ("p0,p0", "two different interfaces"),
+        ("p0", "two different interfaces"),
+        ("p0,eth77", "nsenter --net=/run/netns/NAME"),
+        ("p0,d0", "interface d0: it carries the default route"),
+        ("p0,idle", "`ip link set idle up`"),
+        ("p0,lo", "no Ethernet interface"),
+    ] {
+        let ended = forward(&tester, &["--interfaces", interfaces])?.wait(SOON)?;
+        ensure!(ended.status.code() == Some(1) && ended.log.contains(says), "{}", ended.log);
+    }
+    ringway_testnet::attach_generic_pass(&tester, "p1")?;
+    let ended = forward(&tester, &["--interfaces", "p0,p1"])?.wait(SOON)?;
+    ensure!(
+        ended.status.code() == Some(1)
+            && ended.log.contains("is attached")
+            && ended.log.contains("xdp off"),
+        "{}",
+        ended.log
+    );
+    Ok(())
+}
+
+/// What joins them outside is measured, until one of them is gone.
+#[test]
+fn interfaces_of_the_machine_are_measured() -> Result<()> {
+    needs_root!();
+    let tester = Namespace::new("tester")?;
+    let _device = joined(&tester)?;
+    let folder = tester.directory().join("outside");
+    let path = folder.display().to_string();
+    let mut bench = forward(&tester, &["--interfaces", "p0,p1", "--folder", &path])?;
+    bench.wait_for_log("outside of 64 bytes", MEASURED)?;
+    tester.ip("link del p1\n")?;
+    let ended = bench.wait(MEASURED)?;
+    ensure!(ended.status.code() == Some(1) && ended.log.contains("it is gone"), "{}", ended.log);
+    let found = report(&folder)?;
+    ensure!(found["cells"][0]["road"] == "outside", "{found}");
+    ensure!(found["cells"][0]["throughput"]["lower"].is_f64(), "{found}");
+    ensure!(found["failed"][0]["reason"].as_str().is_some_and(|why| why.contains("p1")), "{found}");
+    Ok(())
+}
