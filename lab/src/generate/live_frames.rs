@@ -14,6 +14,7 @@ use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{ErrorKind, MapCore, MapFlags, OpenObject, ProgramInput};
 use ringway_engine::stamp::{Clock, Stamp};
 
+use super::Template;
 use super::generator::{GeneratorControl, Rate, SendProgress, Traffic};
 use super::pace::Pace;
 use crate::{Error, Result};
@@ -58,13 +59,14 @@ pub fn run(
     control: &GeneratorControl,
 ) -> Result<()> {
     let mut storage = MaybeUninit::uninit();
-    let skel = load(&mut storage, &[(generated, ifindex)], since_1970(clock))?;
     let template = generated.templates.first().ok_or(Error::NotLive)?;
+    let one = Traffic { templates: vec![template.clone()], ..generated.clone() };
+    let skel = load(&mut storage, &[(&one, ifindex)], since_1970(clock))?;
     let mut sender = Sender { skel, generated, control, clock };
     sender.send(template.frame())
 }
 
-/// The program, with the heads of the flows of one way, or of two in turn.
+/// The program, with the heads of the flows of one way, or of two in turn; templates take turns, too.
 fn load<'s>(
     storage: &'s mut MaybeUninit<OpenObject>,
     ways: &[(&Traffic, u32)],
@@ -72,30 +74,37 @@ fn load<'s>(
 ) -> Result<skeleton::LiveSkel<'s>> {
     let mut of_ways = Vec::with_capacity(ways.len());
     for (traffic, _) in ways {
-        match (traffic.templates.first(), &traffic.flows) {
-            (Some(template), Some(flows)) if template.frame().len() <= LONGEST => {
-                of_ways.push((template, flows.clone(), traffic.stream));
+        match &traffic.flows {
+            Some(flows) if longest(traffic).len() <= LONGEST => {
+                of_ways.push((&traffic.templates, flows.clone(), traffic.stream));
             }
             _ => return Err(Error::NotLive),
         }
     }
-    let (first, flows, _) = of_ways.first().ok_or(Error::NotLive)?;
+    let (templates, flows, _) = of_ways.first().ok_or(Error::NotLive)?;
+    let first = templates.first().ok_or(Error::NotLive)?;
     let (stamp, checksum) = first.stamped().ok_or(Error::NotLive)?;
-    let len = HEAD.min(first.frame().len());
-    let count = flows.count().min(MOST_FLOWS.into()) as u32 * ways.len() as u32;
+    let len = templates.iter().fold(HEAD, |len, template| len.min(template.frame().len()));
+    let frame_len = longest(ways[0].0).len() as u32;
+    let per_way = flows.count().min(u64::from(MOST_FLOWS)) as usize;
+    let count = (per_way * templates.len() * ways.len()) as u32;
     let mut open = skeleton::LiveSkelBuilder::default().open(storage).map_err(Error::Live)?;
     open.maps.heads.set_max_entries(count).map_err(Error::Live)?;
     let mut skel = open.load().map_err(Error::Live)?;
-    let mut head = [0; HEAD];
+    let mut head = [0; HEAD + 2];
     for number in 0..count {
-        let (template, flows, stream) = &mut of_ways[number as usize % ways.len()];
+        let turn = number as usize / ways.len();
+        let (templates, flows, stream) = &mut of_ways[number as usize % ways.len()];
+        // In the next turn of all flows each has the next size.
+        let template = &templates[(turn + turn / per_way) % templates.len()];
+        head[HEAD..].copy_from_slice(&(template.frame().len() as u16).to_ne_bytes());
         head[..len].copy_from_slice(&template.frame()[..len]);
         template.write(&mut head[..len], &flows.next(), &Stamp::new(*stream, 0, 0));
         let key = number.to_ne_bytes();
         skel.maps.heads.update(&key, &head, MapFlags::ANY).map_err(Error::Live)?;
     }
     let data = skel.maps.bss_data.as_mut().ok_or(Error::NoVariables)?;
-    (data.flows, data.head_len) = (count, len as u32);
+    (data.flows, data.head_len, data.frame_len) = (count, len as u32, frame_len);
     (data.numbers_at, data.checksum_at) = (stamp as u32 + 6, checksum as u32);
     // Of the three it is UDP's header alone that ends with its checksum.
     data.no_zero = u32::from(stamp - checksum == 2);
@@ -105,6 +114,12 @@ fn load<'s>(
     }
     skel.maps.data_data.as_mut().ok_or(Error::NoVariables)?.ways = ways.len() as u32;
     Ok(skel)
+}
+
+/// The longest of the frames that take turns.
+fn longest(traffic: &Traffic) -> &[u8] {
+    let frames = traffic.templates.iter().map(Template::frame);
+    frames.max_by_key(|frame| frame.len()).unwrap_or_default()
 }
 
 /// Frames that are sent evenly, each at its own time.
@@ -136,8 +151,7 @@ pub struct Paced {
 pub fn pace(ways: &[(&Traffic, u32)], phases: &[Phase]) -> Result<Vec<Paced>> {
     let mut storage = MaybeUninit::uninit();
     let mut skel = load(&mut storage, ways, 0)?;
-    let frame = ways.first().and_then(|(traffic, _)| traffic.templates.first());
-    let frame = frame.ok_or(Error::NotLive)?.frame();
+    let frame = longest(ways.first().ok_or(Error::NotLive)?.0);
     phases.iter().map(|phase| paced(&mut skel, frame, phase)).collect()
 }
 

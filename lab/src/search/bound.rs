@@ -11,6 +11,12 @@ pub(super) enum Bound {
     Undecided,
 }
 
+/// An interrupted trial counts if this share was sent; in a pause of a tenth a device recovers from
+/// what it could not bear for long.
+const ENOUGH: f64 = 0.9;
+/// Trials in a row that are made again: a generator that fails so often is too slow.
+const AGAIN: usize = 5;
+
 /// A trial, and what it says.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Judged {
@@ -21,19 +27,33 @@ pub(super) struct Judged {
 }
 
 impl Judged {
-    /// The generator is known to send so many frames a second.
-    pub fn new(trial: Trial, sender: f64) -> Self {
-        if trial.fell_short() && trial.load <= sender {
-            let (loss_ratio, seconds) = (trial.device_loss_ratio(), trial.offered_s());
-            return Self { trial, loss_ratio, seconds };
-        }
-        Self { trial, loss_ratio: trial.loss_ratio(), seconds: trial.duration_s }
+    /// The generator is known to send so many frames a second; `before` are the trials at this load.
+    pub fn new(trial: Trial, sender: f64, before: &[Self]) -> Self {
+        let interrupted = trial.fell_short() && trial.load <= sender;
+        let (loss_ratio, seconds) = match trial.sent_share() {
+            share if interrupted && share >= ENOUGH => {
+                (trial.device_loss_ratio(), trial.duration_s * share)
+            }
+            _ if interrupted && !is_too_slow(before) => (0.0, 0.0),
+            _ => (trial.loss_ratio(), trial.duration_s),
+        };
+        Self { trial, loss_ratio, seconds }
+    }
+
+    /// It says nothing, and is made again.
+    pub fn is_void(&self) -> bool {
+        self.seconds == 0.0
     }
 
     /// Frames a second that come through.
     pub fn forwarded(&self) -> f64 {
         self.trial.load * (1.0 - self.loss_ratio)
     }
+}
+
+/// Whether the generator was kept from sending these trials too often to be just that.
+pub(super) fn is_too_slow(trials: &[Judged]) -> bool {
+    trials.iter().rev().take_while(|judged| judged.is_void()).count() >= AGAIN
 }
 
 /// A load is decided when it is the same whether all trials that are missing go well or badly.

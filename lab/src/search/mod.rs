@@ -24,8 +24,11 @@ use std::collections::BTreeMap;
 pub use self::goal::{Goal, GoalError};
 pub use self::trial::Trial;
 
-use self::bound::{Bound, Judged, classify, quantile_loss};
+use self::bound::{Bound, Judged, classify, is_too_slow, quantile_loss};
 use self::goal::Target;
+
+/// Of a load that the generator cannot send, what it may still.
+const BELOW: f64 = 0.999;
 
 /// The trial to make next.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -98,7 +101,8 @@ impl Search {
 
     /// The generator is known to send so many frames a second: where it falls short below that, it
     /// was kept from its processor. Such a trial says what became of the frames that were sent, and
-    /// counts for the time that sending them takes (RFC 9971 has short trials for this).
+    /// counts for the time that sending them takes (RFC 9971 has short trials for this); where they
+    /// are too few, it is made again.
     pub fn with_sender(mut self, sender: f64) -> Self {
         self.sender = sender;
         self
@@ -106,8 +110,8 @@ impl Search {
 
     /// Trials in which the generator was kept from sending what it is known to send.
     pub fn interrupted(&self) -> usize {
-        let short = |trial: &&Trial| trial.fell_short() && trial.load <= self.sender;
-        self.trials().filter(short).count()
+        let short = |judged: &&Judged| judged.seconds < judged.trial.duration_s;
+        self.trials.values().flatten().filter(short).count()
     }
 
     /// None when all goals are reached. Of the trials that the goals want, the one of the lowest
@@ -121,7 +125,10 @@ impl Search {
     /// The trial that [`Search::next`] wanted, as it went.
     pub fn add(&mut self, trial: Trial) {
         let trials = self.trials.entry(self.grid.floor(trial.load)).or_default();
-        trials.push(Judged::new(trial, self.sender));
+        trials.push(Judged::new(trial, self.sender, trials));
+        if is_too_slow(trials) {
+            self.sender = self.sender.min(trial.load * BELOW);
+        }
     }
 
     /// One for each goal, in their order.
@@ -190,7 +197,7 @@ impl Search {
     /// whose trial is missing.
     fn first_guess(&self, target: &Target) -> Result<Bounds, u32> {
         let forwarded = |at: u32| -> Result<(bool, u32), u32> {
-            let first = self.at(at).first().ok_or(at)?;
+            let first = self.at(at).iter().find(|judged| !judged.is_void()).ok_or(at)?;
             let lost = first.loss_ratio > target.loss_ratio;
             Ok((lost, self.grid.floor(first.forwarded() / (1.0 - target.loss_ratio))))
         };

@@ -38,11 +38,9 @@ impl Trial {
         self.sent < self.intended
     }
 
-    /// How long its load was offered: what was not sent shortens it, to a tenth at the least, so that
-    /// a search ends.
-    pub(super) fn offered_s(&self) -> f64 {
-        let share = self.sent as f64 / self.intended.max(1) as f64;
-        self.duration_s * share.clamp(0.1, 1.0)
+    /// The share of the frames that was sent.
+    pub(super) fn sent_share(&self) -> f64 {
+        self.sent as f64 / self.intended.max(1) as f64
     }
 
     /// The share of what was sent that was sent within the intended time.

@@ -5,6 +5,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use super::site::Observed;
+use super::size::Size;
 use super::{Road, Test};
 use crate::harness::{BenchReport, Figures};
 use crate::{Error, Result};
@@ -37,7 +38,7 @@ impl Folder {
     pub(super) fn trial(
         &mut self,
         road: Road,
-        size: u16,
+        size: Size,
         test: Test,
         seen: &Observed,
     ) -> Result<()> {

@@ -18,6 +18,8 @@ const SHORTEST_BURST: f64 = 16.0;
 const STEPS: u32 = 10;
 /// What the sender is known to send, of what it can send into nothing.
 const PROVED: f64 = 0.9;
+/// Of the throughput, for a soak.
+pub(super) const SOAK: f64 = 0.8;
 /// Percent of the throughput at which latency is measured.
 const LOADS: [u32; 4] = [10, 50, 90, 100];
 
@@ -84,6 +86,21 @@ pub(super) struct Recovery {
     pub killed_ms: Option<f64>,
 }
 
+/// A minute at a load below the throughput.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(super) struct Minute {
+    pub number: u32,
+    pub load: f64,
+    pub sent: u64,
+    /// Lost of those that were sent.
+    pub lost: u64,
+    pub p99_us: f64,
+    /// Of the program that forwards, where there is one.
+    pub program_kib: Option<u64>,
+    /// Of the machine, free for programs.
+    pub available_kib: u64,
+}
+
 fn searched(
     mut search: Search,
     record: Record<'_>,
@@ -148,6 +165,27 @@ pub(super) fn loss(
         }
     }
     Ok(found)
+}
+
+/// Minute after minute at this load; the last may be shorter.
+pub(super) fn soak(
+    site: &mut Site<'_>,
+    (load, time): (f64, Duration),
+    record: Record<'_>,
+    mut minute: impl FnMut(Minute) -> Result<()>,
+) -> Result<()> {
+    let whole = Duration::from_secs(60);
+    for number in 0..time.as_secs().div_ceil(whole.as_secs()) as u32 {
+        let seen = site.trial(load, whole.min(time - whole * number).as_secs_f64())?;
+        record(&seen)?;
+        let Trial { sent, received, .. } = seen.trial;
+        let p99_us = seen.latency.percentiles().unwrap_or_default().p99_us;
+        let (program_kib, available_kib) = site.memory();
+        let lost = sent.saturating_sub(received);
+        let number = number + 1;
+        minute(Minute { number, load, sent, lost, p99_us, program_kib, available_kib })?;
+    }
+    Ok(())
 }
 
 /// Each load by turns through the device and without.

@@ -11,6 +11,7 @@ mod plan;
 mod report;
 mod road;
 mod site;
+mod size;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -31,6 +32,7 @@ use folder::Folder;
 use plan::Plan;
 use report::CellFigures;
 use site::{Between, Port, Shape, Site, Storage};
+use size::Size;
 
 named! {
     /// A test of RFC 2544.
@@ -40,6 +42,7 @@ named! {
         Latency = "latency",
         BackToBack = "back-to-back",
         Recovery = "recovery",
+        Soak = "soak",
     }
 }
 
@@ -69,6 +72,15 @@ pub struct Forward {
     /// All sizes of RFC 2544: 64, 128, 256, 512, 1024, 1280, 1518.
     #[arg(long, conflicts_with = "size")]
     pub all_sizes: bool,
+    /// A mix of sizes, too: seven frames of 64, four of 512, one of 1518 bytes (RFC 6985: aadaadaadadg).
+    #[arg(long)]
+    pub imix: bool,
+    /// IPv6, not IPv4 (RFC 5180); frames of 64 bytes are of 84.
+    #[arg(long)]
+    pub ipv6: bool,
+    /// Also send for so long at 80 % of the throughput, as in 30m: loss and memory by the minute.
+    #[arg(long, value_name = "DURATION", value_parser = soak)]
+    pub soak: Option<Duration>,
     /// Only these tests; all but throughput need it, and measure it first.
     #[arg(long, value_name = "TEST", value_delimiter = ',')]
     pub only: Vec<Test>,
@@ -89,16 +101,20 @@ pub struct Forward {
     pub ringway: PathBuf,
 }
 
+fn soak(text: &str) -> Result<Duration, String> {
+    ringway_config::duration(text, Duration::from_secs(1)..=Duration::from_secs(30 * 86_400))
+}
+
 /// A road and a frame size.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Cell {
     road: Road,
-    size: u16,
+    size: Size,
 }
 
 impl fmt::Display for Cell {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&format!("{} of {} bytes", self.road, self.size))
+        f.pad(&format!("{}, {}", self.road, self.size))
     }
 }
 
@@ -130,18 +146,33 @@ impl Forward {
         if self.rfc { &Plan::RFC } else { &Plan::QUICK }
     }
 
+    /// That a test takes, about.
+    fn seconds(&self, test: Test) -> f64 {
+        match test {
+            Test::Soak => self.soak.unwrap_or_default().as_secs_f64(),
+            _ => self.plan().seconds(test),
+        }
+    }
+
     fn tests(&self) -> Vec<Test> {
-        let asked = |test: &Test| *test == Test::Throughput || self.only.contains(test);
-        Test::ALL.into_iter().filter(|test| self.only.is_empty() || asked(test)).collect()
+        let asked = |test: &Test| match test {
+            Test::Throughput => true,
+            Test::Soak => self.soak.is_some(),
+            _ => self.only.is_empty() || self.only.contains(test),
+        };
+        Test::ALL.into_iter().filter(asked).collect()
     }
 
     /// Size by size, so that a size's calibration is near in time.
     fn cells(&self) -> Vec<Cell> {
         let sizes = match (self.all_sizes, self.size.is_empty()) {
             (true, _) => SIZES.to_vec(),
+            (false, true) if self.imix => Vec::new(),
             (false, true) => USUAL_SIZES.to_vec(),
             (false, false) => self.size.clone(),
         };
+        let mut sizes: Vec<Size> = sizes.into_iter().map(Size::Bytes).collect();
+        sizes.extend(self.imix.then_some(Size::Imix));
         let roads = self.roads();
         sizes.iter().flat_map(|&size| roads.iter().map(move |&road| Cell { road, size })).collect()
     }
@@ -155,12 +186,15 @@ impl Scenario for Forward {
         if self.road.contains(&Road::Outside) {
             return Err(Error::Unavailable("road outside needs `--interfaces A,B` alone".into()));
         }
+        if self.only.contains(&Test::Soak) && self.soak.is_none() {
+            return Err(Error::Unavailable("a soak needs its length; write `--soak 30m`".into()));
+        }
         self.ports().map(drop)
     }
 
     fn measure(&self, harness: &mut Harness<'_>) -> Result<ForwardFigures> {
         let (plan, mut cells) = (self.plan(), self.cells());
-        let mut figures = ForwardFigures::new(plan, !self.one_way);
+        let mut figures = ForwardFigures::new(plan, !self.one_way, self.ipv6);
         let mut folder = Folder::new(self.folder.as_deref(), &harness.machine.date)?;
         harness.say(format!("results in {}", folder.path().display()));
         let mut bench = Bench {
@@ -169,7 +203,10 @@ impl Scenario for Forward {
             ports: self.ports()?,
             cpus: Cpus::here()?,
             ceilings: BTreeMap::new(),
-            left: TimeLeft::new(plan, &self.tests(), cells.len()),
+            left: TimeLeft::new(
+                self.tests().into_iter().map(|test| self.seconds(test)).sum(),
+                cells.len(),
+            ),
         };
         harness.each(&mut cells, |harness, cell| {
             bench.cell(*cell, harness, &mut figures, &mut folder)
@@ -186,7 +223,7 @@ struct Bench<'f> {
     ports: Option<[Port; 2]>,
     cpus: Cpus,
     /// Of the sender, by frame size.
-    ceilings: BTreeMap<u16, f64>,
+    ceilings: BTreeMap<String, f64>,
     left: TimeLeft,
 }
 
@@ -200,24 +237,23 @@ impl Bench<'_> {
     ) -> Result<()> {
         let (plan, Cell { road, size }) = (self.plan, cell);
         let ways = if self.forward.one_way { 1 } else { 2 };
-        let shape = Shape { size, ways, stragglers: plan.stragglers, settle: plan.settle };
+        let (ipv6, Plan { stragglers, settle, .. }) = (self.forward.ipv6, *plan);
+        let shape = Shape { size, ipv6, ways, stragglers, settle };
         let (mut storage, mut looped) = (Storage::uninit(), Storage::uninit());
         let ringway = &self.forward.ringway;
         let mut looped = Site::new(&mut looped, Between::Nothing, shape, self.cpus, ringway)?;
-        let ceiling = match self.ceilings.get(&size) {
+        let ceiling = match self.ceilings.get(&size.to_string()) {
             Some(ceiling) => *ceiling,
             None => {
                 let ceiling = looped.most(Duration::from_secs(1))?.trial.load;
-                harness.say(format!(
-                    "{size} bytes: the sender has a ceiling of {ceiling:.0} frames/s"
-                ));
-                self.ceilings.insert(size, ceiling);
+                harness.say(format!("{size}: the sender has a ceiling of {ceiling:.0} frames/s"));
+                self.ceilings.insert(size.to_string(), ceiling);
                 ceiling
             }
         };
         let between = self.ports.as_ref().map_or(Between::Road(road), Between::Outside);
         let mut site = Site::new(&mut storage, between, shape, self.cpus, ringway)?;
-        let mut figures = CellFigures::new(road, size);
+        let mut figures = CellFigures::new(road, size, ipv6);
         for test in self.forward.tests() {
             let mut record = |seen: &site::Observed| folder.trial(road, size, test, seen);
             let proved = figures.throughput.and_then(|found| found.fps);
@@ -255,9 +291,21 @@ impl Bench<'_> {
                     figures.recovery = Some(found);
                     format!("{:.1} ms after overload", found.overload_ms)
                 }
+                Test::Soak => {
+                    let time = self.forward.soak.unwrap_or_default();
+                    let load = measure::SOAK * needed()?;
+                    measure::soak(&mut site, (load, time), record, |minute| {
+                        harness
+                            .say(format!("{cell}  minute {}: {} lost", minute.number, minute.lost));
+                        figures.soak.push(minute);
+                        Ok(())
+                    })?;
+                    let lost: u64 = figures.soak.iter().map(|minute| minute.lost).sum();
+                    format!("{lost} frames lost")
+                }
             };
-            let left = self.left.after(plan.seconds(test));
-            harness.say(format!("{cell:<26} {test:<12} {said:<24} {left} left"));
+            let left = self.left.after(self.forward.seconds(test));
+            harness.say(format!("{cell:<20} {test:<12} {said:<24} {left} left"));
             all.set(size, ceiling, &figures);
             folder.write(&harness.report(Forward::NAME, all.clone()))?;
         }
@@ -273,8 +321,7 @@ struct TimeLeft {
 }
 
 impl TimeLeft {
-    fn new(plan: &Plan, tests: &[Test], cells: usize) -> Self {
-        let cell: f64 = tests.iter().map(|test| plan.seconds(*test)).sum();
+    fn new(cell: f64, cells: usize) -> Self {
         Self { began: Instant::now(), expected_s: cell * cells as f64, done_s: 0.0 }
     }
 

@@ -4,8 +4,9 @@ use serde::Serialize;
 
 use super::Road;
 use super::latency::{Percentiles, measurable};
-use super::measure::{BackToBack, LatencyAt, LossAt, Recovery, Throughput};
+use super::measure::{BackToBack, LatencyAt, LossAt, Minute, Recovery, Throughput};
 use super::plan::Plan;
+use super::size::{GENOME, Size};
 use crate::harness::Figures;
 use crate::harness::plot::{Bar, Line, Page};
 use crate::harness::table::{Column, table};
@@ -15,6 +16,7 @@ use crate::harness::table::{Column, table};
 pub struct ForwardFigures {
     plan: &'static str,
     both_ways: bool,
+    ipv6: bool,
     deviations: &'static [&'static str],
     command: String,
     /// Of the sender, by frame size.
@@ -24,24 +26,29 @@ pub struct ForwardFigures {
 
 #[derive(Clone, Copy, Debug, Serialize)]
 struct Ceiling {
-    size: u16,
+    size: Size,
     fps: f64,
 }
 
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct CellFigures {
     pub road: Road,
-    /// Bytes of a frame, checksum included.
-    pub size: u16,
+    pub size: Size,
+    /// The mean of the frames' bytes, checksums included.
+    pub mean_bytes: f64,
     pub throughput: Option<Throughput>,
     pub loss: Vec<LossAt>,
     pub latency: Vec<LatencyAt>,
     pub back_to_back: Option<BackToBack>,
     pub recovery: Option<Recovery>,
+    pub soak: Vec<Minute>,
 }
 
 /// A line of the latency table.
-struct LatencyRow(Road, u16, LatencyAt);
+struct LatencyRow(Road, Size, LatencyAt);
+
+/// A line of the soak table.
+struct SoakRow(Road, Size, Minute);
 
 /// Source of the figures beside ours: DPDK 17.11 on a Loongson 3A2000, two ports of 1 Gbit/s, both
 /// ways, 64 bytes.
@@ -49,16 +56,17 @@ const CONTEXT: &str = "For context, 64 bytes both ways on a Loongson 3A2000 with
     155 Mbit/s, l2fwd 551.58, with larger buffers 692.2. That is other hardware: compare ratios, not rates.";
 
 impl CellFigures {
-    pub(super) fn new(road: Road, size: u16) -> Self {
-        let (throughput, back_to_back, recovery) = (None, None, None);
+    pub(super) fn new(road: Road, size: Size, ipv6: bool) -> Self {
         Self {
             road,
             size,
-            throughput,
+            mean_bytes: size.mean(ipv6),
+            throughput: None,
             loss: Vec::new(),
             latency: Vec::new(),
-            back_to_back,
-            recovery,
+            back_to_back: None,
+            recovery: None,
+            soak: Vec::new(),
         }
     }
 
@@ -68,7 +76,7 @@ impl CellFigures {
 
     /// Of frames with their checksums.
     fn mbit(&self) -> Option<f64> {
-        self.fps().map(|fps| fps * f64::from(self.size) * 8.0 / 1e6)
+        self.fps().map(|fps| fps * self.mean_bytes * 8.0 / 1e6)
     }
 }
 
@@ -114,11 +122,25 @@ const LATENCY: [Column<LatencyRow>; 8] = [
     Column::number("max us", |row| time(row, |times| times.max_us)),
 ];
 
+const SOAK: [Column<SoakRow>; 8] = [
+    Column::text("road", |row| row.0.to_string()),
+    Column::number("bytes", |row| row.1.to_string()),
+    Column::number("minute", |row| row.2.number.to_string()),
+    Column::number("frames/s", |row| format!("{:.0}", row.2.load)),
+    Column::number("lost", |row| row.2.lost.to_string()),
+    Column::number("p99 us", |row| format!("{:.1}", row.2.p99_us)),
+    Column::number("program KiB", |row| {
+        row.2.program_kib.map_or_else(|| "-".into(), |kib| kib.to_string())
+    }),
+    Column::number("available KiB", |row| row.2.available_kib.to_string()),
+];
+
 impl ForwardFigures {
-    pub(super) fn new(plan: &Plan, both_ways: bool) -> Self {
+    pub(super) fn new(plan: &Plan, both_ways: bool, ipv6: bool) -> Self {
         Self {
             plan: plan.name,
             both_ways,
+            ipv6,
             deviations: plan.deviations,
             command: crate::typed(std::env::args_os()),
             ceilings: Vec::new(),
@@ -127,7 +149,7 @@ impl ForwardFigures {
     }
 
     /// What is known of a cell by now.
-    pub(super) fn set(&mut self, size: u16, fps: f64, cell: &CellFigures) {
+    pub(super) fn set(&mut self, size: Size, fps: f64, cell: &CellFigures) {
         if self.ceilings.iter().all(|known| known.size != size) {
             self.ceilings.push(Ceiling { size, fps });
         }
@@ -145,6 +167,13 @@ impl ForwardFigures {
         })
     }
 
+    fn minutes(&self) -> impl Iterator<Item = SoakRow> + '_ {
+        let row = |cell: &CellFigures, minute: &Minute| SoakRow(cell.road, cell.size, *minute);
+        self.cells
+            .iter()
+            .flat_map(move |cell| cell.soak.iter().map(move |minute| row(cell, minute)))
+    }
+
     /// What was measured of the sender in the place of the device.
     fn doubts(&self) -> Vec<String> {
         let doubts = |cell: &CellFigures| {
@@ -159,15 +188,15 @@ impl ForwardFigures {
             }
             if found.interrupted > 0 {
                 let Throughput { interrupted, trials, .. } = found;
-                doubts.push(format!("in {interrupted} of {trials} trials the machine kept the sender from its processor; they count for what was sent"));
+                doubts.push(format!("in {interrupted} of {trials} trials the machine kept the sender from its processor; they were made again, or count for what was sent"));
             }
-            let of = |why: String| format!("{} of {} bytes: {why}.", cell.road, cell.size);
+            let of = |why: String| format!("{}, {}: {why}.", cell.road, cell.size);
             doubts.into_iter().map(of).collect()
         };
         self.cells.iter().flat_map(doubts).collect()
     }
 
-    fn loss_lines(&self, size: u16) -> Vec<Line> {
+    fn loss_lines(&self, size: Size) -> Vec<Line> {
         let cells = self.cells.iter().filter(|cell| cell.size == size && !cell.loss.is_empty());
         let line = |cell: &CellFigures| Line {
             label: cell.road.to_string(),
@@ -176,7 +205,7 @@ impl ForwardFigures {
         cells.map(line).collect()
     }
 
-    fn latency_lines(&self, size: u16) -> Vec<Line> {
+    fn latency_lines(&self, size: Size) -> Vec<Line> {
         let cells = self.cells.iter().filter(|cell| cell.size == size && !cell.latency.is_empty());
         let line = |cell: &CellFigures| Line {
             label: format!("{} p99", cell.road),
@@ -197,16 +226,26 @@ impl Figures for ForwardFigures {
             text += "\nlatency, in parentheses the tester's own\n";
             text += &table(&LATENCY, self.latencies());
         }
+        if self.minutes().next().is_some() {
+            text += "\nsoak at 80 % of the throughput\n";
+            text += &table(&SOAK, self.minutes());
+        }
         text
     }
 
     fn notes(&self) -> Vec<String> {
-        let ceiling = |at: &Ceiling| format!("{:.0} at {} bytes", at.fps, at.size);
+        let ceiling = |at: &Ceiling| format!("{:.0} ({})", at.fps, at.size);
         let ceilings: Vec<String> = self.ceilings.iter().map(ceiling).collect();
         let ways =
             if self.both_ways { "both ways at once, frames of both together" } else { "one way" };
         let mut notes = self.doubts();
         notes.push(format!("{ways}; the sender's ceiling: {} frames/s.", ceilings.join(", ")));
+        if self.cells.iter().any(|cell| cell.size == Size::Imix) {
+            notes.push(format!("imix: frames of 64 (a), 512 (d) and 1518 bytes (g) in the order {GENOME} (RFC 6985)."));
+        }
+        if self.ipv6 {
+            notes.push("IPv6 (RFC 5180): frames of 64 bytes have 84, which the headers and the stamp take.".into());
+        }
         if self.cells.iter().any(|cell| cell.road == Road::Outside) {
             notes.push("The ceiling, and the tester's own times, are those of a veth pair, not of these interfaces.".into());
         }
@@ -223,7 +262,7 @@ impl Figures for ForwardFigures {
             .cells
             .iter()
             .filter_map(|cell| {
-                let label = format!("{}, {} bytes", cell.road, cell.size);
+                let label = format!("{}, {}", cell.road, cell.size);
                 Some(Bar {
                     label,
                     parts: vec![("throughput".into(), cell.fps()?)],
@@ -236,19 +275,18 @@ impl Figures for ForwardFigures {
         for Ceiling { size, .. } in &self.ceilings {
             let loss = self.loss_lines(*size);
             if !loss.is_empty() {
-                page.lines(
-                    &format!("Frame loss, {size} bytes"),
-                    ("frames/s offered", "% lost"),
-                    &loss,
-                );
+                page.lines(&format!("Frame loss, {size}"), ("frames/s offered", "% lost"), &loss);
             }
             let latency = self.latency_lines(*size);
             if !latency.is_empty() {
-                let title = format!("Latency, {size} bytes");
+                let title = format!("Latency, {size}");
                 page.lines(&title, ("% of the throughput", "microseconds"), &latency);
             }
         }
         page.table(&LATENCY.iter().collect::<Vec<_>>(), self.latencies());
+        if self.minutes().next().is_some() {
+            page.table(&SOAK.iter().collect::<Vec<_>>(), self.minutes());
+        }
         Some(page)
     }
 }
@@ -292,11 +330,12 @@ mod tests {
                 corrected_buffer_us: None,
             }),
             recovery: Some(Recovery { overload_ms: 1.0, killed_ms: None }),
-            ..CellFigures::new(Road::AfXdp, 64)
+            ..CellFigures::new(Road::AfXdp, Size::Bytes(64), false)
         };
-        let mut figures = ForwardFigures::new(&Plan::QUICK, true);
-        figures.set(64, 1.1e6, &CellFigures::new(Road::AfXdp, 64));
-        figures.set(64, 1.1e6, &cell);
+        let mut figures = ForwardFigures::new(&Plan::QUICK, true, false);
+        let size = Size::Bytes(64);
+        figures.set(size, 1.1e6, &CellFigures::new(Road::AfXdp, size, false));
+        figures.set(size, 1.1e6, &cell);
         figures
     }
 
@@ -305,9 +344,9 @@ mod tests {
         let (text, notes) = (figures().tables(), figures().notes().join("\n"));
         assert!(text.contains("1000000      1020000         0.100     512  > 300"), "{text}");
         assert!(text.contains("12.0 (2.0)") && text.contains("not measurable (20.0)"), "{text}");
-        assert!(notes.contains("af_xdp of 64 bytes: the sender fell short"), "{notes}");
+        assert!(notes.contains("af_xdp, 64: the sender fell short"), "{notes}");
         assert!(notes.contains("in 2 of 9 trials the machine kept the sender"), "{notes}");
-        assert!(notes.contains("1100000 at 64 bytes") && notes.contains("- recovery:"), "{notes}");
+        assert!(notes.contains("1100000 (64)") && notes.contains("- recovery:"), "{notes}");
     }
 
     #[test]

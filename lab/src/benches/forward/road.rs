@@ -1,5 +1,7 @@
 //! What frames can go through: each a program, or the kernel alone.
 
+use std::net::IpAddr;
+
 use ringway_testnet::{End, Namespace, bridge};
 
 use crate::Result;
@@ -10,7 +12,7 @@ named! {
     pub enum Road {
         /// The kernel's bridge.
         LinuxBridge = "linux-bridge",
-        /// The kernel's IPv4 routing.
+        /// The kernel's routing.
         LinuxRoute = "linux-route",
         /// `ringway forward` beside that bridge.
         XdpBridge = "xdp-bridge",
@@ -27,8 +29,15 @@ named! {
 
 /// The bridge of a road that has one.
 const BRIDGE: &str = "br0";
-/// Of the device's interfaces, where it routes: the networks of RFC 2544, appendix C.2.2.
-pub(super) const NETWORKS: [&str; 2] = ["198.18.0", "198.19.0"];
+
+/// A host of the network on this side: of RFC 2544, appendix C.2.2, or of RFC 5180, section 8. The
+/// first is the device.
+pub(super) fn network(side: usize, ipv6: bool, host: u8) -> IpAddr {
+    match ipv6 {
+        false => [198, 18 + side as u8, 0, host].into(),
+        true => [0x2001, 2, 0, side as u16, 0, 0, 0, host.into()].into(),
+    }
+}
 
 impl Road {
     /// Those that need no interfaces of the machine.
@@ -64,17 +73,23 @@ impl Road {
     pub(super) fn prepare(self, device: &Namespace) -> Result<()> {
         match self {
             Self::LinuxBridge | Self::XdpBridge => Ok(bridge(device, BRIDGE, &[])?),
-            Self::LinuxRoute | Self::XdpRoute => Ok(device.sysctl("net/ipv4/ip_forward", "1")?),
+            Self::LinuxRoute | Self::XdpRoute => {
+                device.sysctl("net/ipv6/conf/all/forwarding", "1")?;
+                Ok(device.sysctl("net/ipv4/ip_forward", "1")?)
+            }
             _ => Ok(()),
         }
     }
 
     /// The device's interface on this side.
-    pub(super) fn end(self, device: &Namespace, side: usize) -> End {
+    pub(super) fn end(self, device: &Namespace, side: usize, ipv6: bool) -> End {
         let end = End::new(device, &format!("f{side}"));
         match self {
             Self::LinuxBridge | Self::XdpBridge => end.port_of(BRIDGE),
-            Self::LinuxRoute | Self::XdpRoute => end.address(format!("{}.1/24", NETWORKS[side])),
+            Self::LinuxRoute | Self::XdpRoute => {
+                let length = if ipv6 { 64 } else { 24 };
+                end.address(format!("{}/{length}", network(side, ipv6, 1)))
+            }
             _ => end,
         }
     }

@@ -19,14 +19,17 @@ use std::time::{Duration, Instant};
 use libbpf_rs::OpenObject;
 use libbpf_rs::skel::{OpenSkel as _, SkelBuilder as _};
 use ringway_kernel::{XdpLink, XdpMode};
-use ringway_testnet::{Child, End, Link, Namespace, VethOptions, enable_napi, veth, wait_until};
+use ringway_testnet::{
+    Child, End, Link, Namespace, VethOptions, enable_napi, veth, wait_for, wait_until,
+};
 use ringway_wire::Mac;
 use rustix::process::{Pid, setpriority_process};
 use rustix::thread::{CpuSet, sched_setaffinity};
 
 use super::latency::Histogram;
 use super::outside;
-use super::road::{NETWORKS, Road};
+use super::road::{Road, network};
+use super::size::Size;
 use crate::generate::live_frames::{self, Paced, Phase};
 use crate::generate::{Flows, Recipe, Traffic, Transport};
 use crate::harness::cpu::{Cpus, pin};
@@ -45,8 +48,6 @@ const HIGHEST: i32 = -20;
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Trials whose frames are told apart: the stream's number but for the way.
 const TRIALS: u32 = 1 << 15;
-/// Of Ethernet's checksum, which a veth does not carry.
-const FCS: u16 = 4;
 /// A sender that is still at work when this share of the time is over gives up.
 const ENOUGH: f64 = 1.01;
 
@@ -56,8 +57,8 @@ pub(super) type Storage = MaybeUninit<OpenObject>;
 /// The shape of trials.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shape {
-    /// Bytes of a frame, its checksum included.
-    pub size: u16,
+    pub size: Size,
+    pub ipv6: bool,
     /// 1, or 2 for both at once.
     pub ways: usize,
     /// After the last frame was sent, for those on their way (RFC 2544, section 23).
@@ -184,8 +185,8 @@ impl<'s> Site<'s> {
             Between::Road(road) => {
                 let (tester, device) = (Namespace::new("tester")?, Namespace::new("device")?);
                 road.prepare(&device)?;
-                let (t0, f0) = veth(&t(&tester, 0), &road.end(&device, 0), &options)?;
-                let (t1, f1) = veth(&t(&tester, 1), &road.end(&device, 1), &options)?;
+                let (t0, f0) = veth(&t(&tester, 0), &road.end(&device, 0, shape.ipv6), &options)?;
+                let (t1, f1) = veth(&t(&tester, 1), &road.end(&device, 1, shape.ipv6), &options)?;
                 let macs = if road.routes() { [f0.mac, f1.mac] } else { [t1.mac, t0.mac] };
                 ([t0, t1].map(Port::from), macs, Some((road, device)))
             }
@@ -197,11 +198,11 @@ impl<'s> Site<'s> {
         // Only now: a program that is attached to one end of a veth makes it forget that the other
         // can receive from XDP (veth_xdp_set, drivers/net/veth.c).
         let program = match &device {
-            Some((road, device)) => set_up(*road, device, &ends, cpus, ringway)?,
+            Some((road, device)) => set_up((*road, shape.ipv6), device, &ends, cpus, ringway)?,
             None => None,
         };
-        let recipes = (0..shape.ways)
-            .map(|way| recipe(way, shape.size, Mac(ends[way].mac.0), Mac(macs[way].0)));
+        let recipes =
+            (0..shape.ways).map(|way| recipe(way, shape, Mac(ends[way].mac.0), Mac(macs[way].0)));
         let recipes = recipes.collect();
         let _device = device.map(|(_, namespace)| namespace);
         let mut site =
@@ -221,12 +222,17 @@ impl<'s> Site<'s> {
         let Shape { stragglers, settle, .. } = self.shape;
         (self.shape.stragglers, self.shape.settle) = (Duration::from_millis(50), Duration::ZERO);
         let what = format!("frames through {what}");
-        let through = wait_until(what, PATIENCE, || {
-            let seen = self.trial(1000.0, 0.05);
-            seen.is_ok_and(|seen| seen.trial.received > 0 && seen.trial.received == seen.trial.sent)
+        let through = wait_for(what, PATIENCE, || {
+            let trial = match self.trial(1000.0, 0.05) {
+                Ok(seen) => seen.trial,
+                Err(error) => return Ok(Err(error)),
+            };
+            let Trial { sent, received, .. } = trial;
+            let all = received > 0 && received == sent;
+            if all { Ok(Ok(())) } else { Err(format!("{received} of {sent} came")) }
         });
         (self.shape.stragglers, self.shape.settle) = (stragglers, settle);
-        Ok(through?)
+        through?
     }
 
     /// Sends `load` frames a second, all ways together.
@@ -311,6 +317,20 @@ impl<'s> Site<'s> {
         }
     }
 
+    /// KiB of the forwarding program, and of the machine that are free.
+    pub(super) fn memory(&self) -> (Option<u64>, u64) {
+        let field = |path: &str, name: &str| {
+            let text = fs::read_to_string(path).ok()?;
+            let line = text.lines().find(|line| line.starts_with(name))?;
+            line.split_whitespace().nth(1)?.parse().ok()
+        };
+        let program = self
+            .program
+            .as_ref()
+            .and_then(|program| field(&format!("/proc/{}/status", program.child.pid()), "VmRSS:"));
+        (program, field("/proc/meminfo", "MemAvailable:").unwrap_or(0))
+    }
+
     /// Sends while the program that forwards is killed and started again; none has no program.
     pub(super) fn killed(&mut self, load: f64, time: Duration) -> Result<Option<Observed>> {
         let Some(mut program) = self.program.take() else { return Ok(None) };
@@ -332,7 +352,7 @@ impl<'s> Site<'s> {
 
 /// Prepares the device's interfaces, and starts its program.
 fn set_up(
-    road: Road,
+    (road, ipv6): (Road, bool),
     device: &Namespace,
     ends: &[Port; 2],
     cpus: Cpus,
@@ -346,8 +366,8 @@ fn set_up(
             own_thread(device, &name, cpus.measured)?;
         }
         if road.routes() {
-            let (network, mac) = (NETWORKS[side], end.mac);
-            device.ip(&format!("neigh add {network}.2 lladdr {mac} dev {name} nud permanent\n"))?;
+            let (host, mac) = (network(side, ipv6, 2), end.mac);
+            device.ip(&format!("neigh add {host} lladdr {mac} dev {name} nud permanent\n"))?;
         }
     }
     let Some(arguments) = road.arguments() else { return Ok(None) };
@@ -427,22 +447,20 @@ fn prefer(thread: Option<Pid>) {
     let _ = setpriority_process(thread, HIGHEST);
 }
 
-/// Sixty-four flows of UDP from one network of RFC 2544, appendix C.2.2, to the other.
-fn recipe(way: usize, size: u16, source_mac: Mac, destination_mac: Mac) -> Recipe {
-    let host = |network: &str| {
-        let address: std::net::IpAddr = format!("{network}.2").parse().expect("an address");
-        address.into()
-    };
+/// Sixty-four flows of UDP from one of the networks for tests to the other.
+fn recipe(way: usize, shape: Shape, source_mac: Mac, destination_mac: Mac) -> Recipe {
+    let Shape { size, ipv6, .. } = shape;
+    let host = |side: usize| network(side, ipv6, 2).into();
     Recipe {
         source_mac,
         destination_mac,
         vlan: None,
-        sources: host(NETWORKS[way]),
-        destinations: host(NETWORKS[1 - way]),
+        sources: host(way),
+        destinations: host(1 - way),
         transport: Transport::Udp,
         source_ports: "1024-1087".parse().expect("ports"),
         destination_ports: 7.into(),
-        sizes: vec![size - FCS],
+        sizes: size.frames(ipv6),
     }
 }
 
@@ -456,20 +474,29 @@ fn traffic(recipe: &Recipe, stream: u16) -> Result<Traffic> {
 mod tests {
     use super::*;
 
-    const SHAPE: Shape =
-        Shape { size: 64, ways: 2, stragglers: Duration::from_millis(200), settle: Duration::ZERO };
+    const SHAPE: Shape = Shape {
+        size: Size::Bytes(64),
+        ipv6: false,
+        ways: 2,
+        stragglers: Duration::from_millis(200),
+        settle: Duration::ZERO,
+    };
 
     #[test]
     fn every_frame_is_counted_once() {
         if !ringway_testnet::root_or_skip("forward::every_frame_is_counted_once") {
             return;
         }
-        for between in
-            [Between::Nothing, Between::Road(Road::LinuxBridge), Between::Road(Road::LinuxRoute)]
-        {
+        let mix = Shape { size: Size::Imix, ..SHAPE };
+        for (between, shape) in [
+            (Between::Nothing, SHAPE),
+            (Between::Road(Road::LinuxBridge), mix),
+            (Between::Road(Road::LinuxRoute), mix),
+            (Between::Road(Road::LinuxRoute), Shape { ipv6: true, ..mix }),
+        ] {
             let mut storage = Storage::uninit();
             let (cpus, no_program) = (Cpus::here().unwrap(), std::path::Path::new(""));
-            let mut site = Site::new(&mut storage, between, SHAPE, cpus, no_program).unwrap();
+            let mut site = Site::new(&mut storage, between, shape, cpus, no_program).unwrap();
             let seen = site.trial(5_000.0, 0.2).unwrap();
             // A busy machine may send fewer.
             let Trial { intended, sent, received, .. } = seen.trial;
