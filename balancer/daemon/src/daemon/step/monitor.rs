@@ -118,8 +118,8 @@ impl State {
         let since = self.at.now.saturating_duration_since(last);
         if since > AWAY {
             self.effects.warn(format!(
-                "the daemon did not run for {} s: it was stopped, or got no CPU time; backends were not \
-                 checked meanwhile, and traffic went on as before",
+                "the daemon did not run for {} s: it was stopped, or got no CPU time; nothing was \
+                 checked meanwhile, and the packet path went on by itself",
                 since.as_secs()
             ));
         }
