@@ -20,6 +20,7 @@ pub mod machine {
 pub mod neighbour_packets;
 pub mod netlink;
 mod network;
+pub mod nics;
 mod packets_seen;
 mod socket_options;
 mod tap;

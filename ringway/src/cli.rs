@@ -5,6 +5,7 @@ mod capture;
 mod doctor;
 mod engine;
 mod forward;
+mod nic;
 mod shield;
 
 use std::path::PathBuf;
@@ -17,6 +18,7 @@ pub use self::engine::{
     OnLoss, SinkArgs, TakeOver, WhenDead, WorkArgs, ZeroCopy,
 };
 pub use self::forward::ForwardArgs;
+pub use self::nic::{NicAction, NicArgs};
 pub use self::shield::{BlockedArgs, PrefixArgs, ShieldAction, ShieldArgs, UnblockArgs};
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -105,6 +107,9 @@ pub enum Command {
     Doctor(DoctorArgs),
     /// Run a packet program in user space: forward, answer pings, echo, bid, count.
     Engine(EngineArgs),
+    /// List NICs: their drivers, IOMMU groups, links, and for which ports of the engine they are
+    /// ready.
+    Nic(NicArgs),
     /// Write a configuration from another balancer's.
     Import(ImportArgs),
     /// Print a completion script for a shell.

@@ -31,6 +31,7 @@ fn main() -> ExitCode {
         Command::Status(args) => command::status::main(&args),
         Command::Top(args) => top::main(&args),
         Command::Flows(args) => command::flows::main(&args),
+        Command::Nic(args) => command::nic::main(&args),
         Command::Reload(args) => command::reload::main(&args),
         Command::Backend(args) => command::overrides::backend(&args),
         Command::Overrides(args) => command::overrides::main(&args),

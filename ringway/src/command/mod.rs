@@ -16,6 +16,7 @@ pub mod forward;
 pub mod import;
 pub mod inspect;
 pub mod memory;
+pub mod nic;
 pub mod other_node;
 pub mod overrides;
 pub mod reasons;

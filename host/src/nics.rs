@@ -1,0 +1,185 @@
+//! Network devices on PCI, whoever drives them: the kernel, or a program by vfio.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+use crate::{Error, Result};
+
+const DEVICES: &str = "/sys/bus/pci/devices";
+/// Network controllers, in the upper byte of the class (PCI Code and ID Assignment).
+const NETWORK: &str = "0x02";
+/// Bridges, which stay with the kernel whoever has what lies behind them.
+const BRIDGE: &str = "0x06";
+
+/// A network device, as sysfs shows it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Nic {
+    /// DOMAIN:BUS:DEVICE.FUNCTION, in hexadecimal.
+    pub address: String,
+    /// Vendor and device: "8086:10c9".
+    pub id: String,
+    /// None: no driver has it.
+    pub driver: Option<String>,
+    /// Names of its interfaces in the network namespace of this sysfs.
+    pub interfaces: Vec<String>,
+    /// The NUMA node that it is on; none where the machine has but one, or does not tell.
+    pub numa_node: Option<u32>,
+    /// None: no IOMMU confines it.
+    pub iommu_group: Option<u32>,
+    /// The other devices of that group, bridges left out: whoever drives one must drive all.
+    pub group: Vec<GroupMember>,
+}
+
+/// A device of the same IOMMU group.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct GroupMember {
+    pub address: String,
+    pub driver: Option<String>,
+}
+
+/// Those of this machine, by address.
+///
+/// # Errors
+/// A directory of sysfs cannot be read. Without PCI there are none.
+pub fn all() -> Result<Vec<Nic>> {
+    all_in(Path::new(DEVICES))
+}
+
+fn all_in(devices: &Path) -> Result<Vec<Nic>> {
+    let mut nics = Vec::new();
+    for address in names(devices)? {
+        let device = devices.join(&address);
+        if text(&device.join("class")).is_some_and(|class| class.starts_with(NETWORK)) {
+            nics.push(nic(devices, address)?);
+        }
+    }
+    Ok(nics)
+}
+
+fn nic(devices: &Path, address: String) -> Result<Nic> {
+    let device = devices.join(&address);
+    let half = |name| Some(text(&device.join(name))?.trim_start_matches("0x").to_owned());
+    let id =
+        format!("{}:{}", half("vendor").unwrap_or_default(), half("device").unwrap_or_default());
+    let iommu_group = target(&device.join("iommu_group")).and_then(|name| name.parse().ok());
+    let mut group = Vec::new();
+    for other in names(&device.join("iommu_group/devices"))? {
+        let is_bridge = text(&devices.join(&other).join("class"))
+            .is_some_and(|class| class.starts_with(BRIDGE));
+        if other != address && !is_bridge {
+            let driver = target(&devices.join(&other).join("driver"));
+            group.push(GroupMember { address: other, driver });
+        }
+    }
+    Ok(Nic {
+        id,
+        driver: target(&device.join("driver")),
+        interfaces: interfaces(&device)?,
+        // -1: it does not tell.
+        numa_node: text(&device.join("numa_node")).and_then(|node| node.parse().ok()),
+        iommu_group,
+        group,
+        address,
+    })
+}
+
+/// Of the device itself, or of a virtio device on it.
+fn interfaces(device: &Path) -> Result<Vec<String>> {
+    let mut found: BTreeSet<_> = names(&device.join("net"))?.into_iter().collect();
+    for below in names(device)?.iter().filter(|name| name.starts_with("virtio")) {
+        found.extend(names(&device.join(below).join("net"))?);
+    }
+    Ok(found.into_iter().collect())
+}
+
+/// What is in a directory, sorted; nothing if it is not there.
+fn names(directory: &Path) -> Result<Vec<String>> {
+    let failed = |source| Error::Read { path: directory.into(), source };
+    let entries = match fs::read_dir(directory) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries.map_err(failed)?,
+    };
+    let name = |entry: std::io::Result<fs::DirEntry>| {
+        Ok(entry.map_err(failed)?.file_name().to_string_lossy().into_owned())
+    };
+    let mut names: Vec<String> = entries.map(name).collect::<Result<_>>()?;
+    names.sort();
+    Ok(names)
+}
+
+fn text(file: &PathBuf) -> Option<String> {
+    Some(fs::read_to_string(file).ok()?.trim_end().to_owned())
+}
+
+/// The last part of what a link points to.
+fn target(link: &PathBuf) -> Option<String> {
+    Some(fs::read_link(link).ok()?.file_name()?.to_string_lossy().into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    /// A sysfs of our own: `files` are paths and their text, or `->` and where they point.
+    fn machine(files: &[(&str, &str)]) -> tempfile::TempDir {
+        let root = tempfile::tempdir().unwrap();
+        for (path, content) in files {
+            let path = root.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            match content.strip_prefix("->") {
+                Some(to) => symlink(to, path).unwrap(),
+                None => fs::write(path, content).unwrap(),
+            }
+        }
+        root
+    }
+
+    #[test]
+    fn who_drives_a_nic_and_who_shares_its_group() {
+        let root = machine(&[
+            ("0000:01:00.0/class", "0x020000\n"),
+            ("0000:01:00.0/vendor", "0x8086\n"),
+            ("0000:01:00.0/device", "0x10c9\n"),
+            ("0000:01:00.0/driver", "->../../drivers/igb"),
+            ("0000:01:00.0/net/eth1/mtu", "1500\n"),
+            ("0000:01:00.0/numa_node", "1\n"),
+            ("0000:01:00.0/iommu_group", "->../../kernel/iommu_groups/7"),
+            ("kernel/iommu_groups/7/devices/0000:01:00.0", ""),
+            ("0000:02:00.0/class", "0x020000\n"),
+            ("0000:02:00.0/numa_node", "-1\n"),
+            ("0000:02:00.0/virtio3/net/eth2/mtu", "1500\n"),
+            ("0000:03:00.0/class", "0x010802\n"),
+        ]);
+        let nics = all_in(root.path()).unwrap();
+        let [igb, virtio] = &*nics else { panic!("{nics:?}") };
+        assert_eq!((&*igb.id, igb.driver.as_deref()), ("8086:10c9", Some("igb")));
+        assert_eq!((igb.numa_node, igb.iommu_group), (Some(1), Some(7)));
+        assert_eq!(igb.interfaces, ["eth1"]);
+        assert_eq!((virtio.driver.as_deref(), virtio.iommu_group), (None, None));
+        assert_eq!((virtio.numa_node, &*virtio.interfaces), (None, &["eth2".to_owned()][..]));
+    }
+
+    #[test]
+    fn bridges_do_not_share_a_group() {
+        let root = machine(&[
+            ("0000:01:00.0/class", "0x020000"),
+            ("0000:01:00.0/iommu_group", "->../groups/3"),
+            ("groups/3/devices/0000:00:1c.0", ""),
+            ("groups/3/devices/0000:01:00.0", ""),
+            ("groups/3/devices/0000:01:00.1", ""),
+            ("0000:00:1c.0/class", "0x060400"),
+            ("0000:01:00.1/class", "0x010802"),
+            ("0000:01:00.1/driver", "->../../drivers/nvme"),
+        ]);
+        let nics = all_in(root.path()).unwrap();
+        let driver = Some("nvme".to_owned());
+        assert_eq!(nics[0].group, [GroupMember { address: "0000:01:00.1".into(), driver }]);
+        assert_eq!(all_in(Path::new("/nowhere")).unwrap(), []);
+    }
+}
