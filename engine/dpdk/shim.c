@@ -76,13 +76,14 @@ int rw_dpdk_info(uint16_t port, uint16_t *queues, char *driver, size_t driver_le
 	return 0;
 }
 
-// Sets it up with a pool for each queue, and starts it. `step`: what failed.
+// Sets it up with a pool for each queue, and starts it. `step`: what failed. 1: all of its packets
+// may come to one queue.
 int rw_dpdk_start(uint16_t port, uint16_t queues, uint16_t rx_slots, uint16_t tx_slots,
 		  struct rte_mempool **pools, const char **step)
 {
 	struct rte_eth_dev_info info;
 	struct rte_eth_conf conf = { 0 };
-	int error;
+	int error, one_queue = 0;
 	*step = "asking for its abilities";
 	if ((error = rte_eth_dev_info_get(port, &info)))
 		return error;
@@ -91,7 +92,8 @@ int rw_dpdk_start(uint16_t port, uint16_t queues, uint16_t rx_slots, uint16_t tx
 		conf.rx_adv_conf.rss_conf.rss_hf =
 			(RTE_ETH_RSS_IP | RTE_ETH_RSS_TCP | RTE_ETH_RSS_UDP) &
 			info.flow_type_rss_offloads;
-		if (conf.rx_adv_conf.rss_conf.rss_hf == 0)
+		one_queue = conf.rx_adv_conf.rss_conf.rss_hf == 0;
+		if (one_queue)
 			conf.rxmode.mq_mode = RTE_ETH_MQ_RX_NONE;
 	}
 	conf.txmode.offloads = RTE_ETH_TX_OFFLOAD_MULTI_SEGS & info.tx_offload_capa;
@@ -118,7 +120,7 @@ int rw_dpdk_start(uint16_t port, uint16_t queues, uint16_t rx_slots, uint16_t tx
 	// A driver without it brings all packets anyway.
 	error = rte_eth_promiscuous_enable(port);
 	*step = "having it bring all packets";
-	return error == -ENOTSUP ? 0 : error;
+	return error == 0 || error == -ENOTSUP ? one_queue : error;
 }
 
 // 1: up; 0: down; negative: an error.

@@ -14,10 +14,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = env::args().skip(1);
     let seconds: f64 = arguments.next().ok_or("how many seconds?")?.parse()?;
     let ports: Vec<_> = arguments.map(|port| port.parse()).collect::<Result<_, _>>()?;
-    let road = Dpdk::open(std::slice::from_ref(&ports), &Options::default())?;
+    let opener = Dpdk::open(std::slice::from_ref(&ports), &Options::default())?;
     let app = Arc::new(|| -> Box<dyn App<_>> { Box::new(L2fwd::new(Macs::AsIs)) });
     let options = WorkerOptions { idle: Idle::Latency, ..WorkerOptions::default() };
-    let engine = Engine::start_on(road, options, vec![WorkerConfig { cpu: Some(0), ports, app }])?;
+    let engine =
+        Engine::start_with(opener, options, vec![WorkerConfig { cpu: Some(0), ports, app }])?;
     let began = Instant::now();
     sleep(Duration::from_secs_f64(seconds));
     let elapsed = began.elapsed();

@@ -1,17 +1,25 @@
 //! A device that DPDK drives, from its name to its end.
 
+use std::collections::BTreeSet;
 use std::ffi::{CStr, CString, c_char};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use std::{fs, ptr, thread};
+
+use ringway_wire::Mac;
+use tracing::warn;
 
 use crate::error::{Error, checked};
 use crate::pool::Mempool;
 use crate::sys;
 
 /// How long a link may take to come up: NICs agree on their speed first.
-const LINK: Duration = Duration::from_secs(5);
+const LINK: Duration = Duration::from_secs(10);
+/// Time for the last packets to leave: a ring of long ones at 1 Gbit/s.
+const LAST_PACKETS: Duration = Duration::from_millis(15);
 /// Drivers of the kernel that leave a device to DPDK; Mellanox's stays beside it.
 const BINDS: [&str; 5] = ["vfio-pci", "uio_pci_generic", "igb_uio", "mlx5_core", "mlx4_core"];
 
@@ -24,6 +32,17 @@ pub struct Device {
     virtual_name: Option<CString>,
     /// One for each queue, once it is started: it has frames of theirs until it is closed.
     pools: Vec<Arc<Mempool>>,
+    /// As its first queue's thread has seen it last.
+    link_is_up: AtomicBool,
+    is_gone: AtomicBool,
+}
+
+/// Ports of DPDK's that are open.
+static OPEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
+
+fn open_ports() -> MutexGuard<'static, BTreeSet<u16>> {
+    // A panic leaves the set whole.
+    OPEN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Whether this names a PCI device: [DOMAIN:]BUS:DEVICE.FUNCTION, in hexadecimal.
@@ -32,10 +51,19 @@ pub fn is_pci(device: &str) -> bool {
     name.contains(':') && name.chars().all(|c| c.is_ascii_hexdigit() || c == ':' || c == '.')
 }
 
+/// A device's name without options; of PCI with its domain, in small letters.
+pub fn full_name(device: &str) -> String {
+    let short = device.split(',').next().unwrap_or_default();
+    match is_pci(device) {
+        false => short.into(),
+        true if short.matches(':').count() == 1 => format!("0000:{}", short.to_lowercase()),
+        true => short.to_lowercase(),
+    }
+}
+
 /// Why a PCI device cannot be DPDK's, before DPDK says less.
 pub fn check_pci(name: &str, device: &str) -> Result<(), Error> {
-    let short = device.split(',').next().unwrap_or_default();
-    let full = if short.matches(':').count() == 1 { format!("0000:{short}") } else { short.into() };
+    let full = full_name(device);
     let path = Path::new("/sys/bus/pci/devices").join(&full);
     if !path.exists() {
         let why = format!("there is no PCI device {full}");
@@ -57,12 +85,18 @@ pub fn check_pci(name: &str, device: &str) -> Result<(), Error> {
 impl Device {
     /// Finds a PCI device, or makes a virtual one.
     pub fn open(name: &str, device: &str) -> Result<Self, Error> {
-        let (short, options) = device.split_once(',').unwrap_or((device, ""));
+        let (short, options) = (full_name(device), device.split_once(',').map_or("", |d| d.1));
         let text = |text: &str| {
             let zero = |_| Error::refused(name, "its name has a zero", "leave that out");
             CString::new(text).map_err(zero)
         };
-        let (device_name, options) = (text(short)?, text(options)?);
+        let (device_name, options) = (text(&short)?, text(options)?);
+        let mut open = open_ports();
+        // SAFETY: a text that ends with a zero.
+        let there = unsafe { sys::rw_dpdk_port_of(device_name.as_ptr()) };
+        if u16::try_from(there).is_ok_and(|port| open.contains(&port)) {
+            return Err(Error::refused(name, "it is open in this process", "name another device"));
+        }
         let mut virtual_name = None;
         if !is_pci(device) {
             // SAFETY: texts that end with a zero.
@@ -80,15 +114,36 @@ impl Device {
         }
         // SAFETY: as above.
         let port = unsafe { sys::rw_dpdk_port_of(device_name.as_ptr()) };
-        let (name, pools) = (name.to_owned(), Vec::new());
-        match u16::try_from(port) {
-            Ok(port) => Ok(Self { name, port, virtual_name, pools }),
-            Err(_) => {
-                let why = "none of DPDK's drivers has taken it as a network device";
-                let remedy = "see what it wrote above; drivers are packages librte-net-*";
-                Err(Error::refused(&name, why, remedy))
+        let Ok(port) = u16::try_from(port) else {
+            if let Some(made) = virtual_name {
+                // SAFETY: as above; it was made here.
+                unsafe { sys::rte_eal_hotplug_remove(c"vdev".as_ptr(), made.as_ptr()) };
             }
-        }
+            let why = "none of DPDK's drivers has taken it as a network device";
+            let remedy = "see what DPDK wrote above; its drivers are the packages librte-net-*, and \
+                          what is on PCI must be there when it starts";
+            return Err(Error::refused(name, why, remedy));
+        };
+        open.insert(port);
+        let (name, pools) = (name.to_owned(), Vec::new());
+        let (link_is_up, is_gone) = Default::default();
+        Ok(Self { name, port, virtual_name, pools, link_is_up, is_gone })
+    }
+
+    /// Its link-layer address.
+    pub fn mac(&self) -> Option<Mac> {
+        let mut mac = [0; 6];
+        // SAFETY: a port of ours, and a place for six bytes.
+        let asked = unsafe { sys::rte_eth_macaddr_get(self.port, &mut mac) };
+        (asked == 0).then_some(Mac(mac))
+    }
+
+    /// Bytes of an IP packet that it sends, at most.
+    pub fn mtu(&self) -> usize {
+        let mut mtu = u16::MAX;
+        // SAFETY: a port of ours, and a place for the answer.
+        unsafe { sys::rte_eth_dev_get_mtu(self.port, &mut mtu) };
+        mtu.into()
     }
 
     /// The NUMA node that it is on; none if it does not matter.
@@ -114,12 +169,13 @@ impl Device {
         checked(returned).map(drop).map_err(failed)
     }
 
-    /// Starts it with a queue for each of these pools, and waits for its link.
+    /// Starts it with a queue for each of these pools.
     pub fn start(&mut self, pools: &[Arc<Mempool>], slots: u16) -> Result<(), Error> {
         let (most, driver, _) = self.info()?;
         if pools.len() > most.into() {
             let why = format!("{} queues were asked for, and {driver} has {most}", pools.len());
-            return Err(Error::refused(&self.name, why, format!("write `queues={most}`")));
+            let remedy = format!("write `workers={most}`; a virtual device has an option for more");
+            return Err(Error::refused(&self.name, why, remedy));
         }
         let mut step = ptr::null();
         let mut raw: Vec<_> = pools.iter().map(|pool| pool.mempool.as_ptr()).collect();
@@ -133,16 +189,46 @@ impl Device {
         // SAFETY: set by then.
         let step = unsafe { CStr::from_ptr(step) }.to_string_lossy();
         self.done(&step, started, "see what DPDK wrote above; more frames may help (`--frames`)")?;
+        if started == 1 {
+            warn!(
+                "{}: {driver} does not spread packets over queues (RSS): all may come to one worker",
+                self.name
+            );
+        }
+        Ok(())
+    }
+
+    /// Waits until its link is up.
+    pub fn wait_for_link(&self) -> Result<(), Error> {
         let began = Instant::now();
-        while !self.link_is_up() {
+        loop {
+            self.look();
+            if self.link_is_up() {
+                return Ok(());
+            }
             if began.elapsed() > LINK {
                 let why = format!("its link is not up after {} s", LINK.as_secs());
-                let remedy = "see to its cable and its far end, then start again";
+                let remedy = "see to its cable and its far end, then start again; \
+                              `--on-loss reopen` starts without it";
                 return Err(Error::refused(&self.name, why, remedy));
             }
             thread::sleep(Duration::from_millis(20));
         }
-        Ok(())
+    }
+
+    /// Asks for its state; one thread at a time.
+    pub fn look(&self) {
+        // SAFETY: a port of ours, whose settings nobody else asks for meanwhile.
+        let (up, gone) = unsafe {
+            (sys::rw_dpdk_link(self.port) == 1, sys::rte_eth_dev_is_removed(self.port) == 1)
+        };
+        self.link_is_up.store(up, Relaxed);
+        self.is_gone.store(gone, Relaxed);
+    }
+
+    /// Whether its driver has noticed that it was removed.
+    pub fn is_gone(&self) -> bool {
+        self.is_gone.load(Relaxed)
     }
 
     /// Its own counters that are not 0 (xstats), by their names.
@@ -168,16 +254,21 @@ impl Device {
     }
 
     pub fn link_is_up(&self) -> bool {
-        // SAFETY: a port of ours.
-        unsafe { sys::rw_dpdk_link(self.port) == 1 }
+        self.link_is_up.load(Relaxed)
     }
 }
 
 impl Drop for Device {
     fn drop(&mut self) {
+        let mut open = open_ports();
+        if !self.pools.is_empty() {
+            // What it was given last is on its way: stopping throws away what is in its rings.
+            thread::sleep(LAST_PACKETS);
+        }
         // SAFETY: a port of ours, that no worker uses any more.
         unsafe {
             if !self.pools.is_empty() {
+                sys::rte_eth_promiscuous_disable(self.port);
                 sys::rte_eth_dev_stop(self.port);
             }
             sys::rte_eth_dev_close(self.port);
@@ -185,5 +276,6 @@ impl Drop for Device {
                 sys::rte_eal_hotplug_remove(c"vdev".as_ptr(), name.as_ptr());
             }
         }
+        open.remove(&self.port);
     }
 }

@@ -2,7 +2,9 @@
 
 use std::ffi::{CStr, CString};
 use std::sync::Mutex;
-use std::{fs, io};
+
+use ringway_host::Host;
+use ringway_host::machine::system::HugePages;
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use tracing::warn;
@@ -37,13 +39,16 @@ pub fn version() -> String {
 const FRAME_BYTES: u64 = 2560;
 /// What rings and drivers take beside frames.
 const BESIDE: u64 = 64 << 20;
+/// Caches of its pool.
+const BESIDE_WORKER: u64 = 2 << 20;
 const MIB_2: u64 = 2 << 20;
 
+/// None: not yet; then whether it did.
 static STARTED: Mutex<Option<bool>> = Mutex::new(None);
 
-/// Starts DPDK with these PCI devices, each with its options, and memory for so many frames. What
-/// was started before stays as it is.
-pub fn start(pci: &[&str], frames: u64) -> Result<(), Error> {
+/// Starts DPDK with these PCI devices, each with its options, and memory for so many workers of so
+/// many frames. What was started before stays as it is.
+pub fn start(pci: &[&str], workers: u64, frames: u64) -> Result<(), Error> {
     // A panic leaves no half of a value.
     let mut started = STARTED.lock().unwrap_or_else(|error| error.into_inner());
     match *started {
@@ -51,8 +56,10 @@ pub fn start(pci: &[&str], frames: u64) -> Result<(), Error> {
         Some(false) => return Err(Error::Again),
         None => *started = Some(false),
     }
-    let needed = frames * FRAME_BYTES + BESIDE;
-    let free = free_huge_bytes();
+    let needed = workers * (frames * FRAME_BYTES + BESIDE_WORKER) + BESIDE;
+    let (free, all) = huge_bytes();
+    // What to write for so many to be free.
+    let pages = (all + needed).saturating_sub(free).div_ceil(MIB_2);
     let mut arguments: Vec<String> =
         ["ringway", "--no-telemetry", "--log-level=warning"].map(Into::into).into();
     arguments.push(format!("--lcores=0@{}", first_cpu()));
@@ -62,15 +69,14 @@ pub fn start(pci: &[&str], frames: u64) -> Result<(), Error> {
             let port = format!("dpdk:{}", first.split(',').next().unwrap_or_default());
             let (needed, free) = (needed.div_ceil(MIB_2), free / MIB_2);
             *started = None;
-            return Err(Error::HugePages { port, needed, free });
+            return Err(Error::HugePages { port, needed, free, pages });
         }
         devices => arguments.extend(devices.iter().flat_map(|d| ["-a".into(), (*d).into()])),
     }
     if free < needed {
         warn!(
-            "DPDK has no huge pages and takes the system's own, which costs cache misses: `echo {} \
-             >/proc/sys/vm/nr_hugepages`",
-            needed.div_ceil(MIB_2)
+            "DPDK has too few huge pages and takes the system's own, which costs TLB misses: \
+             `echo {pages} >/proc/sys/vm/nr_hugepages`"
         );
         let mib = (needed >> 20).to_string();
         arguments.extend(["--no-huge".into(), "--no-shconf".into(), "-m".into(), mib]);
@@ -110,16 +116,10 @@ fn first_cpu() -> usize {
     (0..CpuSet::MAX_CPU).find(|n| allowed.is_set(*n)).unwrap_or(0)
 }
 
-/// Bytes in huge pages that nobody has.
-fn free_huge_bytes() -> u64 {
-    let number = |path: std::path::PathBuf| -> io::Result<u64> {
-        Ok(fs::read_to_string(path)?.trim().parse().unwrap_or(0))
-    };
-    let Ok(sizes) = fs::read_dir("/sys/kernel/mm/hugepages") else { return 0 };
-    let bytes = sizes.flatten().filter_map(|size| {
-        let name = size.file_name().into_string().ok()?;
-        let kib: u64 = name.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse().ok()?;
-        Some(number(size.path().join("free_hugepages")).ok()? * kib * 1024)
-    });
-    bytes.sum()
+/// Bytes in huge pages that nobody has, and in all, of any NUMA node.
+fn huge_bytes() -> (u64, u64) {
+    let sizes = Host::live().huge_pages().unwrap_or_default();
+    let bytes =
+        |count: fn(&HugePages) -> u64| sizes.iter().map(|one| count(one) * one.size_bytes).sum();
+    (bytes(|one| one.free), bytes(|one| one.total))
 }

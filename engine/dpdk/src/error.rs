@@ -7,7 +7,7 @@ use std::io;
 #[non_exhaustive]
 pub enum Error {
     /// DPDK itself.
-    #[error("DPDK did not start: {source}; what it has written above says more{remedy}")]
+    #[error("DPDK did not start: {source}; see what it wrote above{remedy}")]
     Start {
         /// Its error.
         source: io::Error,
@@ -20,7 +20,7 @@ pub enum Error {
     /// A NIC's memory must not move.
     #[error(
         "{port}: a NIC needs huge pages, {needed} of 2 MiB, and {free} are free: \
-         `echo {needed} >/proc/sys/vm/nr_hugepages`"
+         `echo {pages} >/proc/sys/vm/nr_hugepages`"
     )]
     HugePages {
         /// As it was written.
@@ -29,6 +29,8 @@ pub enum Error {
         needed: u64,
         /// Pages of 2 MiB.
         free: u64,
+        /// Pages that there must be in all.
+        pages: u64,
     },
     /// Its memory.
     #[error(
@@ -41,7 +43,7 @@ pub enum Error {
         /// DPDK's error.
         source: io::Error,
     },
-    /// A port that this road cannot have.
+    /// A port that DPDK cannot have.
     #[error("{port}: {why}; {remedy}")]
     Refused {
         /// As it was written.

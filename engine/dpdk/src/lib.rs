@@ -1,7 +1,7 @@
 //! The engine's programs on DPDK's drivers: packets lie in mbufs, ports are devices that DPDK
 //! drives, and each worker has a queue of each.
 //!
-//! [`Dpdk`] opens devices and is a road ([`ringway_engine::Road`]) for an engine:
+//! [`Dpdk`] opens devices for the workers of an engine ([`ringway_engine::PortOpener`]):
 //!
 //! ```no_run
 //! use std::sync::Arc;
@@ -11,10 +11,10 @@
 //! use ringway_engine::{Engine, WorkerConfig, WorkerOptions};
 //!
 //! let ports = vec!["dpdk:net_null0".parse()?, "dpdk:net_null1".parse()?];
-//! let road = Dpdk::open(&[ports.clone()], &Options::default())?;
+//! let opener = Dpdk::open(&[ports.clone()], &Options::default())?;
 //! let app = Arc::new(|| -> Box<dyn ringway_engine::App<_>> { Box::new(L2fwd::new(Macs::AsIs)) });
 //! let worker = WorkerConfig { cpu: None, ports, app };
-//! let engine = Engine::start_on(road, WorkerOptions::default(), vec![worker])?;
+//! let engine = Engine::start_with(opener, WorkerOptions::default(), vec![worker])?;
 //! # drop(engine);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -34,17 +34,17 @@
 #![warn(missing_docs)]
 
 mod device;
+mod devices;
 mod environment;
 mod error;
 mod mbuf;
 mod pool;
 mod port;
-mod road;
 mod sys;
 
+pub use devices::Dpdk;
 pub use environment::{Options, version};
 pub use error::Error;
 pub use mbuf::Mbuf;
 pub use pool::MbufPool;
 pub use port::DpdkPort;
-pub use road::Dpdk;

@@ -135,9 +135,9 @@ impl Buffer for Mbuf {
     #[inline]
     fn free_all(packets: &mut Vec<Self>) {
         let count = packets.len();
+        pool::went(|tally| &tally.freed, pool::mbufs_of(packets), count);
         // SAFETY: they are freed below, and are not dropped.
         unsafe { packets.set_len(0) };
-        pool::count(|counts| &counts.freed, count);
         // SAFETY: so many mbufs that had one owner; they are bare pointers. A batch has fewer than
         // u32::MAX.
         unsafe { sys::rte_pktmbuf_free_bulk(packets.as_mut_ptr().cast(), count as u32) };
@@ -145,14 +145,14 @@ impl Buffer for Mbuf {
 
     #[inline]
     fn len(&self) -> usize {
-        // No address space of 32 bits has DPDK.
+        // DPDK has no 32-bit machines here.
         self.header().pkt_len as usize
     }
 }
 
 impl Drop for Mbuf {
     fn drop(&mut self) {
-        pool::count(|counts| &counts.freed, 1);
+        pool::went(|tally| &tally.freed, self.frames(), 1);
         let mut header = self.0.as_ptr();
         // SAFETY: one mbuf that had one owner.
         unsafe { sys::rte_pktmbuf_free_bulk(&raw mut header, 1) };

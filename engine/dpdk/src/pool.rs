@@ -1,13 +1,14 @@
 //! A worker's mempool, and the ledger of its packets.
 
-use std::cell::Cell;
+use std::cell::{Cell, OnceCell};
 use std::ffi::CString;
 use std::marker::PhantomData;
+use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
 use ringway_engine::BufferPool;
-use ringway_xsk::{Audit, Batch, Counts, Fault, Found, Place, Rings};
+use ringway_xsk::{Audit, Batch, Buffer as _, Counts, Fault, Found, Place, Rings};
 use tracing::warn;
 
 use crate::error::Error;
@@ -35,12 +36,45 @@ pub struct Tally {
     pub received: Cell<u64>,
     pub sent: Cell<u64>,
     pub freed: Cell<u64>,
+    /// Mbufs behind the first of a packet that the thread has now: of long packets.
+    pub chained: Cell<u64>,
 }
 
 thread_local! {
+    static KEPT: OnceCell<Arc<Mempool>> = const { OnceCell::new() };
     static TALLY: Tally = const {
-        Tally { allocated: Cell::new(0), received: Cell::new(0), sent: Cell::new(0), freed: Cell::new(0) }
+        Tally { chained: Cell::new(0), allocated: Cell::new(0), received: Cell::new(0), sent: Cell::new(0), freed: Cell::new(0) }
     };
+}
+
+/// Mbufs of packets that came.
+#[inline]
+pub fn came(packets: &[Mbuf]) {
+    let mbufs: usize = packets.iter().map(Mbuf::frames).sum();
+    count(|tally| &tally.received, mbufs);
+    if mbufs > packets.len() {
+        count(|tally| &tally.chained, mbufs - packets.len());
+    }
+}
+
+/// Mbufs of packets that are about to go. Only where there are long ones each is looked at.
+#[inline]
+pub fn mbufs_of(packets: &[Mbuf]) -> usize {
+    if TALLY.with(|tally| tally.chained.get()) == 0 {
+        return packets.len();
+    }
+    packets.iter().map(Mbuf::frames).sum()
+}
+
+/// So many mbufs went, in so many packets.
+#[inline]
+pub fn went(of: impl FnOnce(&Tally) -> &Cell<u64>, mbufs: usize, packets: usize) {
+    // At a thread's end nobody reads it any more.
+    let _ = TALLY.try_with(|tally| {
+        let cell = of(tally);
+        cell.set(cell.get() + mbufs as u64);
+        tally.chained.set(tally.chained.get().saturating_sub((mbufs - packets) as u64));
+    });
 }
 
 #[inline]
@@ -75,14 +109,12 @@ impl Mempool {
         Ok(Self { mempool, size })
     }
 
-    /// For the worker of the calling thread.
-    pub fn of_thread(self: &Arc<Self>) -> MbufPool {
-        TALLY.with(|tally| {
-            for cell in [&tally.allocated, &tally.received, &tally.sent, &tally.freed] {
-                cell.set(0);
-            }
-        });
-        MbufPool { mempool: self.clone(), _counts: PhantomData }
+    /// For the worker of the calling thread; none if the thread has had a pool before, whose
+    /// packets may be among those that it counts.
+    pub fn of_thread(self: &Arc<Self>) -> Option<MbufPool> {
+        // Kept until the thread ends: packets of the pool are on it.
+        let first = KEPT.with(|kept| kept.set(self.clone()).is_ok());
+        first.then(|| MbufPool { mempool: self.clone(), _counts: PhantomData })
     }
 
     /// Mbufs in its ring and in threads' caches.
@@ -109,22 +141,34 @@ impl BufferPool for MbufPool {
     type Packet = Mbuf;
 
     fn allocate(&self) -> Option<Mbuf> {
-        let mut one = Batch::new(1);
-        self.allocate_burst(&mut one, 1);
-        one.pop()
+        let mut one = MaybeUninit::<Mbuf>::uninit();
+        // SAFETY: a place for one.
+        let refused = unsafe {
+            sys::rw_dpdk_allocate(self.mempool.mempool.as_ptr(), one.as_mut_ptr().cast(), 1)
+        };
+        if refused != 0 {
+            return None;
+        }
+        count(|tally| &tally.allocated, 1);
+        // SAFETY: it has been written, and has no other owner.
+        Some(unsafe { one.assume_init() })
     }
 
     fn allocate_burst(&self, into: &mut Batch<Mbuf>, count: usize) -> usize {
-        let wanted = count.min(into.room()).min(self.free() as usize);
-        // SAFETY: DPDK writes as many mbufs as it was asked for, or none, and has no other owner of
-        // them.
+        let pool = self.mempool.mempool.as_ptr();
+        let all = count.min(into.room());
+        // SAFETY: DPDK writes as many mbufs as it was asked for, or none, and they have no other
+        // owner.
         let taken = unsafe {
             into.fill(|room| {
                 let place = room.as_mut_ptr().cast();
                 // A pool has fewer than u32::MAX.
-                let refused =
-                    sys::rw_dpdk_allocate(self.mempool.mempool.as_ptr(), place, wanted as u32) != 0;
-                if refused { 0 } else { wanted }
+                let take = |wanted: usize| {
+                    (sys::rw_dpdk_allocate(pool, place, wanted as u32) == 0).then_some(wanted)
+                };
+                // It costs a look at every thread's cache.
+                let rest = || take(all.min(self.free() as usize));
+                take(all).or_else(rest).unwrap_or(0)
             })
         };
         self::count(|tally| &tally.allocated, taken);

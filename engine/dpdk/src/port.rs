@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use ringway_engine::{Port, PortError, PortStatistics};
 use ringway_wire::Mac;
-use ringway_xsk::Batch;
+use ringway_xsk::{Batch, Buffer as _};
 use tracing::warn;
 
 use crate::device::Device;
 use crate::mbuf::Mbuf;
-use crate::pool::{MbufPool, count};
+use crate::pool::{MbufPool, came, mbufs_of, went};
 use crate::sys;
 
 /// A queue of a device.
@@ -17,20 +17,27 @@ pub struct DpdkPort {
     device: Arc<Device>,
     queue: u16,
     waits_for_link: bool,
+    /// Bytes of a packet that it sends, at most: the MTU, and a header with a tag.
+    longest: usize,
     statistics: PortStatistics,
 }
 
 impl DpdkPort {
     pub(crate) fn new(device: Arc<Device>, queue: u16, waits_for_link: bool) -> Self {
-        Self { device, queue, waits_for_link, statistics: PortStatistics::default() }
+        let (longest, statistics) = (device.mtu() + 18, PortStatistics::default());
+        Self { device, queue, waits_for_link, longest, statistics }
     }
 
     /// The device's own; its first queue tells them, lest they count twice.
     fn device_counts(&self) -> Option<sys::Counts> {
         let mut counts = sys::Counts::default();
-        // SAFETY: a port of ours, and a place for its answer.
+        if self.queue != 0 {
+            return None;
+        }
+        // SAFETY: a port of ours, whose settings only its first queue's thread asks for, and a place
+        // for the answer.
         let asked = unsafe { sys::rw_dpdk_counts(self.device.port, &mut counts) };
-        (self.queue == 0 && asked == 0).then_some(counts)
+        (asked == 0).then_some(counts)
     }
 }
 
@@ -41,7 +48,7 @@ impl Port<MbufPool> for DpdkPort {
 
     #[inline]
     fn rx_burst(&mut self, batch: &mut Batch<Mbuf>) -> Result<usize, PortError> {
-        let (port, queue) = (self.device.port, self.queue);
+        let (port, queue, before) = (self.device.port, self.queue, batch.len());
         // SAFETY: the driver writes so many mbufs, at most as many as there is room for, and gives
         // them away. This queue is this thread's alone.
         let received = unsafe {
@@ -50,7 +57,7 @@ impl Port<MbufPool> for DpdkPort {
                 sys::rw_dpdk_rx(port, queue, room.as_mut_ptr().cast(), count).into()
             })
         };
-        count(|tally| &tally.received, received);
+        came(&batch[before..]);
         self.statistics.received_packets += received as u64;
         Ok(received)
     }
@@ -62,12 +69,19 @@ impl Port<MbufPool> for DpdkPort {
             return Ok(0);
         }
         let packets = batch.as_mut_ptr().cast();
+        let mbufs = mbufs_of(batch);
         // SAFETY: so many mbufs that had one owner; the driver has the first of them afterwards, as
         // many as it says. This queue is this thread's alone.
         let sent = unsafe { sys::rw_dpdk_tx(self.device.port, self.queue, packets, wanted) };
         let sent = usize::from(sent.min(wanted));
         batch.forget_first(sent);
-        count(|tally| &tally.sent, sent);
+        went(|tally| &tally.sent, mbufs - mbufs_of(batch), sent);
+        // Some drivers end a burst before one that is too long, and would do so for ever.
+        if batch.first().is_some_and(|first| first.len() > self.longest) {
+            let mut first = true;
+            batch.retain(|_| !std::mem::take(&mut first));
+            self.statistics.unsendable_packets += 1;
+        }
         self.statistics.transmitted_packets += sent as u64;
         self.statistics.tx_full_packets += batch.len() as u64;
         Ok(sent)
@@ -89,8 +103,10 @@ impl Port<MbufPool> for DpdkPort {
             why: why.into(),
             remedy,
         };
-        // SAFETY: a port of ours.
-        if unsafe { sys::rte_eth_dev_is_removed(self.device.port) } == 1 {
+        if self.queue == 0 {
+            self.device.look();
+        }
+        if self.device.is_gone() {
             return Err(refused("its device is gone", "see `dmesg`; plug it in, and start again"));
         }
         let lost = !self.device.link_is_up();
@@ -99,9 +115,13 @@ impl Port<MbufPool> for DpdkPort {
                 "see to its cable and its far end, and start again; or use `--on-loss reopen`";
             return Err(refused("its link is down", remedy));
         }
-        if lost && !self.statistics.lost {
-            self.statistics.lost_times += 1;
-            warn!("{}: its link is down; waiting for it", self.device.name);
+        match (self.statistics.lost, lost) {
+            (false, true) => {
+                self.statistics.lost_times += 1;
+                warn!("{}: its link is down; waiting for it", self.device.name);
+            }
+            (true, false) => warn!("{}: its link is up again", self.device.name),
+            _ => (),
         }
         self.statistics.lost = lost;
         Ok(())
@@ -112,9 +132,6 @@ impl Port<MbufPool> for DpdkPort {
     }
 
     fn mac(&self) -> Option<Mac> {
-        let mut mac = [0; 6];
-        // SAFETY: a port of ours, and a place for six bytes.
-        let asked = unsafe { sys::rte_eth_macaddr_get(self.device.port, &mut mac) };
-        (asked == 0).then_some(Mac(mac))
+        self.device.mac()
     }
 }

@@ -57,6 +57,8 @@ unsafe extern "C" {
     pub fn rte_mempool_free(pool: *mut Mempool);
     pub fn rte_eth_dev_stop(port: u16) -> c_int;
     pub fn rte_eth_dev_close(port: u16) -> c_int;
+    pub fn rte_eth_promiscuous_disable(port: u16) -> c_int;
+    pub fn rte_eth_dev_get_mtu(port: u16, mtu: *mut u16) -> c_int;
     pub fn rte_eth_dev_is_removed(port: u16) -> c_int;
     pub fn rte_eth_macaddr_get(port: u16, mac: *mut [u8; 6]) -> c_int;
     pub fn rte_eth_xstats_get_names(port: u16, names: *mut CounterName, size: c_uint) -> c_int;

@@ -37,7 +37,7 @@ pub enum PortSpec {
         /// Bytes of a packet, 14 to 3 840.
         len: u16,
     },
-    /// `dpdk:DEVICE[,queues=N]`: a queue of a device that DPDK drives, for the road that has it.
+    /// `dpdk:DEVICE[,workers=N]`: a queue of a device that DPDK drives, for programs with DPDK.
     /// Options that are not ours are the driver's.
     Dpdk {
         /// A PCI address or a virtual device, with the driver's options: `net_pcap0,iface=eth0`.
@@ -297,11 +297,11 @@ impl<'a> Parser<'a> {
             return Err(self.wrong(format!("`{name}` is no device"), remedy));
         }
         let fits = |n: u32| (1..=255).contains(&n);
-        let queues = self.number("queues", 1, fits, "write 1 to 255, a worker for each")?;
-        let ours = |part: &&str| part.split_once('=').is_some_and(|(name, _)| name == "queues");
+        let workers = self.number("workers", 1, fits, "write 1 to 255; each has a queue")?;
+        let ours = |part: &&str| part.split_once('=').is_some_and(|(name, _)| name == "workers");
         let parts: Vec<_> = device.split(',').filter(|part| !ours(part)).collect();
         self.options.clear();
-        let queues = if queues == 1 { Queues::One } else { Queues::Range(0, queues - 1) };
+        let queues = if workers == 1 { Queues::One } else { Queues::Range(0, workers - 1) };
         Ok((PortSpec::Dpdk { device: parts.join(","), queue: 0 }, queues))
     }
 

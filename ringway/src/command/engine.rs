@@ -27,7 +27,7 @@ use ringway_engine::spread::{self, Spread};
 use ringway_engine::status::inspect::Inspection;
 use ringway_engine::{
     App, AppFactory, BufferPool, Control, Cycles, Engine, EngineConfig, EngineError, Idle, Leak,
-    Obtained, Predecessor, Road, Status, WorkerConfig, WorkerOptions, WorkerReport,
+    Obtained, PortOpener, Predecessor, Status, WorkerConfig, WorkerOptions, WorkerReport,
 };
 use ringway_host::neighbour_packets::multicast::Memberships;
 use ringway_host::netlink::xdp_features;
@@ -105,6 +105,10 @@ pub fn main(args: &EngineArgs) -> anyhow::Result<Exit> {
     if let EngineApp::Inspect(args) = &args.app {
         return inspect::main(args);
     }
+    #[cfg(feature = "dpdk")]
+    if let Some(work) = dpdk::wanted(&args.app) {
+        return dpdk::main(&args.app, work);
+    }
     // As long as the engine runs.
     let _groups = host_of(&args.app).map(join_groups);
     if let EngineApp::Icmp(icmp) = &args.app
@@ -112,11 +116,8 @@ pub fn main(args: &EngineArgs) -> anyhow::Result<Exit> {
     {
         return ping::main(icmp, address);
     }
-    #[cfg(feature = "dpdk")]
-    if dpdk::is_wanted(&args.app) {
-        return dpdk::main(&args.app);
-    }
-    let (work, mut app) = app(&args.app)?;
+    let work = work_of(&args.app).context("it is no program for packets")?;
+    let mut app = app(&args.app, None)?;
     if let EngineApp::Sink(SinkArgs { leak_every: Some(every), .. }) = args.app {
         app = Arc::new(move || Box::new(LeakySink::new(every)));
     }
@@ -226,7 +227,7 @@ fn diagnose(work: &WorkArgs, obtained: &[Obtained], room_bytes: u32) {
 
 /// Answers Prometheus, and says how it goes, until a signal says so, a worker ends or `taken` is
 /// true.
-fn watch<R: Road + Sync>(
+fn watch<R: PortOpener + Sync>(
     engine: &Engine<R>,
     signals: Signals,
     metrics: Option<&Metrics>,
@@ -242,7 +243,7 @@ fn watch<R: Road + Sync>(
     });
 }
 
-fn watch_workers<R: Road>(
+fn watch_workers<R: PortOpener>(
     engine: &Engine<R>,
     mut signals: Signals,
     mut taken: impl FnMut() -> bool,
@@ -357,7 +358,20 @@ fn finish(
     error.map_or(Ok(Exit::Done), |error| Err(anyhow!("{error}")))
 }
 
-fn app<P: BufferPool>(app: &EngineApp) -> anyhow::Result<(&WorkArgs, AppFactory<P>)> {
+/// What all programs for packets have.
+fn work_of(app: &EngineApp) -> Option<&WorkArgs> {
+    match app {
+        EngineApp::L2fwd(args) => Some(&args.work),
+        EngineApp::Sink(args) => Some(&args.work),
+        EngineApp::Inspect(_) => None,
+        EngineApp::Icmp(_) | EngineApp::UdpEcho(_) | EngineApp::Bid(_) => {
+            host_of(app).map(|host| &host.work)
+        }
+    }
+}
+
+/// `mac`: of a host that is not told its own; none: its interface's.
+fn app<P: BufferPool>(app: &EngineApp, mac: Option<Mac>) -> anyhow::Result<AppFactory<P>> {
     fn factory<P: BufferPool, A: App<P> + 'static>(
         make: impl Fn() -> A + Send + Sync + 'static,
     ) -> AppFactory<P> {
@@ -366,23 +380,23 @@ fn app<P: BufferPool>(app: &EngineApp) -> anyhow::Result<(&WorkArgs, AppFactory<
     Ok(match app {
         EngineApp::L2fwd(args) => {
             let macs = macs(args);
-            (&args.work, factory(move || L2fwd::new(macs)))
+            factory(move || L2fwd::new(macs))
         }
         EngineApp::Icmp(args) => {
-            let host = host(&args.host)?;
-            (&args.host.work, factory(move || Icmp::new(host.clone())))
+            let host = host(&args.host, mac)?;
+            factory(move || Icmp::new(host.clone()))
         }
         EngineApp::UdpEcho(args) => {
-            let (host, port) = (host(&args.host)?, args.udp_port);
-            (&args.host.work, factory(move || UdpEcho::new(host.clone(), port)))
+            let (host, port) = (host(&args.host, mac)?, args.udp_port);
+            factory(move || UdpEcho::new(host.clone(), port))
         }
         EngineApp::Bid(args) => {
-            let (host, port, clients) = (host(&args.host)?, args.udp_port, args.clients);
+            let (host, port, clients) = (host(&args.host, mac)?, args.udp_port, args.clients);
             let offers = offers::read(&args.offers)?;
             let bid = move || Bid::new(host.clone(), port, offers.clone(), clients);
-            (&args.host.work, factory(bid))
+            factory(bid)
         }
-        EngineApp::Sink(args) => (&args.work, factory(Sink::default)),
+        EngineApp::Sink(_) => factory(Sink::default),
         EngineApp::Inspect(_) => bail!("it is no program for packets"),
     })
 }
@@ -426,8 +440,8 @@ fn macs(args: &L2fwdArgs) -> Macs {
     }
 }
 
-fn host(args: &HostArgs) -> anyhow::Result<Host> {
-    let mac = match args.mac {
+fn host(args: &HostArgs, mac: Option<Mac>) -> anyhow::Result<Host> {
+    let mac = match args.mac.or(mac) {
         Some(mac) => mac,
         None => {
             let interface = args.work.port.iter().find_map(Spread::interface);

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use ringway_daemon::metrics::text::{Family, Kind, Sheet};
 use ringway_engine::status::{Packets, WorkerStatus};
-use ringway_engine::{Engine, PortStatistics, Road, Status};
+use ringway_engine::{Engine, PortOpener, PortStatistics, Status};
 
 /// How long whoever asks may take for it.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -54,7 +54,7 @@ impl Metrics {
 }
 
 /// Exported counters of an engine.
-pub fn text<R: Road>(engine: &Engine<R>) -> String {
+pub fn text<R: PortOpener>(engine: &Engine<R>) -> String {
     let (status, silent) = engine.status();
     render(&status, silent.len())
 }

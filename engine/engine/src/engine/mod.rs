@@ -21,9 +21,9 @@ use crate::error::EngineError;
 use crate::memory_check::fits;
 use crate::port::{Obtained, Port};
 use crate::port_context::PortContext;
+use crate::port_opener::PortOpener;
 use crate::ports::pcap::written_over;
 use crate::programs::{AllPackets, Programs};
-use crate::road::Road;
 use crate::spec::PortSpec;
 use crate::status::leak::{Detector, Leak};
 use crate::status::{Status, WorkerStatus};
@@ -53,7 +53,7 @@ impl Default for EngineConfig {
 
 /// The settings of a worker.
 #[derive(Clone)]
-pub struct WorkerConfig<R: Road = PortContext> {
+pub struct WorkerConfig<R: PortOpener = PortContext> {
     /// The CPU that it is bound to; none: any.
     pub cpu: Option<usize>,
     /// Its ports, numbered from 0 for [`crate::Verdict::Forward`].
@@ -74,11 +74,11 @@ pub struct WorkerReport {
 }
 
 /// Running workers. They end when this is dropped.
-pub struct Engine<R: Road = PortContext> {
+pub struct Engine<R: PortOpener = PortContext> {
     workers: Vec<Running>,
     obtained: Vec<Obtained>,
     stop: Arc<AtomicBool>,
-    road: R,
+    opener: R,
     detector: Mutex<Detector>,
 }
 
@@ -149,7 +149,7 @@ impl Engine {
         fits(&Host::live(), &umem)?;
         let umem = Umem::new(&umem)?;
         let context = PortContext::new(&umem).with_programs(config.programs.clone());
-        Self::start_on(context, config.options, workers)
+        Self::start_with(context, config.options, workers)
     }
 
     /// Continues where another engine has stopped, with its memory (not that of `config`), sockets
@@ -175,7 +175,7 @@ impl Engine {
         // For ports that are opened again.
         let context = PortContext::succeeding(predecessor.clone());
         let context = context.with_programs(config.programs.clone());
-        let engine = Self::start_on(context, config.options, workers)?;
+        let engine = Self::start_with(context, config.options, workers)?;
         let gap = predecessor.claim()?;
         // Not before: the predecessor may have gone on.
         if config.programs.outlive() {
@@ -186,7 +186,7 @@ impl Engine {
 
     /// The memory of all workers.
     pub fn umem(&self) -> &Umem {
-        self.road.umem()
+        self.opener.umem()
     }
 
     /// Offers everything to a successor that asks. True if it took over: the workers have ended,
@@ -236,29 +236,29 @@ impl Engine {
     }
 }
 
-impl<R: Road> Engine<R> {
-    /// Starts the workers on a road of their own and waits until all have opened their ports.
+impl<R: PortOpener> Engine<R> {
+    /// Starts the workers on ports that this opens and waits until all have opened their ports.
     ///
     /// # Errors
     /// See [`EngineError`]. No worker runs then.
-    pub fn start_on(
-        road: R,
+    pub fn start_with(
+        opener: R,
         options: WorkerOptions,
         workers: Vec<WorkerConfig<R>>,
     ) -> Result<Self, EngineError> {
         all_have_ports(&workers)?;
         let (open, stop) = <(Arc<AtomicBool>, Arc<AtomicBool>)>::default();
         let (detector, obtained) = Default::default();
-        let mut engine = Self { workers: Vec::new(), obtained, stop, road, detector };
+        let mut engine = Self { workers: Vec::new(), obtained, stop, opener, detector };
         for (n, worker) in workers.into_iter().enumerate() {
             let (ready, is_ready) = channel();
-            let (road, open) = (engine.road.clone(), open.clone());
-            engine.spawn(WorkerThread { n, road, options, open }, worker, ready)?;
+            let (opener, open) = (engine.opener.clone(), open.clone());
+            engine.spawn(WorkerThread { n, opener, options, open }, worker, ready)?;
             // One after the other, so that names of cables are taken in order. Gone without a word,
             // it has panicked.
             engine.obtained.extend(is_ready.recv().map_err(|_| EngineError::Panicked(n))??);
         }
-        engine.road.opened()?;
+        engine.opener.opened()?;
         open.store(true, Release);
         Ok(engine)
     }
@@ -308,7 +308,7 @@ impl<R: Road> Engine<R> {
             }
         }
         let mut detector = self.detector.lock().unwrap_or_else(|e| e.into_inner());
-        let leaks = detector.sample(self.road.watch(), &workers);
+        let leaks = detector.sample(self.opener.watch(), &workers);
         (Status { schema: "ringway.engine/1", workers, leaks }, silent)
     }
 
@@ -335,7 +335,7 @@ impl<R: Road> Engine<R> {
     }
 }
 
-impl<R: Road> Drop for Engine<R> {
+impl<R: PortOpener> Drop for Engine<R> {
     fn drop(&mut self) {
         self.stop.store(true, Relaxed);
         for running in self.workers.drain(..) {
@@ -346,13 +346,13 @@ impl<R: Road> Drop for Engine<R> {
 
 struct WorkerThread<R> {
     n: usize,
-    road: R,
+    opener: R,
     options: WorkerOptions,
     /// Every worker's ports are: what one asks may be answered at another's.
     open: Arc<AtomicBool>,
 }
 
-impl<R: Road> WorkerThread<R> {
+impl<R: PortOpener> WorkerThread<R> {
     fn run(
         self,
         config: &WorkerConfig<R>,
@@ -360,7 +360,7 @@ impl<R: Road> WorkerThread<R> {
         shared: &Shared,
         ready: &Sender<ModesOrError>,
     ) -> Option<WorkerReport> {
-        let opened = self.pin(config.cpu).and_then(|()| self.road.open(self.n, &config.ports));
+        let opened = self.pin(config.cpu).and_then(|()| self.opener.open(self.n, &config.ports));
         let (pool, ports) = match opened {
             Ok(opened) => opened,
             Err(error) => {
@@ -370,7 +370,7 @@ impl<R: Road> WorkerThread<R> {
             }
         };
         let _ = ready.send(Ok(ports.iter().filter_map(|port| port.obtained()).collect()));
-        while !self.open.load(Acquire) || !self.road.may_begin() {
+        while !self.open.load(Acquire) || !self.opener.may_begin() {
             if stop.load(Relaxed) {
                 return None;
             }
@@ -398,7 +398,7 @@ impl<R: Road> WorkerThread<R> {
             if error.is_some() || taken || !again || !audit.balanced() {
                 (status.worker, status.cpu) = (self.n, config.cpu);
                 let lost = audit.lost_frames > 0;
-                let leaks = if lost { self.road.left_behind(&pool) } else { Vec::new() };
+                let leaks = if lost { self.opener.left_behind(&pool) } else { Vec::new() };
                 return Some(WorkerReport { worker: self.n, status, audit, leaks, error });
             }
             worker = Worker::new(pool, ports, (config.app)(), self.options);
@@ -443,7 +443,7 @@ impl<R: Road> WorkerThread<R> {
     }
 }
 
-fn all_have_ports<R: Road>(workers: &[WorkerConfig<R>]) -> Result<(), EngineError> {
+fn all_have_ports<R: PortOpener>(workers: &[WorkerConfig<R>]) -> Result<(), EngineError> {
     if workers.is_empty() {
         return Err(EngineError::NoPort("the engine".into()));
     }

@@ -134,7 +134,11 @@ pub fn workers(ports: &[Spread]) -> Result<Vec<Vec<PortSpec>>, SpecError> {
                 "it is for {} {queues}, and another port is for {count}, a worker each",
                 each.len()
             );
-            return Err(port.refused(why, "name as many queues of each port: af_xdp:IFACE:0-3"));
+            let remedy = match port.first {
+                PortSpec::Dpdk { .. } => "write the same `,workers=N` for each port",
+                _ => "name as many queues of each port: af_xdp:IFACE:0-3",
+            };
+            return Err(port.refused(why, remedy));
         }
     }
     // Those of one are the same for each.

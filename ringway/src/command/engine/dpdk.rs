@@ -5,26 +5,17 @@ use ringway_dpdk::{Dpdk, Options};
 use ringway_engine::spread::{self, Spread};
 use ringway_engine::{Engine, Idle, PortSpec, WorkerConfig, WorkerOptions};
 
-use super::{app, cpus, finish, listen, resources, watch};
+use super::{app, cpus, finish, listen, resources, watch, work_of};
 use crate::cli::{EngineApp, FrameSize, HugePages, OnLoss, WhenDead, WorkArgs, ZeroCopy};
 use crate::exit::{self, Exit};
 
-/// Whether a port is DPDK's; then all must be.
-pub fn is_wanted(app: &EngineApp) -> bool {
-    let work = match app {
-        EngineApp::L2fwd(args) => &args.work,
-        EngineApp::Icmp(args) => &args.host.work,
-        EngineApp::UdpEcho(args) => &args.host.work,
-        EngineApp::Bid(args) => &args.host.work,
-        EngineApp::Sink(args) => &args.work,
-        EngineApp::Inspect(_) => return false,
-    };
-    work.port.iter().any(Spread::is_dpdk)
+/// Its settings, if a port is DPDK's; then all must be.
+pub fn wanted(app: &EngineApp) -> Option<&WorkArgs> {
+    work_of(app).filter(|work| work.port.iter().any(Spread::is_dpdk))
 }
 
 /// Runs until told to stop, or until a device is lost.
-pub fn main(args: &EngineApp) -> anyhow::Result<Exit> {
-    let (work, app) = app(args)?;
+pub fn main(args: &EngineApp, work: &WorkArgs) -> anyhow::Result<Exit> {
     refuse(args, work)?;
     let (signals, metrics) = listen(work)?;
     crate::logging::start(
@@ -39,13 +30,15 @@ pub fn main(args: &EngineApp) -> anyhow::Result<Exit> {
     let cpus = cpus(work.cpu.as_ref(), workers.len())?;
     let waits_for_link = work.on_loss == OnLoss::Reopen;
     let options = Options { frames: work.frames, waits_for_link, ..Options::default() };
-    let road = Dpdk::open(&workers, &options)?;
+    let opener = Dpdk::open(&workers, &options)?;
+    let app = app(args, workers.first().and_then(|ports| opener.mac(ports)))?;
     let worker = |(ports, cpu)| WorkerConfig { cpu, ports, app: app.clone() };
     let workers = workers.into_iter().zip(cpus).map(worker).collect();
     // No device of DPDK's wakes a thread.
     let polling =
         WorkerOptions { burst: work.burst.into(), idle: Idle::Latency, ..WorkerOptions::default() };
-    let engine = Engine::start_on(road, polling, workers).map_err(|error| anyhow!("{error}"))?;
+    let engine =
+        Engine::start_with(opener, polling, workers).map_err(|error| anyhow!("{error}"))?;
     let ports: Vec<_> = work.port.iter().map(ToString::to_string).collect();
     exit::say(format_args!("ok: {}; workers poll and never sleep", ringway_dpdk::version()));
     eprintln!("running on {}; SIGUSR1 shows how it goes, Ctrl-C ends it", ports.join(", "));
@@ -53,7 +46,7 @@ pub fn main(args: &EngineApp) -> anyhow::Result<Exit> {
     finish(engine.stop(), Vec::new(), Vec::new(), work.output.output)
 }
 
-/// What this road cannot do.
+/// What this opener cannot do.
 fn refuse(args: &EngineApp, work: &WorkArgs) -> anyhow::Result<()> {
     let leaks = matches!(args, EngineApp::Sink(args) if args.leak_every.is_some());
     let asks = matches!(args, EngineApp::Icmp(args) if args.ping.is_some());
@@ -68,6 +61,7 @@ fn refuse(args: &EngineApp, work: &WorkArgs) -> anyhow::Result<()> {
         ("--frame-size", work.frame_size != FrameSize::Bytes2048, "mbufs have 2048 bytes"),
         ("--headroom", work.headroom != 0, "mbufs have 128 bytes of it"),
         ("--memory-map", work.memory_map, "its memory is DPDK's"),
+        ("--burst below 32", work.burst < 32, "some drivers bring packets by 32"),
         ("--leak-every", leaks, "it is for af_xdp's memory"),
         ("--ping", asks, "it is for other ports"),
     ];

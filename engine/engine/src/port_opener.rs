@@ -1,4 +1,4 @@
-//! A way to the wire: the memory that the workers of an engine share, and their ports.
+//! Where the pools and ports of an engine's workers come from.
 
 use ringway_xsk::Watch;
 
@@ -14,7 +14,7 @@ pub type Opened<P> = (P, Vec<Box<dyn Port<P>>>);
 
 /// What opens the pools and ports of an engine's workers. [`PortContext`] is the one that an engine
 /// has unless another is named: its ports share a UMEM.
-pub trait Road: Clone + Send + 'static {
+pub trait PortOpener: Clone + Send + 'static {
     type Pool: BufferPool;
     type Port: Clone + Send + 'static;
 
@@ -49,7 +49,7 @@ pub trait Road: Clone + Send + 'static {
     }
 }
 
-impl Road for PortContext {
+impl PortOpener for PortContext {
     type Pool = ringway_xsk::Pool;
     type Port = PortSpec;
 

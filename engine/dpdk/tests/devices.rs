@@ -16,8 +16,8 @@ use pcap_file::pcap::{PcapPacket, PcapReader, PcapWriter};
 use ringway_dpdk::{Dpdk, MbufPool, Options};
 use ringway_engine::apps::{Bid, Icmp, L2fwd, Macs, UdpEcho};
 use ringway_engine::{
-    App, AppFactory, BufferPool, Burst, Cycles, Engine, EngineConfig, Idle, PortSpec, Reason, Road,
-    Verdict, Worker, WorkerConfig, WorkerOptions, WorkerReport,
+    App, AppFactory, BufferPool, Burst, Cycles, Engine, EngineConfig, Idle, PortOpener, PortSpec,
+    Reason, Verdict, Worker, WorkerConfig, WorkerOptions, WorkerReport,
 };
 use ringway_testnet::wait_for;
 use ringway_xsk::{Batch, Buffer as _, NoRoom};
@@ -47,13 +47,13 @@ fn refusal(texts: &[&str]) -> String {
     }
 }
 
-fn start<R: Road>(road: R, specs: Vec<R::Port>, app: AppFactory<R::Pool>) -> Engine<R> {
+fn start<R: PortOpener>(opener: R, specs: Vec<R::Port>, app: AppFactory<R::Pool>) -> Engine<R> {
     let options = WorkerOptions { idle: Idle::Latency, ..WorkerOptions::default() };
     let worker = WorkerConfig { cpu: None, ports: specs, app };
-    Engine::start_on(road, options, vec![worker]).unwrap()
+    Engine::start_with(opener, options, vec![worker]).unwrap()
 }
 
-fn report<R: Road>(engine: Engine<R>) -> WorkerReport {
+fn report<R: PortOpener>(engine: Engine<R>) -> WorkerReport {
     engine.stop().pop().unwrap().unwrap()
 }
 
@@ -132,8 +132,8 @@ fn every_app_does_to_mbufs_what_it_does_to_frames() {
             at("mbufs.pcap").display()
         );
         let specs = ports(&[&text]);
-        let road = Dpdk::open(std::slice::from_ref(&specs), &options()).unwrap();
-        let engine = start(road, specs, app(n));
+        let opener = Dpdk::open(std::slice::from_ref(&specs), &options()).unwrap();
+        let engine = start(opener, specs, app(n));
         let count = packets.len() as u64;
         wait_for("all packets", SOON, || {
             let (status, _) = engine.status();
@@ -176,8 +176,8 @@ impl App<MbufPool> for Forgetful {
 fn what_is_lost_is_counted() {
     let _alone = alone();
     let specs = ports(&["dpdk:net_null0,size=64"]);
-    let road = Dpdk::open(std::slice::from_ref(&specs), &options()).unwrap();
-    let (pool, opened) = road.open(0, &specs).unwrap();
+    let opener = Dpdk::open(std::slice::from_ref(&specs), &options()).unwrap();
+    let (pool, opened) = opener.open(0, &specs).unwrap();
     let mut worker = Worker::new(pool.clone(), opened, Forgetful(pool), WorkerOptions::default());
     for lost in 1..10 {
         assert!(worker.round().unwrap());
@@ -193,8 +193,8 @@ fn what_is_lost_is_counted() {
 fn no_frame_is_taken_that_is_not_there() {
     let _alone = alone();
     let specs = ports(&["dpdk:net_null0"]);
-    let road = Dpdk::open(std::slice::from_ref(&specs), &options()).unwrap();
-    let (pool, _ports) = road.open(0, &specs).unwrap();
+    let opener = Dpdk::open(std::slice::from_ref(&specs), &options()).unwrap();
+    let (pool, _ports) = opener.open(0, &specs).unwrap();
     let mut batch = Batch::new(FRAMES as usize + 1);
     let taken = pool.allocate_burst(&mut batch, FRAMES as usize + 1);
     assert!(taken > FRAMES as usize / 2 && taken <= FRAMES as usize, "{taken}");
@@ -210,15 +210,60 @@ fn no_frame_is_taken_that_is_not_there() {
 fn a_packet_outlives_everything_else() {
     let _alone = alone();
     let specs = ports(&["dpdk:net_null0"]);
-    let road = Dpdk::open(std::slice::from_ref(&specs), &options()).unwrap();
-    let (pool, ports) = road.open(0, &specs).unwrap();
+    let opener = Dpdk::open(std::slice::from_ref(&specs), &options()).unwrap();
+    let (pool, ports) = opener.open(0, &specs).unwrap();
     let mut packet = pool.allocate().unwrap();
-    drop((road, ports, pool));
+    drop((opener, ports, pool));
     packet.append(&[7; 2048]).unwrap();
     assert_eq!(packet.append(&[7; 1]), Err(NoRoom { wanted: 1, room: 0 }));
     assert_eq!(packet.set_range(100..200), Ok(()));
     assert!(packet.set_range(100..2177).is_err() && packet.len() == 100);
     assert_eq!(packet.data()[28..], [7; 72]);
+}
+
+/// The driver brings it in three mbufs.
+#[test]
+fn a_long_packet_is_counted_by_its_mbufs() {
+    let _alone = alone();
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name).display().to_string();
+    let packets = [vec![1; 60], vec![2; 5000], vec![3; 60], vec![4; 9000]];
+    write(&directory.path().join("in.pcap"), &packets);
+    let text = format!("dpdk:net_pcap9,rx_pcap={},tx_pcap={}", at("in.pcap"), at("out.pcap"));
+    let specs = ports(&[&text]);
+    let opener = Dpdk::open(std::slice::from_ref(&specs), &options()).unwrap();
+    let (pool, opened) = opener.open(0, &specs).unwrap();
+    let app = L2fwd::new(Macs::AsIs);
+    let mut worker = Worker::new(pool, opened, app, WorkerOptions::default());
+    for _ in 0..10 {
+        worker.round().unwrap();
+        assert!(worker.audit().balanced(), "{}", worker.audit());
+    }
+    let ended = worker.finish();
+    assert!(ended.audit.balanced() && ended.audit.frames.found.held == 0, "{}", ended.audit);
+    assert_eq!(ended.status.packets.received_packets, 4);
+    drop((ended, opener));
+    let sent = read(&directory.path().join("out.pcap"));
+    assert!(packets[..3].iter().all(|packet| sent.contains(packet)), "{}", sent.len());
+}
+
+#[test]
+fn a_device_and_a_worker_are_taken_once() {
+    let _alone = alone();
+    let specs = ports(&["dpdk:net_null0"]);
+    let opener = Dpdk::open(std::slice::from_ref(&specs), &options()).unwrap();
+    let second = Dpdk::open(std::slice::from_ref(&specs), &options()).err().unwrap().to_string();
+    assert!(second.starts_with("dpdk:net_null0: it is open in this process"), "{second}");
+    let (pool, mut opened) = opener.open(0, &specs).unwrap();
+    let mut batch = Batch::new(64);
+    assert_eq!(opened[0].rx_burst(&mut batch).unwrap(), 64);
+    let again = opener.clone();
+    let other = std::thread::spawn(move || again.open(0, &specs).err().map(|e| e.to_string()));
+    assert!(
+        other.join().unwrap().unwrap().contains("have one pool each"),
+        "two threads, one queue"
+    );
+    drop((batch, opened, pool, opener));
 }
 
 #[test]
@@ -227,7 +272,8 @@ fn what_cannot_be_is_refused_with_cause_and_remedy() {
         (&["dpdk:net_nul0"][..], "making a virtual device"),
         (&["dpdk:net_null0", "dpdk:net_null0"], "is there twice"),
         (&["dpdk:0000:7f:1f.7"], "there is no PCI device 0000:7f:1f.7"),
-        (&["dpdk:7f:1f.7"], "there is no PCI device 0000:7f:1f.7"),
+        (&["dpdk:7F:1f.7"], "there is no PCI device 0000:7f:1f.7"),
+        (&["dpdk:7F:1f.7", "dpdk:0000:7f:1f.7"], "there is no PCI device"),
         (&["dpdk:net_null0", "memory:a"], "memory:a: its packets do not lie in DPDK's memory"),
         (&["dpdk:net_af_packet0,iface=nowhere0"], "making a virtual device"),
     ] {
@@ -238,5 +284,8 @@ fn what_cannot_be_is_refused_with_cause_and_remedy() {
         );
     }
     assert!("dpdk:".parse::<PortSpec>().is_err() && "dpdk:a b".parse::<PortSpec>().is_err());
-    assert!("dpdk:net_null0,queues=0".parse::<PortSpec>().is_err());
+    assert!("dpdk:net_null0,workers=0".parse::<PortSpec>().is_err());
+    let theirs: PortSpec = "dpdk:net_vhost0,iface=/tmp/a,queues=2".parse().unwrap();
+    let device = "net_vhost0,iface=/tmp/a,queues=2".into();
+    assert_eq!(theirs, PortSpec::Dpdk { device, queue: 0 });
 }

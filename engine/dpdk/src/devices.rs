@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU32};
 
-use ringway_engine::{EngineError, Opened, Port, PortError, PortSpec, Road};
+use ringway_engine::{EngineError, Opened, Port, PortError, PortOpener, PortSpec};
+use ringway_wire::Mac;
 
-use crate::device::{Device, check_pci, is_pci};
+use crate::device::{Device, check_pci, full_name, is_pci};
 use crate::environment::{self, Options};
 use crate::error::{Error, last};
 use crate::pool::{MbufPool, Mempool};
@@ -18,8 +19,8 @@ use crate::sys;
 #[derive(Clone)]
 pub struct Dpdk {
     devices: BTreeMap<String, Arc<Device>>,
-    /// One for each worker.
-    pools: Vec<Arc<Mempool>>,
+    /// One for each worker, and whether that has it.
+    pools: Vec<(Arc<Mempool>, Arc<AtomicBool>)>,
     options: Options,
 }
 
@@ -71,8 +72,8 @@ impl Dpdk {
         let ports = workers.first().map_or(&[][..], Vec::as_slice);
         let named: Vec<_> = ports.iter().map(device_of).collect::<Result<_, _>>()?;
         for (n, (name, device)) in named.iter().enumerate() {
-            if named[..n].iter().any(|(other, _)| other == name) {
-                let remedy = "name each device once; `queues=N` gives it several workers";
+            if named[..n].iter().any(|(_, other)| full_name(other) == full_name(device)) {
+                let remedy = "name each device once; `workers=N` gives it several workers";
                 return Err(Error::refused(name, "it is there twice", remedy));
             }
             if is_pci(device) {
@@ -80,7 +81,7 @@ impl Dpdk {
             }
         }
         let pci: Vec<_> = named.iter().map(|(_, device)| *device).filter(|d| is_pci(d)).collect();
-        environment::start(&pci, u64::from(options.frames) * workers.len() as u64)?;
+        environment::start(&pci, workers.len() as u64, options.frames.into())?;
         let open = |(name, device): &(String, &str)| Device::open(name, device);
         let mut devices: Vec<Device> = named.iter().map(open).collect::<Result<_, _>>()?;
         let node = devices.first().map_or(-1, Device::node);
@@ -90,12 +91,23 @@ impl Dpdk {
         };
         let pools: Vec<_> = workers.iter().map(pool).collect::<Result<_, _>>()?;
         devices.iter_mut().try_for_each(|one| one.start(&pools, options.slots))?;
+        if !options.waits_for_link {
+            devices.iter().try_for_each(Device::wait_for_link)?;
+        }
+        let pools = pools.into_iter().map(|pool| (pool, Arc::default())).collect();
         let devices = devices.into_iter().map(|one| (one.name.clone(), Arc::new(one))).collect();
         Ok(Self { devices, pools, options: options.clone() })
     }
 }
 
-impl Road for Dpdk {
+impl Dpdk {
+    /// The link-layer address of the first device of these ports.
+    pub fn mac(&self, ports: &[PortSpec]) -> Option<Mac> {
+        self.devices.get(&ports.first()?.to_string())?.mac()
+    }
+}
+
+impl PortOpener for Dpdk {
     type Pool = MbufPool;
     type Port = PortSpec;
 
@@ -108,12 +120,16 @@ impl Road for Dpdk {
             let why = format!("DPDK does not take this thread: {}", last());
             return Err(refused(format!("worker {worker}"), why, "start fewer workers"));
         }
-        let pool = self.pools.get(worker).map(Mempool::of_thread);
         let unknown = || {
             let why = "it was not named when devices were opened".into();
-            refused(format!("worker {worker}"), why, "open the road with all workers")
+            refused(format!("worker {worker}"), why, "open devices for all workers")
         };
-        let pool = pool.ok_or_else(unknown)?;
+        let (pool, taken) = self.pools.get(worker).ok_or_else(unknown)?;
+        let pool = if taken.swap(true, Relaxed) { None } else { pool.of_thread() };
+        let pool = pool.ok_or_else(|| {
+            let why = "a worker and a thread have one pool each, and had it".into();
+            refused(format!("worker {worker}"), why, "start each worker once, on a new thread")
+        })?;
         let port = |spec: &PortSpec| -> Result<Box<dyn Port<MbufPool>>, EngineError> {
             let device = self.devices.get(&spec.to_string()).ok_or_else(unknown)?.clone();
             let queue = worker as u16;
