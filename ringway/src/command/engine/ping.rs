@@ -58,7 +58,7 @@ pub fn main(args: &IcmpArgs, address: IpAddr) -> anyhow::Result<Exit> {
         let what = format!("{address} cannot be asked from an address of the other family");
         return Err(Error::configuration(what, remedy).into());
     }
-    let host = super::host(&args.host)?;
+    let host = super::host(&args.host, None)?;
     let signals = Signals::new([SIGHUP, SIGINT, SIGTERM]).context("signals are not heard")?;
     let pinged = Arc::new(Mutex::new(PingResults::new()));
     // The lower sixteen bits differ from one process to the next.
