@@ -41,6 +41,7 @@ mod mbuf;
 mod pool;
 mod port;
 mod sys;
+mod tally;
 
 pub use devices::Dpdk;
 pub use environment::{Options, version};

@@ -1,34 +1,13 @@
 //! A packet in DPDK's buffers.
 
-use std::ffi::c_void;
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::{iter, slice};
 
 use ringway_xsk::{Buffer, NoRoom};
 
-use crate::{pool, sys};
-
-/// The part of `struct rte_mbuf` that is used here. `shim.c` compares the layout with DPDK's.
-#[repr(C)]
-pub struct Header {
-    buf_addr: *mut u8,
-    _iova: u64,
-    data_off: u16,
-    _refcnt: u16,
-    nb_segs: u16,
-    _port: u16,
-    _ol_flags: u64,
-    _packet_type: u32,
-    pkt_len: u32,
-    data_len: u16,
-    _vlan_tci: u16,
-    _hash: [u32; 2],
-    _vlan_tci_outer: u16,
-    buf_len: u16,
-    _pool: *mut c_void,
-    next: *mut Header,
-}
+use crate::sys::{self, Header};
+use crate::tally;
 
 /// A packet in an mbuf, or several, of the thread's pool. It owns them, as
 /// [`ringway_xsk::Packet`] does its frames, and stays on its thread.
@@ -54,20 +33,19 @@ impl Mbuf {
     }
 }
 
-impl Header {
-    #[inline]
-    fn bytes(&self) -> &[u8] {
-        // SAFETY: a driver keeps a packet within its buffer; so does `set_range`.
-        unsafe {
-            slice::from_raw_parts(self.buf_addr.add(self.data_off.into()), self.data_len.into())
-        }
+/// The bytes of one mbuf of a packet.
+#[inline]
+fn bytes(header: &Header) -> &[u8] {
+    // SAFETY: a driver keeps a packet within its buffer; so does `set_range`.
+    unsafe {
+        slice::from_raw_parts(header.buf_addr.add(header.data_off.into()), header.data_len.into())
     }
 }
 
 impl Buffer for Mbuf {
     #[inline]
     fn data(&self) -> &[u8] {
-        self.header().bytes()
+        bytes(self.header())
     }
 
     #[inline]
@@ -84,7 +62,7 @@ impl Buffer for Mbuf {
 
     #[inline]
     fn segments(&self) -> impl Iterator<Item = &[u8]> {
-        self.parts().map(Header::bytes)
+        self.parts().map(bytes)
     }
 
     #[inline]
@@ -135,7 +113,7 @@ impl Buffer for Mbuf {
     #[inline]
     fn free_all(packets: &mut Vec<Self>) {
         let count = packets.len();
-        pool::went(|tally| &tally.freed, pool::mbufs_of(packets), count);
+        tally::went(|tally| &tally.freed, tally::mbufs_of(packets), count);
         // SAFETY: they are freed below, and are not dropped.
         unsafe { packets.set_len(0) };
         // SAFETY: so many mbufs that had one owner; they are bare pointers. A batch has fewer than
@@ -152,7 +130,7 @@ impl Buffer for Mbuf {
 
 impl Drop for Mbuf {
     fn drop(&mut self) {
-        pool::went(|tally| &tally.freed, self.frames(), 1);
+        tally::went(|tally| &tally.freed, self.frames(), 1);
         let mut header = self.0.as_ptr();
         // SAFETY: one mbuf that had one owner.
         unsafe { sys::rte_pktmbuf_free_bulk(&raw mut header, 1) };

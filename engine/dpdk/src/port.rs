@@ -9,8 +9,9 @@ use tracing::warn;
 
 use crate::device::Device;
 use crate::mbuf::Mbuf;
-use crate::pool::{MbufPool, came, mbufs_of, went};
+use crate::pool::MbufPool;
 use crate::sys;
+use crate::tally::{came, mbufs_of, went};
 
 /// A queue of a device.
 pub struct DpdkPort {

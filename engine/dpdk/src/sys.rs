@@ -2,7 +2,26 @@
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
-use crate::mbuf::Header;
+/// The part of `struct rte_mbuf` that is used here. `shim.c` compares the layout with DPDK's.
+#[repr(C)]
+pub struct Header {
+    pub buf_addr: *mut u8,
+    _iova: u64,
+    pub data_off: u16,
+    _refcnt: u16,
+    pub nb_segs: u16,
+    _port: u16,
+    _ol_flags: u64,
+    _packet_type: u32,
+    pub pkt_len: u32,
+    pub data_len: u16,
+    _vlan_tci: u16,
+    _hash: [u32; 2],
+    _vlan_tci_outer: u16,
+    pub buf_len: u16,
+    _pool: *mut c_void,
+    pub next: *mut Header,
+}
 
 /// `struct rte_mempool`.
 pub type Mempool = c_void;

@@ -1,6 +1,8 @@
 //! Workers on threads of their own.
 
 pub(crate) mod idle_poll;
+mod memory_check;
+pub(crate) mod port_opener;
 pub mod spread;
 pub(crate) mod worker;
 
@@ -18,10 +20,8 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use crate::app::App;
 use crate::buffer_pool::BufferPool;
 use crate::error::EngineError;
-use crate::memory_check::fits;
 use crate::port::{Obtained, Port};
 use crate::port_context::PortContext;
-use crate::port_opener::PortOpener;
 use crate::ports::pcap::written_over;
 use crate::programs::{AllPackets, Programs};
 use crate::spec::PortSpec;
@@ -29,6 +29,8 @@ use crate::status::leak::{Detector, Leak};
 use crate::status::{Status, WorkerStatus};
 use crate::takeover::{LeftWorker, Predecessor, Successor, now_ns};
 
+use memory_check::fits;
+use port_opener::PortOpener;
 use worker::{Ended, Worker, WorkerAudit, WorkerOptions};
 
 /// Makes a worker's app, on its thread; anew when it is restarted.

@@ -1,12 +1,12 @@
 //! A burst of packets.
 
 use std::mem::MaybeUninit;
-use std::ops::{Deref, DerefMut};
+use std::ops::{Deref, DerefMut, Range};
 
 use crate::ledger::Place;
-use crate::packet::Packet;
 use crate::packet::buffer::Buffer;
 use crate::packet::pool::Pool;
+use crate::packet::{NoRoom, Packet};
 
 /// Packets in order, up to a number that is fixed when it is made: afterwards it allocates nothing.
 /// It derefs to a slice. Dropping or clearing it frees the packets' frames, for less than one by
@@ -108,9 +108,58 @@ impl<B: Buffer> Batch<B> {
     }
 }
 
+impl Buffer for Packet {
+    #[inline]
+    fn data(&self) -> &[u8] {
+        self.data()
+    }
+
+    #[inline]
+    fn data_mut(&mut self) -> &mut [u8] {
+        self.data_mut()
+    }
+
+    #[inline]
+    fn segments(&self) -> impl Iterator<Item = &[u8]> {
+        self.segments()
+    }
+
+    #[inline]
+    fn frames(&self) -> usize {
+        self.frames()
+    }
+
+    #[inline]
+    fn buffer_mut(&mut self) -> &mut [u8] {
+        self.buffer_mut()
+    }
+
+    #[inline]
+    fn range(&self) -> Range<usize> {
+        self.range()
+    }
+
+    #[inline]
+    fn set_range(&mut self, range: Range<usize>) -> Result<(), NoRoom> {
+        self.set_range(range)
+    }
+
+    #[inline]
+    fn append(&mut self, bytes: &[u8]) -> Result<(), NoRoom> {
+        self.append(bytes)
+    }
+
+    /// Those of one frame and of the first's pool, up to another, with one look at its list: nearly
+    /// always all.
+    #[inline]
+    fn free_all(packets: &mut Vec<Self>) {
+        free_all(packets);
+    }
+}
+
 /// Frees packets. Those of one frame and of the first's pool, up to another, with one look at its
 /// list: nearly always all.
-pub(crate) fn free_all(packets: &mut Vec<Packet>) {
+fn free_all(packets: &mut Vec<Packet>) {
     let Some(first) = packets.first() else { return };
     let pool = first.handle();
     let listed = pool.inner().put_burst(packets);

@@ -2,11 +2,11 @@
 
 use std::ops::Range;
 
-use super::{NoRoom, Packet};
+use super::NoRoom;
 
 /// A packet in a buffer, or several. It owns them: dropping it frees them.
 ///
-/// [`Packet`] is one, in frames of a UMEM; each function of that name says more.
+/// [`crate::Packet`] is one, in frames of a UMEM; each function of that name says more.
 pub trait Buffer: Sized {
     /// Its bytes in its first buffer.
     fn data(&self) -> &[u8];
@@ -58,54 +58,5 @@ pub trait Buffer: Sized {
     #[inline]
     fn headroom(&self) -> usize {
         self.range().start
-    }
-}
-
-impl Buffer for Packet {
-    #[inline]
-    fn data(&self) -> &[u8] {
-        self.data()
-    }
-
-    #[inline]
-    fn data_mut(&mut self) -> &mut [u8] {
-        self.data_mut()
-    }
-
-    #[inline]
-    fn segments(&self) -> impl Iterator<Item = &[u8]> {
-        self.segments()
-    }
-
-    #[inline]
-    fn frames(&self) -> usize {
-        self.frames()
-    }
-
-    #[inline]
-    fn buffer_mut(&mut self) -> &mut [u8] {
-        self.buffer_mut()
-    }
-
-    #[inline]
-    fn range(&self) -> Range<usize> {
-        self.range()
-    }
-
-    #[inline]
-    fn set_range(&mut self, range: Range<usize>) -> Result<(), NoRoom> {
-        self.set_range(range)
-    }
-
-    #[inline]
-    fn append(&mut self, bytes: &[u8]) -> Result<(), NoRoom> {
-        self.append(bytes)
-    }
-
-    /// Those of one frame and of the first's pool, up to another, with one look at its list: nearly
-    /// always all.
-    #[inline]
-    fn free_all(packets: &mut Vec<Self>) {
-        super::batch::free_all(packets);
     }
 }
