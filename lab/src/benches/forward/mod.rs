@@ -8,6 +8,7 @@ mod latency;
 mod measure;
 mod outside;
 mod plan;
+mod port;
 mod report;
 mod road;
 mod site;
@@ -30,8 +31,9 @@ use crate::harness::{self, Case, Harness, Scenario};
 use crate::{Error, Result, programs};
 use folder::Folder;
 use plan::Plan;
+use port::Port;
 use report::CellFigures;
-use site::{Between, Port, Shape, Site, Storage};
+use site::{Between, Shape, Site, Storage};
 use size::Size;
 
 named! {

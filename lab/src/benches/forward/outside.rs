@@ -3,7 +3,7 @@
 use ringway_host::netlink::links;
 use ringway_host::{Interface, interface_by_name};
 
-use super::site::Port;
+use super::port::Port;
 use crate::{Error, Result};
 
 /// What is to be said of an interface, and what to do.

@@ -11,16 +11,16 @@
 
 use std::fs;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd as _, BorrowedFd};
+use std::os::fd::AsFd as _;
 use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use libbpf_rs::OpenObject;
 use libbpf_rs::skel::{OpenSkel as _, SkelBuilder as _};
-use ringway_kernel::{XdpLink, XdpMode};
+use ringway_kernel::XdpLink;
 use ringway_testnet::{
-    Child, End, Link, Namespace, VethOptions, enable_napi, veth, wait_for, wait_until,
+    Child, End, Namespace, VethOptions, enable_napi, veth, wait_for, wait_until,
 };
 use ringway_wire::Mac;
 use rustix::process::{Pid, setpriority_process};
@@ -28,6 +28,7 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 
 use super::latency::Histogram;
 use super::outside;
+use super::port::Port;
 use super::road::{Road, network};
 use super::size::Size;
 use crate::generate::live_frames::{self, Paced, Phase};
@@ -88,49 +89,6 @@ pub(super) enum Between<'a> {
     Road(Road),
     /// They are the machine's.
     Outside(&'a [Port; 2]),
-}
-
-/// An interface of the tester's.
-#[derive(Clone)]
-pub(super) struct Port {
-    /// None: that of this process.
-    pub namespace: Option<Namespace>,
-    pub name: String,
-    pub mac: ringway_host::Mac,
-    pub ifindex: u32,
-    /// A NIC.
-    pub hardware: bool,
-}
-
-impl From<Link> for Port {
-    fn from(Link { namespace, name, mac, ifindex }: Link) -> Self {
-        Self { namespace: Some(namespace), name, mac, ifindex, hardware: false }
-    }
-}
-
-impl Port {
-    /// On a thread of its own where it is.
-    fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T> {
-        match &self.namespace {
-            Some(namespace) => Ok(namespace.run(work)?),
-            None => thread::scope(|scope| {
-                let ran = scope.spawn(work).join();
-                Ok(ran.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
-            }),
-        }
-    }
-
-    /// Of the machine's interfaces a NIC's driver may have no XDP, and a virtual one would stop sending
-    /// what XDP redirects (see below): they are counted behind the driver.
-    fn attach(&self, program: BorrowedFd<'_>) -> Result<XdpLink> {
-        let link = |mode| XdpLink::attach(program, self.ifindex, mode);
-        let attached = self.run(|| match (&self.namespace, self.hardware) {
-            (Some(_), _) => link(XdpMode::Native),
-            (None, true) => link(XdpMode::Native).or_else(|_| link(XdpMode::Generic)),
-            (None, false) => link(XdpMode::Generic),
-        })?;
-        attached.map_err(|error| Error::Load(error.into()))
-    }
 }
 
 /// The program that forwards.
