@@ -26,7 +26,7 @@ fn port(name: &str) -> Result<Port> {
         ringway_host::Error::NoInterface { .. } => refused(
             name,
             "it is not in this network namespace",
-            "`ip link` lists those that are; of another one write `nsenter --net=/run/netns/NAME ringway-lab ...`",
+            "`ip link` lists those that are; of another one write `nsenter --net=/run/netns/NAME ringway-lab bench forward`",
         ),
         other => Error::Unavailable(other.to_string()),
     })?;
