@@ -91,16 +91,16 @@ impl Dpdk {
         };
         let pools: Vec<_> = workers.iter().map(pool).collect::<Result<_, _>>()?;
         devices.iter_mut().try_for_each(|one| one.start(&pools, options.slots))?;
-        if !options.waits_for_link {
-            devices.iter().try_for_each(Device::wait_for_link)?;
+        match options.waits_for_link {
+            // Workers begin with what is known of it.
+            true => devices.iter().for_each(Device::look),
+            false => devices.iter().try_for_each(Device::wait_for_link)?,
         }
         let pools = pools.into_iter().map(|pool| (pool, Arc::default())).collect();
         let devices = devices.into_iter().map(|one| (one.name.clone(), Arc::new(one))).collect();
         Ok(Self { devices, pools, options: options.clone() })
     }
-}
 
-impl Dpdk {
     /// The link-layer address of the first device of these ports.
     pub fn mac(&self, ports: &[PortSpec]) -> Option<Mac> {
         self.devices.get(&ports.first()?.to_string())?.mac()

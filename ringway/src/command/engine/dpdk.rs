@@ -46,7 +46,7 @@ pub fn main(args: &EngineApp, work: &WorkArgs) -> anyhow::Result<Exit> {
     finish(engine.stop(), Vec::new(), Vec::new(), work.output.output)
 }
 
-/// What this opener cannot do.
+/// What DPDK's devices cannot do.
 fn refuse(args: &EngineApp, work: &WorkArgs) -> anyhow::Result<()> {
     let leaks = matches!(args, EngineApp::Sink(args) if args.leak_every.is_some());
     let asks = matches!(args, EngineApp::Icmp(args) if args.ping.is_some());
