@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use std::{fs, ptr, thread};
 
+use ringway_host::{interface_by_name, nics};
 use ringway_wire::Mac;
 use tracing::warn;
 
@@ -73,6 +74,15 @@ pub fn check_pci(name: &str, device: &str) -> Result<(), Error> {
     let driver = driver.as_deref().and_then(Path::file_name).and_then(|name| name.to_str());
     if driver.is_some_and(|driver| BINDS.contains(&driver)) {
         return Ok(());
+    }
+    let nic = nics::all().unwrap_or_default().into_iter().find(|nic| nic.address == full);
+    let interfaces = nic.map(|nic| nic.interfaces).unwrap_or_default();
+    let carries = |interface: &String| {
+        interface_by_name(interface).is_ok_and(|found| found.carries_default_route)
+    };
+    if let Some(interface) = interfaces.into_iter().find(carries) {
+        let why = format!("it is {interface}, which carries the default route");
+        return Err(Error::refused(name, why, "take another NIC: `ringway nic list`"));
     }
     let why = match driver {
         Some(driver) => format!("the kernel's driver {driver} has it"),
