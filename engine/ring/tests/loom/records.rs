@@ -162,20 +162,30 @@ impl Track {
             self.who.store(old_who, Relaxed);
             return false;
         }
-        ordered(true, || self.what.swap(who * 10, Relaxed));
+        // Its barriers would stand in for those of the claim, and of the publishing.
+        if [Without::Claiming, Without::Publishing].contains(&without) {
+            self.what.store(who * 10, Relaxed);
+            // Again: loom lets others in before an operation, and not before a fence.
+            self.what.store(who * 10, Relaxed);
+        } else {
+            ordered(true, || self.what.swap(who * 10, Relaxed));
+        }
         without.publish(&self.who, who);
         true
     }
 
-    /// track_find() and track_touch().
-    fn touch(&self, who: u64, without: Without) -> Option<u64> {
+    /// track_find().
+    fn find(&self, who: u64, without: Without) -> Option<u64> {
         if without.read_ordered(&self.who) != who {
             return None;
         }
         let what = self.what.load(Relaxed);
-        if without.read_ordered(&self.who) != who {
-            return None;
-        }
+        (without.read_ordered(&self.who) == who).then_some(what)
+    }
+
+    /// track_find() and track_touch().
+    fn touch(&self, who: u64, without: Without) -> Option<u64> {
+        let what = self.find(who, without)?;
         without.claim(&self.what, what, what + 1);
         Some(what)
     }
@@ -209,4 +219,37 @@ fn a_track_belongs_to_its_flow() {
 #[should_panic(expected = "another flow's backend")]
 fn a_track_needs_ordered_reads() {
     track_belongs_to_its_flow(Without::Reading);
+}
+
+/// A record that another flow takes, while a third CPU reads it.
+fn track_is_read_whole(without: Without) {
+    loom::model(move || {
+        let track = Arc::new(Track::default());
+        assert!(track.open(FREE, 0, 2, Without::Nothing));
+        let shared = track.clone();
+        let taker = thread::spawn(move || shared.open(2, 20, 3, without));
+        for who in [2, 3] {
+            if let Some(what) = track.find(who, without) {
+                assert_eq!(what / 10, who, "another flow's backend");
+            }
+        }
+        taker.join().unwrap();
+    });
+}
+
+#[test]
+fn a_track_is_read_whole() {
+    track_is_read_whole(Without::Nothing);
+}
+
+#[test]
+#[should_panic(expected = "another flow's backend")]
+fn a_track_needs_a_barrier_behind_its_claim() {
+    track_is_read_whole(Without::Claiming);
+}
+
+#[test]
+#[should_panic(expected = "another flow's backend")]
+fn a_track_needs_a_barrier_before_it_is_published() {
+    track_is_read_whole(Without::Publishing);
 }
