@@ -9,9 +9,19 @@ use libbpf_cargo::SkeletonBuilder;
 
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo:rerun-if-env-changed=CLANG");
-    for name in
-        ["arrive", "bare", "calibrate", "end", "feed", "live", "load", "replay", "shield", "syn"]
-    {
+    for name in [
+        "arrive",
+        "bare",
+        "calibrate",
+        "end",
+        "feed",
+        "live",
+        "load",
+        "replay",
+        "shield",
+        "sockmap",
+        "syn",
+    ] {
         build(name)?;
     }
     Ok(())

@@ -37,7 +37,7 @@ mod wait;
 
 pub use error::Error;
 pub use link::{End, Link, VethOptions, bridge, veth};
-pub use namespace::process::{Child, Finished};
+pub use namespace::process::{Child, Finished, join_cgroup};
 pub use namespace::{Namespace, private_run};
 pub use nginx::Nginx;
 pub use owner::keep_everything;

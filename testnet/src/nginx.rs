@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use crate::{Child, Error, Namespace, Result, Signal};
+use crate::{Child, Error, Namespace, Result, Signal, join_cgroup};
 
 /// A single-process nginx that answers every request with 200 and one short body.
 pub struct Nginx {
@@ -19,6 +19,16 @@ impl Nginx {
     /// Starts nginx on `listen`; ready when each address accepts. One process without a master, so
     /// that killing it kills the backend and nothing goes on serving.
     pub fn start(namespace: &Namespace, listen: &[SocketAddr], body: &str) -> Result<Self> {
+        Self::start_in(namespace, listen, body, None)
+    }
+
+    /// [`Nginx::start`] in a control group of version 2, named by its directory.
+    pub fn start_in(
+        namespace: &Namespace,
+        listen: &[SocketAddr],
+        body: &str,
+        cgroup: Option<&Path>,
+    ) -> Result<Self> {
         static COUNTER: AtomicU32 = AtomicU32::new(0);
         let number = COUNTER.fetch_add(1, Ordering::Relaxed);
         let directory = namespace.directory().join(format!("nginx-{number}"));
@@ -29,6 +39,9 @@ impl Nginx {
             .map_err(|e| Error::file("writing", file.as_path(), e))?;
         let mut command = namespace.tool("nginx")?;
         command.arg("-e").arg("stderr").arg("-p").arg(&directory).arg("-c").arg(&file);
+        if let Some(cgroup) = cgroup {
+            join_cgroup(&mut command, cgroup)?;
+        }
         let mut nginx = Self { child: namespace.spawn(command)?, listen: listen.to_vec() };
         for address in listen {
             nginx.child.wait_for_port(*address, Duration::from_secs(10))?;

@@ -68,7 +68,12 @@ impl Task {
 
     /// Its time in user mode so far; the kernel samples that some hundred times a second.
     pub(crate) fn user(&self) -> Result<Duration> {
-        Ok(TICK * user_ticks(&self.read("stat")?).unwrap_or(0))
+        Ok(TICK * task_ticks(&self.read("stat")?).unwrap_or_default()[0])
+    }
+
+    /// Its time in user mode and in the kernel so far.
+    pub(crate) fn user_and_system(&self) -> Result<Duration> {
+        Ok(TICK * task_ticks(&self.read("stat")?).unwrap_or_default().iter().sum())
     }
 
     /// How long it has been ready to run so far, and its processor had others. None: the kernel
@@ -107,9 +112,11 @@ pub(crate) fn ticks(stat: &str) -> Option<Vec<u64>> {
     words.map(|word| word.parse().ok()).collect()
 }
 
-/// The 14th field; the second is in parentheses and may have spaces (proc(5)).
-fn user_ticks(stat: &str) -> Option<u32> {
-    stat.rsplit(')').next()?.split_whitespace().nth(11)?.parse().ok()
+/// In user mode and in the kernel, the 14th and 15th field; the second is in parentheses and may
+/// have spaces (proc(5)).
+fn task_ticks(stat: &str) -> Option<[u32; 2]> {
+    let mut fields = stat.rsplit(')').next()?.split_whitespace().skip(11);
+    Some([fields.next()?.parse().ok()?, fields.next()?.parse().ok()?])
 }
 
 #[cfg(test)]
@@ -121,8 +128,8 @@ mod tests {
         let all = "cpu  1 2 3 4 5 6 7 8\ncpu0 9\n";
         assert_eq!((programs_ticks(all), programs_ticks("cpu0 1 2 3")), (Some(6), None));
         let stat = "42 (a) b) R 1 2 3 4 5 6 7 8 9 10 1234 5678 0 0 20 0 1 0 1";
-        assert_eq!(user_ticks(stat), Some(1234));
-        assert_eq!(user_ticks("gone"), None);
+        assert_eq!(task_ticks(stat), Some([1234, 5678]));
+        assert_eq!(task_ticks("gone"), None);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Programs in the background, ended with their guard.
 
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -79,6 +79,22 @@ pub(crate) fn spawn(namespace: &Namespace, mut command: Command) -> Result<Child
     sweep::note_started(namespace.directory(), child.pid())
         .map_err(|e| Error::file("writing into", namespace.directory(), e))?;
     Ok(child)
+}
+
+/// The command's program, and with it its sockets, begin in a control group of version 2, named by
+/// its directory.
+///
+/// # Errors
+/// There is none, or processes may not enter it.
+pub fn join_cgroup(command: &mut Command, cgroup: &Path) -> Result<()> {
+    let path = cgroup.join("cgroup.procs");
+    let procs = File::options().write(true).open(&path);
+    let procs = procs.map_err(|e| Error::file("opening", path, e))?;
+    // 0 is the process that writes it.
+    let join = move || (&procs).write_all(b"0");
+    // SAFETY: between fork and exec only a system call is made: no allocation, no lock.
+    unsafe { command.pre_exec(join) };
+    Ok(())
 }
 
 impl Child {

@@ -14,11 +14,13 @@
 mod balancer;
 mod bare;
 pub(crate) mod capture_rates;
+mod cost;
 mod gateway;
 mod kernel_nat;
 mod path;
 mod proxies;
 mod report;
+mod sockmap;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -29,9 +31,9 @@ use serde_json::{Value, json};
 
 pub use path::LbPath;
 
-use crate::harness::{self, Case, Harness, Repeated, Scenario, wrk};
+use crate::harness::{self, Case, Harness, Repeated, Scenario};
 use crate::{Result, programs};
-use path::PathSetup;
+use path::{Measured, PathSetup};
 use report::LbFigures;
 
 /// HTTP through Ringway, nginx, haproxy and nftables, in turns.
@@ -87,16 +89,15 @@ impl Scenario for Lb {
             if self.show_configs {
                 configurations.insert(path, setup.configuration().to_owned());
             }
-            let (client, url) = (&setup.net.client.ns, setup.url());
             // Caches, neighbours and the processor's clock.
-            wrk::run(client, &url, 50, Duration::from_secs(1))?;
+            setup.measure(50, Duration::from_secs(1))?;
             for &connections in &self.connections {
-                let figures = wrk::run(client, &url, connections, duration)?;
+                let measured = setup.measure(connections, duration)?;
                 harness.say(format!(
                     "{path:<17} {connections:>5} connections {:>8.0} requests/s",
-                    figures.requests_per_s
+                    measured.figures.requests_per_s
                 ));
-                found.entry((path, connections)).or_default().push(figures);
+                found.entry((path, connections)).or_default().push(measured);
             }
             Ok(())
         });
@@ -106,7 +107,7 @@ impl Scenario for Lb {
 }
 
 /// Figures of all rounds.
-type Found = BTreeMap<(LbPath, u32), Vec<wrk::Figures>>;
+type Found = BTreeMap<(LbPath, u32), Vec<Measured>>;
 
 #[cfg(test)]
 mod tests {
@@ -133,7 +134,9 @@ mod tests {
         }
         let figures = &report.figures;
         for run in &figures.runs {
-            assert!(run.requests_per_s > 0 && run.errors == 0, "{run:?}");
+            assert!(run.requests_per_s > 0 && run.errors == 0 && run.cpu_ns > 0, "{run:?}");
+            let sockmap = run.path == LbPath::NginxSockmap;
+            assert_eq!(run.redirected_bytes.is_some_and(|bytes| bytes > 0), sockmap, "{run:?}");
         }
         assert_eq!(figures.runs.len() + report.skipped.len(), scenario.only.len());
         assert!(figures.configurations[&LbPath::Nftables].contains("masquerade"));

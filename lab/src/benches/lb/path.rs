@@ -10,8 +10,11 @@ use ringway_kernel::XdpMode;
 use ringway_testnet::{Child, Nginx, OneBridge, XdpReceive, one_bridge, wait_for};
 
 use super::balancer::{Balancer, PORT, v4};
+use super::cost::Spent;
+use super::sockmap::{Redirected, ShortCut};
 use super::{bare, gateway, kernel_nat, proxies};
 use crate::harness::named_enum::named;
+use crate::harness::wrk;
 use crate::{Error, Result};
 
 named! {
@@ -21,6 +24,8 @@ named! {
         Direct = "direct",
         /// nginx's stream module, one worker.
         NginxStream = "nginx-stream",
+        /// The same nginx and backends, whose sockets the kernel short-cuts (sockops and sk_msg).
+        NginxSockmap = "nginx-sockmap",
         /// HAProxy in tcp mode, one thread.
         Haproxy = "haproxy",
         /// nftables: DNAT and masquerade.
@@ -57,11 +62,21 @@ const BACKENDS: usize = 2;
 /// them once in 2^47 times.
 const TRIAL_FETCHES: usize = 48;
 
+/// What requests came to on a path.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Measured {
+    pub figures: wrk::Figures,
+    pub spent: Spent,
+    /// Where there is a short cut.
+    pub redirected: Option<Redirected>,
+}
+
 /// A path with traffic. Dropping it takes everything down.
 pub(super) struct PathSetup {
     // Dropped in this order: programs before the namespaces they live in.
     balancer: Balancer,
     _backends: Vec<Nginx>,
+    short_cut: Option<ShortCut>,
     pub net: OneBridge,
 }
 
@@ -70,14 +85,19 @@ impl PathSetup {
     /// through it.
     pub fn set_up(path: LbPath, ringway: &Path) -> Result<Self> {
         let net = one_bridge(BACKENDS, XdpReceive::No)?;
+        let short_cut = match path {
+            LbPath::NginxSockmap => Some(ShortCut::lay(&net)?),
+            _ => None,
+        };
+        let group = short_cut.as_ref().map(ShortCut::group);
         let mut backends = Vec::new();
         for (n, node) in net.backends.iter().enumerate() {
             let listen = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, PORT).into();
-            backends.push(Nginx::start(&node.ns, &[listen], &format!("backend {n}"))?);
+            backends.push(Nginx::start_in(&node.ns, &[listen], &format!("backend {n}"), group)?);
         }
         let balancer = match path {
             LbPath::Direct => multipath(&net)?,
-            LbPath::NginxStream => proxies::nginx_stream(&net)?,
+            LbPath::NginxStream | LbPath::NginxSockmap => proxies::nginx_stream(&net, group)?,
             LbPath::Haproxy => proxies::haproxy(&net)?,
             LbPath::Nftables => kernel_nat::nftables(&net)?,
             LbPath::Ipvs => kernel_nat::ipvs(&net)?,
@@ -93,7 +113,7 @@ impl PathSetup {
                 "\nsyn = \"proxy\"",
             )?,
         };
-        let mut setup = Self { balancer, _backends: backends, net };
+        let mut setup = Self { balancer, _backends: backends, short_cut, net };
         setup.try_out()?;
         Ok(setup)
     }
@@ -105,6 +125,17 @@ impl PathSetup {
     /// The balancer's process, where it is one.
     pub fn pid(&self) -> Option<u32> {
         self.balancer.child.as_ref().map(Child::pid)
+    }
+
+    /// Sends requests.
+    pub(super) fn measure(&self, connections: u32, duration: Duration) -> Result<Measured> {
+        let redirected = || self.short_cut.as_ref().map(ShortCut::redirected).transpose();
+        let (redirected_before, before) = (redirected()?, Spent::now(self.pid())?);
+        let figures = wrk::run(&self.net.client.ns, &self.url(), connections, duration)?;
+        let spent = Spent::now(self.pid())?.since(before);
+        let both = redirected()?.zip(redirected_before);
+        let redirected = both.map(|(now, before)| now.since(before)).transpose()?;
+        Ok(Measured { figures, spent, redirected })
     }
 
     /// The configuration as text, for the report.

@@ -3,14 +3,15 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use ringway_testnet::{OneBridge, tools};
+use ringway_testnet::{OneBridge, join_cgroup, tools};
 
 use super::balancer::{Balancer, PORT, v4, write};
 use crate::{Error, Result};
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
-pub(super) fn nginx_stream(net: &OneBridge) -> Result<Balancer> {
+/// In a control group of version 2, if that is named.
+pub(super) fn nginx_stream(net: &OneBridge, cgroup: Option<&Path>) -> Result<Balancer> {
     let node = &net.balancer;
     let address = v4(node.v4);
     let directory = node.ns.directory();
@@ -27,6 +28,9 @@ pub(super) fn nginx_stream(net: &OneBridge) -> Result<Balancer> {
     let file = write(&node.ns, "nginx-stream.conf", &configuration)?;
     let mut command = node.ns.tool("nginx")?;
     command.arg("-e").arg("stderr").arg("-p").arg(directory).arg("-c").arg(file);
+    if let Some(cgroup) = cgroup {
+        join_cgroup(&mut command, cgroup)?;
+    }
     let mut child = node.ns.spawn(command)?;
     child.wait_for_port((address, PORT).into(), PATIENCE)?;
     Ok(Balancer { address, configuration, child: Some(child), _xdp: None })

@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::path::LbPath;
+use std::time::Duration;
+
+use super::path::{LbPath, Measured};
 use super::{Found, Lb};
 use crate::harness::median::median;
 use crate::harness::report::Goal;
 use crate::harness::table::{Column, or_dash, table};
-use crate::harness::wrk;
 use crate::harness::{Figures, Repeated};
 
 #[derive(Debug, Serialize)]
@@ -39,6 +40,14 @@ pub struct Run {
     /// Failed requests and connections, all rounds together.
     pub errors: u64,
     pub requests_per_s_by_round: Vec<u64>,
+    /// What all processors spent on a request: client, balancer and backends.
+    pub cpu_ns: u64,
+    /// Of that, in softirqs.
+    pub softirq_ns: u64,
+    /// What the balancer's process spent on a request, where there is one.
+    pub balancer_ns: Option<u64>,
+    /// Past TCP, all rounds together, where sockets have a short cut.
+    pub redirected_bytes: Option<u64>,
     /// Of the requests that there are without a balancer.
     #[serde(skip)]
     pub of_direct: Option<f64>,
@@ -87,29 +96,48 @@ impl LbFigures {
 }
 
 impl Run {
-    fn new(path: LbPath, connections: u32, rounds: &[wrk::Figures]) -> Self {
-        let each = |f: fn(&wrk::Figures) -> u64| rounds.iter().map(f).collect::<Vec<_>>();
-        let rates = each(|f| f.requests_per_s.round() as u64);
+    fn new(path: LbPath, connections: u32, rounds: &[Measured]) -> Self {
+        let each = |f: fn(&Measured) -> u64| rounds.iter().map(f).collect::<Vec<_>>();
+        let rates = each(|m| m.figures.requests_per_s.round() as u64);
+        let balancer: Option<Vec<u64>> =
+            rounds.iter().map(|m| Some(of_request(m, m.spent.balancer?))).collect();
+        let redirected = rounds.iter().map(|m| Some(m.redirected?.bytes));
         Self {
             path,
             connections,
             requests_per_s: median(&rates),
-            latency_p50_ns: median(&each(|f| f.latency_p50_ns)),
-            latency_p99_ns: median(&each(|f| f.latency_p99_ns)),
-            errors: each(|f| f.errors).iter().sum(),
+            latency_p50_ns: median(&each(|m| m.figures.latency_p50_ns)),
+            latency_p99_ns: median(&each(|m| m.figures.latency_p99_ns)),
+            errors: each(|m| m.figures.errors).iter().sum(),
             requests_per_s_by_round: rates,
+            cpu_ns: median(&each(|m| of_request(m, m.spent.all))),
+            softirq_ns: median(&each(|m| of_request(m, m.spent.softirq))),
+            balancer_ns: balancer.map(|rounds| median(&rounds)),
+            redirected_bytes: redirected.sum(),
             of_direct: None,
         }
     }
 }
 
-const COLUMNS: [Column<Run>; 6] = [
+/// Nanoseconds.
+fn of_request(measured: &Measured, time: Duration) -> u64 {
+    time.as_nanos() as u64 / measured.figures.requests.max(1)
+}
+
+fn us(ns: u64) -> String {
+    format!("{:.1}", ns as f64 / 1e3)
+}
+
+const COLUMNS: [Column<Run>; 9] = [
     Column::text("path", |run| run.path.to_string()),
     Column::number("requests/s", |run| run.requests_per_s.to_string()),
     Column::number("p50 ms", |run| format!("{:.2}", run.latency_p50_ns as f64 / 1e6)),
     Column::number("p99 ms", |run| format!("{:.2}", run.latency_p99_ns as f64 / 1e6)),
     Column::number("errors", |run| run.errors.to_string()),
     Column::number("x direct", |run| or_dash(run.of_direct, 2)),
+    Column::number("CPU us", |run| us(run.cpu_ns)),
+    Column::number("softirq us", |run| us(run.softirq_ns)),
+    Column::number("balancer us", |run| run.balancer_ns.map_or_else(|| "-".into(), us)),
 ];
 
 impl Figures for LbFigures {
@@ -136,6 +164,12 @@ impl Figures for LbFigures {
         let mut notes: Vec<String> = self.configurations.iter().map(configuration).collect();
         let Self { command, rounds, offloads, .. } = self;
         notes.push(format!("{command}, medians of {rounds} rounds; {offloads}"));
+        notes.push(
+            "CPU us: processor time of a request, of client, balancer and backends together; in it, softirqs \
+             and the balancer's process."
+                .into(),
+        );
+        notes.extend(self.redirected());
         notes.extend(self.context());
         notes.push(
             "Network namespaces on one machine: these figures say nothing about hardware.".into(),
@@ -145,13 +179,18 @@ impl Figures for LbFigures {
 }
 
 impl LbFigures {
-    /// An XDP balancer and nginx with its sockets short-cut, of a course on eBPF, and the same pair here
-    /// but for the short cut.
+    fn redirected(&self) -> Option<String> {
+        let bytes: u64 = self.runs.iter().filter_map(|run| run.redirected_bytes).sum();
+        (bytes > 0).then(|| format!("nginx-sockmap: {bytes} bytes went from socket to socket."))
+    }
+
+    /// An XDP balancer and nginx with its sockets short-cut, of a course on eBPF, and the same pair
+    /// here.
     fn context(&self) -> Option<String> {
         let of = |path| rate(&self.runs, path, 100);
-        let ratio = of(LbPath::RingwayGeneric)? / of(LbPath::NginxStream)?;
+        let ratio = of(LbPath::RingwayGeneric)? / of(LbPath::NginxSockmap)?;
         Some(format!(
-            "ringway-generic / nginx-stream, 100 connections: {ratio:.2}. For context, on other hardware: an XDP balancer in \
+            "ringway-generic / nginx-sockmap, 100 connections: {ratio:.2}. For context, on other hardware: an XDP balancer in \
              generic mode 18048 requests/s and 6.37 ms, nginx with sockops and sk_msg 15300 and 6.88 ms, a ratio of 1.18."
         ))
     }
@@ -201,20 +240,34 @@ fn comparisons(runs: &[Run]) -> Vec<Comparison> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::benches::lb::cost::Spent;
+    use crate::benches::lb::sockmap::Redirected;
     use crate::harness::Rounds;
     use crate::harness::report::testing;
+    use crate::harness::wrk;
 
     fn figures() -> LbFigures {
-        let ran = |requests_per_s| wrk::Figures {
-            requests: 1,
-            requests_per_s,
-            latency_p50_ns: 1_000_000,
-            latency_p99_ns: 2_500_000,
-            errors: 1,
+        let ran = |requests_per_s| Measured {
+            figures: wrk::Figures {
+                requests: 10,
+                requests_per_s,
+                latency_p50_ns: 1_000_000,
+                latency_p99_ns: 2_500_000,
+                errors: 1,
+            },
+            spent: Spent {
+                all: Duration::from_micros(400),
+                softirq: Duration::from_micros(100),
+                balancer: Some(Duration::from_micros(50)),
+            },
+            redirected: None,
         };
+        let redirected = Redirected { messages: 20, bytes: 1_000 };
+        let short_cut = Measured { redirected: Some(redirected), ..ran(50.0) };
         let found = Found::from([
             ((LbPath::Direct, 100), vec![ran(100.0), ran(80.0), ran(90.0)]),
             ((LbPath::NginxStream, 100), vec![ran(50.0)]),
+            ((LbPath::NginxSockmap, 100), vec![short_cut, short_cut]),
             ((LbPath::RingwayGeneric, 100), vec![ran(60.0)]),
             ((LbPath::RingwayHost, 100), vec![ran(88.0)]),
         ]);
@@ -232,6 +285,10 @@ mod tests {
     fn medians_and_sums() {
         let runs = figures().runs;
         assert_eq!((runs[0].requests_per_s, runs[0].errors), (90, 3));
+        let Run { cpu_ns, softirq_ns, balancer_ns, .. } = runs[0];
+        assert_eq!((cpu_ns, softirq_ns, balancer_ns), (40_000, 10_000, Some(5_000)));
+        let redirected: Vec<_> = runs.iter().map(|run| run.redirected_bytes).collect();
+        assert_eq!(redirected, [None, None, Some(2_000), None, None]);
     }
 
     #[test]
@@ -256,8 +313,9 @@ mod tests {
             testing::names(&testing::report("lb", figures, Vec::new())),
             "command comparisons comparisons.connections comparisons.goal comparisons.met comparisons.path \
              comparisons.ratio comparisons.with configurations configurations.direct duration_s failed machine \
-             offloads rounds runs runs.connections runs.errors runs.latency_p50_ns runs.latency_p99_ns runs.path \
-             runs.requests_per_s runs.requests_per_s_by_round schema skipped"
+             offloads rounds runs runs.balancer_ns runs.connections runs.cpu_ns runs.errors runs.latency_p50_ns \
+             runs.latency_p99_ns runs.path runs.redirected_bytes runs.requests_per_s runs.requests_per_s_by_round \
+             runs.softirq_ns schema skipped"
         );
     }
 
@@ -265,9 +323,10 @@ mod tests {
     fn table_lines_up() {
         let table = figures().tables();
         let lines: Vec<&str> = table.lines().collect();
-        testing::lines_up(&lines[1..].join("\n"), 5);
-        assert!(lines[5].trim_start().starts_with("ringway-host"), "{table}");
-        assert!(lines[5].ends_with("0.98"), "{table}");
+        testing::lines_up(&lines[1..].join("\n"), 8);
+        assert!(lines[6].trim_start().starts_with("ringway-host"), "{table}");
+        assert!(lines[6].contains(" 0.98 "), "{table}");
+        assert!(lines[6].ends_with("5.0"), "{table}");
         let goals = figures().goals();
         assert!(goals[1].ends_with("100 connections, at least 0.95: 0.98: met"), "{goals:?}");
         let notes = figures().notes().join("\n");

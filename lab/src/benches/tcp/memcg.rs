@@ -6,7 +6,7 @@ use std::{fs, io};
 
 /// Of the namespaces that cgroups are named like, and so of these: one whose namespace is gone is
 /// left over.
-const NAMES: &str = "rw-tcpmem-";
+const NAMES: [&str; 2] = ["rw-tcpmem-", "rw-balancer-"];
 const NETNS: &str = "/run/netns";
 
 /// Bytes that are charged at one moment (memory.stat).
@@ -66,7 +66,7 @@ fn move_to(cgroup: &Path) -> io::Result<()> {
 }
 
 /// Where v2 is mounted.
-fn root() -> Result<PathBuf, String> {
+pub(crate) fn root() -> Result<PathBuf, String> {
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     root_in(&mounts)
         .ok_or_else(|| "no cgroup v2 is mounted (`mount -t cgroup2 none /sys/fs/cgroup`)".into())
@@ -112,7 +112,7 @@ pub(crate) fn remove_stale() {
 fn remove_stale_in(root: &Path) {
     for entry in fs::read_dir(root).into_iter().flatten().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
-        if name.starts_with(NAMES) && !Path::new(NETNS).join(&name).exists() {
+        if NAMES.iter().any(|of| name.starts_with(of)) && !Path::new(NETNS).join(&name).exists() {
             // Not empty: somebody is at work there, and removes it.
             let _ = fs::remove_dir(entry.path());
         }
@@ -159,14 +159,14 @@ mod tests {
     #[test]
     fn what_killed_ones_left() {
         let tree = tempfile::tempdir().unwrap();
-        for name in ["rw-tcpmem-1-1-0", "rw-gw-1-1-0", "system.slice"] {
+        for name in ["rw-tcpmem-1-1-0", "rw-balancer-1-1-0", "rw-gw-1-1-0", "system.slice"] {
             fs::create_dir(tree.path().join(name)).unwrap();
         }
         remove_stale_in(tree.path());
         let left = |name| tree.path().join(name).exists();
         assert_eq!(
-            ["rw-tcpmem-1-1-0", "rw-gw-1-1-0", "system.slice"].map(left),
-            [false, true, true]
+            ["rw-tcpmem-1-1-0", "rw-balancer-1-1-0", "rw-gw-1-1-0", "system.slice"].map(left),
+            [false, false, true, true]
         );
     }
 
