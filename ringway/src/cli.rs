@@ -6,6 +6,7 @@ mod doctor;
 mod engine;
 mod forward;
 mod nic;
+pub mod options_file;
 mod shield;
 
 use std::path::PathBuf;

@@ -23,7 +23,14 @@ fn main() -> ExitCode {
         exit::complain(NAME, &error.into());
         return Exit::Usage.into();
     }
-    let cli = Cli::parse();
+    let typed = match cli::options_file::expand(std::env::args_os(), Cli::command) {
+        Ok(typed) => typed,
+        Err(error) => {
+            exit::complain(NAME, &error.into());
+            return Exit::Usage.into();
+        }
+    };
+    let cli = Cli::parse_from(typed);
     let outcome = match cli.command {
         Command::Run(args) => command::run::main(&args),
         Command::Forward(args) => command::forward::main(&args),

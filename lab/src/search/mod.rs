@@ -15,7 +15,7 @@ mod trial;
 #[cfg(test)]
 mod oracle;
 #[cfg(test)]
-mod simulated;
+pub(crate) mod simulated;
 #[cfg(test)]
 mod tests;
 

@@ -4,7 +4,7 @@ use super::{Search, Trial, TrialPlan};
 
 /// What is wrong with a device, or with what measures it.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Flaw {
+pub(crate) enum Flaw {
     None,
     /// A trial's ceiling is up to this share lower.
     Noise(f64),
@@ -19,7 +19,7 @@ pub(super) enum Flaw {
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Device {
+pub(crate) struct Device {
     /// Frames a second.
     pub ceiling: f64,
     pub flaw: Flaw,

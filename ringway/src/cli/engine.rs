@@ -14,6 +14,7 @@ use super::OutputArgs;
 
 /// `ringway engine`
 #[derive(Debug, Args)]
+#[command(args_override_self = true)]
 pub struct EngineArgs {
     #[command(subcommand)]
     pub app: EngineApp,
@@ -110,10 +111,15 @@ pub struct WorkArgs {
     /// Never sleep: no packet waits for a wake-up, and the CPU is always busy.
     #[arg(long)]
     pub latency: bool,
+    /// Slots of each af_xdp or dpdk port's RX ring, a power of two: how many packets may wait while
+    /// the worker does not look. The other rings of af_xdp have twice as many [default: 1024].
+    #[arg(long, value_name = "SLOTS", value_parser = ring)]
+    pub ring: Option<u16>,
     /// Packets asked of a port at once.
     #[arg(long, value_name = "PACKETS", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=4096))]
     pub burst: u16,
-    /// Frames for each worker's packets; each af_xdp port takes 2048 of them for reception.
+    /// Frames for each worker's packets; each af_xdp port takes twice the slots of --ring for
+    /// reception.
     #[arg(long, value_name = "N", default_value_t = 16384)]
     pub frames: u32,
     /// Bytes of a frame; longer packets take several.
@@ -146,7 +152,7 @@ pub struct WorkArgs {
     /// af_xdp ports: packets stay in their rings meanwhile. It takes the same workers and af_xdp
     /// ports, any app, and memory, program and sockets as they are. The other one ends; or goes on,
     /// where this does not work out.
-    #[arg(long, value_name = "PID|PATH", conflicts_with_all = ["frames", "frame_size", "headroom", "huge_pages", "zero_copy", "busy_poll"])]
+    #[arg(long, value_name = "PID|PATH", conflicts_with_all = ["ring", "frames", "frame_size", "headroom", "huge_pages", "zero_copy", "busy_poll"])]
     pub take_over: Option<TakeOver>,
     /// Answer Prometheus there: http://ADDRESS:PORT/metrics. Whoever reaches it may read.
     #[arg(long, value_name = "ADDRESS:PORT")]
@@ -157,6 +163,16 @@ pub struct WorkArgs {
     pub memory_map: bool,
     #[command(flatten)]
     pub output: OutputArgs,
+    /// Options from a file of TOML, under their names here and in the place of this one: `ring =
+    /// 512`. Those behind it go first. `ringway-lab bench forward --tune` writes such files.
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+}
+
+fn ring(text: &str) -> Result<u16, String> {
+    let slots =
+        text.parse().ok().filter(|n: &u16| n.is_power_of_two() && (64..=16_384).contains(n));
+    slots.ok_or_else(|| "write a power of two from 64 to 16384".into())
 }
 
 /// What is done about a port that is lost.

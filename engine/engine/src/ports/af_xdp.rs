@@ -48,6 +48,8 @@ pub struct Config {
     pub xdp_mode: Option<XdpMode>,
     /// Even if the interface carries the default route.
     pub force: bool,
+    /// Slots of RX; the other rings have twice as many. A power of two.
+    pub ring: u32,
     /// The driver works within the worker's calls, where the kernel has that.
     pub busy_poll: Option<BusyPoll>,
     pub on_loss: OnLoss,
@@ -62,6 +64,7 @@ impl Config {
             mode: Mode::default(),
             xdp_mode: None,
             force: false,
+            ring: SocketConfig::default().rx,
             busy_poll: None,
             on_loss: OnLoss::default(),
         }
@@ -216,8 +219,17 @@ fn open(
             Mode::ZeroCopy => return Err(refused((why, "start it with --frame-size 4096"))),
         }
     }
-    let tx_budget = Some(TX_BUDGET);
-    let wanted = SocketConfig { mode, busy_poll, tx_budget, ..SocketConfig::default() };
+    let (rx, twice) = (config.ring, 2 * config.ring);
+    let wanted = SocketConfig {
+        fill: twice,
+        completion: twice,
+        rx,
+        tx: twice,
+        mode,
+        busy_poll,
+        tx_budget: Some(TX_BUDGET),
+        ..SocketConfig::default()
+    };
     let ring = ring_frames(wanted.fill, rx_ring(&config.interface));
     let fill = if ring < pool.free() { ring } else { wanted.fill };
     let wanted = SocketConfig { fill, ..wanted };
@@ -319,7 +331,10 @@ fn enough(free: u32, fill: u32) -> Result<(), Refusal> {
         return Ok(());
     }
     let why = format!("{free} frames of the pool are free, and reception takes {fill}");
-    Err((why, "give each worker some thousands more for each of its ports: `--frames 16384`"))
+    Err((
+        why,
+        "give each worker some thousands more for each of its ports: `--frames 16384`; or shorter rings: `--ring 256`",
+    ))
 }
 
 /// Continues with a predecessor's socket and program.
@@ -518,6 +533,7 @@ mod tests {
                 mode,
                 xdp_mode,
                 force: false,
+                ring: 1024,
                 busy_poll: None,
                 on_loss: OnLoss::Exit,
             };

@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
+use super::report::CellFigures;
 use super::site::Observed;
 use super::size::Size;
 use super::{Road, Test};
@@ -64,6 +65,23 @@ impl Folder {
             .map_err(|source| Error::Write { path: path(), source })
     }
 
+    fn file(&self, name: &str, text: &str) -> Result<()> {
+        let path = self.path.join(name);
+        fs::write(&path, text).map_err(|source| Error::Write { path, source })
+    }
+
+    /// What was swept of a road and size so far, and what was found.
+    pub(super) fn curve(&self, cell: &CellFigures) -> Result<()> {
+        let CellFigures { road, size, .. } = cell;
+        if !cell.curve.is_empty() {
+            self.file(&format!("tune-{road}-{size}.csv"), &cell.curve_csv())?;
+        }
+        let Some(tuned) = &cell.tuned else { return Ok(()) };
+        let by =
+            format!("# By `ringway-lab bench forward --tune`: road {road}, frames of {size}.\n");
+        self.file(&format!("engine-{road}-{size}.toml"), &(by + &tuned.toml()))
+    }
+
     /// All that is known so far.
     pub(super) fn write<F: Figures>(&self, report: &BenchReport<F>) -> Result<()> {
         let json = serde_json::to_string_pretty(report).unwrap_or_default();
@@ -72,10 +90,6 @@ impl Folder {
             ("report.txt", report.to_string()),
             ("report.html", report.html().unwrap_or_default()),
         ];
-        for (name, text) in files {
-            let path = self.path.join(name);
-            fs::write(&path, text).map_err(|source| Error::Write { path, source })?;
-        }
-        Ok(())
+        files.into_iter().try_for_each(|(name, text)| self.file(name, &text))
     }
 }

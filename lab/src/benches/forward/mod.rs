@@ -13,6 +13,7 @@ mod report;
 mod road;
 mod site;
 mod size;
+mod tune;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -35,10 +36,12 @@ use port::Port;
 use report::CellFigures;
 use site::{Between, Shape, Site, Storage};
 use size::Size;
+use tune::{Knob, Point};
 
 named! {
     /// A test of RFC 2544.
     pub enum Test {
+        Tune = "tune",
         Throughput = "throughput",
         Loss = "loss",
         Latency = "latency",
@@ -83,6 +86,11 @@ pub struct Forward {
     /// Also send for so long at 80 % of the throughput, as in 30m: loss and memory by the minute.
     #[arg(long, value_name = "DURATION", value_parser = soak)]
     pub soak: Option<Duration>,
+    /// First find the smallest rings, bursts, pool and busy polling with which the engine's af_xdp
+    /// ports are as fast as with any, write it for `ringway engine --config`, and measure with it:
+    /// five minutes for a size.
+    #[arg(long, conflicts_with = "interfaces")]
+    pub tune: bool,
     /// Only these tests; all but throughput need it, and measure it first.
     #[arg(long, value_name = "TEST", value_delimiter = ',')]
     pub only: Vec<Test>,
@@ -148,9 +156,10 @@ impl Forward {
         if self.rfc { &Plan::RFC } else { &Plan::QUICK }
     }
 
-    /// That a test takes, about.
-    fn seconds(&self, test: Test) -> f64 {
+    /// That a test of a road takes, about.
+    fn seconds(&self, road: Road, test: Test) -> f64 {
         match test {
+            Test::Tune => tune::settings(road) as f64 * self.plan().seconds(Test::Throughput),
             Test::Soak => self.soak.unwrap_or_default().as_secs_f64(),
             _ => self.plan().seconds(test),
         }
@@ -158,11 +167,16 @@ impl Forward {
 
     fn tests(&self) -> Vec<Test> {
         let asked = |test: &Test| match test {
+            Test::Tune => self.tune,
             Test::Throughput => true,
             Test::Soak => self.soak.is_some(),
             _ => self.only.is_empty() || self.only.contains(test),
         };
         Test::ALL.into_iter().filter(asked).collect()
+    }
+
+    fn cell_seconds(&self, cell: &Cell) -> f64 {
+        self.tests().into_iter().map(|test| self.seconds(cell.road, test)).sum()
     }
 
     /// Size by size, so that a size's calibration is near in time.
@@ -191,6 +205,14 @@ impl Scenario for Forward {
         if self.only.contains(&Test::Soak) && self.soak.is_none() {
             return Err(Error::Unavailable("a soak needs its length; write `--soak 30m`".into()));
         }
+        if self.only.contains(&Test::Tune) && !self.tune {
+            return Err(Error::Unavailable("`--only tune` needs `--tune`".into()));
+        }
+        if self.tune && self.roads().iter().all(|road| Knob::of(*road).is_empty()) {
+            return Err(Error::Unavailable(
+                "none of these roads can be tuned; write `--tune --road af_xdp`".into(),
+            ));
+        }
         self.ports().map(drop)
     }
 
@@ -205,10 +227,7 @@ impl Scenario for Forward {
             ports: self.ports()?,
             cpus: Cpus::here()?,
             ceilings: BTreeMap::new(),
-            left: TimeLeft::new(
-                self.tests().into_iter().map(|test| self.seconds(test)).sum(),
-                cells.len(),
-            ),
+            left: TimeLeft::new(cells.iter().map(|cell| self.cell_seconds(cell)).sum()),
         };
         harness.each(&mut cells, |harness, cell| {
             bench.cell(*cell, harness, &mut figures, &mut folder)
@@ -253,10 +272,14 @@ impl Bench<'_> {
                 ceiling
             }
         };
-        let between = self.ports.as_ref().map_or(Between::Road(road), Between::Outside);
-        let mut site = Site::new(&mut storage, between, shape, self.cpus, ringway)?;
         let mut figures = CellFigures::new(road, size, ipv6);
-        for test in self.forward.tests() {
+        if self.forward.tune && !Knob::of(road).is_empty() {
+            self.tune((&mut figures, shape, ceiling), harness, all, folder)?;
+        }
+        let between = Between::Road(road, figures.tuned);
+        let between = self.ports.as_ref().map_or(between, Between::Outside);
+        let mut site = Site::new(&mut storage, between, shape, self.cpus, ringway)?;
+        for test in self.forward.tests().into_iter().filter(|test| *test != Test::Tune) {
             let mut record = |seen: &site::Observed| folder.trial(road, size, test, seen);
             let proved = figures.throughput.and_then(|found| found.fps);
             let needed = || {
@@ -267,6 +290,7 @@ impl Bench<'_> {
             };
             let record = &mut record;
             let said = match test {
+                Test::Tune => continue,
                 Test::Throughput => {
                     let found = measure::throughput(&mut site, plan, ceiling, record)?;
                     figures.throughput = Some(found);
@@ -306,11 +330,49 @@ impl Bench<'_> {
                     format!("{lost} frames lost")
                 }
             };
-            let left = self.left.after(self.forward.seconds(test));
+            let left = self.left.after(self.forward.seconds(road, test));
             harness.say(format!("{cell:<20} {test:<12} {said:<24} {left} left"));
             all.set(size, ceiling, &figures);
             folder.write(&harness.report(Forward::NAME, all.clone()))?;
         }
+        Ok(())
+    }
+}
+
+/// A cell's figures, its trials' shape, and the sender's ceiling.
+type Tuning<'f> = (&'f mut CellFigures, Shape, f64);
+
+impl Bench<'_> {
+    /// Sweeps what the engine's ports can be set to.
+    fn tune(
+        &mut self,
+        (figures, shape, ceiling): Tuning<'_>,
+        harness: &mut Harness<'_>,
+        all: &mut ForwardFigures,
+        folder: &mut Folder,
+    ) -> Result<()> {
+        let (plan, cpus, ringway) = (self.plan, self.cpus, &self.forward.ringway);
+        let (road, size) = (figures.road, figures.size);
+        let found = tune::tune(road, plan.throughput.width, |knob, setting| {
+            let mut storage = Storage::uninit();
+            let between = Between::Road(road, Some(setting));
+            let mut site = Site::new(&mut storage, between, shape, cpus, ringway)?;
+            let throughput = measure::throughput(&mut site, plan, ceiling, &mut |seen| {
+                folder.trial(road, size, Test::Tune, seen)
+            })?;
+            figures.curve.push(Point { knob, setting, throughput });
+            all.set(size, ceiling, figures);
+            folder.curve(figures)?;
+            folder.write(&harness.report(Forward::NAME, all.clone()))?;
+            let fps = throughput.fps.unwrap_or(0.0);
+            let left = self.left.after(self.forward.seconds(road, Test::Throughput));
+            harness.say(format!("{road}, {size}  {setting:<58} {fps:>8.0} frames/s  {left} left"));
+            Ok(fps)
+        })?;
+        figures.tuned = Some(found);
+        folder.curve(figures)?;
+        let file = folder.path().join(format!("engine-{road}-{size}.toml"));
+        harness.say(format!("{road}, {size}  tuned: {found}, in {}", file.display()));
         Ok(())
     }
 }
@@ -323,8 +385,8 @@ struct TimeLeft {
 }
 
 impl TimeLeft {
-    fn new(cell: f64, cells: usize) -> Self {
-        Self { began: Instant::now(), expected_s: cell * cells as f64, done_s: 0.0 }
+    fn new(expected_s: f64) -> Self {
+        Self { began: Instant::now(), expected_s, done_s: 0.0 }
     }
 
     /// What was expected to take so long is done.

@@ -83,7 +83,7 @@ impl Plan {
             Test::Loss => 8.0 * (self.loss_trial_s + pause),
             Test::Latency => 8.0 * f64::from(self.latency_repeats) * (self.latency_trial_s + pause),
             Test::BackToBack => self.back_to_back.duration_sum_s * 3.0 * (pause + 0.1),
-            Test::Soak => 0.0,
+            Test::Tune | Test::Soak => 0.0,
             Test::Recovery => 3.0 * (self.overload.as_secs_f64() + pause),
         }
     }

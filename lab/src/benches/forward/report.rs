@@ -7,6 +7,7 @@ use super::latency::{Percentiles, measurable};
 use super::measure::{BackToBack, LatencyAt, LossAt, Minute, Recovery, Throughput};
 use super::plan::Plan;
 use super::size::{GENOME, Size};
+use super::tune::{Knob, Point, Setting};
 use crate::harness::Figures;
 use crate::harness::plot::{Bar, Line, Page};
 use crate::harness::table::{Column, table};
@@ -36,6 +37,9 @@ pub(super) struct CellFigures {
     pub size: Size,
     /// The mean of the frames' bytes, checksums included.
     pub mean_bytes: f64,
+    /// What was swept, and what was found; all else is measured with that.
+    pub curve: Vec<Point>,
+    pub tuned: Option<Setting>,
     pub throughput: Option<Throughput>,
     pub loss: Vec<LossAt>,
     pub latency: Vec<LatencyAt>,
@@ -46,6 +50,9 @@ pub(super) struct CellFigures {
 
 /// A line of the latency table.
 struct LatencyRow(Road, Size, LatencyAt);
+
+/// A line of the table of settings.
+struct TuneRow(Road, Size, Point);
 
 /// A line of the soak table.
 struct SoakRow(Road, Size, Minute);
@@ -61,6 +68,8 @@ impl CellFigures {
             road,
             size,
             mean_bytes: size.mean(ipv6),
+            curve: Vec::new(),
+            tuned: None,
             throughput: None,
             loss: Vec::new(),
             latency: Vec::new(),
@@ -68,6 +77,18 @@ impl CellFigures {
             recovery: None,
             soak: Vec::new(),
         }
+    }
+
+    /// What was swept, a line for each setting.
+    pub(super) fn curve_csv(&self) -> String {
+        let row = |point: &Point| {
+            let Point { knob, setting: Setting { ring, burst, frames, busy_poll }, .. } = point;
+            let Throughput { lower, upper, .. } = point.throughput;
+            let (lower, upper) = (number(lower), number(upper));
+            format!("{knob},{ring},{burst},{frames},{busy_poll},{lower},{upper}\n")
+        };
+        let rows: String = self.curve.iter().map(row).collect();
+        format!("swept,ring,burst,frames,busy_poll_us,lower_fps,upper_fps\n{rows}")
     }
 
     fn fps(&self) -> Option<f64> {
@@ -122,6 +143,17 @@ const LATENCY: [Column<LatencyRow>; 8] = [
     Column::number("max us", |row| time(row, |times| times.max_us)),
 ];
 
+const TUNE: [Column<TuneRow>; 8] = [
+    Column::text("road", |row| row.0.to_string()),
+    Column::number("bytes", |row| row.1.to_string()),
+    Column::text("swept", |row| row.2.knob.to_string()),
+    Column::number("ring", |row| row.2.setting.ring.to_string()),
+    Column::number("burst", |row| row.2.setting.burst.to_string()),
+    Column::number("frames", |row| row.2.setting.frames.to_string()),
+    Column::number("busy-poll us", |row| row.2.setting.busy_poll.to_string()),
+    Column::number("frames/s", |row| number(row.2.throughput.fps)),
+];
+
 const SOAK: [Column<SoakRow>; 8] = [
     Column::text("road", |row| row.0.to_string()),
     Column::number("bytes", |row| row.1.to_string()),
@@ -164,6 +196,19 @@ impl ForwardFigures {
     fn latencies(&self) -> impl Iterator<Item = LatencyRow> + '_ {
         self.cells.iter().flat_map(|cell| {
             cell.latency.iter().map(move |at| LatencyRow(cell.road, cell.size, at.clone()))
+        })
+    }
+
+    fn settings(&self) -> impl Iterator<Item = TuneRow> + '_ {
+        let row = |cell: &CellFigures, point: &Point| TuneRow(cell.road, cell.size, *point);
+        self.cells.iter().flat_map(move |cell| cell.curve.iter().map(move |point| row(cell, point)))
+    }
+
+    /// What was found, and its file in the folder.
+    fn tuned(&self) -> impl Iterator<Item = String> + '_ {
+        self.cells.iter().filter_map(|cell| {
+            let (CellFigures { road, size, .. }, tuned) = (cell, cell.tuned?);
+            Some(format!("{road}, {size}: tuned: {tuned} (`ringway engine l2fwd --config engine-{road}-{size}.toml`); all else is measured with it."))
         })
     }
 
@@ -222,6 +267,21 @@ impl ForwardFigures {
         cells.map(line).collect()
     }
 
+    fn tune_lines(&self, knob: Knob) -> Vec<Line> {
+        let line = |cell: &CellFigures| Line {
+            label: format!("{}, {}", cell.road, cell.size),
+            points: cell
+                .curve
+                .iter()
+                .filter(|point| point.knob == knob)
+                .map(|point| {
+                    (knob.value(&point.setting).into(), point.throughput.fps.unwrap_or(0.0))
+                })
+                .collect(),
+        };
+        self.cells.iter().map(line).filter(|line| !line.points.is_empty()).collect()
+    }
+
     fn latency_lines(&self, size: Size) -> Vec<Line> {
         let cells = self.cells.iter().filter(|cell| cell.size == size && !cell.latency.is_empty());
         let line = |cell: &CellFigures| Line {
@@ -243,6 +303,10 @@ impl Figures for ForwardFigures {
             text += "\nlatency, in parentheses the tester's own\n";
             text += &table(&LATENCY, self.latencies());
         }
+        if self.settings().next().is_some() {
+            text += "\nsettings of the engine\n";
+            text += &table(&TUNE, self.settings());
+        }
         if self.minutes().next().is_some() {
             text += "\nsoak at 80 % of the throughput\n";
             text += &table(&SOAK, self.minutes());
@@ -255,7 +319,8 @@ impl Figures for ForwardFigures {
         let ceilings: Vec<String> = self.ceilings.iter().map(ceiling).collect();
         let ways =
             if self.both_ways { "both ways at once, frames of both together" } else { "one way" };
-        let mut notes = self.doubts();
+        let mut notes: Vec<String> = self.tuned().collect();
+        notes.extend(self.doubts());
         notes.extend(self.ratios());
         notes.push(format!("{ways}; the sender's ceiling: {} frames/s.", ceilings.join(", ")));
         if self.cells.iter().any(|cell| cell.size == Size::Imix) {
@@ -299,6 +364,12 @@ impl Figures for ForwardFigures {
             if !latency.is_empty() {
                 let title = format!("Latency, {size}");
                 page.lines(&title, ("% of the throughput", "microseconds"), &latency);
+            }
+        }
+        for knob in Knob::ALL {
+            let lines = self.tune_lines(knob);
+            if !lines.is_empty() {
+                page.lines(&format!("Throughput by {knob}"), (knob.name(), "frames/s"), &lines);
             }
         }
         page.table(&LATENCY.iter().collect::<Vec<_>>(), self.latencies());

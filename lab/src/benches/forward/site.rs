@@ -31,6 +31,7 @@ use super::outside;
 use super::port::Port;
 use super::road::{Road, network};
 use super::size::Size;
+use super::tune::Setting;
 use crate::generate::live_frames::{self, Paced, Phase};
 use crate::generate::{Flows, Recipe, Traffic, Transport};
 use crate::harness::cpu::{Cpus, pin};
@@ -86,7 +87,8 @@ pub(super) struct Site<'s> {
 pub(super) enum Between<'a> {
     /// They are each other's ends.
     Nothing,
-    Road(Road),
+    /// Its program has this setting, if any.
+    Road(Road, Option<Setting>),
     /// They are the machine's.
     Outside(&'a [Port; 2]),
 }
@@ -140,13 +142,13 @@ impl<'s> Site<'s> {
                 let macs = [t1.mac, t0.mac];
                 ([t0, t1].map(Port::from), macs, None)
             }
-            Between::Road(road) => {
+            Between::Road(road, setting) => {
                 let (tester, device) = (Namespace::new("tester")?, Namespace::new("device")?);
                 road.prepare(&device)?;
                 let (t0, f0) = veth(&t(&tester, 0), &road.end(&device, 0, shape.ipv6), &options)?;
                 let (t1, f1) = veth(&t(&tester, 1), &road.end(&device, 1, shape.ipv6), &options)?;
                 let macs = if road.routes() { [f0.mac, f1.mac] } else { [t1.mac, t0.mac] };
-                ([t0, t1].map(Port::from), macs, Some((road, device)))
+                ([t0, t1].map(Port::from), macs, Some((road, setting, device)))
             }
         };
         let arrivals = skeleton::ArriveSkelBuilder::default();
@@ -156,17 +158,19 @@ impl<'s> Site<'s> {
         // Only now: a program that is attached to one end of a veth makes it forget that the other
         // can receive from XDP (veth_xdp_set, drivers/net/veth.c).
         let program = match &device {
-            Some((road, device)) => set_up((*road, shape.ipv6), device, &ends, cpus, ringway)?,
+            Some((road, setting, device)) => {
+                set_up((*road, *setting, shape.ipv6), device, &ends, cpus, ringway)?
+            }
             None => None,
         };
         let recipes =
             (0..shape.ways).map(|way| recipe(way, shape, Mac(ends[way].mac.0), Mac(macs[way].0)));
         let recipes = recipes.collect();
-        let _device = device.map(|(_, namespace)| namespace);
+        let _device = device.map(|(.., namespace)| namespace);
         let mut site =
             Self { shape, cpus, ends, recipes, program, _device, arrivals, _attached, trial: 0 };
         site.learn(match between {
-            Between::Road(_) => "the device",
+            Between::Road(..) => "the device",
             Between::Nothing => "the loop",
             Between::Outside(_) => {
                 "what joins the interfaces, which has to bridge; their drivers have to send what XDP redirects"
@@ -310,7 +314,7 @@ impl<'s> Site<'s> {
 
 /// Prepares the device's interfaces, and starts its program.
 fn set_up(
-    (road, ipv6): (Road, bool),
+    (road, setting, ipv6): (Road, Option<Setting>, bool),
     device: &Namespace,
     ends: &[Port; 2],
     cpus: Cpus,
@@ -322,6 +326,9 @@ fn set_up(
         enable_napi(device, &name)?;
         if road.is_kernel() {
             own_thread(device, &name, cpus.measured)?;
+        }
+        if setting.is_some_and(|setting| setting.busy_poll > 0) {
+            busy_poll(device, &name)?;
         }
         if road.routes() {
             let (host, mac) = (network(side, ipv6, 2), end.mac);
@@ -340,6 +347,7 @@ fn set_up(
         arguments.extend(["--cpu".into(), cpus.measured.to_string()]);
         Ready::Log
     };
+    arguments.extend(setting.iter().flat_map(Setting::arguments));
     let child = start(device, ringway, &arguments, &ready)?;
     Ok(Some(Program { namespace: device.clone(), binary: ringway.into(), arguments, ready, child }))
 }
@@ -376,12 +384,24 @@ fn start(
     Ok(child)
 }
 
+/// Writes a setting of an interface.
+fn set(namespace: &Namespace, interface: &str, name: &str, value: &str) -> Result<()> {
+    let path = PathBuf::from(format!("/sys/class/net/{interface}/{name}"));
+    let write = || fs::write(&path, value);
+    namespace.run_with_sysfs(write)?.map_err(|source| Error::Write { path, source })
+}
+
+/// Whoever polls has the interface, and interrupts have it after 200 us without a poll
+/// (Documentation/networking/napi.rst).
+fn busy_poll(namespace: &Namespace, interface: &str) -> Result<()> {
+    set(namespace, interface, "napi_defer_hard_irqs", "2")?;
+    set(namespace, interface, "gro_flush_timeout", "200000")
+}
+
 /// The kernel forwards what comes in by this interface in a thread of its own, on this processor:
 /// else it does so on the sender's, and who is overloaded is the sender.
 fn own_thread(namespace: &Namespace, interface: &str, cpu: usize) -> Result<()> {
-    let path = PathBuf::from(format!("/sys/class/net/{interface}/threaded"));
-    let write = || fs::write(&path, "1");
-    namespace.run_with_sysfs(write)?.map_err(|source| Error::Write { path, source })?;
+    set(namespace, interface, "threaded", "1")?;
     let named = format!("napi/{interface}-");
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     for entry in entries {
@@ -448,9 +468,9 @@ mod tests {
         let mix = Shape { size: Size::Imix, ..SHAPE };
         for (between, shape) in [
             (Between::Nothing, SHAPE),
-            (Between::Road(Road::LinuxBridge), mix),
-            (Between::Road(Road::LinuxRoute), mix),
-            (Between::Road(Road::LinuxRoute), Shape { ipv6: true, ..mix }),
+            (Between::Road(Road::LinuxBridge, None), mix),
+            (Between::Road(Road::LinuxRoute, None), mix),
+            (Between::Road(Road::LinuxRoute, None), Shape { ipv6: true, ..mix }),
         ] {
             let mut storage = Storage::uninit();
             let (cpus, no_program) = (Cpus::here().unwrap(), std::path::Path::new(""));

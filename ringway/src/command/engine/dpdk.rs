@@ -29,7 +29,8 @@ pub fn main(args: &EngineApp, work: &WorkArgs) -> anyhow::Result<Exit> {
     let workers: Vec<Vec<PortSpec>> = spread::workers(&work.port)?;
     let cpus = cpus(work.cpu.as_ref(), workers.len())?;
     let waits_for_link = work.on_loss == OnLoss::Reopen;
-    let options = Options { frames: work.frames, waits_for_link, ..Options::default() };
+    let slots = work.ring.unwrap_or(Options::default().slots);
+    let options = Options { frames: work.frames, slots, waits_for_link };
     let opener = Dpdk::open(&workers, &options)?;
     let app = app(args, workers.first().and_then(|ports| opener.mac(ports)))?;
     let worker = |(ports, cpu)| WorkerConfig { cpu, ports, app: app.clone() };

@@ -31,6 +31,7 @@ pub fn ports(work: &WorkArgs) -> anyhow::Result<Vec<Spread>> {
             OnLoss::Exit => af_xdp::OnLoss::Exit,
             OnLoss::Reopen => af_xdp::OnLoss::Reopen,
         };
+        config.ring = work.ring.map_or(config.ring, Into::into);
         config.busy_poll = work.busy_poll.map(|micros| BusyPoll { micros, budget: BUDGET });
         config.mode = match (work.zero_copy, config.mode) {
             (ZeroCopy::Require, Mode::Copy) | (ZeroCopy::Never, Mode::ZeroCopy) => {
@@ -52,6 +53,7 @@ pub fn ports(work: &WorkArgs) -> anyhow::Result<Vec<Spread>> {
         ("--only", !work.only.is_empty()),
         ("--when-dead drop", work.when_dead == WhenDead::Drop),
         ("--zero-copy", work.zero_copy != ZeroCopy::Prefer),
+        ("--ring", work.ring.is_some()),
         ("--busy-poll", work.busy_poll.is_some()),
     ];
     Steer::check(&work.only).map_err(|error| usage(error.to_string()))?;

@@ -101,6 +101,26 @@ fn interfaces_that_cannot_be_are_refused() -> Result<()> {
     Ok(())
 }
 
+/// A setting that was measured is kept when the run is interrupted.
+#[test]
+fn a_setting_is_kept() -> Result<()> {
+    needs_root!();
+    let place = Namespace::new("place")?;
+    let folder = place.directory().join("tune");
+    let path = folder.display().to_string();
+    let mut bench = forward(&place, &["--tune", "--road", "af_xdp", "--folder", &path])?;
+    bench.wait_for_log("--ring=64 ", MEASURED)?;
+    bench.signal(Signal::INT)?;
+    ensure!(!bench.wait(SOON)?.status.success());
+    let curve = std::fs::read_to_string(folder.join("tune-af_xdp-64.csv"))?;
+    ensure!(curve.contains("\nring,64,64,16384,0,"), "{curve}");
+    let found = report(&folder)?;
+    ensure!(found["cells"][0]["curve"][0]["ring"] == 64, "{found}");
+    let none = forward(&place, &["--tune", "--road", "linux-bridge"])?.wait(SOON)?;
+    ensure!(none.log.contains("`--tune --road af_xdp`"), "{}", none.log);
+    Ok(())
+}
+
 mod long {
     use super::*;
 
