@@ -83,6 +83,7 @@ fmt: ## Format Rust and C
 install: release ## Install ringway and its unit under $(DESTDIR)$(PREFIX); enables nothing
 	install -D -m 755 $(BINARY) "$(DESTDIR)$(PREFIX)/bin/ringway"
 	install -D -m 644 packaging/ringway.service "$(DESTDIR)$(PREFIX)/lib/systemd/system/ringway.service"
+	install -D -m 644 packaging/ringway-nics.service "$(DESTDIR)$(PREFIX)/lib/systemd/system/ringway-nics.service"
 	install -D -m 644 packaging/ringway.sysusers "$(DESTDIR)$(PREFIX)/lib/sysusers.d/ringway.conf"
 	install -D -m 644 packaging/prometheus/ringway.rules.yml "$(DESTDIR)$(PREFIX)/share/ringway/prometheus/ringway.rules.yml"
 	install -D -m 644 packaging/grafana/ringway.json "$(DESTDIR)$(PREFIX)/share/ringway/grafana/ringway.json"

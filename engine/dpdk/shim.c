@@ -4,6 +4,7 @@
 #include <stddef.h>
 #include <string.h>
 
+#include <rte_dev.h>
 #include <rte_errno.h>
 #include <rte_ethdev.h>
 #include <rte_lcore.h>
@@ -47,6 +48,19 @@ uint16_t rw_dpdk_tx(uint16_t port, uint16_t queue, struct rte_mbuf **packets, ui
 int rw_dpdk_allocate(struct rte_mempool *pool, struct rte_mbuf **packets, unsigned int count)
 {
 	return rte_pktmbuf_alloc_bulk(pool, packets, count);
+}
+
+static void removed(const char *device, enum rte_dev_event_type event, void *flag)
+{
+	(void)device;
+	if (event == RTE_DEV_EVENT_REMOVE)
+		__atomic_store_n((uint8_t *)flag, 1, __ATOMIC_RELAXED);
+}
+
+// Sets a flag, which must live as long as the program, once the kernel wants a device of VFIO back.
+int rw_dpdk_watch(const char *device, uint8_t *flag)
+{
+	return rte_dev_event_callback_register(device, removed, flag);
 }
 
 // The first port of a device; negative: none, or an error.

@@ -1,15 +1,30 @@
 //! Network devices on PCI, whoever drives them: the kernel, or a program by vfio.
 
+mod binding;
+mod bus;
+#[cfg(test)]
+mod fake_bus;
+mod in_use;
+mod record;
+
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
+use ringway_wire::Mac;
 use serde::Serialize;
 
+pub use self::binding::{BindError, Binder, GivenBack};
+pub use self::bus::{PciBus, full_address};
+pub use self::in_use::{NO_IOMMU_REMEDY, Request, check};
+pub use self::record::{Record, Records};
 use crate::{Error, Result};
 
-const DEVICES: &str = "/sys/bus/pci/devices";
+/// Drivers by which a program has a device.
+pub const VFIO: &str = "vfio-pci";
+/// Drivers of the kernel that DPDK works beside.
+pub const BIFURCATED: [&str; 2] = ["mlx5_core", "mlx4_core"];
 /// Network controllers, in the upper byte of the class (PCI Code and ID Assignment).
 const NETWORK: &str = "0x02";
 /// Bridges, which stay with the kernel whoever has what lies behind them.
@@ -24,8 +39,16 @@ pub struct Nic {
     pub id: String,
     /// None: no driver has it.
     pub driver: Option<String>,
+    /// Vendor and device of the card: "8086:a03c".
+    pub card: String,
     /// Names of its interfaces in the network namespace of this sysfs.
     pub interfaces: Vec<String>,
+    /// The address that its maker gave it; none without an interface, or if that has another one.
+    pub mac: Option<Mac>,
+    /// Its virtual functions, which go when its driver does.
+    pub virtual_functions: u32,
+    /// Whether it is one.
+    pub is_virtual: bool,
     /// The NUMA node that it is on; none where the machine has but one, or does not tell.
     pub numa_node: Option<u32>,
     /// None: no IOMMU confines it.
@@ -46,7 +69,7 @@ pub struct GroupMember {
 /// # Errors
 /// A directory of sysfs cannot be read. Without PCI there are none.
 pub fn all() -> Result<Vec<Nic>> {
-    all_in(Path::new(DEVICES))
+    PciBus::live().nics()
 }
 
 fn all_in(devices: &Path) -> Result<Vec<Nic>> {
@@ -62,9 +85,10 @@ fn all_in(devices: &Path) -> Result<Vec<Nic>> {
 
 fn nic(devices: &Path, address: String) -> Result<Nic> {
     let device = devices.join(&address);
-    let half = |name| Some(text(&device.join(name))?.trim_start_matches("0x").to_owned());
-    let id =
-        format!("{}:{}", half("vendor").unwrap_or_default(), half("device").unwrap_or_default());
+    let half = |name: &str| {
+        text(&device.join(name)).unwrap_or_default().trim_start_matches("0x").to_owned()
+    };
+    let interfaces = interfaces(&device)?;
     let iommu_group = target(&device.join("iommu_group")).and_then(|name| name.parse().ok());
     let mut group = Vec::new();
     for other in names(&device.join("iommu_group/devices"))? {
@@ -76,9 +100,15 @@ fn nic(devices: &Path, address: String) -> Result<Nic> {
         }
     }
     Ok(Nic {
-        id,
+        id: format!("{}:{}", half("vendor"), half("device")),
+        card: format!("{}:{}", half("subsystem_vendor"), half("subsystem_device")),
         driver: target(&device.join("driver")),
-        interfaces: interfaces(&device)?,
+        mac: interfaces.iter().find_map(|name| permanent_mac(&device.join("net").join(name))),
+        interfaces,
+        virtual_functions: text(&device.join("sriov_numvfs"))
+            .and_then(|count| count.parse().ok())
+            .unwrap_or(0),
+        is_virtual: device.join("physfn").exists(),
         // -1: it does not tell.
         numa_node: text(&device.join("numa_node")).and_then(|node| node.parse().ok()),
         iommu_group,
@@ -94,6 +124,12 @@ fn interfaces(device: &Path) -> Result<Vec<String>> {
         found.extend(names(&device.join(below).join("net"))?);
     }
     Ok(found.into_iter().collect())
+}
+
+/// 0: not set, stolen or random (NET_ADDR_PERM in linux/netdevice.h).
+fn permanent_mac(interface: &Path) -> Option<Mac> {
+    text(&interface.join("addr_assign_type")).filter(|kind| kind == "0")?;
+    text(&interface.join("address"))?.parse().ok()
 }
 
 /// What is in a directory, sorted; nothing if it is not there.

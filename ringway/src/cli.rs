@@ -19,7 +19,7 @@ pub use self::engine::{
     OnLoss, SinkArgs, TakeOver, WhenDead, WorkArgs, ZeroCopy,
 };
 pub use self::forward::ForwardArgs;
-pub use self::nic::{NicAction, NicArgs};
+pub use self::nic::{BindArgs, NicAction, NicArgs, UnbindArgs};
 pub use self::shield::{BlockedArgs, PrefixArgs, ShieldAction, ShieldArgs, UnblockArgs};
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -108,8 +108,8 @@ pub enum Command {
     Doctor(DoctorArgs),
     /// Run a packet program in user space: forward, answer pings, echo, bid, count.
     Engine(EngineArgs),
-    /// List NICs: their drivers, IOMMU groups, links, and for which ports of the engine they are
-    /// ready.
+    /// List NICs and for which ports of the engine they are ready, give them to DPDK, or back to the
+    /// kernel.
     Nic(NicArgs),
     /// Write a configuration from another balancer's.
     Import(ImportArgs),

@@ -9,7 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use std::{fs, ptr, thread};
 
-use ringway_host::{interface_by_name, nics};
+use ringway_host::interface_by_name;
+use ringway_host::nics::{self, Records};
 use ringway_wire::Mac;
 use tracing::warn;
 
@@ -35,7 +36,8 @@ pub struct Device {
     pools: Vec<Arc<Mempool>>,
     /// As its first queue's thread has seen it last.
     link_is_up: AtomicBool,
-    is_gone: AtomicBool,
+    /// Leaked, because DPDK's own thread sets it: its driver is to let go of it.
+    is_gone: &'static AtomicBool,
 }
 
 /// Ports of DPDK's that are open.
@@ -88,7 +90,13 @@ pub fn check_pci(name: &str, device: &str) -> Result<(), Error> {
         Some(driver) => format!("the kernel's driver {driver} has it"),
         None => "no driver has it, so DPDK cannot reach it".into(),
     };
-    let remedy = format!("`dpdk-devbind.py --bind=vfio-pci {full}`; the kernel loses it then");
+    let was_bound = Records::live().of(&full).is_ok_and(|record| record.is_some());
+    let (why, remedy) = if was_bound {
+        let why = format!("{why}, though `ringway nic bind` gave it to vfio-pci before");
+        (why, format!("`journalctl -u ringway-nics` says why; `ringway nic bind {full}`"))
+    } else {
+        (why, format!("`ringway nic bind {full}`; the kernel loses it then"))
+    };
     Err(Error::refused(name, why, remedy))
 }
 
@@ -134,9 +142,14 @@ impl Device {
                           what is on PCI must be there when it starts";
             return Err(Error::refused(name, why, remedy));
         };
+        let is_gone: &'static AtomicBool = Box::leak(Box::default());
+        if is_pci(device) {
+            // SAFETY: a text that ends with a zero, and a flag that lives as long as the program.
+            unsafe { sys::rw_dpdk_watch(device_name.as_ptr(), is_gone.as_ptr().cast()) };
+        }
         open.insert(port);
         let (name, pools) = (name.to_owned(), Vec::new());
-        let (link_is_up, is_gone) = Default::default();
+        let link_is_up = AtomicBool::default();
         Ok(Self { name, port, virtual_name, pools, link_is_up, is_gone })
     }
 
@@ -233,10 +246,10 @@ impl Device {
             (sys::rw_dpdk_link(self.port) == 1, sys::rte_eth_dev_is_removed(self.port) == 1)
         };
         self.link_is_up.store(up, Relaxed);
-        self.is_gone.store(gone, Relaxed);
+        self.is_gone.fetch_or(gone, Relaxed);
     }
 
-    /// Whether its driver has noticed that it was removed.
+    /// Whether it was removed, or the kernel waits for this program to let go of it.
     pub fn is_gone(&self) -> bool {
         self.is_gone.load(Relaxed)
     }

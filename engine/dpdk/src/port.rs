@@ -108,7 +108,8 @@ impl Port<MbufPool> for DpdkPort {
             self.device.look();
         }
         if self.device.is_gone() {
-            return Err(refused("its device is gone", "see `dmesg`; plug it in, and start again"));
+            let remedy = "see `dmesg`; once it is back, `ringway nic list` says what it needs";
+            return Err(refused("its device is gone, or the kernel wants it back", remedy));
         }
         let lost = !self.device.link_is_up();
         if lost && !self.waits_for_link {

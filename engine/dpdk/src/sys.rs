@@ -89,6 +89,7 @@ unsafe extern "C" {
     pub fn rw_dpdk_rx(port: u16, queue: u16, packets: *mut *mut Header, count: u16) -> u16;
     pub fn rw_dpdk_tx(port: u16, queue: u16, packets: *mut *mut Header, count: u16) -> u16;
     pub fn rw_dpdk_allocate(pool: *mut Mempool, packets: *mut *mut Header, count: c_uint) -> c_int;
+    pub fn rw_dpdk_watch(device: *const c_char, flag: *const u8) -> c_int;
     pub fn rw_dpdk_port_of(device: *const c_char) -> c_int;
     pub fn rw_dpdk_info(
         port: u16,

@@ -1,21 +1,20 @@
-//! `ringway nic list`: NICs, and the roads that they can take.
+//! `ringway nic`: NICs, the roads that they can take, and who drives them.
+
+mod bind;
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use ringway_host::netlink::xdp_features::{self, Features};
-use ringway_host::nics::{self, GroupMember, Nic};
+use ringway_host::nics::{
+    self, BIFURCATED, GroupMember, NO_IOMMU_REMEDY, Nic, Record, Records, VFIO,
+};
 use ringway_host::{Interface, Network};
 use serde::Serialize;
 
-use crate::cli::{NicAction, NicArgs, Output};
+use crate::cli::{NicAction, NicArgs, Output, OutputArgs};
 use crate::exit::Exit;
 use crate::table::{self, Cell, Table};
-
-/// Drivers by which DPDK drives a device.
-const VFIO: &str = "vfio-pci";
-/// Drivers of the kernel that DPDK works beside.
-const BIFURCATED: [&str; 2] = ["mlx5_core", "mlx4_core"];
 
 /// A way for packets of the engine's ports, and whether a NIC can take it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -36,6 +35,8 @@ struct Row {
     /// "up", "no carrier" or "down".
     link: Option<&'static str>,
     carries_default_route: bool,
+    /// Who had it, if `nic bind` has given it to vfio-pci.
+    bound: Option<Record>,
     roads: Vec<Road>,
 }
 
@@ -45,14 +46,25 @@ struct Document {
     nics: Vec<Row>,
 }
 
-/// Lists them.
 pub fn main(args: &NicArgs) -> anyhow::Result<Exit> {
-    let NicAction::List(output) = &args.action;
+    match &args.action {
+        NicAction::List(output) => list(output),
+        NicAction::Bind(args) if args.recorded => bind::bind_recorded(),
+        NicAction::Bind(args) => bind::bind(args),
+        NicAction::Unbind(args) => bind::unbind(args),
+    }
+}
+
+fn list(output: &OutputArgs) -> anyhow::Result<Exit> {
     let network = Network::read()?;
     // Before Linux 6.3 it does not tell.
     let features = xdp_features::devices()?.unwrap_or_default();
-    let nics: Vec<Row> =
-        nics::all()?.into_iter().map(|nic| Row::new(nic, &network, &features)).collect();
+    let records = Records::live().all()?;
+    let row = |nic: Nic| {
+        let record = records.iter().find(|record| record.address == nic.address).cloned();
+        Row::new(nic, record, &network, &features)
+    };
+    let nics: Vec<Row> = nics::all()?.into_iter().map(row).collect();
     match output.output {
         Output::Json => table::json(&Document { schema: "ringway.nics/1", nics })?,
         Output::Table if nics.is_empty() => table::print("no network device on PCI here\n")?,
@@ -62,7 +74,12 @@ pub fn main(args: &NicArgs) -> anyhow::Result<Exit> {
 }
 
 impl Row {
-    fn new(nic: Nic, network: &Network, features: &BTreeMap<u32, Features>) -> Self {
+    fn new(
+        nic: Nic,
+        bound: Option<Record>,
+        network: &Network,
+        features: &BTreeMap<u32, Features>,
+    ) -> Self {
         let interface = nic.interfaces.iter().find_map(|name| network.interface(name));
         let features = interface.and_then(|one| features.get(&one.link.ifindex));
         let link = |one: &Interface| match (one.link.up, one.link.carrier) {
@@ -77,8 +94,9 @@ impl Row {
             roads: vec![
                 af_xdp(&nic, interface, features),
                 af_packet(&nic, interface),
-                dpdk(&nic, interface),
+                dpdk(&nic, bound.as_ref(), interface),
             ],
+            bound,
             nic,
         }
     }
@@ -118,7 +136,7 @@ fn af_packet(nic: &Nic, interface: Option<&Interface>) -> Road {
     Road { port: "af_packet", ready: interface.is_some(), note }
 }
 
-fn dpdk(nic: &Nic, interface: Option<&Interface>) -> Road {
+fn dpdk(nic: &Nic, bound: Option<&Record>, interface: Option<&Interface>) -> Road {
     let no = |note: String| Road { port: "dpdk", ready: false, note };
     let foreign = |member: &&GroupMember| {
         member.driver.as_deref().is_some_and(|driver| driver != VFIO && driver != "pci-stub")
@@ -130,9 +148,7 @@ fn dpdk(nic: &Nic, interface: Option<&Interface>) -> Road {
         return Road { port: "dpdk", ready: true, note };
     }
     if nic.iommu_group.is_none() {
-        return no("no IOMMU confines it: turn VT-d or AMD-Vi on in the firmware, and write \
-                   intel_iommu=on iommu=pt on the kernel's command line"
-            .into());
+        return no(format!("no IOMMU confines it: {NO_IOMMU_REMEDY}"));
     }
     if let Some(GroupMember { address: other, driver }) = nic.group.iter().find(foreign) {
         let driver = driver.as_deref().unwrap_or_default();
@@ -146,8 +162,17 @@ fn dpdk(nic: &Nic, interface: Option<&Interface>) -> Road {
     if let Some(interface) = interface.filter(|one| one.carries_default_route) {
         return no(format!("{} carries the default route: take another NIC", interface.link.name));
     }
-    let bind = format!("`dpdk-devbind.py --bind={VFIO} {address}`, and the kernel loses it");
-    no(if driver.is_empty() { bind } else { format!("{driver} has it: {bind}") })
+    let has = if driver.is_empty() { "no driver has it" } else { &*format!("{driver} has it") };
+    no(match bound.map(|record| record.differs(nic)) {
+        None => format!("{has}: `ringway nic bind {address}`, and the kernel loses it"),
+        Some(Some(differs)) => {
+            format!("{differs}, so it was not bound: `ringway nic bind {address}`")
+        }
+        Some(None) => format!(
+            "{has}, though it was bound before: `journalctl -u ringway-nics` says why; \
+             `ringway nic bind {address}`"
+        ),
+    })
 }
 
 impl fmt::Display for Road {
@@ -178,8 +203,11 @@ fn text(nics: &[Row]) -> String {
         ]);
     }
     out += &sheet.render(false);
-    for Row { nic, roads, .. } in nics {
+    for Row { nic, roads, bound, .. } in nics {
         out += &format!("\n  {}: ports of the engine\n", nic.address);
+        if let (Some(record), Some(VFIO)) = (bound, nic.driver.as_deref()) {
+            out += &format!("    bound by `ringway nic bind`; it was {}\n", bind::before(record));
+        }
         roads.iter().for_each(|road| out += &road.to_string());
     }
     out
@@ -201,19 +229,27 @@ mod tests {
         let unbound = GroupMember { driver: None, ..shared.clone() };
         for (nic, ready, words) in [
             (nic("igb", None), false, "intel_iommu=on"),
-            (
-                nic("igb", Some(1)),
-                false,
-                "igb has it: `dpdk-devbind.py --bind=vfio-pci 0000:01:00.0`",
-            ),
-            (nic("", Some(1)), false, "`dpdk-devbind.py"),
+            (nic("igb", Some(1)), false, "igb has it: `ringway nic bind 0000:01:00.0`"),
+            (nic("", Some(1)), false, "no driver has it: `ringway nic bind"),
             (nic("vfio-pci", Some(1)), true, "dpdk:0000:01:00.0"),
             (with(nic("vfio-pci", Some(1)), shared), false, "0000:01:00.1, which nvme has"),
             (with(nic("vfio-pci", Some(1)), unbound), true, "dpdk:"),
             (nic("mlx5_core", None), true, "leave it bound"),
         ] {
-            let road = dpdk(&nic, None);
+            let road = dpdk(&nic, None, None);
             assert!(road.ready == ready && road.note.contains(words), "{nic:?}: {road:?}");
+        }
+    }
+
+    #[test]
+    fn a_nic_that_lost_its_binding_tells_why() {
+        let record = |id: &str| Record { id: id.into(), ..Record::default() };
+        let nic = Nic { id: "8086:10c9".into(), ..nic("igb", Some(1)) };
+        for (id, words) in
+            [("8086:10c9", "`journalctl -u ringway-nics`"), ("8086:1521", "8086:10c9 instead of")]
+        {
+            let road = dpdk(&nic, Some(&record(id)), None);
+            assert!(!road.ready && road.note.contains(words), "{road:?}");
         }
     }
 
