@@ -36,7 +36,7 @@ fn start(bench: &Bench, words: &[&str]) -> Result<Child> {
 }
 
 /// Ends it; its result, whose ledger balances.
-fn end(mut child: Child) -> Result<Value> {
+pub fn end(mut child: Child) -> Result<Value> {
     child.signal(Signal::TERM)?;
     let end = child.wait(SOON)?;
     ensure!(end.status.success(), "{}", end.log);

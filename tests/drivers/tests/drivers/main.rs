@@ -4,6 +4,7 @@
 
 mod bench;
 mod capabilities;
+mod dpdk;
 mod engine;
 mod events;
 mod gateway;
@@ -82,6 +83,11 @@ fn main() -> ExitCode {
 }
 
 fn test(mut words: Vec<String>) -> Result<bool> {
+    if let [first, phase] = &*words
+        && first == "dpdk"
+    {
+        return dpdk::test(phase);
+    }
     let quick = words.iter().any(|word| word == "quick");
     words.retain(|word| word != "quick");
     let Some(bench) = Bench::find(quick)? else {
