@@ -1,6 +1,7 @@
 //! Processors, and the time that threads spend on them.
 
 use std::fs;
+use std::mem::MaybeUninit;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -93,6 +94,20 @@ impl Task {
     }
 }
 
+/// What the children of this process took that have ended and were waited for.
+pub(crate) fn children() -> Duration {
+    let mut usage = MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: the call fills the structure, which is all numbers and valid when zero, too.
+    let usage = unsafe {
+        libc::getrusage(libc::RUSAGE_CHILDREN, usage.as_mut_ptr());
+        usage.assume_init()
+    };
+    [usage.ru_utime, usage.ru_stime]
+        .iter()
+        .map(|time| Duration::new(time.tv_sec as u64, time.tv_usec as u32 * 1_000))
+        .sum()
+}
+
 /// Where /proc has a thread of this process.
 pub(crate) fn thread_named(name: &str) -> Option<PathBuf> {
     let named = |task: &PathBuf| {
@@ -141,6 +156,14 @@ mod tests {
         });
         let after = pinned.join().unwrap();
         assert_eq!((after.load, after.measured), (before.load, before.measured));
+    }
+
+    #[test]
+    fn children_that_have_ended() {
+        let before = children();
+        let busy = "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done";
+        assert!(std::process::Command::new("sh").args(["-c", busy]).status().unwrap().success());
+        assert!(children() > before);
     }
 
     #[test]

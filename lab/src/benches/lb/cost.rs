@@ -4,7 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::harness::cpu::{TICK, Task, ticks};
+use crate::harness::cpu::{self, TICK, Task, ticks};
 use crate::{Error, Result};
 
 /// Time that was spent so far, or on something.
@@ -16,35 +16,61 @@ pub(super) struct Spent {
     pub softirq: Duration,
     /// By the balancer's process, where there is one.
     pub balancer: Option<Duration>,
+    /// By programs of this machine that are neither client, balancer nor backend, at least: the
+    /// kernel may count softirqs as time of the program that they interrupt.
+    pub others: Duration,
 }
 
-impl Spent {
-    /// So far. `balancer` is a process.
-    pub(super) fn now(balancer: Option<u32>) -> Result<Self> {
+/// The times that a measurement reads.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Clock {
+    all: Duration,
+    softirq: Duration,
+    programs: Duration,
+    balancer: Option<Duration>,
+    own: Duration,
+}
+
+impl Clock {
+    /// `balancer` and `backends` are processes. The client is one that has ended.
+    pub(super) fn read(balancer: Option<u32>, backends: &[u32]) -> Result<Self> {
         let path = PathBuf::from("/proc/stat");
         let stat = fs::read_to_string(&path).map_err(|source| Error::Read { path, source })?;
-        let balancer = balancer.map(|pid| Task::process(pid).user_and_system()).transpose()?;
-        let (all, softirq) = busy(&stat).unwrap_or_default();
-        Ok(Self { all: TICK * all, softirq: TICK * softirq, balancer })
+        let of = |pid: u32| Task::process(pid).user_and_system();
+        let balancer = balancer.map(of).transpose()?;
+        let backends: Result<Duration> = backends.iter().map(|pid| of(*pid)).sum();
+        let [programs, irq, softirq] = busy(&stat).unwrap_or_default().map(|ticks| TICK * ticks);
+        Ok(Self {
+            all: programs + irq + softirq,
+            softirq,
+            programs,
+            balancer,
+            own: backends? + balancer.unwrap_or_default() + cpu::children(),
+        })
     }
 
-    pub(super) fn since(self, before: Self) -> Self {
+    pub(super) fn since(self, before: Self) -> Spent {
         let balancer = self.balancer.zip(before.balancer);
-        Self {
+        let programs = self.programs.saturating_sub(before.programs);
+        Spent {
             all: self.all.saturating_sub(before.all),
             softirq: self.softirq.saturating_sub(before.softirq),
             balancer: balancer.map(|(now, before)| now.saturating_sub(before)),
+            others: programs.saturating_sub(self.own.saturating_sub(before.own)),
         }
     }
 }
 
-/// Ticks of all that is not idle, and of softirqs: `cpu user nice system idle iowait irq softirq
+/// Ticks of programs, of interrupts and of softirqs: `cpu user nice system idle iowait irq softirq
 /// steal ...` (proc_stat(5)).
-fn busy(stat: &str) -> Option<(u32, u32)> {
+fn busy(stat: &str) -> Option<[u32; 3]> {
     let ticks = ticks(stat)?;
     let &[user, nice, system, _, _, irq, softirq, ..] = ticks.as_slice() else { return None };
-    let all = user + nice + system + irq + softirq;
-    Some((all.try_into().ok()?, softirq.try_into().ok()?))
+    Some([
+        u32::try_from(user + nice + system).ok()?,
+        irq.try_into().ok()?,
+        softirq.try_into().ok()?,
+    ])
 }
 
 #[cfg(test)]
@@ -53,17 +79,26 @@ mod tests {
 
     #[test]
     fn what_proc_says() {
-        assert_eq!(busy("cpu  1 2 3 1000 2000 4 5 3000 0 0\ncpu0 9\n"), Some((15, 5)));
+        assert_eq!(busy("cpu  1 2 3 1000 2000 4 5 3000 0 0\ncpu0 9\n"), Some([6, 4, 5]));
         assert_eq!(busy("cpu  1 2 3\n"), None);
     }
 
     #[test]
     fn only_what_came_since() {
-        let at = |seconds| Spent {
-            all: Duration::from_secs(seconds),
-            softirq: Duration::from_secs(seconds),
-            balancer: Some(Duration::from_secs(seconds)),
+        let at = |seconds| {
+            let time = Duration::from_secs(seconds);
+            Clock {
+                all: 9 * time,
+                softirq: time,
+                programs: 8 * time,
+                balancer: Some(time),
+                own: 3 * time,
+            }
         };
-        assert_eq!(at(5).since(at(2)), at(3));
+        let [one, three] = [1, 3].map(Duration::from_secs);
+        let spent = Spent { all: 9 * one, softirq: one, balancer: Some(one), others: 5 * one };
+        assert_eq!(at(3).since(at(2)), spent);
+        assert_eq!(at(3).since(Clock::default()).balancer, None);
+        assert_eq!(at(3).since(at(2)).all, 3 * three);
     }
 }

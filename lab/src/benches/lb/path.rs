@@ -10,7 +10,7 @@ use ringway_kernel::XdpMode;
 use ringway_testnet::{Child, Nginx, OneBridge, XdpReceive, one_bridge, wait_for};
 
 use super::balancer::{Balancer, PORT, v4};
-use super::cost::Spent;
+use super::cost::{Clock, Spent};
 use super::sockmap::{Redirected, ShortCut};
 use super::{bare, gateway, kernel_nat, proxies};
 use crate::harness::named_enum::named;
@@ -76,6 +76,7 @@ pub(super) struct PathSetup {
     // Dropped in this order: programs before the namespaces they live in.
     balancer: Balancer,
     _backends: Vec<Nginx>,
+    backend_pids: Vec<u32>,
     short_cut: Option<ShortCut>,
     pub net: OneBridge,
 }
@@ -113,7 +114,8 @@ impl PathSetup {
                 "\nsyn = \"proxy\"",
             )?,
         };
-        let mut setup = Self { balancer, _backends: backends, short_cut, net };
+        let backend_pids = backends.iter_mut().map(|nginx| nginx.child().pid()).collect();
+        let mut setup = Self { balancer, _backends: backends, backend_pids, short_cut, net };
         setup.try_out()?;
         Ok(setup)
     }
@@ -130,9 +132,10 @@ impl PathSetup {
     /// Sends requests.
     pub(super) fn measure(&self, connections: u32, duration: Duration) -> Result<Measured> {
         let redirected = || self.short_cut.as_ref().map(ShortCut::redirected).transpose();
-        let (redirected_before, before) = (redirected()?, Spent::now(self.pid())?);
+        let clock = || Clock::read(self.pid(), &self.backend_pids);
+        let (redirected_before, before) = (redirected()?, clock()?);
         let figures = wrk::run(&self.net.client.ns, &self.url(), connections, duration)?;
-        let spent = Spent::now(self.pid())?.since(before);
+        let spent = clock()?.since(before);
         let both = redirected()?.zip(redirected_before);
         let redirected = both.map(|(now, before)| now.since(before)).transpose()?;
         Ok(Measured { figures, spent, redirected })

@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use std::time::Duration;
 
+use super::cost::Spent;
 use super::path::{LbPath, Measured};
 use super::{Found, Lb};
 use crate::harness::median::median;
@@ -46,6 +47,8 @@ pub struct Run {
     pub softirq_ns: u64,
     /// What the balancer's process spent on a request, where there is one.
     pub balancer_ns: Option<u64>,
+    /// What programs that have no part in it took of the processors' time, in per cent.
+    pub others_percent: u64,
     /// Past TCP, all rounds together, where sockets have a short cut.
     pub redirected_bytes: Option<u64>,
     /// Of the requests that there are without a balancer.
@@ -113,6 +116,7 @@ impl Run {
             cpu_ns: median(&each(|m| of_request(m, m.spent.all))),
             softirq_ns: median(&each(|m| of_request(m, m.spent.softirq))),
             balancer_ns: balancer.map(|rounds| median(&rounds)),
+            others_percent: median(&each(others_percent)),
             redirected_bytes: redirected.sum(),
             of_direct: None,
         }
@@ -124,9 +128,18 @@ fn of_request(measured: &Measured, time: Duration) -> u64 {
     time.as_nanos() as u64 / measured.figures.requests.max(1)
 }
 
+/// Of the time that was not idle.
+fn others_percent(measured: &Measured) -> u64 {
+    let Spent { all, others, .. } = measured.spent;
+    (others.as_nanos() * 100 / all.as_nanos().max(1)) as u64
+}
+
 fn us(ns: u64) -> String {
     format!("{:.1}", ns as f64 / 1e3)
 }
+
+/// From here on the report says so.
+const OTHERS_PERCENT: u64 = 5;
 
 const COLUMNS: [Column<Run>; 9] = [
     Column::text("path", |run| run.path.to_string()),
@@ -169,6 +182,7 @@ impl Figures for LbFigures {
              and the balancer's process."
                 .into(),
         );
+        notes.extend(self.others());
         notes.extend(self.redirected());
         notes.extend(self.context());
         notes.push(
@@ -179,6 +193,17 @@ impl Figures for LbFigures {
 }
 
 impl LbFigures {
+    fn others(&self) -> Option<String> {
+        let most = self.runs.iter().max_by_key(|run| run.others_percent)?;
+        let Run { path, connections, others_percent, .. } = most;
+        (*others_percent >= OTHERS_PERCENT).then(|| {
+            format!(
+                "Other programs took up to {others_percent} % of what CPU us counts ({path}, {connections} connections): \
+                 measure again, alone on the machine."
+            )
+        })
+    }
+
     fn redirected(&self) -> Option<String> {
         let bytes: u64 = self.runs.iter().filter_map(|run| run.redirected_bytes).sum();
         (bytes > 0).then(|| format!("nginx-sockmap: {bytes} bytes went from socket to socket."))
@@ -240,7 +265,6 @@ fn comparisons(runs: &[Run]) -> Vec<Comparison> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::benches::lb::cost::Spent;
     use crate::benches::lb::sockmap::Redirected;
     use crate::harness::Rounds;
     use crate::harness::report::testing;
@@ -259,6 +283,7 @@ mod tests {
                 all: Duration::from_micros(400),
                 softirq: Duration::from_micros(100),
                 balancer: Some(Duration::from_micros(50)),
+                others: Duration::from_micros(40),
             },
             redirected: None,
         };
@@ -314,7 +339,7 @@ mod tests {
             "command comparisons comparisons.connections comparisons.goal comparisons.met comparisons.path \
              comparisons.ratio comparisons.with configurations configurations.direct duration_s failed machine \
              offloads rounds runs runs.balancer_ns runs.connections runs.cpu_ns runs.errors runs.latency_p50_ns \
-             runs.latency_p99_ns runs.path runs.redirected_bytes runs.requests_per_s runs.requests_per_s_by_round \
+             runs.latency_p99_ns runs.others_percent runs.path runs.redirected_bytes runs.requests_per_s runs.requests_per_s_by_round \
              runs.softirq_ns schema skipped"
         );
     }
@@ -330,6 +355,7 @@ mod tests {
         let goals = figures().goals();
         assert!(goals[1].ends_with("100 connections, at least 0.95: 0.98: met"), "{goals:?}");
         let notes = figures().notes().join("\n");
+        assert!(notes.contains("up to 10 % of what CPU us counts"), "{notes}");
         assert!(notes.contains("100 connections: 1.20. For context"), "{notes}");
     }
 }
