@@ -14,6 +14,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         return Ok(());
     }
     let mut shim = cc::Build::new();
+    shim.flag("-Werror=implicit-function-declaration");
     for flag in pkg_config("--cflags")?.split_whitespace() {
         shim.flag(flag);
     }

@@ -3,12 +3,15 @@
 #include <errno.h>
 #include <stddef.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include <rte_dev.h>
+#include <rte_eal.h>
 #include <rte_errno.h>
 #include <rte_ethdev.h>
 #include <rte_lcore.h>
 #include <rte_mbuf.h>
+#include <rte_mbuf_pool_ops.h>
 #include <rte_mempool.h>
 
 // As src/mbuf.rs has it.
@@ -43,6 +46,52 @@ uint16_t rw_dpdk_rx(uint16_t port, uint16_t queue, struct rte_mbuf **packets, ui
 uint16_t rw_dpdk_tx(uint16_t port, uint16_t queue, struct rte_mbuf **packets, uint16_t count)
 {
 	return rte_eth_tx_burst(port, queue, packets, count);
+}
+
+static void unmap(struct rte_mempool_memhdr *chunk, void *start)
+{
+	munmap(start, chunk->len + ((char *)chunk->addr - (char *)start));
+}
+
+// A pool of mbufs; null: see errno. Where DPDK has no huge pages its memory is a file's, which the
+// kernel has in small pages; anonymous memory gets huge ones if the system may give them.
+struct rte_mempool *rw_dpdk_pool(const char *name, unsigned int count, unsigned int cache,
+				 uint16_t room, int node)
+{
+	struct rte_pktmbuf_pool_private settings = { .mbuf_data_room_size = room };
+	struct rte_mempool *pool;
+	int placed;
+	size_t bytes;
+	char *start, *aligned;
+	if (rte_eal_has_hugepages())
+		return rte_pktmbuf_pool_create(name, count, cache, 0, room, node);
+	pool = rte_mempool_create_empty(name, count, sizeof(struct rte_mbuf) + room, cache,
+					sizeof(settings), node, RTE_MEMPOOL_F_NO_IOVA_CONTIG);
+	if (!pool)
+		return NULL;
+	rte_mempool_set_ops_byname(pool, rte_mbuf_best_mempool_ops(), NULL);
+	rte_pktmbuf_pool_init(pool, &settings);
+	bytes = RTE_ALIGN(count * (size_t)(pool->header_size + pool->elt_size + pool->trailer_size),
+			  RTE_PGSIZE_2M);
+	start = mmap(NULL, bytes + RTE_PGSIZE_2M, PROT_READ | PROT_WRITE,
+		     MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (start == MAP_FAILED) {
+		rte_errno = errno;
+		rte_mempool_free(pool);
+		return NULL;
+	}
+	aligned = RTE_PTR_ALIGN(start, RTE_PGSIZE_2M);
+	madvise(aligned, bytes, MADV_HUGEPAGE);
+	placed = rte_mempool_populate_iova(pool, aligned, (rte_iova_t)aligned, bytes, unmap, start);
+	if (placed < (int)count) {
+		rte_errno = ENOMEM;
+		rte_mempool_free(pool);
+		if (placed <= 0)
+			munmap(start, bytes + RTE_PGSIZE_2M);
+		return NULL;
+	}
+	rte_mempool_obj_iter(pool, rte_pktmbuf_init, NULL);
+	return pool;
 }
 
 int rw_dpdk_allocate(struct rte_mempool *pool, struct rte_mbuf **packets, unsigned int count)

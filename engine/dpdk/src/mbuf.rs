@@ -65,9 +65,11 @@ impl Buffer for Mbuf {
         self.parts().map(bytes)
     }
 
+    /// One, though a long packet has several mbufs: nobody can take those behind the first from it,
+    /// so the ledger counts packets.
     #[inline]
     fn frames(&self) -> usize {
-        self.header().nb_segs.into()
+        1
     }
 
     #[inline]
@@ -102,7 +104,7 @@ impl Buffer for Mbuf {
     fn append(&mut self, bytes: &[u8]) -> Result<(), NoRoom> {
         let range = self.range();
         let room = usize::from(self.header().buf_len) - range.end;
-        if bytes.len() > room || self.frames() > 1 {
+        if bytes.len() > room || self.header().nb_segs > 1 {
             return Err(NoRoom { wanted: bytes.len(), room });
         }
         self.set_range(range.start..range.end + bytes.len())?;
@@ -113,7 +115,7 @@ impl Buffer for Mbuf {
     #[inline]
     fn free_all(packets: &mut Vec<Self>) {
         let count = packets.len();
-        tally::went(|tally| &tally.freed, tally::mbufs_of(packets), count);
+        tally::count(|tally| &tally.freed, count);
         // SAFETY: they are freed below, and are not dropped.
         unsafe { packets.set_len(0) };
         // SAFETY: so many mbufs that had one owner; they are bare pointers. A batch has fewer than
@@ -130,7 +132,7 @@ impl Buffer for Mbuf {
 
 impl Drop for Mbuf {
     fn drop(&mut self) {
-        tally::went(|tally| &tally.freed, self.frames(), 1);
+        tally::count(|tally| &tally.freed, 1);
         let mut header = self.0.as_ptr();
         // SAFETY: one mbuf that had one owner.
         unsafe { sys::rte_pktmbuf_free_bulk(&raw mut header, 1) };

@@ -51,8 +51,7 @@ impl Mempool {
         let text = CString::new(name).unwrap_or_default();
         let cache = CACHE.min(size / 2);
         // SAFETY: a name that ends with a zero; all else are numbers.
-        let made =
-            unsafe { sys::rte_pktmbuf_pool_create(text.as_ptr(), size, cache, 0, ROOM, node) };
+        let made = unsafe { sys::rw_dpdk_pool(text.as_ptr(), size, cache, ROOM, node) };
         let mempool = NonNull::new(made).ok_or_else(|| Error::memory(size))?;
         Ok(Self { mempool, size })
     }

@@ -11,7 +11,7 @@ use crate::device::Device;
 use crate::mbuf::Mbuf;
 use crate::pool::MbufPool;
 use crate::sys;
-use crate::tally::{came, mbufs_of, went};
+use crate::tally::count;
 
 /// A queue of a device.
 pub struct DpdkPort {
@@ -49,7 +49,7 @@ impl Port<MbufPool> for DpdkPort {
 
     #[inline]
     fn rx_burst(&mut self, batch: &mut Batch<Mbuf>) -> Result<usize, PortError> {
-        let (port, queue, before) = (self.device.port, self.queue, batch.len());
+        let (port, queue) = (self.device.port, self.queue);
         // SAFETY: the driver writes so many mbufs, at most as many as there is room for, and gives
         // them away. This queue is this thread's alone.
         let received = unsafe {
@@ -58,7 +58,7 @@ impl Port<MbufPool> for DpdkPort {
                 sys::rw_dpdk_rx(port, queue, room.as_mut_ptr().cast(), count).into()
             })
         };
-        came(&batch[before..]);
+        count(|tally| &tally.received, received);
         self.statistics.received_packets += received as u64;
         Ok(received)
     }
@@ -70,13 +70,12 @@ impl Port<MbufPool> for DpdkPort {
             return Ok(0);
         }
         let packets = batch.as_mut_ptr().cast();
-        let mbufs = mbufs_of(batch);
         // SAFETY: so many mbufs that had one owner; the driver has the first of them afterwards, as
         // many as it says. This queue is this thread's alone.
         let sent = unsafe { sys::rw_dpdk_tx(self.device.port, self.queue, packets, wanted) };
         let sent = usize::from(sent.min(wanted));
         batch.forget_first(sent);
-        went(|tally| &tally.sent, mbufs - mbufs_of(batch), sent);
+        count(|tally| &tally.sent, sent);
         // Some drivers end a burst before one that is too long, and would do so for ever.
         if batch.first().is_some_and(|first| first.len() > self.longest) {
             let mut first = true;

@@ -63,14 +63,6 @@ unsafe extern "C" {
         options: *const c_char,
     ) -> c_int;
     pub fn rte_eal_hotplug_remove(bus: *const c_char, device: *const c_char) -> c_int;
-    pub fn rte_pktmbuf_pool_create(
-        name: *const c_char,
-        count: c_uint,
-        cache: c_uint,
-        private: u16,
-        room: u16,
-        node: c_int,
-    ) -> *mut Mempool;
     pub fn rte_pktmbuf_free_bulk(packets: *mut *mut Header, count: c_uint);
     pub fn rte_mempool_avail_count(pool: *const Mempool) -> c_uint;
     pub fn rte_mempool_free(pool: *mut Mempool);
@@ -88,6 +80,13 @@ unsafe extern "C" {
     pub fn rw_dpdk_leave();
     pub fn rw_dpdk_rx(port: u16, queue: u16, packets: *mut *mut Header, count: u16) -> u16;
     pub fn rw_dpdk_tx(port: u16, queue: u16, packets: *mut *mut Header, count: u16) -> u16;
+    pub fn rw_dpdk_pool(
+        name: *const c_char,
+        count: c_uint,
+        cache: c_uint,
+        room: u16,
+        node: c_int,
+    ) -> *mut Mempool;
     pub fn rw_dpdk_allocate(pool: *mut Mempool, packets: *mut *mut Header, count: c_uint) -> c_int;
     pub fn rw_dpdk_watch(device: *const c_char, flag: *const u8) -> c_int;
     pub fn rw_dpdk_port_of(device: *const c_char) -> c_int;

@@ -223,7 +223,7 @@ fn a_packet_outlives_everything_else() {
 
 /// The driver brings it in three mbufs.
 #[test]
-fn a_long_packet_is_counted_by_its_mbufs() {
+fn a_long_packet_is_one_for_the_ledger() {
     let _alone = alone();
     let directory = tempfile::tempdir().unwrap();
     let at = |name: &str| directory.path().join(name).display().to_string();

@@ -24,6 +24,12 @@ pub trait App<P: BufferPool = Pool> {
         let _ = (now, burst);
     }
 
+    /// Whether it looks at what packets hold: they are on their way to the cache then when it gets
+    /// them. Asked once.
+    fn reads_packets(&self) -> bool {
+        true
+    }
+
     /// Whether it is done. The worker then ends as soon as all waiting packets are sent.
     fn is_finished(&self) -> bool {
         false
@@ -66,6 +72,10 @@ impl<P: BufferPool, A: App<P> + ?Sized> App<P> for Box<A> {
 
     fn on_round(&mut self, now: Cycles, burst: &mut Burst<'_, P>) {
         (**self).on_round(now, burst);
+    }
+
+    fn reads_packets(&self) -> bool {
+        (**self).reads_packets()
     }
 
     fn is_finished(&self) -> bool {

@@ -123,7 +123,7 @@ pub mod worker_channel;
 pub use ledger::audit::{Audit, Fault, Found};
 pub use ledger::watch::{Aged, Inspector, Watch};
 pub use ledger::{Counts, Place, Record};
-pub use packet::batch::Batch;
+pub use packet::batch::{Batch, Front};
 pub use packet::buffer::Buffer;
 pub use packet::pool::Pool;
 pub use packet::{MAX_FRAMES, NoRoom, Packet};

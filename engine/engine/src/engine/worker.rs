@@ -53,6 +53,7 @@ pub struct Worker<A, P: BufferPool = Pool> {
     incoming: Batch<P::Packet>,
     tx_queues: TxQueues<P>,
     options: WorkerOptions,
+    reads_packets: bool,
     /// The begin of the last round; the time since then was busy or not.
     last: Cycles,
     was_busy: bool,
@@ -114,6 +115,7 @@ impl<P: BufferPool, A: App<P>> Worker<A, P> {
         let burst = options.burst.clamp(1, 4096);
         name_stages(&pool, &app);
         Self {
+            reads_packets: app.reads_packets(),
             app,
             incoming: Batch::new(burst),
             tx_queues: TxQueues::new(pool, ports, options.waiting.max(burst)),
@@ -147,7 +149,9 @@ impl<P: BufferPool, A: App<P>> Worker<A, P> {
             }
             busy = true;
             self.tx_queues.tally.burst(received);
-            self.incoming.iter().for_each(|packet| prefetch(packet.data()));
+            if self.reads_packets {
+                self.incoming.iter().for_each(|packet| prefetch(packet.data()));
+            }
             self.app.on_burst(now, &mut Burst::new(from, &mut self.incoming, &mut self.tx_queues));
             if !self.incoming.is_empty() {
                 self.tx_queues.undecided(&mut self.incoming);
@@ -159,7 +163,9 @@ impl<P: BufferPool, A: App<P>> Worker<A, P> {
         busy |= self.tx_queues.tally.originated != before;
         for to in 0..self.tx_queues.queues.len() {
             // With nothing to send, too: completions are taken back then.
-            busy |= self.tx_queues.transmit(to);
+            if !mem::take(&mut self.tx_queues.queues[to].has_sent) {
+                busy |= self.tx_queues.transmit(to);
+            }
         }
         if now.since(self.checked) > Cycles::per_second() / CHECKS {
             self.checked = now;
@@ -228,7 +234,9 @@ impl<P: BufferPool, A: App<P>> Worker<A, P> {
     /// Whether nothing will arrive and nothing is left to be done.
     pub fn is_finished(&self) -> bool {
         let nothing_comes = || self.tx_queues.queues.iter().all(|queue| queue.port.is_finished());
-        let over = self.app.is_finished() || !self.app.is_source() && nothing_comes();
+        // More may come after a round that had something to do.
+        let over =
+            self.app.is_finished() || !self.was_busy && !self.app.is_source() && nothing_comes();
         over && self.tx_queues.waiting() == 0
     }
 

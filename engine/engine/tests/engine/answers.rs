@@ -287,8 +287,10 @@ fn what_is_forwarded_and_how() {
         // Of several frames, too.
         let long = [udp(b"long"), vec![5; 5000]].concat();
         assert_eq!(bench.ask(long.clone()).unwrap()[12..], long[12..]);
-        assert_eq!(bench.ask(frame[..13].to_vec()), None);
-        assert_eq!(bench.dropped("malformed-ethernet"), 1);
+        // As it is, nobody looks at it: ports refuse what they cannot send.
+        let short = (macs == Macs::AsIs).then(|| frame[..13].to_vec());
+        assert_eq!(bench.ask(frame[..13].to_vec()), short);
+        assert_eq!(bench.dropped("malformed-ethernet"), u64::from(short.is_none()));
         bench.end();
     }
 }

@@ -14,3 +14,4 @@ mod leaks;
 mod own_app;
 mod ping;
 mod threads;
+mod verdicts;

@@ -101,10 +101,55 @@ impl<B: Buffer> Batch<B> {
         filled
     }
 
+    /// Takes packets from the front, several at once.
+    #[inline]
+    pub fn take_front(&mut self) -> Front<'_, B> {
+        Front { batch: self, gone: 0 }
+    }
+
     /// Forgets the first packets, whose frames are somebody else's now.
     #[inline]
     pub fn forget_first(&mut self, count: usize) {
         forget_first(&mut self.packets, count);
+    }
+}
+
+/// A batch from whose front packets are taken. What is left stays in it, in order.
+pub struct Front<'a, B: Buffer> {
+    batch: &'a mut Batch<B>,
+    /// The number of those that are taken.
+    gone: usize,
+}
+
+impl<B: Buffer> Front<'_, B> {
+    /// The packets that are left.
+    #[inline]
+    pub fn left(&mut self) -> &mut [B] {
+        &mut self.batch.packets[self.gone..]
+    }
+
+    /// Moves up to `count` of them to the end of another batch, as far as it has room. How many.
+    #[inline]
+    pub fn give(&mut self, count: usize, to: &mut Batch<B>) -> usize {
+        let count = count.min(self.batch.packets.len() - self.gone).min(to.room());
+        // SAFETY: so many packets lie from here on, and there is room for them; nobody looks at
+        // them here any more: they are counted as gone, and dropping this forgets them. Two batches
+        // do not share memory.
+        unsafe {
+            let from = self.batch.packets.as_ptr().add(self.gone);
+            let end = to.packets.len();
+            to.packets.as_mut_ptr().add(end).copy_from_nonoverlapping(from, count);
+            to.packets.set_len(end + count);
+        }
+        self.gone += count;
+        count
+    }
+}
+
+impl<B: Buffer> Drop for Front<'_, B> {
+    #[inline]
+    fn drop(&mut self) {
+        self.batch.forget_first(self.gone);
     }
 }
 
