@@ -182,10 +182,10 @@ impl Binder {
             self.bus.provide(driver).map_err(at("loading its driver"))?;
             self.bus.probe(address).map_err(at("having its driver take it"))
         };
-        seen().map_err(|(step, source)| BindError::Halfway {
+        seen().map_err(|(step, source)| BindError::Refused {
             device: address.clone(),
-            step,
-            source,
+            why: format!("its MAC address is not compared: {step}: {source}"),
+            remedy: "load its driver before, or unbind it and bind it anew".into(),
         })
     }
 }

@@ -13,7 +13,7 @@ use ringway_host::{Interface, Network};
 use serde::Serialize;
 
 use crate::cli::{NicAction, NicArgs, Output, OutputArgs};
-use crate::exit::Exit;
+use crate::exit::{Exit, say};
 use crate::table::{self, Cell, Table};
 
 /// A way for packets of the engine's ports, and whether a NIC can take it.
@@ -59,7 +59,10 @@ fn list(output: &OutputArgs) -> anyhow::Result<Exit> {
     let network = Network::read()?;
     // Before Linux 6.3 it does not tell.
     let features = xdp_features::devices()?.unwrap_or_default();
-    let records = Records::live().all()?;
+    let records = Records::live().all().unwrap_or_else(|error| {
+        say(error);
+        Vec::new()
+    });
     let row = |nic: Nic| {
         let record = records.iter().find(|record| record.address == nic.address).cloned();
         Row::new(nic, record, &network, &features)

@@ -18,7 +18,7 @@ use anyhow::{Context, Result, ensure};
 use ringway_host::netlink::links;
 use ringway_host::nics::{self, Nic};
 use ringway_net_tests::{Ran, not_tested, ringway};
-use ringway_testnet::{Child, Namespace, slowed, wait_for, wait_until};
+use ringway_testnet::{Child, Namespace, Signal, slowed, wait_for, wait_until};
 use serde_json::Value;
 
 use crate::bench::{SOON, ip, pings};
@@ -50,8 +50,12 @@ const BEFORE_REBOOT: [(&str, Test); 6] = [
     ("dpdk::removed", removed),
 ];
 
-const AFTER_REBOOT: [(&str, Test); 3] =
-    [("dpdk::bound-at-boot", bound_at_boot), ("dpdk::forward", forward), ("dpdk::unbind", unbind)];
+const AFTER_REBOOT: [(&str, Test); 4] = [
+    ("dpdk::bound-at-boot", bound_at_boot),
+    ("dpdk::forward", forward),
+    ("dpdk::unbind", unbind),
+    ("igb::forward-bridge", forward_by_xdp),
+];
 
 /// Whether all passed.
 pub fn test(phase: &str) -> Result<bool> {
@@ -77,7 +81,10 @@ impl Guest {
 
     fn ringway(&self, words: &[&str]) -> Result<Ran> {
         let ran = ringway(&self.own, words)?;
-        println!("  $ ringway {}\n{}", words.join(" "), ran.said());
+        println!("  $ ringway {}", words.join(" "));
+        if !words.contains(&"json") {
+            println!("{}", ran.said());
+        }
         Ok(ran)
     }
 
@@ -339,6 +346,50 @@ fn unbind(guest: &Guest) -> Result<()> {
     ip(&format!("addr add 10.99.0.9/24 dev {name}"))?;
     ip(&format!("link set {name} up"))?;
     wait_until("a ping by igb", SOON, || pings(&guest.far[0], "10.99.0.9", 56))?;
+    ip(&format!("addr flush dev {name}"))?;
     guest.does(&["nic", "bind", "--recorded"]).map(drop)?;
     guest.interface(0).map(drop)
+}
+
+/// The kernel's interfaces of both as ports of a bridge, and `ringway forward` between them.
+fn forward_by_xdp(guest: &Guest) -> Result<()> {
+    let names = [guest.interface(0)?, guest.interface(1)?];
+    ip("link add br0 type bridge")?;
+    for name in &names {
+        ensure!(Command::new("ethtool").args(["-K", name, "rxvlan", "off"]).status()?.success());
+        ip(&format!("link set {name} master br0 up"))?;
+    }
+    ip("link set br0 up")?;
+    guest.crosses()?;
+    let before = downs(&names)?;
+    let mut command = guest.own.command("ringway");
+    command.args(["forward", "--metrics", "off", "-i", &names.join(",")]);
+    let mut child = guest.own.spawn(command)?;
+    child.wait_for_log("serving: ", Duration::from_secs(60))?;
+    guest.crosses()?;
+    println!("  links went down {} times for the programs", downs(&names)? - before);
+    let before = downs(&names)?;
+    every_datagram(guest)?;
+    let status = guest.does(&["status", "--ledger", "-o", "json"])?.json()?;
+    let counters = status["counters"].as_array().context("counters")?;
+    let bridged = counters.iter().filter(|counter| counter["reason"] == "bridged");
+    let bridged: u64 = bridged.filter_map(|counter| counter["packets"].as_u64()).sum();
+    ensure!(bridged >= DATAGRAMS.into(), "{bridged} of {DATAGRAMS} each way: {status:#}");
+    ensure!(downs(&names)? == before, "a link went down");
+    println!("  {bridged} packets were bridged in XDP");
+    child.signal(Signal::TERM)?;
+    let ended = child.wait(SOON)?;
+    ensure!(ended.status.success(), "{}", ended.log);
+    guest.does(&["detach", "--node", "forward"])?;
+    guest.crosses()
+}
+
+/// How often links have been lost.
+fn downs(names: &[String; 2]) -> Result<u32> {
+    let down = |name: &String| -> Result<u32> {
+        Ok(fs::read_to_string(format!("/sys/class/net/{name}/carrier_down_count"))?
+            .trim()
+            .parse()?)
+    };
+    Ok(down(&names[0])? + down(&names[1])?)
 }
