@@ -39,6 +39,34 @@ pub fn find_ringway(given: Option<&Path>, version: &str) -> Result<PathBuf, Refu
     Ok(found)
 }
 
+/// The program with DPDK's devices, of the same build: beside `ringway`, else in PATH.
+pub(crate) fn find_dpdk(ringway: &Path) -> Result<PathBuf> {
+    let path = env::var_os("PATH").unwrap_or_default();
+    let in_path = env::split_paths(&path).map(|directory| directory.join("ringway-dpdk"));
+    let beside = std::iter::once(ringway.with_file_name("ringway-dpdk"));
+    let found = beside.chain(in_path).find(|file| file.is_file()).ok_or_else(|| {
+        Error::Unavailable(format!(
+            "no program `ringway-dpdk` beside {} or in PATH; install the package of that name, or build it by `make dpdk`",
+            ringway.display()
+        ))
+    })?;
+    let version = |program: &Path| {
+        let output = Command::new(program).arg("--version").output().ok()?;
+        String::from_utf8(output.stdout).ok()
+    };
+    let (its, ours) = (version(&found), version(ringway));
+    if its != ours {
+        let said = |version: Option<String>| version.unwrap_or_default().trim().to_owned();
+        return Err(Error::Unavailable(format!(
+            "{} says {:?} and ringway {:?}; install both from one build",
+            found.display(),
+            said(its),
+            said(ours)
+        )));
+    }
+    Ok(found)
+}
+
 fn choose(given: Option<&Path>, own: &Path, path: &OsStr) -> Option<PathBuf> {
     if let Some(given) = given {
         return Some(std::path::absolute(given).unwrap_or_else(|_| given.to_owned()));
@@ -121,6 +149,18 @@ mod tests {
         let beside = program(&place.path().join("lab"), "");
         assert_eq!(choose(None, &own, &path), Some(beside));
         assert_eq!(choose(Some(&other), &own, &path), Some(other));
+    }
+
+    #[test]
+    fn dpdk_is_of_the_same_build() {
+        let place = tempfile::tempdir().unwrap();
+        let ringway = program(place.path(), "ringway 0.1.0");
+        let dpdk = place.path().join("ringway-dpdk");
+        fs::copy(&ringway, &dpdk).unwrap();
+        assert_eq!(find_dpdk(&ringway).unwrap(), dpdk);
+        program(place.path(), "ringway 0.2.0");
+        let refused = find_dpdk(&ringway).unwrap_err().to_string();
+        assert!(refused.contains("install both from one build"), "{refused}");
     }
 
     #[test]

@@ -10,7 +10,7 @@ mod loops;
 pub(crate) mod report;
 mod site;
 mod sockets;
-mod testpmd;
+pub(super) mod testpmd;
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -1,7 +1,8 @@
 //! dpdk-testpmd, from the Debian package dpdk-dev, installed or unpacked.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 use ringway_testnet::tools::{self, Tool};
@@ -23,17 +24,17 @@ const PLUGINS: [&str; 4] =
 
 /// A program that can be started.
 #[derive(Debug)]
-pub(super) struct Testpmd {
+pub(crate) struct Testpmd {
     tool: Tool,
     plugins: Option<PathBuf>,
     huge: bool,
 }
 
 /// The beginning of a line that it prints every second.
-const RATE: &str = "Rx-pps:";
+pub(crate) const RATE: &str = "Rx-pps:";
 
 impl Testpmd {
-    pub(super) fn find() -> Result<Self> {
+    pub(crate) fn find() -> Result<Self> {
         let tool = tools::find("dpdk-testpmd")?;
         let plugins = tool.libraries.iter().find_map(|libraries| {
             let mut entries = fs::read_dir(libraries.join("dpdk")).ok()?.flatten();
@@ -48,6 +49,10 @@ impl Testpmd {
         if self.huge { "huge pages" } else { "pages of 4 KiB" }
     }
 
+    pub(crate) fn path(&self) -> &Path {
+        &self.tool.path
+    }
+
     /// Starts it in a namespace, forwarding between these devices, and waits until it does.
     pub(super) fn start(
         &self,
@@ -56,8 +61,16 @@ impl Testpmd {
         mode: &str,
         devices: &[String],
     ) -> Result<Child> {
-        let mut command = namespace.command(&self.tool.path);
-        self.tool.set_environment(&mut command);
+        let mut command = namespace.command(self.path());
+        self.set(&mut command, cpus, mode, devices);
+        let mut child = namespace.spawn(command)?;
+        child.wait_for_log(RATE, PATIENCE)?;
+        Ok(child)
+    }
+
+    /// Its environment and arguments for forwarding between these devices.
+    pub(crate) fn set(&self, command: &mut Command, cpus: Cpus, mode: &str, devices: &[String]) {
+        self.tool.set_environment(command);
         if let Some(plugins) = &self.plugins {
             // By their names alone, for the loader to find: of a path, testpmd refuses every
             // directory that all may write, and a clone may lie under /tmp.
@@ -84,9 +97,6 @@ impl Testpmd {
             [_] => command.args(["--port-topology=loop", "--burst=64", "--rxd=2048", "--txd=2048"]),
             _ => command.args(["--port-topology=paired", "--burst=64", "--rxd=2048", "--txd=2048"]),
         };
-        let mut child = namespace.spawn(command)?;
-        child.wait_for_log(RATE, PATIENCE)?;
-        Ok(child)
     }
 
     /// `memory-macswap`, by its own count.

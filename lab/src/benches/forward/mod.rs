@@ -9,6 +9,7 @@ mod measure;
 mod outside;
 mod plan;
 mod port;
+mod program;
 mod report;
 mod road;
 mod site;
@@ -33,10 +34,10 @@ use crate::{Error, Result, programs};
 use folder::Folder;
 use plan::Plan;
 use port::Port;
-use report::CellFigures;
+use report::{CellFigures, Point};
 use site::{Between, Shape, Site, Storage};
 use size::Size;
-use tune::{Knob, Point};
+use tune::Knob;
 
 named! {
     /// A test of RFC 2544.

@@ -7,7 +7,7 @@ use super::latency::{Percentiles, measurable};
 use super::measure::{BackToBack, LatencyAt, LossAt, Minute, Recovery, Throughput};
 use super::plan::Plan;
 use super::size::{GENOME, Size};
-use super::tune::{Knob, Point, Setting};
+use super::tune::{Knob, Setting};
 use crate::harness::Figures;
 use crate::harness::plot::{Bar, Line, Page};
 use crate::harness::table::{Column, table};
@@ -46,6 +46,15 @@ pub(super) struct CellFigures {
     pub back_to_back: Option<BackToBack>,
     pub recovery: Option<Recovery>,
     pub soak: Vec<Minute>,
+}
+
+/// A setting, and how fast it is.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(super) struct Point {
+    pub knob: Knob,
+    #[serde(flatten)]
+    pub setting: Setting,
+    pub throughput: Throughput,
 }
 
 /// A line of the latency table.

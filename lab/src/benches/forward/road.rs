@@ -22,10 +22,17 @@ named! {
         AfXdp = "af_xdp",
         /// The engine's l2fwd on packet sockets.
         AfPacket = "af_packet",
+        /// The engine's l2fwd on DPDK's net_af_xdp: `ringway-dpdk`.
+        Dpdk = "dpdk",
+        /// dpdk-testpmd between the same devices.
+        DpdkTestpmd = "dpdk-testpmd",
         /// What joins the two of --interfaces.
         Outside = "outside",
     }
 }
+
+/// Devices of the roads with DPDK.
+pub(super) const DPDK_DEVICES: [&str; 2] = ["net_af_xdp0,iface=f0", "net_af_xdp1,iface=f1"];
 
 /// The bridge of a road that has one.
 const BRIDGE: &str = "br0";
@@ -53,20 +60,28 @@ impl Road {
     /// Arguments of `ringway` for what forwards between `f0` and `f1`; none: the kernel does.
     pub(super) fn arguments(self) -> Option<&'static [&'static str]> {
         match self {
-            Self::LinuxBridge | Self::LinuxRoute | Self::Outside => None,
+            Self::LinuxBridge | Self::LinuxRoute | Self::DpdkTestpmd | Self::Outside => None,
             Self::XdpBridge => Some(&["forward", "-i", "f0,f1"]),
             Self::XdpRoute => Some(&["forward", "-i", "f0,f1", "--route"]),
             Self::AfXdp => Some(&["engine", "l2fwd", "-p", "af_xdp:f0:0", "-p", "af_xdp:f1:0"]),
             Self::AfPacket => {
                 Some(&["engine", "l2fwd", "-p", "af_packet:f0", "-p", "af_packet:f1"])
             }
+            Self::Dpdk => Some(&[
+                "engine",
+                "l2fwd",
+                "-p",
+                "dpdk:net_af_xdp0,iface=f0",
+                "-p",
+                "dpdk:net_af_xdp1,iface=f1",
+            ]),
         }
     }
 
     /// Whether the kernel or XDP in it forwards, in a thread for each interface; else a program does,
     /// and the kernel's half of reception is the sender's processor's.
     pub(super) fn is_kernel(self) -> bool {
-        !matches!(self, Self::AfXdp | Self::AfPacket)
+        !matches!(self, Self::AfXdp | Self::AfPacket | Self::Dpdk | Self::DpdkTestpmd)
     }
 
     /// Before there are interfaces.

@@ -19,9 +19,7 @@ use std::time::{Duration, Instant};
 use libbpf_rs::OpenObject;
 use libbpf_rs::skel::{OpenSkel as _, SkelBuilder as _};
 use ringway_kernel::XdpLink;
-use ringway_testnet::{
-    Child, End, Namespace, VethOptions, enable_napi, veth, wait_for, wait_until,
-};
+use ringway_testnet::{End, Namespace, VethOptions, enable_napi, veth, wait_for};
 use ringway_wire::Mac;
 use rustix::process::{Pid, setpriority_process};
 use rustix::thread::{CpuSet, sched_setaffinity};
@@ -29,6 +27,7 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 use super::latency::Histogram;
 use super::outside;
 use super::port::Port;
+use super::program::{HIGHEST, Program};
 use super::road::{Road, network};
 use super::size::Size;
 use super::tune::Setting;
@@ -44,8 +43,6 @@ mod skeleton {
     include!(concat!(env!("OUT_DIR"), "/arrive.skel.rs"));
 }
 
-/// The nice value of what measures and what is measured.
-const HIGHEST: i32 = -20;
 /// For the first frames to come through.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Trials whose frames are told apart: the stream's number but for the way.
@@ -91,23 +88,6 @@ pub(super) enum Between<'a> {
     Road(Road, Option<Setting>),
     /// They are the machine's.
     Outside(&'a [Port; 2]),
-}
-
-/// The program that forwards.
-struct Program {
-    namespace: Namespace,
-    binary: PathBuf,
-    arguments: Vec<String>,
-    ready: Ready,
-    child: Child,
-}
-
-/// What a program does when it forwards.
-enum Ready {
-    /// It says so.
-    Log,
-    /// It listens there.
-    Socket(PathBuf),
 }
 
 /// A trial, and what else was counted.
@@ -299,9 +279,7 @@ impl<'s> Site<'s> {
         let (seen, program) = thread::scope(|scope| {
             let restarted = scope.spawn(move || {
                 thread::sleep(time / 4);
-                program.child.kill()?;
-                program.child =
-                    start(&program.namespace, &program.binary, &program.arguments, &program.ready)?;
+                program.restart()?;
                 Ok::<_, Error>(program)
             });
             let seen = self.trial(load, time.as_secs_f64());
@@ -335,53 +313,7 @@ fn set_up(
             device.ip(&format!("neigh add {host} lladdr {mac} dev {name} nud permanent\n"))?;
         }
     }
-    let Some(arguments) = road.arguments() else { return Ok(None) };
-    let mut arguments: Vec<String> = arguments.iter().map(ToString::to_string).collect();
-    let ready = if road.is_kernel() {
-        let socket = device.directory().join("forward.sock");
-        let own = ["--name", "lab-forward", "--metrics", "off", "--socket"];
-        arguments.extend(own.map(String::from));
-        arguments.push(socket.display().to_string());
-        Ready::Socket(socket)
-    } else {
-        arguments.extend(["--cpu".into(), cpus.measured.to_string()]);
-        Ready::Log
-    };
-    arguments.extend(setting.iter().flat_map(Setting::arguments));
-    let child = start(device, ringway, &arguments, &ready)?;
-    Ok(Some(Program { namespace: device.clone(), binary: ringway.into(), arguments, ready, child }))
-}
-
-/// In a mount namespace with a bpffs of its own, so that pins and programs go with the process.
-fn start(
-    namespace: &Namespace,
-    binary: &std::path::Path,
-    arguments: &[String],
-    ready: &Ready,
-) -> Result<Child> {
-    let mut command = namespace.tool("unshare")?;
-    let script = "mount -t bpf bpf /sys/fs/bpf; exec nice -n \"$0\" \"$@\"";
-    command
-        .args(["--mount", "sh", "-ec", script, &HIGHEST.to_string()])
-        .arg(binary)
-        .args(arguments);
-    if let Ready::Socket(path) = ready {
-        let _ = fs::remove_file(path);
-    }
-    let mut child = namespace.spawn(command)?;
-    match ready {
-        Ready::Log => child.wait_for_log("running on", PATIENCE)?,
-        Ready::Socket(path) => {
-            wait_until("ringway's socket", PATIENCE, || !child.running() || path.exists())?;
-            if !child.running() {
-                return Err(Error::Failed {
-                    program: "ringway forward".into(),
-                    output: child.log(),
-                });
-            }
-        }
-    }
-    Ok(child)
+    Program::start(road, setting, device, cpus, ringway)
 }
 
 /// Writes a setting of an interface.

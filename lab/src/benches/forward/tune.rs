@@ -7,7 +7,6 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::measure::Throughput;
 use super::road::Road;
 use crate::Result;
 use crate::harness::named_enum::named;
@@ -38,20 +37,13 @@ const DEFAULT: Setting = Setting { ring: 1024, burst: 64, frames: 16_384, busy_p
 /// Rings' worth of frames that two ports take for reception.
 const RECEPTION: u32 = 4;
 
-/// A setting, and how fast it is.
-#[derive(Clone, Copy, Debug, Serialize)]
-pub(super) struct Point {
-    pub knob: Knob,
-    #[serde(flatten)]
-    pub setting: Setting,
-    pub throughput: Throughput,
-}
-
 impl Knob {
     /// Those of a road; none: it has no ports of the engine that can be tuned.
     pub fn of(road: Road) -> &'static [Self] {
         match road {
             Road::AfXdp => &Self::ALL,
+            // It always polls.
+            Road::Dpdk => &[Self::Ring, Self::Burst, Self::Frames],
             _ => &[],
         }
     }
