@@ -124,16 +124,51 @@ fn forward(run: &Value) -> Figures {
                 figures.insert(name, (Better::Less, Measured::Trials(times.collect())));
             }
         }
+        for (what, better, trials) in [
+            // Loads of two runs differ with their senders' ceilings; what comes through does not.
+            ("frames/s in overload", Better::More, overload(&cell["loss"])),
+            (
+                "ms of losses after overload",
+                Better::Less,
+                numbers(&cell["recovery"]["overload_trials_ms"]),
+            ),
+            (
+                "ms without frames after kill -9",
+                Better::Less,
+                cell["recovery"]["killed_ms"].as_f64().into_iter().collect(),
+            ),
+        ] {
+            if !trials.is_empty() {
+                figures.insert(format!("{of}: {what}"), (better, Measured::Trials(trials)));
+            }
+        }
     }
     figures
 }
 
+/// A load at which more than this is lost is above what the device forwards.
+const OVERLOAD: f64 = 0.01;
+
+/// What comes through at each such load.
+fn overload(loss: &Value) -> Vec<f64> {
+    let through = |at: &Value| {
+        let (load, lost) = (at["load"].as_f64()?, at["loss_ratio"].as_f64()?);
+        let sent = load * (1.0 - at["unsent_ratio"].as_f64()?);
+        (lost > OVERLOAD).then_some(sent * (1.0 - lost))
+    };
+    list(loss).filter_map(through).collect()
+}
+
+fn numbers(value: &Value) -> Vec<f64> {
+    list(value).filter_map(Value::as_f64).collect()
+}
+
 fn lb(run: &Value) -> Figures {
     let figure = |run: &Value| {
-        let rounds = list(&run["requests_per_s_by_round"]).filter_map(Value::as_f64);
+        let rounds = numbers(&run["requests_per_s_by_round"]);
         let name =
             format!("{}, {} connections: requests/s", text(&run["path"]), run["connections"]);
-        (name, (Better::More, Measured::Trials(rounds.collect())))
+        (name, (Better::More, Measured::Trials(rounds)))
     };
     list(&run["runs"]).map(figure).collect()
 }
@@ -283,12 +318,18 @@ mod tests {
     use super::*;
 
     fn run(kernel: &str, lower: f64, p99: [f64; 5]) -> Value {
+        let loss = [1.0, 0.9, 0.8, 0.7, 0.6].map(|share| {
+            let (load, through) = (share * 4e6, lower * (0.97 + share / 20.0));
+            json!({ "load": load, "unsent_ratio": 0.0, "loss_ratio": 1.0 - through / load })
+        });
         json!({
             "schema": "ringway.bench.forward/1", "machine": { "kernel": kernel },
             "cells": [{
                 "road": "af_xdp", "size": 64,
                 "throughput": { "lower": lower, "upper": lower * 1.02 },
                 "back_to_back": { "frames": 300.0, "upper": null },
+                "loss": loss,
+                "recovery": { "overload_trials_ms": p99, "killed_ms": 90.0 },
                 "latency": [{ "percent": 50, "trials": p99.map(|p99| json!({ "p50_us": 9.0, "p99_us": p99 })) }],
             }],
         })
@@ -307,14 +348,15 @@ mod tests {
     fn what_is_apart_by_more_than_chance_changed() {
         let old = run("6.1", 1e6, [10.0, 11.0, 12.0, 13.0, 14.0]);
         let same = compared(&old, &run("6.1", 1.01e6, [11.5, 10.5, 12.5, 13.5, 9.0]));
-        assert!(!same.is_worse() && same.count(Verdict::Same) == 4, "{same}");
+        assert!(!same.is_worse() && same.count(Verdict::Same) == 6, "{same}");
         assert!(same.differences.is_empty(), "{same}");
         let other = compared(&old, &run("6.12", 1.03e6, [15.0, 16.0, 17.0, 18.0, 19.0]));
         let verdicts: Vec<Verdict> = other.changes.iter().map(|change| change.verdict).collect();
-        assert_eq!(verdicts, [Verdict::Same, Verdict::Better, Verdict::Same, Verdict::Worse]);
+        use Verdict::{Better, Same, TooFew, Worse};
+        assert_eq!(verdicts, [Same, Better, Better, Worse, TooFew, Same, Worse]);
         let text = other.to_string();
         for part in
-            ["+3.0", "p = 0.008", "4 figures: 1 better, 1 worse", "different: kernel: 6.1 / 6.12"]
+            ["+3.0", "p = 0.008", "7 figures: 2 better, 2 worse", "different: kernel: 6.1 / 6.12"]
         {
             assert!(text.contains(part), "{part}: {text}");
         }

@@ -8,6 +8,7 @@ use super::latency::{Histogram, Percentiles};
 use super::plan::Plan;
 use super::site::{Observed, Site};
 use crate::generate::live_frames::Phase;
+use crate::harness::median::middle;
 use crate::search::{GoalError, Outcome, Search, Trial, TrialPlan};
 use crate::{Error, Result};
 
@@ -77,10 +78,11 @@ pub(super) struct BackToBack {
     pub corrected_buffer_us: Option<f64>,
 }
 
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize)]
 pub(super) struct Recovery {
-    /// From the end of an overload of 110 % until nothing is lost at half of that.
+    /// From the end of an overload of 110 % until nothing is lost at half of that: the median.
     pub overload_ms: f64,
+    pub overload_trials_ms: Vec<f64>,
     /// The longest time without frames while the program is killed and started again, at half of the
     /// throughput; none: there is no program.
     pub killed_ms: Option<f64>,
@@ -90,6 +92,7 @@ pub(super) struct Recovery {
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct Minute {
     pub number: u32,
+    pub seconds: f64,
     pub load: f64,
     pub sent: u64,
     /// Lost of those that were sent.
@@ -171,19 +174,20 @@ pub(super) fn loss(
 pub(super) fn soak(
     site: &mut Site<'_>,
     (load, time): (f64, Duration),
-    record: Record<'_>,
-    mut minute: impl FnMut(Minute) -> Result<()>,
+    mut minute: impl FnMut(Minute, &Observed) -> Result<()>,
 ) -> Result<()> {
     let whole = Duration::from_secs(60);
     for number in 0..time.as_secs().div_ceil(whole.as_secs()) as u32 {
-        let seen = site.trial(load, whole.min(time - whole * number).as_secs_f64())?;
-        record(&seen)?;
+        let seconds = whole.min(time - whole * number).as_secs_f64();
+        let seen = site.trial(load, seconds)?;
         let Trial { sent, received, .. } = seen.trial;
         let p99_us = seen.latency.percentiles().unwrap_or_default().p99_us;
         let (program_kib, available_kib) = site.memory();
         let lost = sent.saturating_sub(received);
         let number = number + 1;
-        minute(Minute { number, load, sent, lost, p99_us, program_kib, available_kib })?;
+        let found =
+            Minute { number, seconds, load, sent, lost, p99_us, program_kib, available_kib };
+        minute(found, &seen)?;
     }
     Ok(())
 }
@@ -258,13 +262,20 @@ pub(super) fn recovery(
         count: (rate * time.as_secs_f64()) as u64,
         most: time,
     };
-    let seen = site.phases(&[
+    let phases = [
         phase(overload, plan.overload),
         phase(overload / 2.0, plan.overload.min(Duration::from_secs(5))),
-    ])?;
-    record(&seen)?;
+    ];
+    let ms = |time: Duration| time.as_secs_f64() * 1000.0;
+    let mut overload_trials_ms = Vec::new();
+    for _ in 0..plan.overload_repeats {
+        let seen = site.phases(&phases)?;
+        record(&seen)?;
+        overload_trials_ms.push(ms(seen.lossy));
+    }
     let killed = site.killed(throughput / 2.0, Duration::from_secs(4))?;
     killed.iter().try_for_each(&mut *record)?;
-    let ms = |time: Duration| time.as_secs_f64() * 1000.0;
-    Ok(Recovery { overload_ms: ms(seen.lossy), killed_ms: killed.map(|seen| ms(seen.gap)) })
+    let overload_ms = middle(overload_trials_ms.iter().copied()).unwrap_or(0.0);
+    let killed_ms = killed.map(|seen| ms(seen.gap));
+    Ok(Recovery { overload_ms, overload_trials_ms, killed_ms })
 }

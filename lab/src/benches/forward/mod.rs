@@ -32,6 +32,7 @@ use crate::harness::named_enum::named;
 use crate::harness::{self, Case, Harness, Scenario};
 use crate::{Error, Result, programs};
 use folder::Folder;
+use measure::Minute;
 use plan::Plan;
 use port::Port;
 use report::{CellFigures, Point};
@@ -315,23 +316,29 @@ impl Bench<'_> {
                 }
                 Test::Recovery => {
                     let found = measure::recovery(&mut site, plan, (ceiling, needed()?), record)?;
+                    let said = format!("{:.1} ms after overload", found.overload_ms);
                     figures.recovery = Some(found);
-                    format!("{:.1} ms after overload", found.overload_ms)
+                    said
                 }
                 Test::Soak => {
                     let time = self.forward.soak.unwrap_or_default();
                     let load = measure::SOAK * needed()?;
-                    measure::soak(&mut site, (load, time), record, |minute| {
-                        harness
-                            .say(format!("{cell}  minute {}: {} lost", minute.number, minute.lost));
+                    measure::soak(&mut site, (load, time), |minute, seen| {
+                        folder.trial(road, size, test, seen)?;
+                        let left = self.left.after(minute.seconds);
+                        let Minute { number, lost, .. } = minute;
+                        harness.say(format!("{cell}  minute {number}: {lost} lost  {left} left"));
                         figures.soak.push(minute);
-                        Ok(())
+                        all.set(size, ceiling, &figures);
+                        folder.write(&harness.report(Forward::NAME, all.clone()))
                     })?;
                     let lost: u64 = figures.soak.iter().map(|minute| minute.lost).sum();
                     format!("{lost} frames lost")
                 }
             };
-            let left = self.left.after(self.forward.seconds(road, test));
+            // A soak has said so by the minute.
+            let took = if test == Test::Soak { 0.0 } else { self.forward.seconds(road, test) };
+            let left = self.left.after(took);
             harness.say(format!("{cell:<20} {test:<12} {said:<24} {left} left"));
             all.set(size, ceiling, &figures);
             folder.write(&harness.report(Forward::NAME, all.clone()))?;

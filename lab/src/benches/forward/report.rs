@@ -129,9 +129,13 @@ const THROUGHPUT: [Column<CellFigures>; 9] = [
         found => number(found.and_then(|found| found.frames)),
     }),
     Column::number("overload ms", |cell| {
-        cell.recovery.map_or_else(|| "-".into(), |found| format!("{:.1}", found.overload_ms))
+        cell.recovery
+            .as_ref()
+            .map_or_else(|| "-".into(), |found| format!("{:.1}", found.overload_ms))
     }),
-    Column::number("kill -9 ms", |cell| number(cell.recovery.and_then(|found| found.killed_ms))),
+    Column::number("kill -9 ms", |cell| {
+        number(cell.recovery.as_ref().and_then(|found| found.killed_ms))
+    }),
 ];
 
 /// A percentile, with the tester's own.
@@ -427,7 +431,11 @@ mod tests {
                 unlimited: true,
                 corrected_buffer_us: None,
             }),
-            recovery: Some(Recovery { overload_ms: 1.0, killed_ms: None }),
+            recovery: Some(Recovery {
+                overload_ms: 1.0,
+                overload_trials_ms: vec![1.0],
+                killed_ms: None,
+            }),
             ..CellFigures::new(Road::AfXdp, Size::Bytes(64), false)
         };
         let mut figures = ForwardFigures::new(&Plan::QUICK, true, false);
