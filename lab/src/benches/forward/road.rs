@@ -4,8 +4,8 @@ use std::net::IpAddr;
 
 use ringway_testnet::{End, Namespace, bridge};
 
-use crate::Result;
 use crate::harness::named_enum::named;
+use crate::{Error, Result, programs};
 
 named! {
     /// What forwards.
@@ -14,6 +14,8 @@ named! {
         LinuxBridge = "linux-bridge",
         /// The kernel's routing.
         LinuxRoute = "linux-route",
+        /// That routing, with nftables' flowtable between the two interfaces.
+        LinuxFlowtable = "linux-flowtable",
         /// `ringway forward` beside that bridge.
         XdpBridge = "xdp-bridge",
         /// `ringway forward --route` beside that routing.
@@ -30,6 +32,13 @@ named! {
         Outside = "outside",
     }
 }
+
+/// A flow is the flowtable's from its second packet on.
+const FLOWTABLE: &str = "table inet lab {
+    flowtable lab { hook ingress priority 0; devices = { f0, f1 }; }
+    chain forward { type filter hook forward priority 0; meta l4proto udp flow add @lab; }
+}
+";
 
 /// Devices of the roads with DPDK.
 pub(super) const DPDK_DEVICES: [&str; 2] = ["net_af_xdp0,iface=f0", "net_af_xdp1,iface=f1"];
@@ -54,13 +63,17 @@ impl Road {
 
     /// Whether frames are sent to the device's own addresses.
     pub(super) fn routes(self) -> bool {
-        matches!(self, Self::LinuxRoute | Self::XdpRoute)
+        matches!(self, Self::LinuxRoute | Self::LinuxFlowtable | Self::XdpRoute)
     }
 
     /// Arguments of `ringway` for what forwards between `f0` and `f1`; none: the kernel does.
     pub(super) fn arguments(self) -> Option<&'static [&'static str]> {
         match self {
-            Self::LinuxBridge | Self::LinuxRoute | Self::DpdkTestpmd | Self::Outside => None,
+            Self::LinuxBridge
+            | Self::LinuxRoute
+            | Self::LinuxFlowtable
+            | Self::DpdkTestpmd
+            | Self::Outside => None,
             Self::XdpBridge => Some(&["forward", "-i", "f0,f1"]),
             Self::XdpRoute => Some(&["forward", "-i", "f0,f1", "--route"]),
             Self::AfXdp => Some(&["engine", "l2fwd", "-p", "af_xdp:f0:0", "-p", "af_xdp:f1:0"]),
@@ -88,7 +101,7 @@ impl Road {
     pub(super) fn prepare(self, device: &Namespace) -> Result<()> {
         match self {
             Self::LinuxBridge | Self::XdpBridge => Ok(bridge(device, BRIDGE, &[])?),
-            Self::LinuxRoute | Self::XdpRoute => {
+            _ if self.routes() => {
                 device.sysctl("net/ipv6/conf/all/forwarding", "1")?;
                 Ok(device.sysctl("net/ipv4/ip_forward", "1")?)
             }
@@ -96,12 +109,27 @@ impl Road {
         }
     }
 
+    /// Once there are interfaces.
+    pub(super) fn begin(self, device: &Namespace) -> Result<()> {
+        if self != Self::LinuxFlowtable {
+            return Ok(());
+        }
+        let missing = |error: ringway_testnet::Error| Error::Unavailable(error.to_string());
+        let mut command = device.tool("nft").map_err(missing)?;
+        command.args(["-f", "-"]);
+        programs::feed(command, "nft", FLOWTABLE).map_err(|error| {
+            Error::Unavailable(format!(
+                "{error}; flowtables take a kernel with nf_flow_table: `modprobe -a nft_flow_offload nf_flow_table_inet`"
+            ))
+        })
+    }
+
     /// The device's interface on this side.
     pub(super) fn end(self, device: &Namespace, side: usize, ipv6: bool) -> End {
         let end = End::new(device, &format!("f{side}"));
         match self {
             Self::LinuxBridge | Self::XdpBridge => end.port_of(BRIDGE),
-            Self::LinuxRoute | Self::XdpRoute => {
+            _ if self.routes() => {
                 let length = if ipv6 { 64 } else { 24 };
                 end.address(format!("{}/{length}", network(side, ipv6, 1)))
             }

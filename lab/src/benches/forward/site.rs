@@ -313,6 +313,7 @@ fn set_up(
             device.ip(&format!("neigh add {host} lladdr {mac} dev {name} nud permanent\n"))?;
         }
     }
+    road.begin(device)?;
     Program::start(road, setting, device, cpus, ringway)
 }
 
