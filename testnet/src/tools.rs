@@ -71,9 +71,9 @@ pub fn peers() -> PathBuf {
 }
 
 /// usr/lib, lib and their multiarch subdirectories.
-fn library_directories(peers: &Path) -> Vec<PathBuf> {
+pub fn library_directories(root: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
-    for lib in ["usr/lib", "lib"].map(|l| peers.join(l)) {
+    for lib in ["usr/lib", "lib"].map(|l| root.join(l)) {
         let Ok(entries) = fs::read_dir(&lib) else { continue };
         found.push(lib);
         found.extend(
@@ -89,6 +89,7 @@ fn library_directories(peers: &Path) -> Vec<PathBuf> {
 fn package_of(tool: &str) -> &str {
     match tool {
         "dig" => "bind9-dnsutils",
+        "dpdk-testpmd" => "dpdk-dev",
         "ip" | "tc" | "ss" | "bridge" => "iproute2",
         "nft" => "nftables",
         tool if tool.starts_with("iptables") => "iptables",

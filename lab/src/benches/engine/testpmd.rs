@@ -35,7 +35,12 @@ pub(crate) const RATE: &str = "Rx-pps:";
 
 impl Testpmd {
     pub(crate) fn find() -> Result<Self> {
-        let tool = tools::find("dpdk-testpmd")?;
+        let mut tool = tools::find("dpdk-testpmd")?;
+        // What is unpacked loads the plugins of an installed DPDK; with libraries of its own it would
+        // have each twice.
+        if tools::library_directories(Path::new("/")).iter().any(|lib| lib.join("dpdk").is_dir()) {
+            tool.libraries.clear();
+        }
         let plugins = tool.libraries.iter().find_map(|libraries| {
             let mut entries = fs::read_dir(libraries.join("dpdk")).ok()?.flatten();
             entries.find_map(|e| e.file_name().to_str()?.starts_with("pmds-").then(|| e.path()))

@@ -88,9 +88,9 @@ pub struct Forward {
     /// Also send for so long at 80 % of the throughput, as in 30m: loss and memory by the minute.
     #[arg(long, value_name = "DURATION", value_parser = soak)]
     pub soak: Option<Duration>,
-    /// First find the smallest rings, bursts, pool and busy polling with which the engine's af_xdp
-    /// ports are as fast as with any, write it for `ringway engine --config`, and measure with it:
-    /// five minutes for a size.
+    /// First find the smallest rings, bursts, pool and busy polling with which the engine's ports, on
+    /// roads af_xdp and dpdk, are as fast as with any, write them for `ringway engine --config`, and
+    /// measure with them: five minutes for a road and size.
     #[arg(long, conflicts_with = "interfaces")]
     pub tune: bool,
     /// Only these tests; all but throughput need it, and measure it first.

@@ -118,6 +118,8 @@ impl Road {
         let mut command = device.tool("nft").map_err(missing)?;
         command.args(["-f", "-"]);
         programs::feed(command, "nft", FLOWTABLE).map_err(|error| {
+            let error = error.to_string();
+            let error = error.lines().next().unwrap_or_default();
             Error::Unavailable(format!(
                 "{error}; flowtables take a kernel with nf_flow_table: `modprobe -a nft_flow_offload nf_flow_table_inet`"
             ))

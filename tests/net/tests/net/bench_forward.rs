@@ -124,6 +124,29 @@ fn a_setting_is_kept() -> Result<()> {
 mod long {
     use super::*;
 
+    /// dpdk-testpmd forwards; of a road that this machine lacks something for is said what.
+    #[test]
+    fn roads_of_others() -> Result<()> {
+        needs_root!();
+        if let Err(why) = ringway_testnet::tools::find("dpdk-testpmd") {
+            ringway_testnet::skip("roads_of_others", why);
+            return Ok(());
+        }
+        let place = Namespace::new("place")?;
+        let folder = place.directory().join("others");
+        let path = folder.display().to_string();
+        let roads = ["--road", "dpdk-testpmd,linux-flowtable", "--only", "throughput"];
+        let ended =
+            forward(&place, &[&roads[..], &["--folder", &path]].concat())?.wait(MEASURED)?;
+        let found = report(&folder)?;
+        let skipped = found["skipped"].to_string();
+        ensure!(ended.status.success() && found["failed"].as_array().is_some_and(Vec::is_empty));
+        let testpmd = &found["cells"][0];
+        ensure!(testpmd["throughput"]["lower"].as_f64() > Some(1000.0), "{found}");
+        ensure!(!skipped.contains("flowtable") || skipped.contains("modprobe -a nft_flow_offload"));
+        Ok(())
+    }
+
     /// What joins them outside is measured, until one of them is gone.
     #[test]
     fn interfaces_of_the_machine_are_measured() -> Result<()> {
