@@ -2,6 +2,7 @@
 
 mod binding;
 mod bus;
+mod error;
 #[cfg(test)]
 mod fake_bus;
 mod in_use;
@@ -15,8 +16,9 @@ use std::path::{Path, PathBuf};
 use ringway_wire::Mac;
 use serde::Serialize;
 
-pub use self::binding::{BindError, Binder, GivenBack};
+pub use self::binding::{Binder, GivenBack};
 pub use self::bus::{PciBus, full_address};
+pub use self::error::BindError;
 pub use self::in_use::{NO_IOMMU_REMEDY, Request, check};
 pub use self::record::{Record, Records};
 use crate::{Error, Result};

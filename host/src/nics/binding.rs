@@ -1,33 +1,8 @@
 //! A device from its kernel driver to vfio-pci, and back.
 
 use std::io;
-use std::path::PathBuf;
 
-use super::{Nic, PciBus, Record, Records, VFIO};
-
-/// Why a device was not bound, or not given back.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum BindError {
-    /// There is no such device.
-    #[error("{device}: {why}; `ringway nic list` shows NICs on PCI")]
-    Unknown { device: String, why: String },
-    /// Nothing was changed.
-    #[error("{device}: {why}; {remedy}")]
-    Refused { device: String, why: String, remedy: String },
-    /// What was done is undone.
-    #[error("{device}: {step}: {source}; {now} has it, as before; see `dmesg`")]
-    Undone { device: String, step: &'static str, source: io::Error, now: String },
-    /// It is left halfway.
-    #[error(
-        "{device}: {step}: {source}; see `dmesg`; `ringway nic unbind {device}` goes on from here"
-    )]
-    Halfway { device: String, step: &'static str, source: io::Error },
-    #[error(
-        "{what} {path}: {source}; run this as root, and see that its file system can be written"
-    )]
-    Record { what: &'static str, path: PathBuf, source: io::Error },
-}
+use super::{BindError, Nic, PciBus, Record, Records, VFIO};
 
 /// Who has a device after it was given back.
 #[derive(Clone, Debug, PartialEq, Eq)]
