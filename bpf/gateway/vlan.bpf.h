@@ -53,7 +53,7 @@ static __always_inline bool vlan_find(struct xdp_md *ctx, struct rw_scratch *s, 
 	struct vlan_tag *tag = (void *)(eth + 1);
 	__u32 *found;
 
-	if ((void *)(tag + 1) > (void *)(long)ctx->data_end)
+	if ((void *)(tag + 1) > (void *)(long)ctx->data_end || !is_vlan(eth->h_proto))
 		return false;
 	s->tags[0] = tag_of(eth->h_proto, tag->tci);
 	s->tags[1] = 0;

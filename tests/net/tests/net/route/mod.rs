@@ -287,6 +287,26 @@ fn unfinished_checksums_go_by_the_kernel() -> Result<()> {
     Ok(())
 }
 
+/// A flow label of 0, or of bits that would be a tag's, where frames of a VLAN have theirs.
+#[test]
+fn an_ipv6_header_is_no_tag() -> Result<()> {
+    needs_root!();
+    let site = Site::without_servers(&VethOptions::default())?;
+    for host in &site.hosts {
+        host.sysctl("net/ipv6/auto_flowlabels", "0")?;
+    }
+    let gateway = site.start("")?;
+    site.warm_up()?;
+    goes_by_xdp(&gateway, site.a(), "fd02::2", true)?;
+    for label in ["0x800", "0x6dd"] {
+        let before = ways(&gateway)?.0;
+        reached(site.a(), &["-F", label, "-c", "10", "-i", "0.02", "fd02::2"])?;
+        let packets = ways(&gateway)?.0 - before;
+        ensure!(packets >= 20, "{packets} with label {label}: {}", gateway.status()?);
+    }
+    Ok(())
+}
+
 /// What has to be answered, cut, or judged is the kernel's.
 #[test]
 fn leaves_the_kernel_what_it_has_to_answer() -> Result<()> {
