@@ -44,7 +44,7 @@ pub fn expand(
 
 fn options(path: &Path, app: &clap::Command) -> Result<Vec<OsString>, Error> {
     let wrong = |what: String| {
-        let remedy = format!("`ringway engine {} --help` lists its options", app.get_name());
+        let remedy = format!("`--help` behind {} lists its options", app.get_name());
         Error::configuration(format!("{}: {what}", path.display()), remedy)
     };
     let text = fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
