@@ -54,16 +54,17 @@ static void unmap(struct rte_mempool_memhdr *chunk, void *start)
 }
 
 // A pool of mbufs; null: see errno. Where DPDK has no huge pages its memory is a file's, which the
-// kernel has in small pages; anonymous memory gets huge ones if the system may give them.
+// kernel has in small pages; anonymous memory gets huge ones if the system may give them. Without
+// `dense` mbufs do not cross pages: a device reads them by itself, and pages lie anywhere.
 struct rte_mempool *rw_dpdk_pool(const char *name, unsigned int count, unsigned int cache,
-				 uint16_t room, int node)
+				 uint16_t room, int node, int dense)
 {
 	struct rte_pktmbuf_pool_private settings = { .mbuf_data_room_size = room };
 	struct rte_mempool *pool;
 	int placed;
 	size_t bytes;
 	char *start, *aligned;
-	if (rte_eal_has_hugepages())
+	if (rte_eal_has_hugepages() || !dense)
 		return rte_pktmbuf_pool_create(name, count, cache, 0, room, node);
 	pool = rte_mempool_create_empty(name, count, sizeof(struct rte_mbuf) + room, cache,
 					sizeof(settings), node, RTE_MEMPOOL_F_NO_IOVA_CONTIG);

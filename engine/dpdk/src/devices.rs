@@ -85,9 +85,11 @@ impl Dpdk {
         let open = |(name, device): &(String, &str)| Device::open(name, device);
         let mut devices: Vec<Device> = named.iter().map(open).collect::<Result<_, _>>()?;
         let node = devices.first().map_or(-1, Device::node);
+        // Of virtual devices, that of AF_XDP hands mbufs to a NIC where that has zero-copy.
+        let dense = !named.iter().any(|(_, device)| device.starts_with("net_af_xdp"));
         let pool = |_| {
             let name = format!("ringway-{}", MADE.fetch_add(1, Relaxed));
-            Mempool::new(&name, options.frames, node).map(Arc::new)
+            Mempool::new(&name, options.frames, node, dense).map(Arc::new)
         };
         let pools: Vec<_> = workers.iter().map(pool).collect::<Result<_, _>>()?;
         devices.iter_mut().try_for_each(|one| one.start(&pools, options.slots))?;

@@ -46,12 +46,13 @@ unsafe impl Send for Mempool {}
 unsafe impl Sync for Mempool {}
 
 impl Mempool {
-    /// Of so many mbufs.
-    pub fn new(name: &str, size: u32, node: i32) -> Result<Self, Error> {
+    /// Of so many mbufs; `dense`: they may cross pages, because no device reads them by itself.
+    pub fn new(name: &str, size: u32, node: i32, dense: bool) -> Result<Self, Error> {
         let text = CString::new(name).unwrap_or_default();
         let cache = CACHE.min(size / 2);
         // SAFETY: a name that ends with a zero; all else are numbers.
-        let made = unsafe { sys::rw_dpdk_pool(text.as_ptr(), size, cache, ROOM, node) };
+        let made =
+            unsafe { sys::rw_dpdk_pool(text.as_ptr(), size, cache, ROOM, node, dense.into()) };
         let mempool = NonNull::new(made).ok_or_else(|| Error::memory(size))?;
         Ok(Self { mempool, size })
     }

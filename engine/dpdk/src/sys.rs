@@ -86,6 +86,7 @@ unsafe extern "C" {
         cache: c_uint,
         room: u16,
         node: c_int,
+        dense: c_int,
     ) -> *mut Mempool;
     pub fn rw_dpdk_allocate(pool: *mut Mempool, packets: *mut *mut Header, count: c_uint) -> c_int;
     pub fn rw_dpdk_watch(device: *const c_char, flag: *const u8) -> c_int;

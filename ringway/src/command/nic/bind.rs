@@ -18,11 +18,15 @@ const UNIT: &str = "ringway-nics.service";
 /// Gives these devices to vfio-pci.
 pub fn bind(args: &BindArgs) -> anyhow::Result<Exit> {
     let binder = Binder::live();
-    let all = binder.bus.nics()?;
-    let wanted =
-        args.nics.iter().map(|name| find(&binder, &all, name)).collect::<Result<Vec<_>, _>>();
-    let wanted = wanted.map_err(in_words)?;
+    let wanted = || -> anyhow::Result<Vec<Nic>> {
+        let all = binder.bus.nics()?;
+        let found = args.nics.iter().map(|name| find(&binder, &all, name));
+        Ok(found.collect::<Result<_, _>>().map_err(in_words)?)
+    };
+    wanted()?;
     let _lock = binder.records.lock()?;
+    // As whoever had the lock has left them.
+    let wanted = wanted()?;
     provide_vfio(&binder)?;
     bind_these(&binder, &wanted, args.force)?;
     for nic in &wanted {
