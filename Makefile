@@ -19,8 +19,9 @@ demo: bootstrap release ## Watch real HTTP go through Ringway and survive a back
 test: ## Run the tests (prepares the machine first, as demo does)
 	@packaging/test
 
-test-all: test ## And what takes longer: long tests, the package under a real systemd, all tables on all kernels, drivers, other processors
+test-all: test ## And what takes longer: long tests, Debian 13's DPDK, the package under a real systemd, all tables on all kernels, drivers, other processors
 	@packaging/test long
+	@packaging/test-dpdk
 	@packaging/test-systemd
 	@packaging/test-kernels
 	@packaging/test-drivers
