@@ -71,6 +71,7 @@ mod restart;
 mod ring;
 mod route;
 mod shield;
+mod spanning_tree;
 mod stumbles;
 mod syn_offer;
 mod table_room;
