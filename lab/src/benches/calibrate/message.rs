@@ -52,7 +52,9 @@ fn ends() -> std::io::Result<f64> {
             send_all(from, &bytes)?;
             let mut events = Vec::with_capacity(1);
             let time = Timespec { tv_sec: 1, tv_nsec: 0 };
-            epoll::wait(set, rustix::buffer::spare_capacity(&mut events), Some(&time))?;
+            rustix::io::retry_on_intr(|| {
+                epoll::wait(set, rustix::buffer::spare_capacity(&mut events), Some(&time))
+            })?;
             receive_all(to, &mut bytes)?;
         }
         Ok(())

@@ -110,7 +110,9 @@ fn by_epoll(socket: &UdpSocket, stop: &AtomicBool, answer: bool) -> io::Result<T
     while !stop.load(Relaxed) {
         tally.calls += 1;
         events.clear();
-        epoll::wait(&set, rustix::buffer::spare_capacity(&mut events), Some(&time))?;
+        rustix::io::retry_on_intr(|| {
+            epoll::wait(&set, rustix::buffer::spare_capacity(&mut events), Some(&time))
+        })?;
         while !events.is_empty() && take(socket, &mut bytes, answer, &mut tally)? {}
     }
     Ok(tally)
@@ -159,7 +161,9 @@ fn by_recvmmsg(socket: &UdpSocket, stop: &AtomicBool) -> io::Result<Tally> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
     use std::thread;
+    use std::time::Instant;
 
     use ringway_testnet::wait_until;
     use rustix::io::ioctl_fionread;
@@ -193,6 +197,38 @@ mod tests {
             });
             assert_eq!(tally.packets, 100, "{style}");
             assert!(tally.calls > 0, "{style}");
+        }
+    }
+
+    /// A signal that comes while a style waits ends nothing.
+    #[test]
+    fn signals_are_no_errors() {
+        use std::os::unix::thread::JoinHandleExt as _;
+
+        if !ringway_testnet::root_or_skip("kernel_path::receive::signals_are_no_errors") {
+            return;
+        }
+        extern "C" fn nothing(_: libc::c_int) {}
+        // SAFETY: the handler does nothing, and no other test uses this signal.
+        unsafe { libc::signal(libc::SIGUSR2, nothing as *const () as libc::sighandler_t) };
+        for style in [Style::Blocking, Style::Epoll, Style::Recvmmsg, Style::Spin, Style::IoUring] {
+            let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+            let Ok(()) = prepare(style, &socket) else { continue };
+            let (socket, stop) = (Arc::new(socket), Arc::new(AtomicBool::new(false)));
+            let receiver = thread::spawn({
+                let (socket, stop) = (Arc::clone(&socket), Arc::clone(&stop));
+                move || receive(style, &socket, &stop)
+            });
+            // Two waits' time, so that some signals find it in the call.
+            let until = Instant::now() + 2 * PAUSE;
+            while Instant::now() < until && !receiver.is_finished() {
+                // SAFETY: the thread is joined below, so its handle is valid.
+                unsafe { libc::pthread_kill(receiver.as_pthread_t(), libc::SIGUSR2) };
+                thread::sleep(PAUSE / 20);
+            }
+            stop.store(true, Relaxed);
+            let tally = receiver.join().unwrap();
+            assert!(tally.is_ok(), "{style}: {tally:?}");
         }
     }
 

@@ -244,7 +244,9 @@ impl Begun {
     fn take(&mut self, patience: Duration) -> io::Result<usize> {
         let mut events = Vec::with_capacity(256);
         let time = timespec(patience);
-        epoll::wait(&self.set, rustix::buffer::spare_capacity(&mut events), Some(&time))?;
+        rustix::io::retry_on_intr(|| {
+            epoll::wait(&self.set, rustix::buffer::spare_capacity(&mut events), Some(&time))
+        })?;
         for event in &events {
             let (socket, began) = &self.sockets[event.data.u64() as usize];
             match sockopt::socket_error(socket)? {
