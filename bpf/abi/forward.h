@@ -14,7 +14,9 @@
 #define RW_FORWARD_WAYS 256 /* places for RW_MAX_IFACES interface indexes */
 #define RW_WAY_TRIES 8
 #define RW_USED_NEIGHBOURS 4096 /* a power of two */
-#define RW_FORWARD_LEASE 5	/* seconds that the daemon may be silent */
+#define RW_OWN_BITS 13
+#define RW_OWN_HASH 0x9e3779b1u
+#define RW_FORWARD_LEASE 5 /* seconds that the daemon may be silent */
 #define RW_VLANS 4096
 
 /*
@@ -83,6 +85,9 @@ struct rw_forwarding {
 	__u32 until; /* second (CLOCK_MONOTONIC) after which all frames go to the kernel */
 	__u32 pad;
 	__u8 used[RW_USED_NEIGHBOURS]; /* 1: a frame was sent to a MAC address of this place */
+	/* A bit for each IPv4 address of this host, at (address * RW_OWN_HASH) >> (32 - RW_OWN_BITS),
+	 * with the address as the packet has it: a source without its bit is not this host's. */
+	__u64 own[(1 << RW_OWN_BITS) / 64];
 };
 
 #endif

@@ -94,16 +94,27 @@ static __always_inline enum rw_reason ask_ipv6(const struct ipv6hdr *ip, const v
 	return RW_REASON_NONE;
 }
 
-/* Whether the kernel would take the source from this interface, or else is to judge it (RFC 3704). */
+static __always_inline bool may_be_own(struct rw_forwarding *state, __be32 address)
+{
+	__u32 bit = (address * RW_OWN_HASH) >> (32 - RW_OWN_BITS);
+
+	return READ_ONCE(state->own[bit / 64]) >> (bit % 64) & 1;
+}
+
+/* Whether the kernel would take the source from this interface, or else is to judge it (RFC 3704).
+ * Where it does not ask for the way back, it refuses only its own addresses. */
 static __always_inline bool source_is_reached(struct packet_context *pctx,
-					      const struct rw_port *port,
+					      const struct transit *transit,
 					      const struct bpf_fib_lookup *asked)
 {
-	struct bpf_fib_lookup back = *asked;
+	const struct rw_port *port = transit->port;
+	struct bpf_fib_lookup back;
 	long found;
 
-	if (asked->family != AF_INET)
+	if (asked->family != AF_INET || (!(port->flags & (RW_PORT_STRICT | RW_PORT_LOOSE)) &&
+					 !may_be_own(transit->state, asked->ipv4_src)))
 		return true;
+	back = *asked;
 	back.ipv4_src = asked->ipv4_dst;
 	back.ipv4_dst = asked->ipv4_src;
 	back.tot_len = 0;
@@ -189,7 +200,7 @@ static __always_inline enum rw_reason route(struct packet_context *pctx, struct 
 	if (why)
 		return why;
 	fib.ifindex = pctx->in->ifindex;
-	if (!source_is_reached(pctx, transit->port, &fib))
+	if (!source_is_reached(pctx, transit, &fib))
 		return RW_REASON_ROUTE_SOURCE;
 	answer = bpf_fib_lookup(ctx, &fib, sizeof(fib), 0);
 	if (answer != BPF_FIB_LKUP_RET_SUCCESS)

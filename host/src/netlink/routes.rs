@@ -139,6 +139,24 @@ pub fn all() -> Result<Vec<Route>> {
     Ok(routes)
 }
 
+/// IPv4 destinations that this host takes packets to as its own, of table local: a route for each
+/// address, and for each network that was made local by hand.
+pub fn local_v4() -> Result<Vec<Route>> {
+    let mut header = [0; RTMSG];
+    (header[0], header[4], header[7]) =
+        (libc::AF_INET as u8, libc::RT_TABLE_LOCAL, libc::RTN_LOCAL);
+    let flags = libc::NLM_F_REQUEST | libc::NLM_F_DUMP;
+    let request = || Request::new(libc::RTM_GETROUTE, flags, &header);
+    let found = Netlink::open()?.dump("listing local routes", request, |m| Some(read(m)));
+    match found {
+        // No address was ever there.
+        Err(Error::Netlink { source, .. }) if source.raw_os_error() == Some(libc::ENOENT) => {
+            Ok(Vec::new())
+        }
+        found => Ok(found?.into_iter().flatten().collect()),
+    }
+}
+
 /// Indexes of the interfaces that carry a default route, of either family and in any table.
 pub fn default_interfaces(routes: &[Route]) -> BTreeSet<u32> {
     routes

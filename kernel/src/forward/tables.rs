@@ -1,10 +1,13 @@
 //! The tables that a program forwards by, as whoever keeps them writes them.
 
+use std::mem::offset_of;
+use std::net::Ipv4Addr;
+
 use ringway_abi::raw::{
-    RW_BUCKET_STATIONS, RW_FORWARD_LEASE, RW_FORWARD_WAYS, RW_PORT_FILTERS, RW_PORT_FORWARDS,
-    RW_PORT_ISOLATED, RW_PORT_LOOSE, RW_PORT_STRICT, RW_STATION_BUCKETS, RW_USED_NEIGHBOURS,
-    RW_VLAN_MEMBER, RW_VLAN_UNTAGGED, RW_WAY_TRIES, rw_iface, rw_port, rw_port_vlans, rw_station,
-    rw_station_bucket, rw_way,
+    RW_BUCKET_STATIONS, RW_FORWARD_LEASE, RW_FORWARD_WAYS, RW_OWN_BITS, RW_OWN_HASH,
+    RW_PORT_FILTERS, RW_PORT_FORWARDS, RW_PORT_ISOLATED, RW_PORT_LOOSE, RW_PORT_STRICT,
+    RW_STATION_BUCKETS, RW_USED_NEIGHBOURS, RW_VLAN_MEMBER, RW_VLAN_UNTAGGED, RW_WAY_TRIES,
+    rw_forwarding, rw_iface, rw_port, rw_port_vlans, rw_station, rw_station_bucket, rw_way,
 };
 
 use super::instance::Instance;
@@ -203,19 +206,43 @@ impl ForwardTables {
     /// that was another one in its place.
     pub fn is_used(&self, mac: [u8; 6]) -> bool {
         let place = used_place(mac);
-        self.forwarding.word(1 + place / 8).to_ne_bytes()[place % 8] != 0
+        self.forwarding.word(USED + place / 8).to_ne_bytes()[place % 8] != 0
     }
 
     pub fn forget_used(&self) {
-        for word in 1..self.forwarding.words() {
+        for word in USED..OWN {
             if self.forwarding.word(word) != 0 {
                 self.forwarding.store(word, 0);
             }
         }
     }
+
+    /// Says which IPv4 addresses are this host's: packets from them are the kernel's, whose routes
+    /// back are looked up where there is a bit for their source. At no time is one without its bit
+    /// that is in the former and in the new ones. `None`: any may be.
+    pub fn set_own(&self, own: Option<&[Ipv4Addr]>) {
+        let mut bits = [if own.is_none() { u64::MAX } else { 0 }; (1 << RW_OWN_BITS) / 64];
+        for address in own.unwrap_or_default() {
+            let bit = own_place(*address);
+            bits[bit / 64] |= 1 << (bit % 64);
+        }
+        for (word, bits) in (OWN..).zip(bits) {
+            self.forwarding.store(word, bits);
+        }
+    }
 }
 
 const MAP: &str = "map the tables of forwarding";
+
+/// Words of struct rw_forwarding where its arrays begin.
+const USED: usize = offset_of!(rw_forwarding, used) / 8;
+const OWN: usize = offset_of!(rw_forwarding, own) / 8;
+
+/// As may_be_own() in bpf/forward/route.bpf.h.
+fn own_place(address: Ipv4Addr) -> usize {
+    let number = u32::from_ne_bytes(address.octets());
+    (number.wrapping_mul(RW_OWN_HASH) >> (32 - RW_OWN_BITS)) as usize
+}
 
 /// As note_neighbour() in bpf/forward/route.bpf.h.
 fn used_place(mac: [u8; 6]) -> usize {

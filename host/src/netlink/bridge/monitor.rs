@@ -10,8 +10,8 @@ use crate::Result;
 use crate::netlink::Message;
 use crate::netlink::monitor::Subscription;
 
-/// RTNLGRP_LINK, NEIGH, BRVLAN.
-const GROUPS: [u32; 3] = [1, 3, 33];
+/// RTNLGRP_LINK, NEIGH, IPV4_IFADDR, BRVLAN.
+const GROUPS: [u32; 4] = [1, 3, 5, 33];
 /// A flush of a large table announces every entry at once, at about 800 bytes each.
 const RECEIVE_BUFFER: usize = 16 << 20;
 // linux/rtnetlink.h
@@ -26,7 +26,8 @@ pub enum BridgeChange {
     Fdb(FdbEntry),
     /// An entry of some bridge disappeared.
     FdbGone(FdbEntry),
-    /// Some interface, bridge, port or VLAN of a port changed: read again what matters.
+    /// Some interface, bridge, port, VLAN of a port or IPv4 address changed: read again what
+    /// matters.
     Link,
     /// Changes came faster than they were read and some are lost: read everything anew.
     Lost,
@@ -73,9 +74,12 @@ fn read(message: Message) -> Option<BridgeChange> {
     match message.kind {
         libc::RTM_NEWNEIGH => fdb::read(message).map(BridgeChange::Fdb),
         libc::RTM_DELNEIGH => fdb::read(message).map(BridgeChange::FdbGone),
-        libc::RTM_NEWLINK | libc::RTM_DELLINK | RTM_NEWVLAN | RTM_DELVLAN => {
-            Some(BridgeChange::Link)
-        }
+        libc::RTM_NEWLINK
+        | libc::RTM_DELLINK
+        | libc::RTM_NEWADDR
+        | libc::RTM_DELADDR
+        | RTM_NEWVLAN
+        | RTM_DELVLAN => Some(BridgeChange::Link),
         _ => None,
     }
 }

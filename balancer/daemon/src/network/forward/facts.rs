@@ -7,6 +7,7 @@ use ringway_host::bypassed::{self, Bypassed, KernelPath};
 use ringway_host::ethtool::Ethtool;
 use ringway_host::netlink::bridge::{self, Bridge, BridgePort};
 use ringway_host::netlink::links::{self, Link};
+use ringway_host::netlink::routes::{self, Route};
 use ringway_host::{Host, Result};
 
 /// The machine, as seen from the calling thread's network namespace.
@@ -17,6 +18,8 @@ pub struct Facts {
     pub bridges: HashMap<u32, (Bridge, Vec<BridgePort>)>,
     /// How the kernel's IPv4 takes what comes in, by interface name.
     pub routing: HashMap<String, Routing>,
+    /// IPv4 destinations that are this host's own, in route mode.
+    pub local_v4: Vec<Route>,
     /// Interfaces whose devices take VLAN tags out of frames; absent where that cannot be read.
     pub takes_tags: HashMap<String, bool>,
     /// What forwarded packets would no longer meet.
@@ -51,6 +54,7 @@ impl Facts {
             ForwardMode::Bridge => facts.read_bridges(&own, &path)?,
             ForwardMode::Route => {
                 facts.read_routing(&own)?;
+                facts.local_v4 = routes::local_v4()?;
                 facts.bypassed = bypassed::for_route(&path, &indexes);
             }
         }

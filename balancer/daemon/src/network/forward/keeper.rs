@@ -261,6 +261,9 @@ impl Work {
         if self.forward.mode == ForwardMode::Route && plan.ways() != former.ways() {
             self.tables.set_ways(&plan.ways()).map_err(failed)?;
         }
+        if self.forward.mode == ForwardMode::Route && (anew || plan.own != former.own) {
+            self.tables.set_own(plan.own.as_deref());
+        }
         if let Some(bridge) = plan.bridge.as_ref().filter(|_| anew) {
             let slots: HashMap<u32, u32> = plan.ways().into_iter().collect();
             let mut mirror = Mirror::new(bridge.ifindex, slots, &self.tables);

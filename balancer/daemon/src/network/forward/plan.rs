@@ -1,11 +1,13 @@
 //! What the packet path is to be told of each interface; pure.
 
+use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use ringway_config::{ForwardMode, InterfaceForward};
 use ringway_host::Fix;
 use ringway_host::netlink::bridge::{Bridge, BridgePort, FdbEntry, PortState};
 use ringway_host::netlink::links::Link;
+use ringway_host::netlink::routes::Route;
 use ringway_kernel::forward::{Port, PortVlans, ReversePath};
 
 use super::facts::{Facts, Routing};
@@ -21,6 +23,8 @@ pub struct Plan {
     pub ports: Vec<PlannedPort>,
     /// While there is one, nothing is forwarded.
     pub obstacles: Vec<Obstacle>,
+    /// This host's IPv4 addresses; `None`: whole networks are.
+    pub own: Option<Vec<Ipv4Addr>>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -146,7 +150,17 @@ pub fn plan(forward: &InterfaceForward, slots: &[(u32, String)], facts: &Facts) 
         })
         .collect();
     plan.bridge = bridge.map(|(bridge, _)| bridge.clone());
+    plan.own = own_addresses(&facts.local_v4);
     plan
+}
+
+/// Those of 127.0.0.0/8 never come by an interface.
+fn own_addresses(routes: &[Route]) -> Option<Vec<Ipv4Addr>> {
+    let addresses = routes.iter().filter_map(|route| match route.destination {
+        IpAddr::V4(address) if !address.is_loopback() => Some((address, route.prefix)),
+        _ => None,
+    });
+    addresses.map(|(address, prefix)| (prefix == 32).then_some(address)).collect()
 }
 
 type WithPorts = (Bridge, Vec<BridgePort>);

@@ -86,12 +86,17 @@ fn forged_sources_are_dropped_as_by_the_kernel() -> Result<()> {
     receiver.set_read_timeout(Some(Duration::from_millis(300)))?;
     // Nowhere, behind another interface, the router itself, and where it is.
     let sources = ["10.7.0.1", "10.3.0.9", "10.3.0.1", "10.1.0.2"];
-    for (rp_filter, expected, judged) in [
-        ("1", [false, false, false, true], 3),
-        ("2", [false, true, false, true], 2),
-        ("0", [true, true, false, true], 2),
+    for (rp_filter, change, expected, judged) in [
+        ("1", "", [false, false, false, true], 3),
+        ("2", "", [false, true, false, true], 2),
+        ("0", "", [true, true, false, true], 1),
+        ("0", "addr add 10.3.0.9/32 dev eth3", [true, false, false, true], 2),
+        ("0", "addr del 10.3.0.9/32 dev eth3", [true, true, false, true], 1),
+        // A network of its own, of which it has no address.
+        ("0", "route add local 10.7.0.0/24 dev lo", [false, true, false, true], 2),
     ] {
         site.router.sysctl("net/ipv4/conf/eth1/rp_filter", rp_filter)?;
+        site.router.ip(change)?;
         let judge = || -> Result<([bool; 4], [u64; 2])> {
             let counts = || -> Result<[u64; 2]> {
                 Ok([count(&gateway, "eth1", "pass", "route-source")?, ways(&gateway)?.0])

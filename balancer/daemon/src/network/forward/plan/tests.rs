@@ -5,6 +5,7 @@ use ringway_host::Mac;
 use ringway_host::bypassed::Bypassed;
 use ringway_host::netlink::bridge::{FdbKind, Stp, VlanRange};
 use ringway_host::netlink::links::VlanTag;
+use ringway_host::netlink::routes::RouteKind;
 
 use super::*;
 use crate::preflight::tests::link;
@@ -290,6 +291,28 @@ fn interfaces_that_route() {
     machine.facts.links.remove(0);
     let gone = machine.first();
     assert!(gone.ifindex.is_none() && gone.trouble.is_some_and(|it| it.found == "it is not there"));
+}
+
+#[test]
+fn addresses_of_this_host_or_whole_networks() {
+    let mut machine = Machine::route();
+    let local = |destination: &str, prefix| Route {
+        destination: destination.parse().unwrap(),
+        prefix,
+        table: 255,
+        kind: RouteKind::Local,
+        ifindex: Some(1),
+        gateway: None,
+        source: None,
+        mtu: None,
+        priority: 0,
+    };
+    machine.facts.local_v4 = vec![local("127.0.0.0", 8), local("127.0.0.1", 32)];
+    assert_eq!(planned(&machine).own, Some(Vec::new()));
+    machine.facts.local_v4.push(local("192.0.2.1", 32));
+    assert_eq!(planned(&machine).own, Some(vec![[192, 0, 2, 1].into()]));
+    machine.facts.local_v4.push(local("198.51.100.0", 24));
+    assert_eq!(planned(&machine).own, None);
 }
 
 #[test]
