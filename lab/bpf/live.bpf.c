@@ -100,7 +100,7 @@ static __always_inline __u64 due(__u64 now)
 SEC("xdp")
 int live(struct xdp_md *ctx)
 {
-	__u32 number = flow, len = head_len, way = ways > 1 ? sequence & 1 : 0;
+	__u32 number = flow, rest = head_len - 1, way = ways > 1 ? sequence & 1 : 0;
 	__u64 at = due(bpf_ktime_get_ns());
 	__u16 checksum;
 	__be16 numbers[6];
@@ -108,19 +108,21 @@ int live(struct xdp_md *ctx)
 
 	if (!at)
 		return XDP_DROP;
-	if (!head || len < 1 || len > HEAD)
+	/* In this form the verifier of 6.1 sees that the length below is not 0. */
+	barrier_var(rest);
+	if (!head || rest >= HEAD)
 		return XDP_ABORTED;
 	flow = number + 1 < flows ? number + 1 : 0;
 	halves(numbers, ways > 1 ? sequence >> 1 : sequence);
 	halves(numbers + 3, at + since_1970);
-	if (bpf_xdp_store_bytes(ctx, 0, head->bytes, len) ||
+	if (bpf_xdp_store_bytes(ctx, 0, head->bytes, rest + 1) ||
 	    bpf_xdp_load_bytes(ctx, checksum_at, &checksum, sizeof(checksum)))
 		return XDP_ABORTED;
 	checksum = mended(checksum, numbers);
 	if (bpf_xdp_store_bytes(ctx, checksum_at, &checksum, sizeof(checksum)) ||
 	    bpf_xdp_store_bytes(ctx, numbers_at, numbers, sizeof(numbers)))
 		return XDP_ABORTED;
-	/* At the end, for the verifier: it forgets the bounds of len over a call. */
+	/* At the end, for the verifier: it forgets bounds over a call. */
 	if (head->len < frame_len && bpf_xdp_adjust_tail(ctx, head->len - (int)frame_len))
 		return XDP_ABORTED;
 	sequence++;

@@ -1,11 +1,16 @@
 //! `ringway-lab bench forward` and `bench compare`, as short as they can be: what they say and refuse.
 
 use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
-use ringway_net_tests::{Ran, SOON, lab_binary, needs_root, ringway_lab};
-use ringway_testnet::{Child, End, Namespace, Signal, VethOptions, bridge, enable_napi, veth};
+use anyhow::{Context, Result, ensure};
+use ringway_net_tests::{
+    Ran, SOON, lab_binary, module_is_loaded, needs_root, not_tested, ringway_lab,
+};
+use ringway_testnet::{
+    Child, End, Namespace, Signal, VethOptions, bridge, enable_napi, veth, wait_for,
+};
 use serde_json::Value;
 
 /// For a throughput: trials of a second, many more of them on a busy machine.
@@ -121,8 +126,27 @@ fn a_setting_is_kept() -> Result<()> {
     Ok(())
 }
 
+/// Namespaces of devices that a bench has made, by name.
+fn devices_of(bench: &Child) -> Vec<String> {
+    let own = format!("rw-device-{}-", bench.pid());
+    let names = std::fs::read_dir("/run/netns").into_iter().flatten().flatten();
+    let names = names.map(|entry| entry.file_name().to_string_lossy().into_owned());
+    names.filter(|name| name.starts_with(&own)).collect()
+}
+
+/// What a command prints in a namespace that somebody else has made.
+fn run_in(namespace: &str, command: &str) -> Result<String> {
+    let mut ip = Command::new("ip");
+    let output = ip.args(["netns", "exec", namespace]).args(command.split(' ')).output()?;
+    ensure!(output.status.success(), "{command}: {}", String::from_utf8_lossy(&output.stderr));
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
 mod long {
     use super::*;
+
+    /// Received by one of the device's interfaces while the forward chain is watched.
+    const FRAMES: u64 = 5_000;
 
     /// dpdk-testpmd forwards; of a road that this machine lacks something for is said what.
     #[test]
@@ -144,6 +168,52 @@ mod long {
         let testpmd = &found["cells"][0];
         ensure!(testpmd["throughput"]["lower"].as_f64() > Some(1000.0), "{found}");
         ensure!(!skipped.contains("flowtable") || skipped.contains("modprobe -a nft_flow_offload"));
+        Ok(())
+    }
+
+    /// The flowtable has the flows: next to none of their frames go by the forward chain.
+    #[test]
+    fn a_flowtable_has_the_flows() -> Result<()> {
+        needs_root!();
+        if !module_is_loaded("nft_flow_offload") {
+            not_tested("this kernel has no nft_flow_offload, or has not loaded it");
+            return Ok(());
+        }
+        let place = Namespace::new("place")?;
+        let folder = place.directory().join("flowtable");
+        let path = folder.display().to_string();
+        let roads = ["--road", "linux-route,linux-flowtable", "--only", "throughput"];
+        let mut bench = forward(&place, &[&roads[..], &["--folder", &path]].concat())?;
+        bench.wait_for_log("linux-route, 64", MEASURED)?;
+        let device = wait_for("a device with a flowtable", MEASURED, || {
+            let has_table = |name: &String| run_in(name, "nft list table inet lab").is_ok();
+            devices_of(&bench).into_iter().find(has_table).ok_or("there is none")
+        })?;
+        run_in(
+            &device,
+            "nft add table inet seen { chain c { type filter hook forward priority 1; counter; }; }",
+        )?;
+        let received = || -> Result<u64> {
+            Ok(run_in(&device, "cat /sys/class/net/f0/statistics/rx_packets")?.trim().parse()?)
+        };
+        let before = received()?;
+        wait_for("frames at the device", MEASURED, || {
+            let came = received().map_err(|error| format!("{error:#}"))? - before;
+            if came >= FRAMES { Ok(()) } else { Err(format!("{came} came")) }
+        })?;
+        let counter = run_in(&device, "nft list table inet seen")?;
+        let flows = run_in(&device, "cat /proc/net/nf_conntrack").unwrap_or_default();
+        let seen = counter.split(' ').skip_while(|word| *word != "packets").nth(1);
+        let seen: u64 = seen.context(counter.clone())?.parse()?;
+        ensure!(seen < FRAMES / 10, "{seen} by the forward chain; {flows}");
+        let ended = bench.wait(MEASURED)?;
+        let found = report(&folder)?;
+        ensure!(ended.status.success(), "{}", ended.log);
+        for (place, road) in ["linux-route", "linux-flowtable"].into_iter().enumerate() {
+            let cell = &found["cells"][place];
+            let forwarded = cell["throughput"]["lower"].as_f64() > Some(0.0);
+            ensure!(cell["road"] == road && forwarded, "{found}");
+        }
         Ok(())
     }
 
