@@ -669,7 +669,7 @@ impl Reason {
             Self::RouteSource => Explanation {
                 name: "route-source",
                 verdicts: &[Verdict::Pass],
-                meaning: "Left to the kernel, which judges its source: no route leads there by this interface, or it is an address of this host.",
+                meaning: "Left to the kernel, which judges its source: it is an address of this host, or rp_filter does not take it.",
                 cause: "The source is forged, or routes differ by direction; the kernel drops it where rp_filter says so.",
                 next: "ip route get SOURCE; sysctl net.ipv4.conf.IFACE.rp_filter",
             },
