@@ -56,7 +56,8 @@ static __always_inline __u8 state_after_request(__u8 state, const struct segment
 {
 	switch (state) {
 	case RW_FLOW_SYN_ACK:
-		if (!(s->flags & TCP_ACK) || (s->flags & TCP_RST))
+		/* A backend may answer a SYN with an ACK, which must not confirm its forger. */
+		if ((s->flags & (TCP_ACK | TCP_SYN | TCP_RST)) != TCP_ACK)
 			return state;
 		return s->fin ? RW_FLOW_FIN_CLIENT : RW_FLOW_ESTABLISHED;
 	case RW_FLOW_ESTABLISHED:

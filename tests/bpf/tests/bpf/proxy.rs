@@ -3,9 +3,9 @@
 use std::net::SocketAddr;
 
 use ringway_abi::Reason::{
-    IcmpToBackend, NatForward, NatReply, ResetNoFlow, ResetNoStamps, SynAnswered,
+    IcmpToBackend, NatForward, NatReply, NoFlow, ResetNoFlow, ResetNoStamps, SynAnswered,
 };
-use ringway_abi::Verdict::{Redirect, Tx};
+use ringway_abi::Verdict::{Drop, Redirect, Tx};
 use ringway_abi::{FlowState, Reason, Verdict};
 use ringway_bpf_tests::cast::*;
 use ringway_bpf_tests::frame::{Frame, flags};
@@ -332,6 +332,25 @@ fn nobody_else_gets_in() {
         forged(&|f| f.tcp_options.clear());
         assert!(audit::records(&world).is_empty());
         assert_eq!(pair(&world, &me.segment(0, 0)), (Redirect, NatForward));
+    }
+}
+
+/// A SYN that acknowledges the backend's number ends no handshake: backends may answer it with an ACK,
+/// which then would prove the client's address.
+#[test]
+fn no_syn_ends_the_handshake() {
+    needs_root!("no_syn_ends_the_handshake");
+    for family in FAMILIES {
+        let world = world(ALL);
+        let asked = Asked::of(&world, client(family, 1), syn_options(1460, 7));
+        asked.feed(&world, &asked.syn_ack(Some(7)));
+        let ends = asked.client.segment(0, 0);
+        let forged = ends.clone().with(|f| f.flags = flags::SYN | flags::ACK);
+        let state = || audit::records(&world)[0].key.state;
+        assert_eq!(pair(&world, &forged), (Drop, NoFlow));
+        assert_eq!(state(), FlowState::SynAck);
+        assert_eq!(pair(&world, &ends), (Redirect, NatForward));
+        assert_eq!(state(), FlowState::Established);
     }
 }
 

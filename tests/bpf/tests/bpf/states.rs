@@ -110,7 +110,15 @@ fn tcp_states() {
         }
         let early: [(&str, &[(Sent, FlowState)]); 6] = [
             ("SYN again", &[(Client(SYN), Syn)]),
-            ("simultaneous open", &[(Backend(SYN), SynAck), (Client(SYN | ACK), Established)]),
+            (
+                "simultaneous open",
+                &[
+                    (Backend(SYN), SynAck),
+                    (Client(SYN | ACK), SynAck),
+                    (Backend(SYN | ACK), SynAck),
+                    (Client(ACK), Established),
+                ],
+            ),
             ("refused", &[(Backend(RST | ACK), Syn)]),
             ("given up", &[(Client(RST), Syn)]),
             ("SYN again after the answer", &[(Backend(SYN | ACK), SynAck), (Client(SYN), SynAck)]),
