@@ -420,7 +420,8 @@ fn whoever_claims_it_goes_on() {
 
     let second = thread::scope(|scope| {
         let second = scope.spawn(|| take_over(ask()));
-        let taken = offer().unwrap();
+        // An error where the successor has gone away already, as what it needs is missing.
+        let taken = offer().unwrap_or(false);
         let second = second.join().unwrap().map_err(|e| e.to_string());
         assert_eq!(taken, second.is_ok());
         second

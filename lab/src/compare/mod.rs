@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use serde_json::Value;
 
+use crate::harness::median::middle;
 use crate::harness::named_enum::named;
 use crate::harness::table::{Column, table};
 use crate::{Error, Result};
@@ -107,35 +108,40 @@ fn forward(run: &Value) -> Figures {
     let mut figures = Figures::new();
     for cell in list(&run["cells"]) {
         let of = format!("{}, {}", text(&cell["road"]), text(&cell["size"]));
+        let rounds: Vec<&Value> = list(&cell["rounds"]).collect();
+        let each = |of: fn(&Value) -> Vec<f64>| -> Vec<f64> {
+            rounds.iter().flat_map(|round| of(round)).collect()
+        };
         for (what, found, (lower, upper)) in [
-            ("frames/s", &cell["throughput"], ("lower", "upper")),
-            ("frames in a burst", &cell["back_to_back"], ("frames", "upper")),
+            ("frames/s", "throughput", ("lower", "upper")),
+            ("frames in a burst", "back_to_back", ("frames", "upper")),
         ] {
-            if let Some(lower) = found.get(lower).map(|lower| lower.as_f64().unwrap_or(0.0)) {
-                let upper = found[upper].as_f64().unwrap_or(f64::INFINITY);
-                let bounds = Measured::Bounds(lower, upper);
-                figures.insert(format!("{of}: {what}"), (Better::More, bounds));
+            if let Some(measured) = bounds(&rounds, found, (lower, upper)) {
+                figures.insert(format!("{of}: {what}"), (Better::More, measured));
             }
         }
-        for at in list(&cell["latency"]) {
+        let latency = || rounds.iter().flat_map(|round| list(&round["latency"]));
+        for at in latency() {
             for percentile in ["p50_us", "p99_us"] {
-                let times = list(&at["trials"]).filter_map(|trial| trial[percentile].as_f64());
+                let same = latency().filter(|other| other["percent"] == at["percent"]);
+                let trials = same.flat_map(|at| list(&at["trials"]));
+                let times = trials.filter_map(|trial| trial[percentile].as_f64()).collect();
                 let name = format!("{of}: {percentile} at {} %", at["percent"]);
-                figures.insert(name, (Better::Less, Measured::Trials(times.collect())));
+                figures.insert(name, (Better::Less, Measured::Trials(times)));
             }
         }
         for (what, better, trials) in [
             // Loads of two runs differ with their senders' ceilings; what comes through does not.
-            ("frames/s in overload", Better::More, overload(&cell["loss"])),
+            ("frames/s in overload", Better::More, overload(&rounds)),
             (
                 "ms of losses after overload",
                 Better::Less,
-                numbers(&cell["recovery"]["overload_trials_ms"]),
+                each(|round| numbers(&round["recovery"]["overload_trials_ms"])),
             ),
             (
                 "ms without frames after kill -9",
                 Better::Less,
-                cell["recovery"]["killed_ms"].as_f64().into_iter().collect(),
+                each(|round| round["recovery"]["killed_ms"].as_f64().into_iter().collect()),
             ),
         ] {
             if !trials.is_empty() {
@@ -146,17 +152,36 @@ fn forward(run: &Value) -> Figures {
     figures
 }
 
+/// What each round found; of one round, its bounds; none of none.
+fn bounds(rounds: &[&Value], found: &str, (lower, upper): (&str, &str)) -> Option<Measured> {
+    let found: Vec<&Value> =
+        rounds.iter().map(|round| &round[found]).filter(|one| one.is_object()).collect();
+    let proved = |one: &Value| one[lower].as_f64().unwrap_or(0.0);
+    match found[..] {
+        [] => None,
+        [one] => {
+            let upper = one[upper].as_f64().unwrap_or(f64::INFINITY);
+            Some(Measured::Bounds(proved(one), upper))
+        }
+        _ => Some(Measured::Trials(found.into_iter().map(proved).collect())),
+    }
+}
+
 /// A load at which more than this is lost is above what the device forwards.
 const OVERLOAD: f64 = 0.01;
 
-/// What comes through at each such load.
-fn overload(loss: &Value) -> Vec<f64> {
+/// What comes through at such loads: one for each round, or of one round all.
+fn overload(rounds: &[&Value]) -> Vec<f64> {
     let through = |at: &Value| {
         let (load, lost) = (at["load"].as_f64()?, at["loss_ratio"].as_f64()?);
         let sent = load * (1.0 - at["unsent_ratio"].as_f64()?);
         (lost > OVERLOAD).then_some(sent * (1.0 - lost))
     };
-    list(loss).filter_map(through).collect()
+    let of = |round: &&Value| list(&round["loss"]).filter_map(through).collect::<Vec<_>>();
+    match rounds {
+        [one] => of(one),
+        _ => rounds.iter().filter_map(|round| middle(of(round))).collect(),
+    }
 }
 
 fn numbers(value: &Value) -> Vec<f64> {
@@ -206,7 +231,7 @@ impl Measured {
     fn value(&self) -> f64 {
         match self {
             Self::Bounds(lower, _) => *lower,
-            Self::Trials(all) => crate::harness::median::middle(all.iter().copied()).unwrap_or(0.0),
+            Self::Trials(all) => middle(all.iter().copied()).unwrap_or(0.0),
         }
     }
 
@@ -325,12 +350,13 @@ mod tests {
         json!({
             "schema": "ringway.bench.forward/1", "machine": { "kernel": kernel },
             "cells": [{
-                "road": "af_xdp", "size": 64,
-                "throughput": { "lower": lower, "upper": lower * 1.02 },
-                "back_to_back": { "frames": 300.0, "upper": null },
-                "loss": loss,
-                "recovery": { "overload_trials_ms": p99, "killed_ms": 90.0 },
-                "latency": [{ "percent": 50, "trials": p99.map(|p99| json!({ "p50_us": 9.0, "p99_us": p99 })) }],
+                "road": "af_xdp", "size": 64, "rounds": [{
+                    "throughput": { "lower": lower, "upper": lower * 1.02 },
+                    "back_to_back": { "frames": 300.0, "upper": null },
+                    "loss": loss,
+                    "recovery": { "overload_trials_ms": p99, "killed_ms": 90.0 },
+                    "latency": [{ "percent": 50, "trials": p99.map(|p99| json!({ "p50_us": 9.0, "p99_us": p99 })) }],
+                }],
             }],
         })
     }
@@ -360,6 +386,33 @@ mod tests {
         {
             assert!(text.contains(part), "{part}: {text}");
         }
+    }
+
+    /// One figure of each round, be there five loads or latencies in it.
+    #[test]
+    fn rounds_are_ranked() {
+        let all = |lowers: [f64; 5]| {
+            let mut all = run("6.1", 1e6, [9.0; 5]);
+            let rounds =
+                lowers.map(|lower| run("6.1", lower, [9.0; 5])["cells"][0]["rounds"][0].take());
+            all["cells"][0]["rounds"] = rounds.into();
+            all
+        };
+        let old = all([1e6, 2e6, 1.5e6, 1.2e6, 1.1e6]);
+        let verdict = |new: &Value, figure: &str| {
+            let compared = compared(&old, new);
+            let change = compared.changes.iter().find(|change| change.figure.ends_with(figure));
+            let change = change.unwrap_or_else(|| panic!("{compared}"));
+            (change.verdict, change.statistic.clone())
+        };
+        let by = |p: &str| format!("rank test of 5 and 5 trials, p = {p}");
+        let apart = all([2.1e6, 2.2e6, 2.3e6, 2.4e6, 2.5e6]);
+        for figure in [": frames/s", "in overload"] {
+            assert_eq!(verdict(&apart, figure), (Verdict::Better, by("0.008")));
+        }
+        let near = all([1.9e6, 2.2e6, 2.3e6, 2.4e6, 2.5e6]);
+        assert_eq!(verdict(&near, ": frames/s"), (Verdict::Same, by("0.016")));
+        assert_eq!(verdict(&apart, "kill -9"), (Verdict::Same, by("1.000")));
     }
 
     #[test]

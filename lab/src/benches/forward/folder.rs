@@ -11,7 +11,7 @@ use super::{Road, Test};
 use crate::harness::{BenchReport, Figures};
 use crate::{Error, Result};
 
-const COLUMNS: &str = "road,size,test,load,duration_s,intended,sent,received,duplicates,reordered,elapsed_s,p50_us,p99_us,max_us";
+const COLUMNS: &str = "road,size,round,test,load,duration_s,intended,sent,received,duplicates,reordered,elapsed_s,p50_us,p99_us,max_us";
 
 pub(super) struct Folder {
     path: PathBuf,
@@ -38,15 +38,14 @@ impl Folder {
     /// One more line.
     pub(super) fn trial(
         &mut self,
-        road: Road,
-        size: Size,
+        (road, size, round): (Road, Size, u32),
         test: Test,
         seen: &Observed,
     ) -> Result<()> {
         let trial = &seen.trial;
         let times = seen.latency.percentiles().unwrap_or_default();
         let line = format!(
-            "{road},{size},{test},{:.0},{},{},{},{},{},{},{:.6},{:.1},{:.1},{:.1}\n",
+            "{road},{size},{round},{test},{:.0},{},{},{},{},{},{},{:.6},{:.1},{:.1},{:.1}\n",
             trial.load,
             trial.duration_s,
             trial.intended,

@@ -2,6 +2,8 @@
 
 use serde::Serialize;
 
+use crate::harness::median::middle;
+
 /// Of a nanosecond count's highest bit, the five below it: 3 % apart.
 const SHIFT: usize = 5;
 /// A time below so many times the tester's own is not measurable.
@@ -18,6 +20,20 @@ pub(super) struct Percentiles {
     pub p99_us: f64,
     pub p999_us: f64,
     pub max_us: f64,
+}
+
+impl Percentiles {
+    /// Each the middle one; none of none.
+    pub(super) fn middle<'t>(all: impl Iterator<Item = &'t Self>) -> Option<Self> {
+        let all: Vec<&Self> = all.collect();
+        let of = |of: fn(&Self) -> f64| middle(all.iter().map(|times| of(times)));
+        Some(Self {
+            p50_us: of(|times| times.p50_us)?,
+            p99_us: of(|times| times.p99_us)?,
+            p999_us: of(|times| times.p999_us)?,
+            max_us: of(|times| times.max_us)?,
+        })
+    }
 }
 
 impl Histogram {

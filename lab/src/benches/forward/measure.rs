@@ -22,7 +22,7 @@ const PROVED: f64 = 0.9;
 /// Of the throughput, for a soak.
 pub(super) const SOAK: f64 = 0.8;
 /// Percent of the throughput at which latency is measured.
-const LOADS: [u32; 4] = [10, 50, 90, 100];
+pub(super) const LOADS: [u32; 4] = [10, 50, 90, 100];
 
 /// Takes every trial, as it was made.
 pub(super) type Record<'r> = &'r mut dyn FnMut(&Observed) -> Result<()>;
@@ -54,6 +54,34 @@ pub(super) struct LossAt {
     pub duplicates: u64,
 }
 
+/// Frames a second of several searches.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub(super) struct Rate {
+    /// Of the middle one.
+    pub fps: f64,
+    /// Of all; none: nothing comes through without loss.
+    pub lower: Option<f64>,
+    /// Of all; none: a search found no upper bound.
+    pub upper: Option<f64>,
+    /// The greatest at an upper bound.
+    pub upper_loss_ratio: Option<f64>,
+}
+
+impl Rate {
+    /// None of none.
+    pub(super) fn of<'t>(found: impl IntoIterator<Item = &'t Throughput>) -> Option<Self> {
+        let found: Vec<&Throughput> = found.into_iter().collect();
+        let uppers: Option<Vec<f64>> = found.iter().map(|one| one.upper).collect();
+        let lower = found.iter().map(|one| one.lower.unwrap_or(0.0)).reduce(f64::min)?;
+        Some(Self {
+            fps: middle(found.iter().map(|one| one.fps.unwrap_or(0.0)))?,
+            lower: Some(lower).filter(|lower| *lower > 0.0),
+            upper: uppers.and_then(|uppers| uppers.into_iter().reduce(f64::max)),
+            upper_loss_ratio: found.iter().filter_map(|one| one.upper_loss_ratio).reduce(f64::max),
+        })
+    }
+}
+
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct LatencyAt {
     /// Of the throughput.
@@ -64,6 +92,20 @@ pub(super) struct LatencyAt {
     pub own: Percentiles,
     /// The device's, of each trial.
     pub trials: Vec<Percentiles>,
+}
+
+impl LatencyAt {
+    /// The middle of what each round found at the same percentage; none of none.
+    pub(super) fn middle<'t>(found: impl IntoIterator<Item = &'t Self>) -> Option<Self> {
+        let found: Vec<&Self> = found.into_iter().collect();
+        Some(Self {
+            percent: found.first()?.percent,
+            load: middle(found.iter().map(|at| at.load))?,
+            device: Percentiles::middle(found.iter().map(|at| &at.device))?,
+            own: Percentiles::middle(found.iter().map(|at| &at.own))?,
+            trials: found.iter().flat_map(|at| at.trials.iter().copied()).collect(),
+        })
+    }
 }
 
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -273,7 +315,7 @@ pub(super) fn recovery(
         record(&seen)?;
         overload_trials_ms.push(ms(seen.lossy));
     }
-    let killed = site.killed(throughput / 2.0, Duration::from_secs(4))?;
+    let killed = site.killed(throughput / 2.0, plan.killed)?;
     killed.iter().try_for_each(&mut *record)?;
     let overload_ms = middle(overload_trials_ms.iter().copied()).unwrap_or(0.0);
     let killed_ms = killed.map(|seen| ms(seen.gap));

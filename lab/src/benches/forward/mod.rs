@@ -32,10 +32,10 @@ use crate::harness::named_enum::named;
 use crate::harness::{self, Case, Harness, Scenario};
 use crate::{Error, Result, programs};
 use folder::Folder;
-use measure::Minute;
+use measure::{Minute, Rate};
 use plan::Plan;
 use port::Port;
-use report::{CellFigures, Point};
+use report::{CellFigures, Point, Round};
 use site::{Between, Shape, Site, Storage};
 use size::Size;
 use tune::Knob;
@@ -90,7 +90,7 @@ pub struct Forward {
     pub soak: Option<Duration>,
     /// First find the smallest rings, bursts, pool and busy polling with which the engine's ports, on
     /// roads af_xdp and dpdk, are as fast as with any, write them for `ringway engine --config`, and
-    /// measure with them: five minutes for a road and size.
+    /// measure with them: a quarter of an hour for a road and size.
     #[arg(long, conflicts_with = "interfaces")]
     pub tune: bool,
     /// Only these tests; all but throughput need it, and measure it first.
@@ -158,10 +158,13 @@ impl Forward {
         if self.rfc { &Plan::RFC } else { &Plan::QUICK }
     }
 
-    /// That a test of a road takes, about.
+    /// That a test of a road takes in a round, about.
     fn seconds(&self, road: Road, test: Test) -> f64 {
         match test {
-            Test::Tune => tune::settings(road) as f64 * self.plan().seconds(Test::Throughput),
+            Test::Tune => {
+                let searches = tune::settings(road) as f64 * f64::from(self.plan().rounds);
+                searches * self.plan().seconds(Test::Throughput)
+            }
             Test::Soak => self.soak.unwrap_or_default().as_secs_f64(),
             _ => self.plan().seconds(test),
         }
@@ -177,8 +180,19 @@ impl Forward {
         Test::ALL.into_iter().filter(asked).collect()
     }
 
+    /// Those of a round: settings come first, and a soak last.
+    fn tests_of(&self, round: u32) -> impl Iterator<Item = Test> {
+        let last = self.plan().rounds;
+        self.tests().into_iter().filter(move |test| match test {
+            Test::Tune => round == 1,
+            Test::Soak => round == last,
+            _ => true,
+        })
+    }
+
     fn cell_seconds(&self, cell: &Cell) -> f64 {
-        self.tests().into_iter().map(|test| self.seconds(cell.road, test)).sum()
+        let tests = (1..=self.plan().rounds).flat_map(|round| self.tests_of(round));
+        tests.map(|test| self.seconds(cell.road, test)).sum()
     }
 
     /// Size by size, so that a size's calibration is near in time.
@@ -231,8 +245,8 @@ impl Scenario for Forward {
             ceilings: BTreeMap::new(),
             left: TimeLeft::new(cells.iter().map(|cell| self.cell_seconds(cell)).sum()),
         };
-        harness.each(&mut cells, |harness, cell| {
-            bench.cell(*cell, harness, &mut figures, &mut folder)
+        harness.rounds(plan.rounds, &mut cells, |harness, round, cell| {
+            bench.cell((*cell, round), harness, &mut figures, &mut folder)
         });
         folder.write(&harness.report(Self::NAME, figures.clone()))?;
         Ok(figures)
@@ -253,7 +267,7 @@ struct Bench<'f> {
 impl Bench<'_> {
     fn cell(
         &mut self,
-        cell: Cell,
+        (cell, round): (Cell, u32),
         harness: &mut Harness<'_>,
         all: &mut ForwardFigures,
         folder: &mut Folder,
@@ -274,16 +288,20 @@ impl Bench<'_> {
                 ceiling
             }
         };
-        let mut figures = CellFigures::new(road, size, ipv6);
-        if self.forward.tune && !Knob::of(road).is_empty() {
+        let known = all.cell(road, size).cloned();
+        let mut figures = known.unwrap_or_else(|| CellFigures::new(road, size, ipv6));
+        if self.forward.tests_of(round).any(|test| test == Test::Tune) && !Knob::of(road).is_empty()
+        {
             self.tune((&mut figures, shape, ceiling), harness, all, folder)?;
         }
         let between = Between::Road(road, figures.tuned);
         let between = self.ports.as_ref().map_or(between, Between::Outside);
         let mut site = Site::new(&mut storage, between, shape, self.cpus, ringway)?;
-        for test in self.forward.tests().into_iter().filter(|test| *test != Test::Tune) {
-            let mut record = |seen: &site::Observed| folder.trial(road, size, test, seen);
-            let proved = figures.throughput.and_then(|found| found.fps);
+        figures.rounds.push(Round::default());
+        for test in self.forward.tests_of(round) {
+            let mut record = |seen: &site::Observed| folder.trial((road, size, round), test, seen);
+            let Some(found) = figures.rounds.last_mut() else { break };
+            let proved = found.throughput.and_then(|found| found.fps);
             let needed = || {
                 proved.ok_or_else(|| Error::NoFigure {
                     who: cell.to_string(),
@@ -294,37 +312,38 @@ impl Bench<'_> {
             let said = match test {
                 Test::Tune => continue,
                 Test::Throughput => {
-                    let found = measure::throughput(&mut site, plan, ceiling, record)?;
-                    figures.throughput = Some(found);
-                    format!("{:.0} frames/s", found.fps.unwrap_or(0.0))
+                    let throughput = measure::throughput(&mut site, plan, ceiling, record)?;
+                    found.throughput = Some(throughput);
+                    format!("{:.0} frames/s", throughput.fps.unwrap_or(0.0))
                 }
                 Test::Loss => {
-                    figures.loss = measure::loss(&mut site, plan, ceiling, record)?;
-                    let most = figures.loss.first().map_or(0.0, |at| at.loss_ratio);
+                    found.loss = measure::loss(&mut site, plan, ceiling, record)?;
+                    let most = found.loss.first().map_or(0.0, |at| at.loss_ratio);
                     format!("{:.2} % at the ceiling", most * 100.0)
                 }
                 Test::Latency => {
-                    figures.latency =
+                    found.latency =
                         measure::latency(&mut site, &mut looped, plan, needed()?, record)?;
-                    let half = figures.latency.iter().find(|at| at.percent == 50);
+                    let half = found.latency.iter().find(|at| at.percent == 50);
                     format!("p99 {:.0} us at half of it", half.map_or(0.0, |at| at.device.p99_us))
                 }
                 Test::BackToBack => {
-                    let found = measure::back_to_back(&mut site, plan, (ceiling, proved), record)?;
-                    figures.back_to_back = Some(found);
-                    format!("{:.0} frames", found.frames.unwrap_or(0.0))
+                    let burst = measure::back_to_back(&mut site, plan, (ceiling, proved), record)?;
+                    found.back_to_back = Some(burst);
+                    format!("{:.0} frames", burst.frames.unwrap_or(0.0))
                 }
                 Test::Recovery => {
-                    let found = measure::recovery(&mut site, plan, (ceiling, needed()?), record)?;
-                    let said = format!("{:.1} ms after overload", found.overload_ms);
-                    figures.recovery = Some(found);
+                    let loads = (ceiling, needed()?);
+                    let recovery = measure::recovery(&mut site, plan, loads, record)?;
+                    let said = format!("{:.1} ms after overload", recovery.overload_ms);
+                    found.recovery = Some(recovery);
                     said
                 }
                 Test::Soak => {
                     let time = self.forward.soak.unwrap_or_default();
                     let load = measure::SOAK * needed()?;
                     measure::soak(&mut site, (load, time), |minute, seen| {
-                        folder.trial(road, size, test, seen)?;
+                        folder.trial((road, size, round), test, seen)?;
                         let left = self.left.after(minute.seconds);
                         let Minute { number, lost, .. } = minute;
                         harness.say(format!("{cell}  minute {number}: {lost} lost  {left} left"));
@@ -361,21 +380,35 @@ impl Bench<'_> {
     ) -> Result<()> {
         let (plan, cpus, ringway) = (self.plan, self.cpus, &self.forward.ringway);
         let (road, size) = (figures.road, figures.size);
-        let found = tune::tune(road, plan.throughput.width, |knob, setting| {
-            let mut storage = Storage::uninit();
-            let between = Between::Road(road, Some(setting));
-            let mut site = Site::new(&mut storage, between, shape, cpus, ringway)?;
-            let throughput = measure::throughput(&mut site, plan, ceiling, &mut |seen| {
-                folder.trial(road, size, Test::Tune, seen)
-            })?;
-            figures.curve.push(Point { knob, setting, throughput });
-            all.set(size, ceiling, figures);
-            folder.curve(figures)?;
-            folder.write(&harness.report(Forward::NAME, all.clone()))?;
-            let fps = throughput.fps.unwrap_or(0.0);
-            let left = self.left.after(self.forward.seconds(road, Test::Throughput));
-            harness.say(format!("{road}, {size}  {setting:<58} {fps:>8.0} frames/s  {left} left"));
-            Ok(fps)
+        let found = tune::tune(road, plan.throughput.width, |knob, settings| {
+            let before = figures.curve.len();
+            let mut searched = vec![Vec::new(); settings.len()];
+            for round in 1..=plan.rounds {
+                for (place, setting) in settings.iter().enumerate() {
+                    let mut storage = Storage::uninit();
+                    let between = Between::Road(road, Some(*setting));
+                    let mut site = Site::new(&mut storage, between, shape, cpus, ringway)?;
+                    let found = measure::throughput(&mut site, plan, ceiling, &mut |seen| {
+                        folder.trial((road, size, round), Test::Tune, seen)
+                    })?;
+                    searched[place].push(found);
+                    figures.curve.truncate(before);
+                    figures.curve.extend(settings.iter().zip(&searched).filter_map(
+                        |(&setting, found)| {
+                            Some(Point { knob, setting, throughput: Rate::of(found)? })
+                        },
+                    ));
+                    all.set(size, ceiling, figures);
+                    folder.curve(figures)?;
+                    folder.write(&harness.report(Forward::NAME, all.clone()))?;
+                    let fps = found.fps.unwrap_or(0.0);
+                    let left = self.left.after(self.forward.seconds(road, Test::Throughput));
+                    harness.say(format!(
+                        "{road}, {size}  {setting:<58} {fps:>8.0} frames/s  {left} left"
+                    ));
+                }
+            }
+            Ok(figures.curve[before..].iter().map(|point| point.throughput.fps).collect())
         })?;
         figures.tuned = Some(found);
         folder.curve(figures)?;

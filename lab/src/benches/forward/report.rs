@@ -1,14 +1,17 @@
 //! What was found, as a table, JSON and a page.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 
 use super::Road;
 use super::latency::{Percentiles, measurable};
-use super::measure::{BackToBack, LatencyAt, LossAt, Minute, Recovery, Throughput};
+use super::measure::{BackToBack, LOADS, LatencyAt, LossAt, Minute, Rate, Recovery, Throughput};
 use super::plan::Plan;
 use super::size::{GENOME, Size};
 use super::tune::{Knob, Setting};
 use crate::harness::Figures;
+use crate::harness::median::middle;
 use crate::harness::plot::{Bar, Line, Page};
 use crate::harness::table::{Column, table};
 
@@ -40,12 +43,20 @@ pub(super) struct CellFigures {
     /// What was swept, and what was found; all else is measured with that.
     pub curve: Vec<Point>,
     pub tuned: Option<Setting>,
+    /// Of all rounds.
+    throughput: Option<Rate>,
+    pub rounds: Vec<Round>,
+    pub soak: Vec<Minute>,
+}
+
+/// What one round found.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(super) struct Round {
     pub throughput: Option<Throughput>,
     pub loss: Vec<LossAt>,
     pub latency: Vec<LatencyAt>,
     pub back_to_back: Option<BackToBack>,
     pub recovery: Option<Recovery>,
-    pub soak: Vec<Minute>,
 }
 
 /// A setting, and how fast it is.
@@ -54,7 +65,7 @@ pub(super) struct Point {
     pub knob: Knob,
     #[serde(flatten)]
     pub setting: Setting,
-    pub throughput: Throughput,
+    pub throughput: Rate,
 }
 
 /// A line of the latency table.
@@ -80,10 +91,7 @@ impl CellFigures {
             curve: Vec::new(),
             tuned: None,
             throughput: None,
-            loss: Vec::new(),
-            latency: Vec::new(),
-            back_to_back: None,
-            recovery: None,
+            rounds: Vec::new(),
             soak: Vec::new(),
         }
     }
@@ -92,16 +100,57 @@ impl CellFigures {
     pub(super) fn curve_csv(&self) -> String {
         let row = |point: &Point| {
             let Point { knob, setting: Setting { ring, burst, frames, busy_poll }, .. } = point;
-            let Throughput { lower, upper, .. } = point.throughput;
+            let Rate { fps, lower, upper, .. } = point.throughput;
             let (lower, upper) = (number(lower), number(upper));
-            format!("{knob},{ring},{burst},{frames},{busy_poll},{lower},{upper}\n")
+            format!("{knob},{ring},{burst},{frames},{busy_poll},{fps:.0},{lower},{upper}\n")
         };
         let rows: String = self.curve.iter().map(row).collect();
-        format!("swept,ring,burst,frames,busy_poll_us,lower_fps,upper_fps\n{rows}")
+        format!("swept,ring,burst,frames,busy_poll_us,fps,lower_fps,upper_fps\n{rows}")
+    }
+
+    /// Of all rounds so far.
+    pub(super) fn throughput(&self) -> Option<Rate> {
+        Rate::of(self.rounds.iter().filter_map(|round| round.throughput.as_ref()))
     }
 
     fn fps(&self) -> Option<f64> {
-        self.throughput?.fps
+        Some(self.throughput()?.fps)
+    }
+
+    fn middle_of(&self, of: impl Fn(&Round) -> Option<f64>) -> Option<f64> {
+        middle(self.rounds.iter().filter_map(of))
+    }
+
+    /// Frames; and whether no round found a longest burst.
+    fn burst(&self) -> Option<(f64, bool)> {
+        let found = || self.rounds.iter().filter_map(|round| round.back_to_back);
+        let frames = middle(found().map(|one| one.frames.unwrap_or(0.0)))?;
+        Some((frames, found().all(|one| one.unlimited)))
+    }
+
+    fn overload_ms(&self) -> Option<f64> {
+        self.middle_of(|round| Some(round.recovery.as_ref()?.overload_ms))
+    }
+
+    fn killed_ms(&self) -> Option<f64> {
+        self.middle_of(|round| round.recovery.as_ref()?.killed_ms)
+    }
+
+    fn latency(&self) -> impl Iterator<Item = LatencyAt> + '_ {
+        LOADS.into_iter().filter_map(|percent| {
+            let all = self.rounds.iter().flat_map(|round| &round.latency);
+            LatencyAt::middle(all.filter(|at| at.percent == percent))
+        })
+    }
+
+    /// Percent lost at each load: the mean of all rounds, whose loads are the same.
+    fn lost(&self) -> Vec<(f64, f64)> {
+        let mut at: BTreeMap<u64, Vec<f64>> = BTreeMap::new();
+        for found in self.rounds.iter().flat_map(|round| &round.loss) {
+            at.entry(found.load as u64).or_default().push(found.loss_ratio * 100.0);
+        }
+        let mean = |lost: Vec<f64>| lost.iter().sum::<f64>() / lost.len() as f64;
+        at.into_iter().map(|(load, lost)| (load as f64, mean(lost))).collect()
     }
 
     /// Of frames with their checksums.
@@ -114,28 +163,25 @@ fn number(figure: Option<f64>) -> String {
     figure.map_or_else(|| "-".into(), |figure| format!("{figure:.0}"))
 }
 
-const THROUGHPUT: [Column<CellFigures>; 9] = [
+const THROUGHPUT: [Column<CellFigures>; 10] = [
     Column::text("road", |cell| cell.road.to_string()),
     Column::number("bytes", |cell| cell.size.to_string()),
     Column::number("frames/s", |cell| number(cell.fps())),
-    Column::number("upper bound", |cell| number(cell.throughput.and_then(|t| t.upper))),
+    Column::number("from", |cell| number(cell.throughput().and_then(|t| t.lower))),
+    Column::number("to", |cell| number(cell.throughput().and_then(|t| t.upper))),
     Column::number("% lost there", |cell| {
-        let lost = cell.throughput.and_then(|t| t.upper_loss_ratio);
+        let lost = cell.throughput().and_then(|t| t.upper_loss_ratio);
         lost.map_or_else(|| "-".into(), |lost| format!("{:.3}", lost * 100.0))
     }),
     Column::number("Mbit/s", |cell| number(cell.mbit())),
-    Column::number("burst", |cell| match cell.back_to_back {
-        Some(BackToBack { unlimited: true, frames, .. }) => format!("> {}", number(frames)),
-        found => number(found.and_then(|found| found.frames)),
+    Column::number("burst", |cell| match cell.burst() {
+        Some((frames, true)) => format!("> {frames:.0}"),
+        found => number(found.map(|(frames, _)| frames)),
     }),
     Column::number("overload ms", |cell| {
-        cell.recovery
-            .as_ref()
-            .map_or_else(|| "-".into(), |found| format!("{:.1}", found.overload_ms))
+        cell.overload_ms().map_or_else(|| "-".into(), |ms| format!("{ms:.1}"))
     }),
-    Column::number("kill -9 ms", |cell| {
-        number(cell.recovery.as_ref().and_then(|found| found.killed_ms))
-    }),
+    Column::number("kill -9 ms", |cell| number(cell.killed_ms())),
 ];
 
 /// A percentile, with the tester's own.
@@ -156,7 +202,7 @@ const LATENCY: [Column<LatencyRow>; 8] = [
     Column::number("max us", |row| time(row, |times| times.max_us)),
 ];
 
-const TUNE: [Column<TuneRow>; 8] = [
+const TUNE: [Column<TuneRow>; 10] = [
     Column::text("road", |row| row.0.to_string()),
     Column::number("bytes", |row| row.1.to_string()),
     Column::text("swept", |row| row.2.knob.to_string()),
@@ -164,7 +210,9 @@ const TUNE: [Column<TuneRow>; 8] = [
     Column::number("burst", |row| row.2.setting.burst.to_string()),
     Column::number("frames", |row| row.2.setting.frames.to_string()),
     Column::number("busy-poll us", |row| row.2.setting.busy_poll.to_string()),
-    Column::number("frames/s", |row| number(row.2.throughput.fps)),
+    Column::number("frames/s", |row| format!("{:.0}", row.2.throughput.fps)),
+    Column::number("from", |row| number(row.2.throughput.lower)),
+    Column::number("to", |row| number(row.2.throughput.upper)),
 ];
 
 const SOAK: [Column<SoakRow>; 8] = [
@@ -193,8 +241,13 @@ impl ForwardFigures {
         }
     }
 
-    /// What is known of a cell by now.
+    /// What is known of a cell by now; none: nothing.
+    pub(super) fn cell(&self, road: Road, size: Size) -> Option<&CellFigures> {
+        self.cells.iter().find(|cell| (cell.road, cell.size) == (road, size))
+    }
+
     pub(super) fn set(&mut self, size: Size, fps: f64, cell: &CellFigures) {
+        let cell = &CellFigures { throughput: cell.throughput(), ..cell.clone() };
         if self.ceilings.iter().all(|known| known.size != size) {
             self.ceilings.push(Ceiling { size, fps });
         }
@@ -207,9 +260,9 @@ impl ForwardFigures {
     }
 
     fn latencies(&self) -> impl Iterator<Item = LatencyRow> + '_ {
-        self.cells.iter().flat_map(|cell| {
-            cell.latency.iter().map(move |at| LatencyRow(cell.road, cell.size, at.clone()))
-        })
+        self.cells
+            .iter()
+            .flat_map(|cell| cell.latency().map(move |at| LatencyRow(cell.road, cell.size, at)))
     }
 
     fn settings(&self) -> impl Iterator<Item = TuneRow> + '_ {
@@ -236,20 +289,21 @@ impl ForwardFigures {
     fn doubts(&self) -> Vec<String> {
         let doubts = |cell: &CellFigures| {
             let mut doubts = Vec::new();
-            let Some(found) = cell.throughput else { return doubts };
-            if found.generator_fell_short {
+            let found = || cell.rounds.iter().filter_map(|round| round.throughput);
+            if found().any(|found| found.generator_fell_short) {
                 doubts.push(
                     "the sender fell short at the upper bound, and the device lost nothing".into(),
                 );
-            } else if found.near_ceiling {
+            } else if found().any(|found| found.near_ceiling) {
                 doubts.push("above nine tenths of the sender's ceiling".into());
             }
-            if found.interrupted > 0 {
-                let Throughput { interrupted, trials, .. } = found;
+            let interrupted: usize = found().map(|found| found.interrupted).sum();
+            if interrupted > 0 {
+                let trials: usize = found().map(|found| found.trials).sum();
                 doubts.push(format!("in {interrupted} of {trials} trials the machine kept the sender from its processor; they were made again, or count for what was sent"));
             }
             let of = |why: String| format!("{}, {}: {why}.", cell.road, cell.size);
-            doubts.into_iter().map(of).collect()
+            doubts.into_iter().map(of).collect::<Vec<_>>()
         };
         self.cells.iter().flat_map(doubts).collect()
     }
@@ -272,12 +326,9 @@ impl ForwardFigures {
     }
 
     fn loss_lines(&self, size: Size) -> Vec<Line> {
-        let cells = self.cells.iter().filter(|cell| cell.size == size && !cell.loss.is_empty());
-        let line = |cell: &CellFigures| Line {
-            label: cell.road.to_string(),
-            points: cell.loss.iter().rev().map(|at| (at.load, at.loss_ratio * 100.0)).collect(),
-        };
-        cells.map(line).collect()
+        let cells = self.cells.iter().filter(|cell| cell.size == size);
+        let line = |cell: &CellFigures| Line { label: cell.road.to_string(), points: cell.lost() };
+        cells.map(line).filter(|line| !line.points.is_empty()).collect()
     }
 
     fn tune_lines(&self, knob: Knob) -> Vec<Line> {
@@ -287,25 +338,19 @@ impl ForwardFigures {
                 .curve
                 .iter()
                 .filter(|point| point.knob == knob)
-                .map(|point| {
-                    (knob.value(&point.setting).into(), point.throughput.fps.unwrap_or(0.0))
-                })
+                .map(|point| (knob.value(&point.setting).into(), point.throughput.fps))
                 .collect(),
         };
         self.cells.iter().map(line).filter(|line| !line.points.is_empty()).collect()
     }
 
     fn latency_lines(&self, size: Size) -> Vec<Line> {
-        let cells = self.cells.iter().filter(|cell| cell.size == size && !cell.latency.is_empty());
+        let cells = self.cells.iter().filter(|cell| cell.size == size);
         let line = |cell: &CellFigures| Line {
             label: format!("{} p99", cell.road),
-            points: cell
-                .latency
-                .iter()
-                .map(|at| (f64::from(at.percent), at.device.p99_us))
-                .collect(),
+            points: cell.latency().map(|at| (f64::from(at.percent), at.device.p99_us)).collect(),
         };
-        cells.map(line).collect()
+        cells.map(line).filter(|line| !line.points.is_empty()).collect()
     }
 }
 
@@ -362,7 +407,7 @@ impl Figures for ForwardFigures {
                 Some(Bar {
                     label,
                     parts: vec![("throughput".into(), cell.fps()?)],
-                    mark: cell.throughput?.upper,
+                    mark: cell.throughput()?.upper,
                 })
             })
             .collect();
@@ -400,17 +445,18 @@ mod tests {
 
     fn figures() -> ForwardFigures {
         let times = |p50_us| Percentiles { p50_us, p99_us: 20.0, p999_us: 30.0, max_us: 40.0 };
-        let cell = CellFigures {
-            throughput: Some(Throughput {
-                lower: Some(1e6),
-                upper: Some(1.02e6),
-                upper_loss_ratio: Some(0.001),
-                fps: Some(1e6),
-                generator_fell_short: true,
-                near_ceiling: true,
-                trials: 9,
-                interrupted: 2,
-            }),
+        let throughput = |fps: f64| Throughput {
+            lower: Some(fps),
+            upper: Some(fps * 1.02),
+            upper_loss_ratio: Some(0.001),
+            fps: Some(fps),
+            generator_fell_short: true,
+            near_ceiling: true,
+            trials: 9,
+            interrupted: 2,
+        };
+        let round = Round {
+            throughput: Some(throughput(1e6)),
             loss: vec![LossAt {
                 load: 1.1e6,
                 loss_ratio: 0.1,
@@ -436,6 +482,11 @@ mod tests {
                 overload_trials_ms: vec![1.0],
                 killed_ms: None,
             }),
+        };
+        let quick = Round { throughput: Some(throughput(1.1e6)), ..round.clone() };
+        let slow = Round { throughput: Some(throughput(5e5)), ..round.clone() };
+        let cell = CellFigures {
+            rounds: vec![quick, round, slow],
             ..CellFigures::new(Road::AfXdp, Size::Bytes(64), false)
         };
         let mut figures = ForwardFigures::new(&Plan::QUICK, true, false);
@@ -448,15 +499,17 @@ mod tests {
     #[test]
     fn tables_say_what_was_found_and_what_is_doubtful() {
         let (text, notes) = (figures().tables(), figures().notes().join("\n"));
-        assert!(text.contains("1000000      1020000         0.100     512  > 300"), "{text}");
+        assert!(text.contains("1000000  500000  1122000         0.100     512  > 300"), "{text}");
         assert!(text.contains("12.0 (2.0)") && text.contains("not measurable (20.0)"), "{text}");
         assert!(notes.contains("af_xdp, 64: the sender fell short"), "{notes}");
-        assert!(notes.contains("in 2 of 9 trials the machine kept the sender"), "{notes}");
+        assert!(notes.contains("in 6 of 27 trials the machine kept the sender"), "{notes}");
         assert!(!notes.contains("Loongson"), "nothing to compare: {notes}");
         let mut bridged = figures();
         let mut bridge = bridged.cells[0].clone();
         bridge.road = Road::LinuxBridge;
-        bridge.throughput = bridge.throughput.map(|found| Throughput { fps: Some(4e5), ..found });
+        for found in bridge.rounds.iter_mut().filter_map(|round| round.throughput.as_mut()) {
+            found.fps = Some(4e5);
+        }
         bridged.set(bridge.size, 1.1e6, &bridge);
         let beside = bridged.notes().join("\n");
         assert!(beside.contains("af_xdp / linux-bridge, 64 bytes: 2.50."), "{beside}");
@@ -468,7 +521,9 @@ mod tests {
     fn json_and_page_have_what_was_found() {
         let report = testing::report("forward", figures(), Vec::new());
         let names = testing::names(&report);
-        for name in ["cells.throughput.fps", "cells.latency.own.p99_us", "deviations", "command"] {
+        for name in
+            ["cells.throughput.fps", "cells.rounds.latency.own.p99_us", "deviations", "command"]
+        {
             assert!(names.split(' ').any(|known| known == name), "{name}: {names}");
         }
         let page = report.html().unwrap();

@@ -109,20 +109,19 @@ pub(super) fn settings(road: Road) -> usize {
     Knob::of(road).iter().map(|knob| knob.values(DEFAULT).len()).sum()
 }
 
-/// `measure` has the throughput of a setting, of which `width` is how well it is known.
+/// `measure` has the throughput of each setting, of which `width` is how well it is known.
 pub(super) fn tune(
     road: Road,
     width: f64,
-    mut measure: impl FnMut(Knob, Setting) -> Result<f64>,
+    mut measure: impl FnMut(Knob, &[Setting]) -> Result<Vec<f64>>,
 ) -> Result<Setting> {
     let mut found = DEFAULT;
     for knob in Knob::of(road) {
-        let settings = knob.values(found).into_iter().map(|value| knob.set(found, value));
-        let curve: Vec<(Setting, f64)> = settings
-            .map(|setting| Ok((setting, measure(*knob, setting)?)))
-            .collect::<Result<_>>()?;
-        let most = curve.iter().map(|(_, fps)| *fps).fold(0.0, f64::max);
-        let as_fast = curve.iter().find(|(_, fps)| *fps >= most * (1.0 - width));
+        let settings: Vec<Setting> =
+            knob.values(found).into_iter().map(|value| knob.set(found, value)).collect();
+        let curve = measure(*knob, &settings)?;
+        let most = curve.iter().copied().fold(0.0, f64::max);
+        let as_fast = settings.iter().zip(curve).find(|(_, fps)| *fps >= most * (1.0 - width));
         found = as_fast.map_or(found, |(setting, _)| *setting);
     }
     Ok(found)
@@ -138,18 +137,18 @@ mod tests {
     fn tuned(best: Setting, flaw: Flaw) -> Setting {
         let goal = Goal { duration_sum_s: 9.0, width: 0.02, ..Goal::RFC2544 };
         let goal = Goal { exceed_ratio: 0.5, final_trial_s: 1.0, initial_trial_s: 0.5, ..goal };
-        tune(Road::AfXdp, goal.width, |_, setting| {
-            let share = |knob: Knob| {
-                f64::from(knob.value(&setting)) / f64::from(knob.value(&best)).max(1.0)
-            };
+        let throughput = |setting: &Setting| {
+            let share =
+                |knob: Knob| f64::from(knob.value(setting)) / f64::from(knob.value(&best)).max(1.0);
             let poll = if setting.busy_poll < best.busy_poll { 0.9 } else { 1.0 };
             let shares = [Knob::Ring, Knob::Burst, Knob::Frames].map(|knob| share(knob).min(1.0));
             let ceiling = 1e6 * poll * shares.iter().fold(1.0, |all, share| all * share.sqrt());
             let mut search = Search::new(500.0, 2e6, &[goal]).unwrap();
             Device::new(ceiling, flaw, 7).search(&mut search);
-            Ok(search.outcomes()[0].conditional_throughput.unwrap_or(0.0))
-        })
-        .unwrap()
+            search.outcomes()[0].conditional_throughput.unwrap_or(0.0)
+        };
+        tune(Road::AfXdp, goal.width, |_, settings| Ok(settings.iter().map(throughput).collect()))
+            .unwrap()
     }
 
     #[test]
