@@ -50,7 +50,8 @@ pub enum Error {
     /// Another process looks after this node.
     #[error(
         "node {node} is already looked after by process {pid}; \
-         stop it first (systemctl stop ringway, or kill {pid}; where it hangs, kill -KILL {pid}): traffic keeps flowing meanwhile"
+         stop it first (systemctl stop ringway, or kill {pid}; where it hangs, kill -KILL {pid}): traffic keeps flowing meanwhile; \
+         another node, be it in another network namespace, needs a name of its own ([node] name, or --name)"
     )]
     Busy {
         node: String,

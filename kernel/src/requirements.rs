@@ -79,7 +79,8 @@ pub fn ensure_bpffs(path: &Path) -> Result<Bpffs> {
     if private {
         tracing::warn!(
             path = %path.display(),
-            "bpffs mounted in a private mount namespace: pins are seen only there and vanish with it"
+            "bpffs mounted in a private mount namespace: pins are seen only there and vanish with it; \
+             instead of `ip netns exec NAME ringway`: nsenter --net=/run/netns/NAME ringway"
         );
     }
     Ok(Bpffs::JustMounted { private })

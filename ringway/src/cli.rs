@@ -289,7 +289,8 @@ pub struct NodeArgs {
     /// Configuration file that names the node and its API socket.
     #[arg(short, long, value_name = "FILE", conflicts_with = "node")]
     pub config: Option<PathBuf>,
-    /// Name of the node; the only one pinned on this machine when neither is given.
+    /// Name of the node; when neither is given, the only one of this network namespace, else of
+    /// this machine.
     #[arg(long, value_name = "NAME")]
     pub node: Option<String>,
 }

@@ -89,7 +89,8 @@ pub fn check(config: &Config) -> Result<UpgradeReport, Error> {
     let found = ringway_kernel::upgrade(&options(config))
         .map_err(|error| Error::failed(error.to_string(), ""))?;
     let view = View::open(Path::new(DEFAULT_BPFFS), node).ok();
-    let enter = view.as_ref().and_then(netns_hint::enter).unwrap_or_else(netns_hint::here);
+    let enter = view.as_ref().and_then(|view| netns_hint::locate(view).enter());
+    let enter = enter.unwrap_or_else(netns_hint::here);
     let daemon = view.and_then(|view| view.daemon().ok().flatten());
     let restart = match daemon.filter(|daemon| daemon.running) {
         Some(daemon) => service_manager::restart(daemon.pid, false),

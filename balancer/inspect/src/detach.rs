@@ -5,10 +5,12 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::time::Duration;
 
-use ringway_api::client::node_selector::NodeSelector;
+use ringway_api::client::node_list::{hidden_daemon, place_of};
+use ringway_api::client::node_selector::{self, NodeSelector};
 use ringway_api::documents::forward::ForwardStatus;
 use ringway_api::error::Error;
-use ringway_api::node::{leftovers, netns_hint, service_manager};
+use ringway_api::node::netns_hint::{self, Place};
+use ringway_api::node::{leftovers, service_manager};
 use ringway_host::Mac;
 use ringway_host::netlink::neighbours::{self, Neighbour};
 use ringway_host::netlink::{links, routes};
@@ -60,9 +62,7 @@ pub fn run(selector: &NodeSelector<'_>, verify: bool) -> Result<DetachOutcome, E
     let mut outcome = DetachOutcome::of(&target.node);
     // The tables are needed to know which neighbour entries to release.
     let view = View::open(Path::new(DEFAULT_BPFFS), &outcome.node).ok();
-    if let Some(view) = view.as_ref().filter(|_| target.guessed) {
-        refuse_a_stranger(&target.node, view)?;
-    }
+    target.is_meant()?;
     let hops = view.as_ref().map(next_hops).unwrap_or_default();
     let solicited = view.as_ref().map(leftovers::of_tables).unwrap_or_default();
     let unseen = view.as_ref().map(unseen_interfaces).unwrap_or_default();
@@ -73,9 +73,14 @@ pub fn run(selector: &NodeSelector<'_>, verify: bool) -> Result<DetachOutcome, E
         Ok(detached) => detached,
         Err(ringway_kernel::Error::NotLoaded { known, .. }) if selector.node.is_some() => {
             remove_rules(&mut outcome);
-            return Err(unknown(&target.node, &known));
+            return Err(unknown(&target.node, &known, place_of));
         }
-        Err(ringway_kernel::Error::NotLoaded { .. }) => Detached::default(),
+        Err(ringway_kernel::Error::NotLoaded { known, .. }) => {
+            if hidden_daemon(&target.node).is_some() {
+                return Err(node_selector::not_here(&target.node, &known));
+            }
+            Detached::default()
+        }
         Err(ringway_kernel::Error::Busy { node, pid }) => return Err(busy(&node, pid, forwards)),
         Err(error) => return Err(Error::failed(error.to_string(), "")),
     };
@@ -126,26 +131,10 @@ fn remove_rules(outcome: &mut DetachOutcome) {
     }
 }
 
-/// A node that nobody named and that is attached in another network namespace alone is hardly the
-/// one that is meant.
-fn refuse_a_stranger(node: &str, view: &View) -> Result<(), Error> {
-    let states = view.interfaces().unwrap_or_default();
-    if states.is_empty() || states.iter().any(|state| state.mode.is_some()) {
-        return Ok(());
-    }
-    Err(Error::configuration(
-        format!(
-            "the only node on this machine, {node}, is not attached to any interface of this network \
-             namespace: nothing was removed"
-        ),
-        format!("if it is the one you mean: ringway detach --node {node}"),
-    ))
-}
-
-fn unknown(node: &str, known: &[String]) -> Error {
+fn unknown(node: &str, known: &[String], place: impl Fn(&str) -> Place) -> Error {
     let remedy = match known {
         [] => "no node is loaded on this machine: there is nothing to remove".into(),
-        names => format!("loaded are: {}", names.join(", ")),
+        names => format!("loaded are: {}", node_selector::each_of(names, place)),
     };
     Error::failed(format!("node {node} is not loaded"), remedy)
 }
@@ -235,7 +224,7 @@ mod tests {
     #[test]
     fn a_node_that_is_not_there_is_told_with_those_that_are() {
         let known = ["gw1".to_owned(), "gw2".to_owned()];
-        let error = unknown("gw9", &known);
+        let error = unknown("gw9", &known, |_| Place::Here);
         assert_eq!(
             (error.what.as_str(), error.remedy.to_string().as_str()),
             ("node gw9 is not loaded", "loaded are: gw1, gw2")

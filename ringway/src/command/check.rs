@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ringway_api::client::node_list;
 use ringway_api::client::node_selector::NodeSelector;
 use ringway_api::text::counted;
 use ringway_config::{Config, DEFAULT_PATH, Errors};
@@ -15,7 +16,6 @@ use ringway_daemon::monitor::mitigation_program;
 use ringway_daemon::preflight;
 use ringway_doctor::{Finding, Outcome, Program, Report, Rule, Severity, rules};
 use ringway_host::Fix;
-use ringway_kernel::{DEFAULT_BPFFS, Pins};
 use ringway_plan::prefix_list::BadLine;
 use serde::Serialize;
 
@@ -265,11 +265,10 @@ impl Subject<'_> {
 
 /// Nodes that are loaded all the same: started by options, or with another file.
 fn without_file() -> String {
-    let nodes = Pins::new(DEFAULT_BPFFS, "any").and_then(|pins| pins.known_nodes());
-    let nodes = nodes.unwrap_or_default();
-    let Some(node) = nodes.first() else { return String::new() };
-    let nodes = nodes.join(", ");
-    format!("; of nodes that are loaded ({nodes}) tells: ringway status --node {node}")
+    match node_list::all().unwrap_or_default().as_slice() {
+        [] => String::new(),
+        nodes => format!("; of nodes that are loaded tells:{}", node_list::lines(nodes)),
+    }
 }
 
 fn valid(path: &Path, config: &Config) -> String {

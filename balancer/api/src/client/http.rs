@@ -5,6 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
+use rustix::net::sockopt::socket_peercred;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -49,6 +50,12 @@ where
     // connect(2) waits for room in a stopped daemon's queue, and no option bounds that wait.
     std::thread::spawn(move || send.send(get_within(&to, &what, patience)));
     receive.recv_timeout(patience).unwrap_or_else(|_| Err(hangs(socket, patience)))
+}
+
+/// The process that listens on a socket.
+pub fn process(socket: &Path) -> Option<u64> {
+    let peer = socket_peercred(UnixStream::connect(socket).ok()?).ok()?;
+    u64::try_from(peer.pid.as_raw_nonzero().get()).ok()
 }
 
 /// Orders something and reads the JSON answer. It may take twice as long.

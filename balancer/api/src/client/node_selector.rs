@@ -6,10 +6,12 @@ use ringway_config::Identity;
 use ringway_kernel::{DEFAULT_BPFFS, Pins, View, bpffs_is_hidden};
 
 use crate::client::http;
+use crate::client::node_list::{self, ListedNode, hidden_daemon, place_of};
 use crate::documents::readiness::Readiness;
 use crate::documents::status::Problem;
 use crate::error::Error;
-use crate::node::{netns_hint, service_manager};
+use crate::node::netns_hint::{self, Place};
+use crate::node::service_manager;
 use crate::problem_kind::ProblemKind;
 
 #[derive(Clone, Copy, Debug)]
@@ -27,10 +29,8 @@ pub struct NodeTarget {
     pub sockets: Vec<PathBuf>,
     /// Its configuration file, where one was named.
     pub file: Option<PathBuf>,
-    /// Nobody named it: it is the only one on this machine.
-    pub guessed: bool,
-    /// It is of another network namespace, see [`crate::node::netns_hint::enter`]; looked at only
-    /// where nobody named it.
+    /// It is of another network namespace, see [`Place::enter`], and nobody named it: it is the
+    /// only one on this machine.
     pub enter_netns: Option<String>,
 }
 
@@ -43,7 +43,8 @@ impl NodeSelector<'_> {
     }
 
     /// Finds the node: by the given configuration, by name, by the default configuration if there
-    /// is one, or the only one that is pinned. Asks nobody.
+    /// is one, or the only one of this network namespace, else of this machine. A default
+    /// configuration's node that is elsewhere gives way to one that is here.
     ///
     /// # Errors
     /// The configuration is wrong, or it is not clear which node is meant.
@@ -78,7 +79,17 @@ impl NodeSelector<'_> {
             let same = by_default.node.as_deref() == Some(name);
             return Ok(NodeTarget::new(name, same.then_some(by_default.socket)));
         }
-        if default.exists() { configured(default) } else { only_one() }
+        if !default.exists() {
+            return only_one();
+        }
+        let target = configured(default)?;
+        match place_of(&target.node) {
+            Place::Elsewhere(_) => {
+                let nodes = node_list::all()?;
+                Ok(node_list::here(&nodes)?.map_or(target, NodeTarget::of))
+            }
+            Place::Here | Place::Unknown => Ok(target),
+        }
     }
 }
 
@@ -93,7 +104,14 @@ impl NodeTarget {
                 sockets.push(socket);
             }
         }
-        NodeTarget { node: node.to_owned(), sockets, file: None, guessed: false, enter_netns: None }
+        NodeTarget { node: node.to_owned(), sockets, file: None, enter_netns: None }
+    }
+
+    /// One that nobody named.
+    fn of(node: &ListedNode) -> NodeTarget {
+        let target = NodeTarget::new(&node.name, None);
+        let sockets = node.socket.clone().map_or(target.sockets, |socket| vec![socket]);
+        NodeTarget { sockets, enter_netns: node.place.enter(), ..target }
     }
 
     /// The socket where this node's daemon answers.
@@ -122,7 +140,10 @@ impl NodeTarget {
     }
 
     /// An order that names no node is hardly for one of another network namespace.
-    fn is_meant(&self) -> Result<(), Error> {
+    ///
+    /// # Errors
+    /// It is for one.
+    pub fn is_meant(&self) -> Result<(), Error> {
         let Some(enter) = &self.enter_netns else { return Ok(()) };
         let Problem { error, .. } = stranger(&self.node, enter);
         Err(Error::configuration(
@@ -138,7 +159,7 @@ impl NodeTarget {
         }
         match View::open(Path::new(DEFAULT_BPFFS), &self.node) {
             Err(ringway_kernel::Error::NotLoaded { known, .. }) if !known.is_empty() => {
-                not_loaded(&self.node, &known, false, enter_node)
+                not_loaded(&self.node, &known, false, place_of)
             }
             view => {
                 let last = view.ok().and_then(|view| view.daemon().ok().flatten());
@@ -204,38 +225,27 @@ fn configured(path: &Path) -> Result<NodeTarget, Error> {
     ))
 }
 
-fn enter_node(node: &str) -> Option<String> {
-    netns_hint::enter(&View::open(Path::new(DEFAULT_BPFFS), node).ok()?)
-}
-
 /// Nodes, each with how to get where it is if that is elsewhere.
-fn each_of(nodes: &[String], enter: impl Fn(&str) -> Option<String>) -> String {
-    let one = |node: &String| match enter(node) {
-        Some(enter) => format!("{node} (of another network namespace: `{enter} ...`)"),
-        None => node.clone(),
+pub fn each_of(nodes: &[String], place: impl Fn(&str) -> Place) -> String {
+    let one = |node: &String| match place(node) {
+        Place::Elsewhere(netns) => format!("{node} (of {netns}: `{} ringway ...`)", netns.enter()),
+        Place::Here | Place::Unknown => node.clone(),
     };
     nodes.iter().map(one).collect::<Vec<_>>().join(", ")
 }
 
 fn only_one() -> Result<NodeTarget, Error> {
-    // Not being allowed to look is not the same as nothing being there.
-    let known = Pins::new(DEFAULT_BPFFS, "any").and_then(|pins| pins.known_nodes());
-    let known = known.map_err(|error| Error::failed(error.to_string(), ""))?;
-    match known.as_slice() {
-        [node] => Ok(NodeTarget {
-            guessed: true,
-            enter_netns: enter_node(node),
-            ..NodeTarget::new(node, None)
-        }),
-        [] => Err(Error::unhealthy(
+    let nodes = node_list::all()?;
+    if let Some(node) = node_list::meant(&nodes)? {
+        return Ok(NodeTarget::of(node));
+    }
+    Err(match netns_hint::hidden("what is loaded", "ringway ...") {
+        Some((what, remedy)) => Error::unhealthy(what, remedy),
+        None => Error::unhealthy(
             "daemon not running, and nothing of Ringway is loaded on this machine",
             format!("start it with `ringway run`; configuration: {}", ringway_config::DEFAULT_PATH),
-        )),
-        nodes => Err(Error::configuration(
-            format!("several nodes are loaded on this machine: {}", each_of(nodes, enter_node)),
-            "say which with --node NAME or --config FILE",
-        )),
-    }
+        ),
+    })
 }
 
 /// A node's tables, which are there with or without a daemon.
@@ -246,20 +256,28 @@ pub fn view(node: &str) -> Result<View, Error> {
     View::open(Path::new(DEFAULT_BPFFS), node).map_err(|error| match error {
         ringway_kernel::Error::NotLoaded { known, .. } => match service_manager::starting(node) {
             Some(doing) => starting(node, &doing),
-            None => not_loaded(node, &known, bpffs_is_hidden(Path::new(DEFAULT_BPFFS)), enter_node),
+            None => not_here(node, &known),
         },
         error => Error::failed(error.to_string(), ""),
     })
 }
 
-/// `known`: nodes that are loaded. `hidden`: this process cannot see any. `enter`: how to get where
-/// a node is, if that is elsewhere.
-fn not_loaded(
-    node: &str,
-    known: &[String],
-    hidden: bool,
-    enter: impl Fn(&str) -> Option<String>,
-) -> Error {
+/// Nothing of the node is to be seen here. `known`: nodes of which there is something.
+pub fn not_here(node: &str, known: &[String]) -> Error {
+    match hidden_daemon(node) {
+        Some(pid) => Error::failed(
+            format!(
+                "what the daemon of node {node} (process {pid}) has loaded cannot be seen here: it or this process has a \
+                 {DEFAULT_BPFFS} of its own, as `ip netns exec` gives"
+            ),
+            format!("run it as that process would: `nsenter -t {pid} -m -n ringway ...`"),
+        ),
+        None => not_loaded(node, known, bpffs_is_hidden(Path::new(DEFAULT_BPFFS)), place_of),
+    }
+}
+
+/// `known`: nodes that are loaded. `hidden`: this process cannot see any. `place`: where a node is.
+fn not_loaded(node: &str, known: &[String], hidden: bool, place: impl Fn(&str) -> Place) -> Error {
     if known.iter().any(|known| known == node) {
         let held = Pins::new(DEFAULT_BPFFS, node).is_ok_and(|pins| pins.is_held());
         return unfinished(node, held);
@@ -276,12 +294,12 @@ fn not_loaded(
             "start it with `ringway run`",
         ),
         [one] => {
-            let (place, before) = match enter(one) {
-                Some(enter) => (", of another network namespace", format!("{enter} ")),
-                None => ("", String::new()),
+            let (of, before) = match place(one) {
+                Place::Elsewhere(netns) => (format!(", of {netns}"), netns.enter() + " "),
+                Place::Here | Place::Unknown => (String::new(), String::new()),
             };
             Error::unhealthy(
-                format!("there is no node {node:?} on this machine; there is {one:?}{place}"),
+                format!("there is no node {node:?} on this machine; there is {one:?}{of}"),
                 format!(
                     "`{before}ringway status --node {one}` shows that one; or start {node} with `ringway run`"
                 ),
@@ -290,7 +308,7 @@ fn not_loaded(
         several => Error::unhealthy(
             format!(
                 "there is no node {node:?} on this machine; there are {}",
-                each_of(several, enter)
+                each_of(several, place)
             ),
             format!("name one of them with --node; or start {node} with `ringway run`"),
         ),

@@ -128,7 +128,7 @@ fn from_pins(node: &str, late: Option<&Error>) -> Result<Status, Error> {
         let beat = view.daemon()?.and_then(|daemon| daemon.alive.elapsed().ok());
         let late = late.map(|error| Late { error, beat });
         status.problems =
-            problems(&status, late.as_ref(), &doing, netns_hint::enter(&view).as_deref());
+            problems(&status, late.as_ref(), &doing, netns_hint::locate(&view).enter().as_deref());
         status.unready.clone_from(&status.problems);
         Ok(status)
     };

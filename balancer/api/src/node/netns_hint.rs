@@ -1,28 +1,129 @@
 //! Nodes of other network namespaces: pins are the machine's, interfaces are a namespace's.
 
-use std::fs;
+use std::fmt::{self, Display, Formatter};
+use std::fs::{self, File};
+use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::thread;
 
 use ringway_kernel::{DEFAULT_BPFFS, View, bpffs_is_hidden, bpffs_is_overmounted};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 /// Where namespaces have names (ip-netns(8)).
 const NAMED: &str = "/run/netns";
 
-/// Prefix of a command that is to run where the node is, such as
-/// `nsenter --net=/run/netns/gw`; `None`: the node is here, as far as can be told.
-pub fn enter(view: &View) -> Option<String> {
-    let daemon = view.daemon().ok().flatten().filter(|daemon| daemon.running);
-    let at = daemon.and_then(|daemon| Some((daemon.pid, identity(&net(&daemon.pid.to_string()))?)));
-    match (at, identity(&net("self"))) {
-        (Some((_, there)), Some(here)) if there == here => None,
-        (Some((pid, there)), Some(_)) => Some(by_process(pid, name(Path::new(NAMED), there))),
-        _ => {
-            let states = view.interfaces().unwrap_or_default();
-            let here = states.is_empty() || states.iter().any(|state| state.mode.is_some());
-            (!here).then(|| format!("nsenter --net={NAMED}/NAMESPACE"))
+/// Where a node is, seen from this process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// In this network namespace.
+    Here,
+    Elsewhere(Netns),
+    Unknown,
+}
+
+impl Place {
+    /// Prefix of a command that is to run where the node is; `None`: it is here, as far as can be
+    /// told.
+    pub fn enter(&self) -> Option<String> {
+        match self {
+            Place::Elsewhere(netns) => Some(netns.enter()),
+            Place::Here | Place::Unknown => None,
         }
     }
+}
+
+/// Another network namespace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Netns {
+    /// Under /run/netns.
+    Named(String),
+    /// Without a name: its inode, and a process that is in it.
+    Unnamed { inode: u64, pid: u64 },
+    /// None of those that can be entered.
+    Unknown,
+}
+
+impl Netns {
+    /// Prefix of a command that is to run there, such as `nsenter --net=/run/netns/gw`.
+    pub fn enter(&self) -> String {
+        match self {
+            Netns::Named(name) => format!("nsenter --net={NAMED}/{name}"),
+            Netns::Unnamed { pid, .. } => format!("nsenter -t {pid} -n"),
+            Netns::Unknown => format!("nsenter --net={NAMED}/NAMESPACE"),
+        }
+    }
+}
+
+impl Display for Netns {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Netns::Named(name) => write!(f, "network namespace {name}"),
+            Netns::Unnamed { inode, .. } => write!(f, "network namespace {inode}"),
+            Netns::Unknown => write!(f, "another network namespace"),
+        }
+    }
+}
+
+/// Where a node is: its daemon, or where none runs what it has attached.
+pub fn locate(view: &View) -> Place {
+    let daemon = view.daemon().ok().flatten().filter(|daemon| daemon.running);
+    if let Some(place) = daemon.and_then(|daemon| of_process(daemon.pid)) {
+        return place;
+    }
+    match view.interfaces().unwrap_or_default().is_empty() {
+        true => Place::Unknown,
+        false if is_attached(view) => Place::Here,
+        false => Place::Elsewhere(search(view)),
+    }
+}
+
+/// Where a process is; `None`: it has ended, or this user may not look.
+pub fn of_process(pid: u64) -> Option<Place> {
+    let (there, own) = (identity(&net(&pid.to_string()))?, identity(&net("self"))?);
+    let unnamed = Netns::Unnamed { inode: there.1, pid };
+    let netns = || name(Path::new(NAMED), there).map_or(unnamed, Netns::Named);
+    Some(if there == own { Place::Here } else { Place::Elsewhere(netns()) })
+}
+
+/// Whether this process sees the same mounts as another one; `None`: that has ended, or this user
+/// may not look.
+pub fn shares_mounts(pid: u64) -> Option<bool> {
+    Some(identity(&format!("/proc/{pid}/ns/mnt"))? == identity("/proc/self/ns/mnt")?)
+}
+
+/// A program's link has the number of its interface alone, which is a namespace's: the one where
+/// that interface has the program is looked for, among those that have a name or a process.
+fn search(view: &View) -> Netns {
+    let named = listed(Path::new(NAMED)).into_iter().filter_map(|path| {
+        let name = path.file_name()?.to_string_lossy().into_owned();
+        Some((path, Netns::Named(name)))
+    });
+    let mut seen = Vec::new();
+    let unnamed = listed(Path::new("/proc")).into_iter().filter_map(|process| {
+        let pid = process.file_name()?.to_str()?.parse().ok()?;
+        let path = process.join("ns/net");
+        let found = identity(&path.to_string_lossy()).filter(|found| !seen.contains(found))?;
+        seen.push(found);
+        Some((path, Netns::Unnamed { inode: found.1, pid }))
+    });
+    let mut all = named.chain(unnamed);
+    all.find(|(path, _)| is_attached_in(path, view)).map_or(Netns::Unknown, |(_, netns)| netns)
+}
+
+/// In the calling thread's network namespace.
+fn is_attached(view: &View) -> bool {
+    view.interfaces().unwrap_or_default().iter().any(|state| state.mode.is_some())
+}
+
+fn is_attached_in(netns: &Path, view: &View) -> bool {
+    let look = || {
+        let file = File::open(netns).ok()?;
+        move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network)).ok()?;
+        Some(is_attached(view))
+    };
+    // A thread of its own goes there, and does not come back.
+    thread::scope(|scope| scope.spawn(look).join().ok().flatten().unwrap_or_default())
 }
 
 /// The way into the namespace of this process, for a command that is to find what it does not; with
@@ -52,13 +153,6 @@ pub fn unhide(command: &str) -> String {
     }
 }
 
-fn by_process(pid: u64, name: Option<String>) -> String {
-    match name {
-        Some(name) => format!("nsenter --net={NAMED}/{name}"),
-        None => format!("nsenter -t {pid} -n"),
-    }
-}
-
 fn net(process: &str) -> String {
     format!("/proc/{process}/ns/net")
 }
@@ -70,10 +164,17 @@ fn identity(path: &str) -> Option<(u64, u64)> {
 
 /// The first name of a namespace in a directory of them.
 fn name(directory: &Path, namespace: (u64, u64)) -> Option<String> {
-    let mut paths: Vec<_> = fs::read_dir(directory).ok()?.flatten().map(|e| e.path()).collect();
-    paths.sort();
+    let paths = listed(directory);
     let found = paths.iter().find(|path| identity(&path.to_string_lossy()) == Some(namespace))?;
     Some(found.file_name()?.to_string_lossy().into_owned())
+}
+
+/// What is in a directory, in alphabetical order.
+fn listed(directory: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    let mut paths: Vec<_> = entries.map(|entry| entry.path()).collect();
+    paths.sort();
+    paths
 }
 
 #[cfg(test)]
@@ -92,8 +193,9 @@ mod tests {
         assert_eq!(name(place.path(), one).as_deref(), Some("a"));
         assert_eq!(name(place.path(), other).as_deref(), Some("b"));
         assert_eq!(name(place.path(), (0, 0)), None);
-        assert_eq!(by_process(7, Some("gw".into())), "nsenter --net=/run/netns/gw");
-        assert_eq!(by_process(7, None), "nsenter -t 7 -n");
+        assert_eq!(Netns::Named("gw".into()).enter(), "nsenter --net=/run/netns/gw");
+        assert_eq!(Netns::Unnamed { inode: 9, pid: 7 }.enter(), "nsenter -t 7 -n");
+        assert_eq!(of_process(std::process::id().into()), Some(Place::Here));
         assert_eq!(identity(&net("self")), identity(&net(&std::process::id().to_string())));
     }
 }

@@ -70,6 +70,7 @@ mod reload;
 mod restart;
 mod ring;
 mod route;
+mod several_nodes;
 mod shield;
 mod spanning_tree;
 mod stumbles;

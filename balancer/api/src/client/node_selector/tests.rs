@@ -1,6 +1,7 @@
 //! Who is found, and what is said where nobody answers.
 
 use super::*;
+use crate::node::netns_hint::Netns;
 
 #[test]
 fn a_node_is_found_by_configuration_or_name() {
@@ -25,22 +26,24 @@ fn a_node_is_found_by_configuration_or_name() {
 fn who_mistypes_a_node_is_told_which_there_are() {
     let said = |known: &[&str]| {
         let known: Vec<String> = known.iter().map(|name| (*name).to_owned()).collect();
-        not_loaded("gw9", &known, false, |_| None).to_string()
+        not_loaded("gw9", &known, false, |_| Place::Here).to_string()
     };
     assert!(said(&["gw1"]).contains("no node \"gw9\" on this machine; there is \"gw1\""));
     assert!(said(&["gw1"]).contains("--node gw1") && said(&["a", "b"]).contains("there are a, b"));
     assert!(said(&[]).contains("nothing is loaded"));
-    let elsewhere =
-        not_loaded("gw9", &["gw1".to_owned()], false, |_| Some("nsenter -t 7 -n".into()));
-    assert!(elsewhere.what.ends_with("there is \"gw1\", of another network namespace"));
+    let away = || Place::Elsewhere(Netns::Unnamed { inode: 9, pid: 7 });
+    let elsewhere = not_loaded("gw9", &["gw1".to_owned()], false, |_| away());
+    assert!(elsewhere.what.ends_with("there is \"gw1\", of network namespace 9"));
     assert!(
         elsewhere.remedy.to_string().starts_with("`nsenter -t 7 -n ringway status --node gw1`")
     );
-    let away = |node: &str| (node == "b").then(|| "nsenter -t 7 -n".to_owned());
-    let several = not_loaded("gw9", &["a".to_owned(), "b".to_owned()], false, away).what;
-    let told = "there are a, b (of another network namespace: `nsenter -t 7 -n ...`)";
+    let place = |node: &str| if node == "b" { away() } else { Place::Here };
+    let several = not_loaded("gw9", &["a".to_owned(), "b".to_owned()], false, place).what;
+    let told = "there are a, b (of network namespace 9: `nsenter -t 7 -n ringway ...`)";
     assert!(several.ends_with(told), "{several}");
-    assert!(not_loaded("gw9", &[], true, |_| None).to_string().contains("cannot be seen here"));
+    assert!(
+        not_loaded("gw9", &[], true, |_| Place::Here).to_string().contains("cannot be seen here")
+    );
 }
 
 /// To be sent to the node that was asked for would lead in a circle.
@@ -48,7 +51,7 @@ fn who_mistypes_a_node_is_told_which_there_are() {
 fn a_node_whose_start_is_not_complete_is_not_said_to_be_missing() {
     for known in [&["gw1"][..], &["gw0", "gw1"]] {
         let known: Vec<String> = known.iter().map(|name| (*name).to_owned()).collect();
-        let said = not_loaded("gw1", &known, false, |_| None);
+        let said = not_loaded("gw1", &known, false, |_| Place::Here);
         assert!(said.what.starts_with("a start of node gw1 was cut short"), "{said}");
         assert!(said.remedy.to_string().contains("`ringway run`"), "{said}");
         assert!(!said.to_string().contains("status --node"), "{said}");
@@ -63,7 +66,6 @@ fn a_node_whose_start_is_not_complete_is_not_said_to_be_missing() {
 #[test]
 fn an_order_without_a_name_is_not_for_a_node_of_another_namespace() {
     let target = NodeTarget {
-        guessed: true,
         enter_netns: Some("nsenter -t 7 -n".into()),
         ..NodeTarget::new("gw1", Some("/no/such/socket".into()))
     };

@@ -1,0 +1,222 @@
+//! Nodes of one machine in several network namespaces: the one that a command is for which names
+//! none.
+
+use std::fs::{self, File};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, ensure};
+use ringway_net_tests::{Ran, STARTED, binary, needs_root};
+use ringway_testnet::{Child, Namespace};
+use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
+use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
+
+/// Mounts with a bpffs and a /run/ringway of their own, where nodes of other tests are not seen.
+struct Machine(Arc<OwnedFd>);
+
+impl Machine {
+    /// Namespaces that are made later have no name in it.
+    fn new() -> Result<Machine> {
+        let make = || -> Result<OwnedFd> {
+            // SAFETY: the mounts of this thread change alone; no descriptor table and no memory is
+            // unshared.
+            unsafe { unshare_unsafe(UnshareFlags::NEWNS) }?;
+            mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
+            mount("bpf", "/sys/fs/bpf", "bpf", MountFlags::empty(), c"mode=0700")?;
+            fs::create_dir_all("/run/ringway")?;
+            mount("tmpfs", "/run/ringway", "tmpfs", MountFlags::empty(), None)?;
+            Ok(File::open("/proc/thread-self/ns/mnt")?.into())
+        };
+        let made = std::thread::spawn(make).join();
+        Ok(Machine(Arc::new(made.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?)))
+    }
+
+    fn command(&self, namespace: &Namespace, words: &[&str]) -> Command {
+        let mut command = namespace.command(words[0]);
+        let mounts = Arc::clone(&self.0);
+        let enter =
+            move || Ok(move_into_link_name_space(mounts.as_fd(), Some(LinkNameSpaceType::Mount))?);
+        // SAFETY: between fork and exec only a system call is made: no allocation, no lock.
+        unsafe { command.pre_exec(enter) };
+        command.args(&words[1..]).env_remove("NOTIFY_SOCKET");
+        command
+    }
+
+    fn run(&self, namespace: &Namespace, words: &[&str]) -> Result<Ran> {
+        Ok(self.command(namespace, words).output()?.into())
+    }
+
+    /// `ringway ARGUMENTS`.
+    fn ringway(&self, namespace: &Namespace, arguments: &[&str]) -> Result<Ran> {
+        let binary = binary()?;
+        self.run(namespace, &[&[&*binary.to_string_lossy()], arguments].concat())
+    }
+
+    /// A command as a user is told it, for the shell.
+    fn told(&self, namespace: &Namespace, command: &str) -> Result<Ran> {
+        let binary = binary()?;
+        let command = command.replacen("ringway ", &format!("{} ", binary.display()), 1);
+        self.run(namespace, &["sh", "-c", &command])
+    }
+
+    /// `ringway forward` between a namespace's interfaces, serving; `before`: words before it.
+    fn forward(&self, namespace: &Namespace, before: &[&str], options: &[&str]) -> Result<Child> {
+        let binary = binary()?;
+        let binary = binary.to_string_lossy();
+        let own = [&*binary, "forward", "--route", "--metrics", "off"];
+        let command = self.command(namespace, &[before, &own, options].concat());
+        let mut child = namespace.spawn(command)?;
+        child.wait_for_log("serving: ", STARTED)?;
+        Ok(child)
+    }
+
+    /// The first interface of the node that a bare `ringway status` shows.
+    fn shown(&self, namespace: &Namespace) -> Result<String> {
+        let status = self.ringway(namespace, &["status", "-o", "json"])?.json()?;
+        let name = status["interfaces"][0]["name"].as_str();
+        Ok(name.with_context(|| format!("no interface: {status}"))?.to_owned())
+    }
+}
+
+/// A router with interfaces NAME0 and NAME1, and lone ones for another node.
+fn router(name: &str) -> Result<Namespace> {
+    let namespace = Namespace::new(name)?;
+    namespace.sysctl("net.ipv4.ip_forward", "1")?;
+    for number in 0..4 {
+        let iface = format!("{name}{number}");
+        namespace.ip(&format!(
+            "link add {iface} type veth peer name p{number}\naddress add 10.{number}.0.1/24 dev {iface}\n\
+             link set {iface} up\nlink set p{number} up\n"
+        ))?;
+    }
+    Ok(namespace)
+}
+
+/// What an error says of a node, and what is to be written for it.
+fn line(node: &str, place: &str, command: &str) -> String {
+    format!("\n  {node}, of {place}: {command}\n")
+}
+
+fn enter(namespace: &Namespace) -> String {
+    format!("nsenter --net={}", namespace.path().display())
+}
+
+fn place(namespace: &Namespace) -> String {
+    format!("network namespace {}", namespace.name())
+}
+
+#[test]
+fn a_bare_command_is_for_the_node_of_its_namespace() -> Result<()> {
+    needs_root!();
+    let (a, b, neither) = (router("a")?, router("b")?, Namespace::new("neither")?);
+    let machine = Machine::new()?;
+    let ran = machine.ringway(&a, &["status"])?;
+    ensure!(ran.code == 3 && ran.err.contains("nothing of Ringway is loaded"), "{ran:?}");
+
+    // One, which is looked at from anywhere, and given orders from its own namespace alone.
+    let mut first = machine.forward(&a, &[], &["-i", "a0,a1", "--name", "gw-a"])?;
+    for namespace in [&a, &b, &neither] {
+        ensure!(machine.shown(namespace)? == "a0");
+        let told = machine.ringway(namespace, &["status"])?.out.contains("no node was named");
+        ensure!(told == (namespace.name() != a.name()), "{}", namespace.name());
+    }
+    for order in ["detach", "confirm"] {
+        let ran = machine.ringway(&b, &[order])?;
+        let way = format!("`{} ringway status`", enter(&a));
+        ensure!(ran.code == 2 && ran.err.contains("nothing was done"), "{ran:?}");
+        ensure!(ran.err.contains(&way) && ran.err.contains("--node gw-a"), "{ran:?}");
+    }
+
+    // One in each of two namespaces.
+    let socket = |name: &str| b.directory().join(name).display().to_string();
+    let options = ["-i", "b0,b1", "--name", "gw-b", "--socket", &socket("b.sock")];
+    let mut second = machine.forward(&b, &[], &options)?;
+    ensure!(machine.shown(&a)? == "a0" && machine.shown(&b)? == "b0");
+    let flows = |namespace| machine.ringway(namespace, &["flows"]);
+    ensure!(flows(&a)?.code == 0 && flows(&b)?.code == 0);
+    let elsewhere = |name: &str, namespace: &Namespace| {
+        let command = format!("{} ringway status --node {name}", enter(namespace));
+        line(name, &place(namespace), &command)
+    };
+    for command in ["status", "flows", "detach", "confirm"] {
+        let ran = machine.ringway(&neither, &[command])?;
+        let both = elsewhere("gw-a", &a) + &elsewhere("gw-b", &b)[1..];
+        ensure!(ran.code == 2 && ran.err.contains(&both), "{command}: {ran:?}");
+    }
+
+    // Two in one.
+    let options = ["-i", "b2,b3", "--name", "lab", "--socket", &socket("lab.sock")];
+    let mut third = machine.forward(&b, &[], &options)?;
+    ensure!(machine.shown(&a)? == "a0");
+    let ran = machine.ringway(&b, &["status"])?;
+    for node in ["gw-b", "lab"] {
+        let command = format!("ringway status --node {node}");
+        let told = line(node, "this network namespace", &command);
+        ensure!(ran.code == 2 && ran.err.contains(&told), "{ran:?}");
+        ensure!(machine.told(&b, &command)?.out.starts_with(&format!("node {node}: ")));
+    }
+    ensure!(ran.err.contains(&elsewhere("gw-a", &a)), "{ran:?}");
+
+    // Without daemons they are told by what is attached.
+    for child in [&mut first, &mut second, &mut third] {
+        child.kill()?;
+    }
+    ensure!(machine.shown(&a)? == "a0");
+    let ran = machine.ringway(&neither, &["status"])?;
+    let all = elsewhere("gw-a", &a) + &elsewhere("gw-b", &b)[1..] + &elsewhere("lab", &b)[1..];
+    ensure!(ran.code == 2 && ran.err.contains(&all), "{ran:?}");
+    let ran = machine.told(&neither, &format!("{} ringway status --node gw-b", enter(&b)))?;
+    ensure!(ran.out.contains("\nnode gw-b; "), "{ran:?}");
+    let ran = machine.ringway(&a, &["detach", "--verify"])?;
+    ensure!(ran.code == 0 && ran.out.contains("program on a0"), "{ran:?}");
+    ensure!(machine.ringway(&b, &["detach", "--node", "lab"])?.code == 0);
+    let ran = machine.ringway(&a, &["detach"])?;
+    ensure!(ran.code == 2 && ran.err.contains("nothing was done"), "{ran:?}");
+    ensure!(machine.ringway(&b, &["detach"])?.out.contains("program on b0"));
+    Ok(())
+}
+
+fn exec(namespace: &Namespace) -> [&str; 4] {
+    ["ip", "netns", "exec", namespace.name()]
+}
+
+/// Their pins are their own, and their names may be the same.
+#[test]
+fn nodes_under_ip_netns_exec_are_found_by_their_sockets() -> Result<()> {
+    needs_root!();
+    let (a, b, neither) = (router("a")?, router("b")?, Namespace::new("neither")?);
+    let machine = Machine::new()?;
+    let (exec_a, exec_b) = (exec(&a), exec(&b));
+    let binary = binary()?;
+    let binary = binary.to_string_lossy();
+    let start = |namespace, before: &[&str], interfaces, socket| {
+        let options = ["-i", interfaces, "--socket", socket];
+        machine.forward(namespace, before, &options)
+    };
+    let first = start(&a, &exec_a, "a0,a1", "/run/ringway/api.sock")?;
+    ensure!(first.log().contains("nsenter --net=/run/netns/"), "{}", first.log());
+    let _second = start(&b, &exec_b, "b0,b1", "/run/ringway/other.sock")?;
+    for (namespace, before, iface) in [(&a, &exec_a, "a0"), (&b, &exec_b, "b0")] {
+        ensure!(machine.shown(namespace)? == iface);
+        let asked = [&before[..], &[&*binary, "status", "-o", "json"]].concat();
+        let status = machine.run(&neither, &asked)?.json()?;
+        ensure!(status["interfaces"][0]["name"] == iface, "{status}");
+    }
+    let ran = machine.ringway(&neither, &["status"])?;
+    for (namespace, iface) in [(&a, "a0"), (&b, "b0")] {
+        let command = format!("{} ringway status", enter(namespace));
+        ensure!(ran.err.contains(&line("forward", &place(namespace), &command)), "{ran:?}");
+        ensure!(machine.told(&neither, &command)?.out.contains(iface));
+    }
+    // What is read of the pins is not to be had but with the daemon's mounts.
+    for (command, code) in [("flows", 0), ("detach", 1)] {
+        let ran = machine.ringway(&a, &[command])?;
+        let way = format!("nsenter -t {} -m -n ringway", first.pid());
+        ensure!(ran.code == 1 && ran.err.contains(&way), "{ran:?}");
+        let there = machine.told(&neither, &format!("{way} {command}"))?;
+        ensure!(there.code == code && !there.err.contains("cannot be seen"), "{there:?}");
+    }
+    Ok(())
+}
