@@ -50,7 +50,7 @@ fn what_was_measured_is_kept_and_compared() -> Result<()> {
     let same = compare(&before, &["--fail-on-worse"])?;
     ensure!(same.code == 0 && same.out.contains("0 better, 0 worse"), "{same:?}");
     for bound in ["lower", "upper"] {
-        found["cells"][0]["throughput"][bound] = 10.into();
+        found["cells"][0]["rounds"][0]["throughput"][bound] = 10.into();
     }
     let slow = place.directory().join("slow.json").display().to_string();
     std::fs::write(&slow, found.to_string())?;
