@@ -404,7 +404,8 @@ impl Bench<'_> {
                     let fps = found.fps.unwrap_or(0.0);
                     let left = self.left.after(self.forward.seconds(road, Test::Throughput));
                     harness.say(format!(
-                        "{road}, {size}  {setting:<58} {fps:>8.0} frames/s  {left} left"
+                        "{road}, {size}  search {round}/{}  {setting:<58} {fps:>8.0} frames/s  {left} left",
+                        plan.rounds
                     ));
                 }
             }
