@@ -47,12 +47,13 @@ const EXAMPLES: [(&str, &str); 8] = [
     ("NODE", "gw1"),
 ];
 /// Said of, not told to be typed.
-const NAMED: [&str; 5] = [
+const NAMED: [&str; 6] = [
     "ringway accept",
     "ringway detach",
     "ringway decap",
     "ringway explain",
     "ip link set dev NAME name IFACE",
+    "ip netns exec",
 ];
 const PROGRAMS: [&str; 14] = [
     "ringway",
