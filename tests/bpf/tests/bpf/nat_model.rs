@@ -41,7 +41,7 @@ fn next_state(state: FlowState, from: From, flags: u8, data: bool) -> FlowState 
     let (rst, fin, syn) = (flags & RST != 0, flags & (FIN | ACK) == FIN | ACK, flags & SYN != 0);
     let data = data && !rst && !syn;
     match (from, state) {
-        (From::Client, SynAck) if flags & ACK != 0 && !rst => {
+        (From::Client, SynAck) if flags & ACK != 0 && !rst && !syn => {
             if fin {
                 FinClient
             } else {
