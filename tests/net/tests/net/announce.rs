@@ -81,8 +81,20 @@ fn receives(site: &Site, received: bool, member: bool) -> Result<()> {
         let found = (text.lines().any(is_received), text.lines().any(is_member));
         if found == (received, member) { Ok(()) } else { Err(text) }
     };
-    wait_for(format!("received: {received}, member: {member}"), SOON, fits)?;
-    Ok(())
+    let found = wait_for(format!("received: {received}, member: {member}"), SOON, fits);
+    found.with_context(|| format!("who is there:\n{}", inhabitants(&site.net.gateway)))
+}
+
+/// The processes of a namespace, and what they wait for: a membership is one's of them.
+fn inhabitants(namespace: &Namespace) -> String {
+    let script = "for pid in $(ip netns pids $0); do cd /proc/$pid/task || continue
+        for thread in *; do echo $pid/$thread $(cat $thread/comm $thread/wchan) $(grep State: $thread/status); done
+        done; cat /proc/net/igmp6";
+    let output = namespace.command("sh").args(["-c", script, namespace.name()]).output();
+    output.map_or_else(
+        |error| error.to_string(),
+        |output| String::from_utf8_lossy(&output.stdout).into_owned(),
+    )
 }
 
 /// The filter of a card lets solicitations for the address through for as long as the packet path
