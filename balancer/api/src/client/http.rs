@@ -52,10 +52,10 @@ where
     receive.recv_timeout(patience).unwrap_or_else(|_| Err(hangs(socket, patience)))
 }
 
-/// The process that listens on a socket.
-pub fn process(socket: &Path) -> Option<u64> {
+/// The process that listens on a socket, and whether it is root's.
+pub fn process(socket: &Path) -> Option<(u64, bool)> {
     let peer = socket_peercred(UnixStream::connect(socket).ok()?).ok()?;
-    u64::try_from(peer.pid.as_raw_nonzero().get()).ok()
+    Some((u64::try_from(peer.pid.as_raw_nonzero().get()).ok()?, peer.uid.is_root()))
 }
 
 /// Orders something and reads the JSON answer. It may take twice as long.

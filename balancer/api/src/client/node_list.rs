@@ -51,11 +51,12 @@ pub fn place_of(node: &str) -> Place {
     view.map_or(Place::Unknown, |view| netns_hint::locate(&view))
 }
 
-/// The daemon of this node, which sees other mounts than this process: its number.
+/// The daemon of this node, which sees other mounts than this process: its number. Only root's: with
+/// its mounts a command runs its programs.
 pub fn hidden_daemon(node: &str) -> Option<u64> {
     let mut found = sockets().into_iter().filter(|socket| answers(socket).as_deref() == Some(node));
-    let pid = http::process(&found.next()?)?;
-    (netns_hint::shares_mounts(pid) == Some(false)).then_some(pid)
+    let (pid, is_root) = http::process(&found.next()?)?;
+    (is_root && netns_hint::shares_mounts(pid) == Some(false)).then_some(pid)
 }
 
 /// The only node of this network namespace; where there is none, the only one of this machine.
@@ -118,7 +119,7 @@ pub fn lines(nodes: &[ListedNode]) -> String {
 
 fn of_socket(socket: PathBuf) -> Option<ListedNode> {
     let name = answers(&socket)?;
-    let place = http::process(&socket).and_then(netns_hint::of_process);
+    let place = http::process(&socket).and_then(|(pid, _)| netns_hint::of_process(pid));
     Some(ListedNode { name, place: place.unwrap_or(Place::Unknown), socket: Some(socket) })
 }
 
