@@ -34,7 +34,7 @@ pub use maps::WhenFull;
 pub use maps::shape::Shape;
 pub use objects::objects;
 pub use pins::overmount::{bpffs_is_covered, give_nodes, hold_nodes, require_reachable};
-pub use pins::{DEFAULT_BPFFS, Pins};
+pub use pins::{DEFAULT_BPFFS, Pins, is_node_name};
 pub use programs::accept::{Accept, AcceptState, accept_state, require_accept};
 pub use programs::decap::{Decap, DecapPin, DecapState, Uses, decap_state};
 pub use programs::drop_reasons::{Counted, DropReasons};

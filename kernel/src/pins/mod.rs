@@ -113,7 +113,9 @@ impl Pins {
     /// Nodes that have pins under this bpffs, in alphabetical order. Fails for a user who may not
     /// look: that is not the same as none.
     pub fn known_nodes(&self) -> Result<Vec<String>> {
-        list(&self.nodes)
+        let mut nodes = list(&self.nodes)?;
+        nodes.retain(|name| is_node_name(name));
+        Ok(nodes)
     }
 
     /// The error that nothing is pinned for this node.
@@ -271,6 +273,13 @@ fn check_name(name: &str) -> Result<()> {
     Err(Error::BadName { name: name.to_owned() })
 }
 
+/// Whether this may be a node's name where it is told in a command, perhaps to root. Who makes
+/// directories of pins, or answers at a socket, need not be root and chooses the name.
+pub fn is_node_name(name: &str) -> bool {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    check_name(name).is_ok() && !name.starts_with('-') && name.chars().all(plain)
+}
+
 /// A name as bpffs takes it.
 pub(crate) fn encode(name: &str) -> String {
     name.replace('%', "%25").replace('.', "%2e")
@@ -335,6 +344,17 @@ mod tests {
         pins.forget_socket().unwrap();
         pins.forget_socket().unwrap();
         assert_eq!(pins.socket(), None);
+        fs::remove_dir_all(&place).unwrap();
+    }
+
+    #[test]
+    fn a_command_is_no_nodes_name() {
+        let place = std::env::temp_dir().join(format!("ringway-names-{}", std::process::id()));
+        for name in ["gw1", "gw.2", "-m", "x;id", "x\n  gw: id", "$(id)", "x id"] {
+            fs::create_dir_all(Pins::new(&place, name).unwrap().dir()).unwrap();
+        }
+        let known = Pins::new(&place, "any").unwrap().known_nodes().unwrap();
+        assert_eq!(known, ["gw.2", "gw1"]);
         fs::remove_dir_all(&place).unwrap();
     }
 

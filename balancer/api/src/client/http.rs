@@ -34,7 +34,7 @@ pub enum Failure {
 /// # Errors
 /// [`Failure::NotRunning`] when nobody listens; else what went wrong, with its remedy.
 pub fn get<T: DeserializeOwned>(socket: &Path, path: &str) -> Result<T, Failure> {
-    get_within(socket, path, PATIENCE)
+    request(socket, ("GET", path, b""), PATIENCE)
 }
 
 /// The same with another patience, and without waiting for the daemon to take the connection.
@@ -45,17 +45,46 @@ pub fn get_at_once<T>(socket: &Path, path: &str, patience: Duration) -> Result<T
 where
     T: DeserializeOwned + Send + 'static,
 {
+    get_and_identify(socket, path, patience).map(|(answer, _)| answer)
+}
+
+/// The process that answers: the one that began to listen on the socket.
+#[derive(Clone, Copy, Debug)]
+pub struct Listener {
+    pub pid: u64,
+    /// Whether it was root's then.
+    pub is_root: bool,
+}
+
+/// The same, and who has answered, if that can be told: not who listens at this path a moment
+/// later.
+///
+/// # Errors
+/// As above.
+pub fn get_and_identify<T>(
+    socket: &Path,
+    path: &str,
+    patience: Duration,
+) -> Result<(T, Option<Listener>), Failure>
+where
+    T: DeserializeOwned + Send + 'static,
+{
     let (send, receive) = std::sync::mpsc::sync_channel(1);
     let (to, what) = (socket.to_owned(), path.to_owned());
+    let ask = move || {
+        let mut stream = connect(&to)?;
+        let answer = ask(&to, &mut stream, ("GET", &what, b""), patience)?;
+        Ok((answer, listener(&stream)))
+    };
     // connect(2) waits for room in a stopped daemon's queue, and no option bounds that wait.
-    std::thread::spawn(move || send.send(get_within(&to, &what, patience)));
+    std::thread::spawn(move || send.send(ask()));
     receive.recv_timeout(patience).unwrap_or_else(|_| Err(hangs(socket, patience)))
 }
 
-/// The process that listens on a socket, and whether it is root's.
-pub fn process(socket: &Path) -> Option<(u64, bool)> {
-    let peer = socket_peercred(UnixStream::connect(socket).ok()?).ok()?;
-    Some((u64::try_from(peer.pid.as_raw_nonzero().get()).ok()?, peer.uid.is_root()))
+fn listener(stream: &UnixStream) -> Option<Listener> {
+    let peer = socket_peercred(stream).ok()?;
+    let pid = u64::try_from(peer.pid.as_raw_nonzero().get()).ok()?;
+    Some(Listener { pid, is_root: peer.uid.is_root() })
 }
 
 /// Orders something and reads the JSON answer. It may take twice as long.
@@ -80,20 +109,16 @@ pub fn order<T: DeserializeOwned>(
     request(socket, ("POST", path, &body), ORDER_PATIENCE)
 }
 
-fn get_within<T: DeserializeOwned>(
-    socket: &Path,
-    path: &str,
-    patience: Duration,
-) -> Result<T, Failure> {
-    request(socket, ("GET", path, b""), patience)
-}
-
 fn request<T: DeserializeOwned>(
     socket: &Path,
     asked: (&str, &str, &[u8]),
     patience: Duration,
 ) -> Result<T, Failure> {
-    let mut stream = UnixStream::connect(socket).map_err(|error| match error.kind() {
+    ask(socket, &mut connect(socket)?, asked, patience)
+}
+
+fn connect(socket: &Path) -> Result<UnixStream, Failure> {
+    UnixStream::connect(socket).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => Failure::NotRunning,
         io::ErrorKind::PermissionDenied => failed(
             socket,
@@ -101,8 +126,16 @@ fn request<T: DeserializeOwned>(
             "run as root, or join the group that owns the socket (ringway)",
         ),
         _ => failed(socket, &error.to_string(), "see the daemon's log"),
-    })?;
-    let answer = exchange(&mut stream, asked, patience).map_err(|error| match error.kind() {
+    })
+}
+
+fn ask<T: DeserializeOwned>(
+    socket: &Path,
+    stream: &mut UnixStream,
+    asked: (&str, &str, &[u8]),
+    patience: Duration,
+) -> Result<T, Failure> {
+    let answer = exchange(stream, asked, patience).map_err(|error| match error.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => hangs(socket, patience),
         _ => failed(socket, &error.to_string(), "see the daemon's log"),
     })?;

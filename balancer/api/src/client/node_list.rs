@@ -4,9 +4,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use ringway_kernel::{DEFAULT_BPFFS, Pins, View};
+use ringway_kernel::{DEFAULT_BPFFS, Pins, View, is_node_name};
 
-use crate::client::http;
+use crate::client::http::{self, Listener};
 use crate::documents::readiness::Readiness;
 use crate::error::Error;
 use crate::node::netns_hint::{self, Place};
@@ -52,11 +52,13 @@ pub fn place_of(node: &str) -> Place {
 }
 
 /// The daemon of this node, which sees other mounts than this process: its number. Only root's: with
-/// its mounts a command runs its programs.
+/// its mounts a command runs its programs. Others may have taken its name.
 pub fn hidden_daemon(node: &str) -> Option<u64> {
-    let mut found = sockets().into_iter().filter(|socket| answers(socket).as_deref() == Some(node));
-    let (pid, is_root) = http::process(&found.next()?)?;
-    (is_root && netns_hint::shares_mounts(pid) == Some(false)).then_some(pid)
+    let of_root = sockets().into_iter().filter_map(|socket| {
+        let (name, listener) = answers(&socket)?;
+        listener.filter(|listener| name == node && listener.is_root)
+    });
+    of_root.map(|listener| listener.pid).find(|pid| netns_hint::is_root_elsewhere(*pid))
 }
 
 /// The only node of this network namespace; where there is none, the only one of this machine.
@@ -118,15 +120,16 @@ pub fn lines(nodes: &[ListedNode]) -> String {
 }
 
 fn of_socket(socket: PathBuf) -> Option<ListedNode> {
-    let name = answers(&socket)?;
-    let place = http::process(&socket).and_then(|(pid, _)| netns_hint::of_process(pid));
+    let (name, listener) = answers(&socket)?;
+    let place = listener.and_then(|listener| netns_hint::of_process(listener.pid));
     Some(ListedNode { name, place: place.unwrap_or(Place::Unknown), socket: Some(socket) })
 }
 
-/// The node whose daemon answers there.
-fn answers(socket: &Path) -> Option<String> {
-    let answer = http::get_at_once::<Readiness>(socket, "/v1/ready", PATIENCE);
-    answer.ok().map(|readiness| readiness.node)
+/// The node whose daemon answers there, and that daemon. Who answers chooses the name.
+fn answers(socket: &Path) -> Option<(String, Option<Listener>)> {
+    let answer = http::get_and_identify::<Readiness>(socket, "/v1/ready", PATIENCE);
+    let (readiness, listener) = answer.ok()?;
+    is_node_name(&readiness.node).then_some((readiness.node, listener))
 }
 
 /// API sockets where they are by default.

@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Display, Formatter};
 use std::fs::{self, File};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -86,10 +86,20 @@ pub fn of_process(pid: u64) -> Option<Place> {
     Some(if there == own { Place::Here } else { Place::Elsewhere(netns()) })
 }
 
-/// Whether this process sees the same mounts as another one; `None`: that has ended, or this user
-/// may not look.
-pub fn shares_mounts(pid: u64) -> Option<bool> {
-    Some(identity(&format!("/proc/{pid}/ns/mnt"))? == identity("/proc/self/ns/mnt")?)
+/// Whether a process is root's and sees other mounts than this one. Not if it has ended, or this
+/// user may not look.
+pub fn is_root_elsewhere(pid: u64) -> bool {
+    let look = || {
+        // An open directory stays that process's; its number may become another's.
+        let process = File::open(format!("/proc/{pid}")).ok()?;
+        let process = format!("/proc/self/fd/{}", process.as_raw_fd());
+        let status = fs::read_to_string(format!("{process}/status")).ok()?;
+        let users = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+        let mounts = identity(&format!("{process}/ns/mnt"))?;
+        let is_root = users.split_whitespace().all(|user| user == "0");
+        Some(is_root && mounts != identity("/proc/self/ns/mnt")?)
+    };
+    look().unwrap_or_default()
 }
 
 /// A program's link has the number of its interface alone, which is a namespace's: the one where

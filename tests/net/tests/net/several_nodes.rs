@@ -2,18 +2,18 @@
 //! none.
 
 use std::fs::{self, File};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
-use ringway_net_tests::{Ran, STARTED, binary, needs_root};
+use ringway_net_tests::{Ran, SOON, STARTED, binary, needs_root};
 use ringway_testnet::{Child, Namespace};
-use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
+use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_bind_recursive, mount_change};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
 
-/// Mounts with a bpffs and a /run/ringway of their own, where nodes of other tests are not seen.
+/// Mounts with a bpffs and a /run of their own, where nodes of other tests are not seen.
 struct Machine(Arc<OwnedFd>);
 
 impl Machine {
@@ -25,8 +25,14 @@ impl Machine {
             unsafe { unshare_unsafe(UnshareFlags::NEWNS) }?;
             mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
             mount("bpf", "/sys/fs/bpf", "bpf", MountFlags::empty(), c"mode=0700")?;
-            fs::create_dir_all("/run/ringway")?;
-            mount("tmpfs", "/run/ringway", "tmpfs", MountFlags::empty(), None)?;
+            let run = File::open("/run")?;
+            mount("tmpfs", "/run", "tmpfs", MountFlags::empty(), c"mode=0755")?;
+            fs::create_dir("/run/ringway")?;
+            for shared in ["netns", "ringway-testnet"] {
+                let to = format!("/run/{shared}");
+                fs::create_dir(&to)?;
+                mount_bind_recursive(format!("/proc/self/fd/{}/{shared}", run.as_raw_fd()), to)?;
+            }
             Ok(File::open("/proc/thread-self/ns/mnt")?.into())
         };
         let made = std::thread::spawn(make).join();
@@ -218,5 +224,82 @@ fn nodes_under_ip_netns_exec_are_found_by_their_sockets() -> Result<()> {
         let there = machine.told(&neither, &format!("{way} {command}"))?;
         ensure!(there.code == code && !there.err.contains("cannot be seen"), "{there:?}");
     }
+    Ok(())
+}
+
+/// The user of a daemon that was taken over: /run/ringway is theirs.
+const ATTACKER: &str = "62114";
+const ROOT: &str = "0";
+
+/// Answers as the node NODE at SOCKET, where it listens as one user and goes on as another. Once it
+/// has answered, the socket OTHER is there instead, if one is given.
+const ANSWERS: &str = r#"
+use IO::Socket::UNIX;
+my ($socket, $node, $listens, $goes_on, $other) = @ARGV;
+$> = $listens;
+my $listener = IO::Socket::UNIX->new(Local => $socket, Listen => 9) or die "$socket: $!";
+$> = $<;
+($<, $>) = ($goes_on, $goes_on);
+$| = 1;
+print "listening\n";
+while (my $client = $listener->accept) {
+    while (<$client>) { last if $_ eq "\r\n" }
+    print $client qq(HTTP/1.1 200 OK\r\n\r\n{"schema": "ringway.ready/1", "node": "$node", )
+        . qq("ready": true, "reasons": []});
+    symlink $other, "$socket.next" and rename "$socket.next", $socket if $other;
+}
+"#;
+
+/// With an attacker's mounts, root would run the attacker's `ringway`.
+#[test]
+fn root_is_told_to_enter_the_mounts_of_root_alone() -> Result<()> {
+    needs_root!();
+    let (a, b) = (router("a")?, router("b")?);
+    let machine = Machine::new()?;
+    ensure!(machine.run(&a, &["chown", ATTACKER, "/run/ringway"])?.code == 0);
+    let attack = |before: &[&str], socket: &str, words: &[&str]| -> Result<Child> {
+        let socket = format!("/run/ringway/{socket}.sock");
+        let command = [&exec(&b), before, &["perl", "-e", ANSWERS, &socket], words].concat();
+        let mut child = b.spawn(machine.command(&b, &command))?;
+        child.wait_for_log("listening", SOON)?;
+        Ok(child)
+    };
+    let told = |node: &str| -> Result<String> {
+        Ok(machine.ringway(&a, &["flows", "--node", node])?.said())
+    };
+    let daemon = machine.forward(&a, &exec(&a), &["-i", "a0,a1", "--name", "gw"])?;
+    let way = format!("nsenter -t {} -m -n ringway", daemon.pid());
+
+    let _plain = attack(&[], "b", &["plain", ATTACKER, ATTACKER])?;
+    // As a user without rights gets mounts of its own.
+    let user = format!("--reuid={ATTACKER}");
+    let mounts = ["setpriv", &user, "unshare", "--user", "--map-root-user", "--mount"];
+    let _seems = attack(&mounts, "c", &["seems-root", ROOT, ROOT])?;
+    // As if it went on as a program that is root's by its set-user-ID bit.
+    let _becomes = attack(&[], "d", &["becomes-root", ATTACKER, ROOT])?;
+    // As if it had the number of a process of root's that has ended.
+    let _was = attack(&[], "e", &["was-root", ROOT, ATTACKER])?;
+    // Its socket comes before that of the node whose name it has.
+    let _same = attack(&[], "a", &["gw", ATTACKER, ATTACKER])?;
+    for node in ["plain", "seems-root", "becomes-root", "was-root"] {
+        let said = told(node)?;
+        ensure!(!said.contains(" -m"), "{node}: {said}");
+    }
+    let said = told("gw")?;
+    ensure!(said.contains(&way), "{said}");
+
+    // Its name is a command.
+    let name = r"x;id\n  gw: nsenter -t 1 -m -n ringway";
+    let _named = attack(&[], "f", &[name, ATTACKER, ATTACKER])?;
+    let neither = Namespace::new("neither")?;
+    let said = machine.ringway(&neither, &["status"])?.said();
+    ensure!(said.contains("\n  plain, of network namespace "), "{said}");
+    ensure!(!said.contains(" -m") && !said.contains("x;id"), "{said}");
+
+    // Who has answered is not who listens there now.
+    let other = "/run/ringway/api.sock";
+    let _swaps = attack(&[], "g", &["swaps", ATTACKER, ATTACKER, other])?;
+    let said = told("swaps")?;
+    ensure!(!said.contains(" -m"), "{said}");
     Ok(())
 }
