@@ -78,8 +78,8 @@ fn version_in(line: &str) -> String {
     found.unwrap_or(line.trim()).to_owned()
 }
 
-/// To the second.
-fn now() -> String {
+/// In UTC, to the second.
+pub(crate) fn now() -> String {
     let now = OffsetDateTime::now_utc();
     now.replace_nanosecond(0).unwrap_or(now).format(&Rfc3339).unwrap_or_default()
 }

@@ -39,7 +39,7 @@ pub(crate) struct Bar {
     pub label: String,
     /// Names and lengths of its parts; what is below zero is left out.
     pub parts: Vec<(String, f64)>,
-    pub mark: Option<f64>,
+    pub marks: Vec<f64>,
 }
 
 impl Bar {
@@ -107,8 +107,8 @@ impl Page {
 
     /// Horizontal bars of parts, with a legend; `mark` says what the marks are.
     pub(crate) fn bars(&mut self, title: &str, unit: &str, mark: &str, bars: &[Bar]) {
-        let longest =
-            bars.iter().map(|bar| bar.total().max(bar.mark.unwrap_or(0.0))).fold(0.0, f64::max);
+        let length = |bar: &Bar| bar.marks.iter().copied().fold(bar.total(), f64::max);
+        let longest = bars.iter().map(length).fold(0.0, f64::max);
         let scale = Scale::new(longest, WIDTH - LABELS - 70.0);
         let names = names_of(bars);
         let height = PITCH * bars.len() as f64;
@@ -116,7 +116,7 @@ impl Page {
         for (n, bar) in bars.iter().enumerate() {
             svg += &draw(bar, &names, &scale, PITCH * n as f64);
         }
-        let marked = bars.iter().any(|bar| bar.mark.is_some()).then_some(mark);
+        let marked = bars.iter().any(|bar| !bar.marks.is_empty()).then_some(mark);
         let legend = legend(&names, marked, height + 56.0);
         let entries = names.len() + usize::from(marked.is_some());
         self.figure(title, height + 46.0 + 20.0 * rows_of(entries), &(svg + &legend));
@@ -180,13 +180,12 @@ impl Page {
         );
     }
 
-    /// The page as text, with what its figures must be read with.
+    /// The page as text, with the machine and the version.
     pub(crate) fn finish(mut self, machine: &Machine) -> String {
         let version = machine.versions.get("ringway").map_or("", String::as_str);
         let _ = writeln!(
             self.html,
-            "<p class=\"note\">{}; ringway {}. Network namespaces on one machine: these figures say nothing about \
-             network hardware.</p>\n</body></html>",
+            "<p class=\"note\">{}; ringway {}.</p>\n</body></html>",
             escape(&machine.to_string()),
             escape(version)
         );
@@ -239,8 +238,8 @@ fn draw(bar: &Bar, names: &[&str], scale: &Scale, top: f64) -> String {
         left += width;
     }
     let mut right = left;
-    if let Some(mark) = bar.mark {
-        let x = LABELS + scale.at(mark);
+    for mark in &bar.marks {
+        let x = LABELS + scale.at(*mark);
         let _ = write!(
             svg,
             "<line x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{:.1}\" y2=\"{:.1}\" class=\"mark\"/>",
@@ -249,7 +248,7 @@ fn draw(bar: &Bar, names: &[&str], scale: &Scale, top: f64) -> String {
         );
         // The number is the bar's, so it stands at its end, but not upon the mark.
         if (left - 4.0..left + NUMBER).contains(&x) {
-            right = x;
+            right = right.max(x);
         }
     }
     let total = short(bar.total());
@@ -409,7 +408,7 @@ mod tests {
     fn nothing_gets_out_of_its_element() {
         let mut page = Page::new("a<b", "c&d");
         page.table(&[&Column::text("x", |text: &&str| (*text).into())], ["<script>"]);
-        let bar = Bar { label: "<i>".into(), parts: vec![("p\"q".into(), 2.0)], mark: Some(3.0) };
+        let bar = Bar { label: "<i>".into(), parts: vec![("p\"q".into(), 2.0)], marks: vec![3.0] };
         page.bars("t", "u", "m<n", &[bar]);
         let points = vec![(0.0, 0.0), (1.0, 2.0)];
         page.lines("t", ("s", "bytes"), &[Line { label: "l".into(), points }]);
@@ -450,7 +449,7 @@ mod tests {
         let bar = |parts: usize| Bar {
             label: "b".into(),
             parts: (1..=parts).map(part).collect(),
-            mark: None,
+            marks: Vec::new(),
         };
         assert_eq!(names_of(&[bar(3)]), ["p1", "p2", "p3"]);
         let many = [bar(20)];
@@ -462,14 +461,15 @@ mod tests {
     /// The book's figure stands beside the measured one, and the two are told apart.
     #[test]
     fn the_number_is_the_bars() {
-        let number_at = |mark| {
-            let bar = Bar { label: "b".into(), parts: vec![("p".into(), 50.0)], mark };
+        let number_at = |marks: &[f64]| {
+            let marks = marks.to_vec();
+            let bar = Bar { label: "b".into(), parts: vec![("p".into(), 50.0)], marks };
             let svg = draw(&bar, &["p"], &Scale::new(100.0, 500.0), 0.0);
             let text = svg.rsplit("<text x=\"").next().unwrap();
             text.split('"').next().unwrap().parse::<f64>().unwrap() - LABELS
         };
-        assert_eq!(number_at(None), 256.0);
-        assert_eq!(number_at(Some(100.0)), 256.0, "a mark far to the right");
-        assert_eq!(number_at(Some(52.0)), 266.0, "a mark where the number would be");
+        assert_eq!(number_at(&[]), 256.0);
+        assert_eq!(number_at(&[100.0]), 256.0, "a mark far to the right");
+        assert_eq!(number_at(&[48.0, 52.0]), 266.0, "a mark where the number would be");
     }
 }

@@ -29,7 +29,16 @@ pub trait Figures: Serialize {
     fn ok(&self) -> bool {
         true
     }
+
+    /// Whether all of it was measured in network namespaces.
+    fn is_virtual(&self) -> bool {
+        true
+    }
 }
+
+/// What such figures must be read with.
+const VIRTUAL: &str =
+    "Network namespaces on one machine: these figures say nothing about network hardware.";
 
 /// Everything that a bench found. [`fmt::Display`] is for people.
 #[derive(Debug, Serialize)]
@@ -63,6 +72,11 @@ impl Display for NotRun {
 }
 
 impl<F: Figures> BenchReport<F> {
+    fn notes(&self) -> impl Iterator<Item = String> {
+        let is_virtual = self.figures.is_virtual().then(|| VIRTUAL.to_owned());
+        self.figures.notes().into_iter().chain(is_virtual)
+    }
+
     /// Whether all that can be measured here was, and is as promised.
     pub fn ok(&self) -> bool {
         self.failed.is_empty() && self.figures.ok()
@@ -74,7 +88,7 @@ impl<F: Figures> BenchReport<F> {
         for (what, list) in [("Skipped", &self.skipped), ("Failed", &self.failed)] {
             list.iter().for_each(|not_run| page.text(&format!("{what}: {not_run}")));
         }
-        page.text(&self.figures.notes().join(" "));
+        self.notes().for_each(|note| page.text(&note));
         Some(page.finish(&self.machine))
     }
 }
@@ -89,7 +103,7 @@ impl<F: Figures> Display for BenchReport<F> {
         for (what, list) in [("skipped", &self.skipped), ("FAILED", &self.failed)] {
             list.iter().try_for_each(|not_run| writeln!(f, "{what}: {not_run}"))?;
         }
-        writeln!(f, "\n{}", self.figures.notes().join("\n"))?;
+        writeln!(f, "\n{}", self.notes().collect::<Vec<_>>().join("\n"))?;
         writeln!(f, "{}\n{}", self.machine, self.machine.versions())
     }
 }

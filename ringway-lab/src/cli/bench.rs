@@ -53,9 +53,9 @@ pub enum Bench {
 /// `ringway-lab bench compare`
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Runs of `bench forward` or of `bench lb`. A throughput or burst changed if its bounds overlap no more; \
-    latencies and requests a second if the ranks of all trials are apart by chance in less than 1 of 100 runs (Mann-Whitney, exact, two-sided), \
-    for which a run needs five rounds. Frame loss is not compared: its loads are each run's own. \
+    after_help = "Runs of `bench forward` or of `bench lb`. A figure changed if the ranks of all rounds are apart by chance in less than \
+    1 of 100 runs (Mann-Whitney, exact, two-sided), for which a run needs five rounds. Of `bench forward --rfc`, which has one, a throughput or burst \
+    changed if its bounds overlap no more. Frame loss is compared as frames a second in overload: loads are each run's own. \
     Exit code 0 whatever changed, unless --fail-on-worse is given.\n\n\
     Examples:\n  ringway-lab bench compare before after\n  ringway-lab bench compare lb-before.json lb-after.json --fail-on-worse"
 )]

@@ -27,8 +27,9 @@ use super::{Health, HealthState};
 
 /// What came is looked for after this, after twice as long, and so on.
 const FIRST_LOOK: Duration = Duration::from_millis(1);
-/// Looks from here on send the ACK once more: it may have been lost.
-const RESENT_AFTER: Duration = Duration::from_millis(100);
+/// Looks from here on send the ACK once more: it, or the byte, may have been lost. A connection that
+/// is open replies to it.
+const RESENT_AFTER: Duration = Duration::from_millis(10);
 /// Questions at once: each has a descriptor.
 const IN_FLIGHT: usize = 256;
 

@@ -8,10 +8,11 @@ use super::report::CellFigures;
 use super::site::Observed;
 use super::size::Size;
 use super::{Road, Test};
-use crate::harness::{BenchReport, Figures};
+use crate::harness::{BenchReport, Figures, machine};
 use crate::{Error, Result};
 
-const COLUMNS: &str = "road,size,round,test,load,duration_s,intended,sent,received,duplicates,reordered,elapsed_s,p50_us,p99_us,max_us";
+/// `looped`: by the tester alone; a burst has no load and no duration of its own.
+const COLUMNS: &str = "ended,road,size,round,test,looped,load,duration_s,intended,sent,received,duplicates,reordered,elapsed_s,p50_us,p99_us,max_us";
 
 pub(super) struct Folder {
     path: PathBuf,
@@ -44,10 +45,13 @@ impl Folder {
     ) -> Result<()> {
         let trial = &seen.trial;
         let times = seen.latency.percentiles().unwrap_or_default();
+        let known = |figure: f64| if figure > 0.0 { figure.to_string() } else { String::new() };
         let line = format!(
-            "{road},{size},{round},{test},{:.0},{},{},{},{},{},{},{:.6},{:.1},{:.1},{:.1}\n",
-            trial.load,
-            trial.duration_s,
+            "{},{road},{size},{round},{test},{},{},{},{},{},{},{},{},{:.6},{:.1},{:.1},{:.1}\n",
+            machine::now(),
+            seen.looped,
+            known(trial.load.round()),
+            known(trial.duration_s),
             trial.intended,
             trial.sent,
             trial.received,

@@ -19,6 +19,8 @@ const SHORTEST_BURST: f64 = 16.0;
 const STEPS: u32 = 10;
 /// What the sender is known to send, of what it can send into nothing.
 const PROVED: f64 = 0.9;
+/// A search in which the sender was kept from its processor is made so often.
+const SEARCHES: usize = 3;
 /// Of the throughput, for a soak.
 pub(super) const SOAK: f64 = 0.8;
 /// Percent of the throughput at which latency is measured.
@@ -36,6 +38,8 @@ pub(super) struct Throughput {
     pub fps: Option<f64>,
     /// The device lost nothing at the upper bound: the sender could not send so much.
     pub generator_fell_short: bool,
+    /// The same at a load that the sender is known to send: it was kept from its processor.
+    pub sender_was_kept: bool,
     /// Above nine tenths of what the sender can send into nothing.
     pub near_ceiling: bool,
     pub trials: usize,
@@ -63,7 +67,7 @@ pub(super) struct Rate {
     pub lower: Option<f64>,
     /// Of all; none: a search found no upper bound.
     pub upper: Option<f64>,
-    /// The greatest at an upper bound.
+    /// At that one.
     pub upper_loss_ratio: Option<f64>,
 }
 
@@ -71,13 +75,15 @@ impl Rate {
     /// None of none.
     pub(super) fn of<'t>(found: impl IntoIterator<Item = &'t Throughput>) -> Option<Self> {
         let found: Vec<&Throughput> = found.into_iter().collect();
-        let uppers: Option<Vec<f64>> = found.iter().map(|one| one.upper).collect();
+        let uppers: Option<Vec<_>> =
+            found.iter().map(|one| Some((one.upper?, one.upper_loss_ratio))).collect();
+        let upper = uppers.and_then(|all| all.into_iter().max_by(|a, b| a.0.total_cmp(&b.0)));
         let lower = found.iter().map(|one| one.lower.unwrap_or(0.0)).reduce(f64::min)?;
         Some(Self {
             fps: middle(found.iter().map(|one| one.fps.unwrap_or(0.0)))?,
             lower: Some(lower).filter(|lower| *lower > 0.0),
-            upper: uppers.and_then(|uppers| uppers.into_iter().reduce(f64::max)),
-            upper_loss_ratio: found.iter().filter_map(|one| one.upper_loss_ratio).reduce(f64::max),
+            upper: upper.map(|(upper, _)| upper),
+            upper_loss_ratio: upper.and_then(|(_, lost)| lost),
         })
     }
 }
@@ -87,6 +93,8 @@ pub(super) struct LatencyAt {
     /// Of the throughput.
     pub percent: u32,
     pub load: f64,
+    /// Lost of those that were sent.
+    pub loss_ratio: f64,
     pub device: Percentiles,
     /// The same load without the device.
     pub own: Percentiles,
@@ -101,6 +109,7 @@ impl LatencyAt {
         Some(Self {
             percent: found.first()?.percent,
             load: middle(found.iter().map(|at| at.load))?,
+            loss_ratio: middle(found.iter().map(|at| at.loss_ratio))?,
             device: Percentiles::middle(found.iter().map(|at| &at.device))?,
             own: Percentiles::middle(found.iter().map(|at| &at.own))?,
             trials: found.iter().flat_map(|at| at.trials.iter().copied()).collect(),
@@ -148,13 +157,10 @@ pub(super) struct Minute {
 
 fn searched(
     mut search: Search,
-    record: Record<'_>,
-    mut trial: impl FnMut(TrialPlan) -> Result<Observed>,
+    mut trial: impl FnMut(TrialPlan) -> Result<Trial>,
 ) -> Result<(Outcome, Search)> {
     while let Some(plan) = search.next() {
-        let seen = trial(plan)?;
-        record(&seen)?;
-        search.add(seen.trial);
+        search.add(trial(plan)?);
     }
     let outcome = search.outcomes().first().copied().unwrap_or_default();
     Ok((outcome, search))
@@ -170,15 +176,36 @@ pub(super) fn throughput(
     ceiling: f64,
     record: Record<'_>,
 ) -> Result<Throughput> {
+    let mut found = search_rate(site, plan, ceiling, record)?;
+    for _ in 1..SEARCHES {
+        if !found.sender_was_kept {
+            break;
+        }
+        found = search_rate(site, plan, ceiling, record)?;
+    }
+    Ok(found)
+}
+
+fn search_rate(
+    site: &mut Site<'_>,
+    plan: &Plan,
+    ceiling: f64,
+    record: Record<'_>,
+) -> Result<Throughput> {
     let search = Search::new(LEAST, ceiling, &[plan.throughput]).map_err(no_range)?;
     let search = search.with_sender(PROVED * ceiling);
-    let (found, search) = searched(search, record, |plan| site.trial(plan.load, plan.duration_s))?;
+    let (found, search) = searched(search, |plan| {
+        let seen = site.trial(plan.load, plan.duration_s)?;
+        record(&seen)?;
+        Ok(seen.trial)
+    })?;
     Ok(Throughput {
         lower: found.lower,
         upper: found.upper,
         upper_loss_ratio: found.upper_loss_ratio,
         fps: found.conditional_throughput,
         generator_fell_short: found.generator_fell_short,
+        sender_was_kept: found.generator_fell_short && found.upper < Some(PROVED * ceiling),
         near_ceiling: found.lower > Some(PROVED * ceiling),
         trials: search.trials().count(),
         interrupted: search.interrupted(),
@@ -245,20 +272,26 @@ pub(super) fn latency(
     let at = |percent: u32| {
         let load = throughput * f64::from(percent) / 100.0;
         let (mut device, mut own) = (Histogram::default(), Histogram::default());
-        let mut trials = Vec::new();
+        let (mut trials, mut sent, mut received) = (Vec::new(), 0, 0);
         for _ in 0..plan.latency_repeats {
             let seen = site.trial(load, plan.latency_trial_s)?;
             record(&seen)?;
             device.add(&seen.latency);
             trials.extend(seen.latency.percentiles());
-            own.add(&looped.trial(load, plan.latency_trial_s)?.latency);
+            sent += seen.trial.sent;
+            received += seen.trial.received;
+            let seen = looped.trial(load, plan.latency_trial_s)?;
+            record(&seen)?;
+            own.add(&seen.latency);
         }
         let none = || Error::NoFigure {
             who: format!("latency at {percent} % of the throughput"),
             what: "no frame came back".into(),
         };
-        let device = device.percentiles().ok_or_else(none)?;
-        Ok(LatencyAt { percent, load, device, own: own.percentiles().ok_or_else(none)?, trials })
+        let (device, own) =
+            (device.percentiles().ok_or_else(none)?, own.percentiles().ok_or_else(none)?);
+        let loss_ratio = sent.saturating_sub(received) as f64 / sent.max(1) as f64;
+        Ok(LatencyAt { percent, load, loss_ratio, device, own, trials })
     };
     LOADS.into_iter().map(at).collect()
 }
@@ -272,12 +305,12 @@ pub(super) fn back_to_back(
 ) -> Result<BackToBack> {
     let longest = ceiling * plan.longest_burst.as_secs_f64();
     let search = Search::new(SHORTEST_BURST, longest, &[plan.back_to_back]).map_err(no_range)?;
-    let (found, _) = searched(search, record, |TrialPlan { load, duration_s }| {
+    let (found, _) = searched(search, |TrialPlan { load, duration_s }| {
         let phase = Phase { rate: None, count: load as u64, most: 4 * plan.longest_burst };
         let seen = site.phases(&[phase])?;
+        record(&seen)?;
         // However long it took to send.
-        let elapsed_s = duration_s;
-        Ok(Observed { trial: Trial { load, duration_s, elapsed_s, ..seen.trial }, ..seen })
+        Ok(Trial { load, duration_s, elapsed_s: duration_s, ..seen.trial })
     })?;
     let unlimited = found.upper.is_none();
     let corrected = |frames: f64| {

@@ -59,7 +59,8 @@ const USUAL_SIZES: [u16; 3] = [64, 256, 1280];
 
 /// Frames a second, loss, latency, bursts and recovery of what forwards, by RFC 2544.
 #[derive(Debug, clap::Args)]
-#[command(after_help = format!("Needs root. A road and size take a minute and a half; runs in network namespaces of its own. \
+#[command(after_help = format!("Needs root. Runs in network namespaces of its own. All roads and sizes are measured five times in turn, \
+    in less than two minutes for a road and size: a quarter of an hour for three of each. \
     The folder has every trial as it is made (trials.csv), and the report as text, JSON and a page, written anew after each \
     test: an interrupt keeps what was measured.\n\n{}\n\nExamples:\n  \
     ringway-lab bench forward\n  ringway-lab bench forward --road linux-bridge,af_xdp --size 64 --folder before\n  \
@@ -93,7 +94,7 @@ pub struct Forward {
     /// measure with them: a quarter of an hour for a road and size.
     #[arg(long, conflicts_with = "interfaces")]
     pub tune: bool,
-    /// Only these tests; all but throughput need it, and measure it first.
+    /// Only these tests, with commas between them; all but throughput need it, and measure it first.
     #[arg(long, value_name = "TEST", value_delimiter = ',')]
     pub only: Vec<Test>,
     /// Trials of seconds; the report lists what that leaves out. This is so unless --rfc is given.
@@ -166,6 +167,9 @@ impl Forward {
                 searches * self.plan().seconds(Test::Throughput)
             }
             Test::Soak => self.soak.unwrap_or_default().as_secs_f64(),
+            Test::Recovery if road.has_program() => {
+                self.plan().seconds(test) + self.plan().killed.as_secs_f64()
+            }
             _ => self.plan().seconds(test),
         }
     }
@@ -314,7 +318,11 @@ impl Bench<'_> {
                 Test::Throughput => {
                     let throughput = measure::throughput(&mut site, plan, ceiling, record)?;
                     found.throughput = Some(throughput);
-                    format!("{:.0} frames/s", throughput.fps.unwrap_or(0.0))
+                    let doubt = match throughput.generator_fell_short {
+                        true => ", the sender fell short",
+                        false => "",
+                    };
+                    format!("{:.0} frames/s{doubt}", throughput.fps.unwrap_or(0.0))
                 }
                 Test::Loss => {
                     found.loss = measure::loss(&mut site, plan, ceiling, record)?;
@@ -358,7 +366,7 @@ impl Bench<'_> {
             // A soak has said so by the minute.
             let took = if test == Test::Soak { 0.0 } else { self.forward.seconds(road, test) };
             let left = self.left.after(took);
-            harness.say(format!("{cell:<20} {test:<12} {said:<24} {left} left"));
+            harness.say(format!("{cell:<22} {test:<13} {said:<40} {left} left"));
             all.set(size, ceiling, &figures);
             folder.write(&harness.report(Forward::NAME, all.clone()))?;
         }
@@ -419,6 +427,9 @@ impl Bench<'_> {
     }
 }
 
+/// So many seconds of what was expected count, so that the first tests are not all that is known.
+const PRIOR_S: f64 = 60.0;
+
 /// How long the rest takes, as what was expected to take so long took until now.
 struct TimeLeft {
     began: Instant,
@@ -434,7 +445,7 @@ impl TimeLeft {
     /// What was expected to take so long is done.
     fn after(&mut self, seconds: f64) -> String {
         self.done_s += seconds;
-        let pace = self.began.elapsed().as_secs_f64() / self.done_s;
+        let pace = (self.began.elapsed().as_secs_f64() + PRIOR_S) / (self.done_s + PRIOR_S);
         let left = (self.expected_s - self.done_s).max(0.0) * pace;
         match left {
             left if left < 90.0 => format!("about {left:.0} s"),

@@ -23,8 +23,11 @@ pub struct ForwardFigures {
     ipv6: bool,
     deviations: &'static [&'static str],
     command: String,
+    /// Loads that are tried are so far apart.
+    grid_percent: f64,
     /// Of the sender, by frame size.
     ceilings: Vec<Ceiling>,
+    ratios: Vec<Ratio>,
     cells: Vec<CellFigures>,
 }
 
@@ -32,6 +35,19 @@ pub struct ForwardFigures {
 struct Ceiling {
     size: Size,
     fps: f64,
+}
+
+/// A throughput, as many times that of the kernel's own road.
+#[derive(Clone, Copy, Debug, Serialize)]
+struct Ratio {
+    road: Road,
+    beside: Road,
+    size: Size,
+    /// The middle one of what each round found.
+    ratio: f64,
+    /// Of all rounds; of one, what its bounds allow.
+    lower: f64,
+    upper: f64,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -68,8 +84,11 @@ pub(super) struct Point {
     pub throughput: Rate,
 }
 
-/// A line of the latency table.
-struct LatencyRow(Road, Size, LatencyAt);
+/// A line of the latency table, and the least and the greatest p99 of a round.
+struct LatencyRow(Road, Size, LatencyAt, (f64, f64));
+
+/// A line of the table of frame loss: percent, by tenths of the sender's ceiling.
+struct LossRow(Road, Size, BTreeMap<u32, f64>);
 
 /// A line of the table of settings.
 struct TuneRow(Road, Size, Point);
@@ -136,11 +155,26 @@ impl CellFigures {
         self.middle_of(|round| round.recovery.as_ref()?.killed_ms)
     }
 
-    fn latency(&self) -> impl Iterator<Item = LatencyAt> + '_ {
+    /// At each load the middle of all rounds, and the least and the greatest p99.
+    fn latency(&self) -> impl Iterator<Item = (LatencyAt, (f64, f64))> + '_ {
         LOADS.into_iter().filter_map(|percent| {
-            let all = self.rounds.iter().flat_map(|round| &round.latency);
-            LatencyAt::middle(all.filter(|at| at.percent == percent))
+            let all = || {
+                let all = self.rounds.iter().flat_map(|round| &round.latency);
+                all.filter(move |at| at.percent == percent)
+            };
+            let p99 = || all().map(|at| at.device.p99_us);
+            let spread = (p99().reduce(f64::min)?, p99().reduce(f64::max)?);
+            Some((LatencyAt::middle(all())?, spread))
         })
+    }
+
+    /// "round 2", or "rounds 2, 5", whose throughput is so; none: none is.
+    fn rounds_where(&self, is_so: impl Fn(&Throughput) -> bool) -> Option<String> {
+        let is_one = |round: &&Round| round.throughput.as_ref().is_some_and(&is_so);
+        let found = (1..).zip(&self.rounds).filter(|(_, round)| is_one(round));
+        let numbers: Vec<String> = found.map(|(number, _): (u32, _)| number.to_string()).collect();
+        let word = if numbers.len() == 1 { "round" } else { "rounds" };
+        (!numbers.is_empty()).then(|| format!("{word} {}", numbers.join(", ")))
     }
 
     /// Percent lost at each load: the mean of all rounds, whose loads are the same.
@@ -191,13 +225,52 @@ fn time(row: &LatencyRow, of: fn(&Percentiles) -> f64) -> String {
     format!("{time} ({own:.1})")
 }
 
-const LATENCY: [Column<LatencyRow>; 8] = [
+/// Ratios that may be 1.
+const NOT_SHOWN: &str = "no difference shown";
+
+const RATIOS: [Column<Ratio>; 7] = [
+    Column::text("road", |row| row.road.to_string()),
+    Column::text("beside", |row| row.beside.to_string()),
+    Column::number("bytes", |row| row.size.to_string()),
+    Column::number("ratio", |row| format!("{:.2}", row.ratio)),
+    Column::number("from", |row| format!("{:.2}", row.lower)),
+    Column::number("to", |row| format!("{:.2}", row.upper)),
+    Column::text("", |row| {
+        if row.lower <= 1.0 && row.upper >= 1.0 { NOT_SHOWN.into() } else { String::new() }
+    }),
+];
+
+impl LossRow {
+    fn at(&self, tenths: u32) -> String {
+        self.2.get(&tenths).map_or_else(|| "-".into(), |lost| format!("{lost:.2}"))
+    }
+}
+
+const LOSS: [Column<LossRow>; 12] = [
+    Column::text("road", |row| row.0.to_string()),
+    Column::number("bytes", |row| row.1.to_string()),
+    Column::number("100 %", |row| row.at(10)),
+    Column::number("90 %", |row| row.at(9)),
+    Column::number("80 %", |row| row.at(8)),
+    Column::number("70 %", |row| row.at(7)),
+    Column::number("60 %", |row| row.at(6)),
+    Column::number("50 %", |row| row.at(5)),
+    Column::number("40 %", |row| row.at(4)),
+    Column::number("30 %", |row| row.at(3)),
+    Column::number("20 %", |row| row.at(2)),
+    Column::number("10 %", |row| row.at(1)),
+];
+
+const LATENCY: [Column<LatencyRow>; 11] = [
     Column::text("road", |row| row.0.to_string()),
     Column::number("bytes", |row| row.1.to_string()),
     Column::number("% load", |row| row.2.percent.to_string()),
     Column::number("frames/s", |row| format!("{:.0}", row.2.load)),
+    Column::number("% lost", |row| format!("{:.3}", row.2.loss_ratio * 100.0)),
     Column::number("p50 us", |row| time(row, |times| times.p50_us)),
     Column::number("p99 us", |row| time(row, |times| times.p99_us)),
+    Column::number("from", |row| format!("{:.1}", row.3.0)),
+    Column::number("to", |row| format!("{:.1}", row.3.1)),
     Column::number("p99.9 us", |row| time(row, |times| times.p999_us)),
     Column::number("max us", |row| time(row, |times| times.max_us)),
 ];
@@ -235,8 +308,10 @@ impl ForwardFigures {
             both_ways,
             ipv6,
             deviations: plan.deviations,
+            grid_percent: plan.throughput.width * 100.0,
             command: crate::typed(std::env::args_os()),
             ceilings: Vec::new(),
+            ratios: Vec::new(),
             cells: Vec::new(),
         }
     }
@@ -257,12 +332,48 @@ impl ForwardFigures {
             Some(known) => known.clone_from(cell),
             None => self.cells.push(cell.clone()),
         }
+        self.ratios = self.cells.iter().filter_map(|cell| self.ratio(cell)).collect();
+    }
+
+    /// Rounds of the two roads are near in time.
+    fn ratio(&self, cell: &CellFigures) -> Option<Ratio> {
+        let CellFigures { road, size, .. } = *cell;
+        let beside = road.kernels()?;
+        let kernels = self.cell(beside, size)?;
+        let fps = |cell: &'_ CellFigures| {
+            let found = cell.rounds.iter().map(|round| round.throughput?.fps);
+            found.map(Option::unwrap_or_default).collect::<Vec<_>>()
+        };
+        let pairs = fps(cell).into_iter().zip(fps(kernels)).filter(|(_, kernels)| *kernels > 0.0);
+        let ratios: Vec<f64> = pairs.map(|(fps, kernels)| fps / kernels).collect();
+        let (lower, upper) = match ratios[..] {
+            [_] => {
+                let (own, kernels) = (cell.throughput()?, kernels.throughput()?);
+                let least = own.lower.unwrap_or(0.0) / kernels.upper.unwrap_or(f64::INFINITY);
+                (least, own.upper.unwrap_or(f64::INFINITY) / kernels.lower?)
+            }
+            _ => {
+                let all = || ratios.iter().copied();
+                (all().reduce(f64::min)?, all().reduce(f64::max)?)
+            }
+        };
+        Some(Ratio { road, beside, size, ratio: middle(ratios)?, lower, upper })
     }
 
     fn latencies(&self) -> impl Iterator<Item = LatencyRow> + '_ {
-        self.cells
-            .iter()
-            .flat_map(|cell| cell.latency().map(move |at| LatencyRow(cell.road, cell.size, at)))
+        self.cells.iter().flat_map(|cell| {
+            cell.latency().map(move |(at, p99)| LatencyRow(cell.road, cell.size, at, p99))
+        })
+    }
+
+    fn losses(&self) -> impl Iterator<Item = LossRow> + '_ {
+        self.cells.iter().filter_map(|cell| {
+            let ceiling = self.ceilings.iter().find(|ceiling| ceiling.size == cell.size)?.fps;
+            let tenths = |load: f64| (10.0 * load / ceiling).round() as u32;
+            let lost = cell.lost().into_iter().map(|(load, lost)| (tenths(load), lost));
+            let lost: BTreeMap<u32, f64> = lost.collect();
+            (!lost.is_empty()).then_some(LossRow(cell.road, cell.size, lost))
+        })
     }
 
     fn settings(&self) -> impl Iterator<Item = TuneRow> + '_ {
@@ -289,18 +400,23 @@ impl ForwardFigures {
     fn doubts(&self) -> Vec<String> {
         let doubts = |cell: &CellFigures| {
             let mut doubts = Vec::new();
-            let found = || cell.rounds.iter().filter_map(|round| round.throughput);
-            if found().any(|found| found.generator_fell_short) {
-                doubts.push(
-                    "the sender fell short at the upper bound, and the device lost nothing".into(),
-                );
-            } else if found().any(|found| found.near_ceiling) {
-                doubts.push("above nine tenths of the sender's ceiling".into());
+            let kept = |found: &Throughput| found.sender_was_kept;
+            if let Some(rounds) = cell.rounds_where(kept) {
+                doubts.push(format!("in {rounds} the machine kept the sender from its processor, however often it was tried: the rate is the sender's, not the device's"));
             }
-            let interrupted: usize = found().map(|found| found.interrupted).sum();
-            if interrupted > 0 {
+            let short = |found: &Throughput| found.generator_fell_short && !found.sender_was_kept;
+            if let Some(rounds) = cell.rounds_where(short) {
+                doubts.push(format!("in {rounds} the sender fell short at the upper bound, and the device lost nothing: it may be faster"));
+            }
+            let near = |found: &Throughput| found.near_ceiling && !found.generator_fell_short;
+            if let Some(rounds) = cell.rounds_where(near) {
+                doubts.push(format!("in {rounds} above nine tenths of the sender's ceiling"));
+            }
+            if let Some(rounds) = cell.rounds_where(|found| found.interrupted > 0) {
+                let found = || cell.rounds.iter().filter_map(|round| round.throughput);
+                let interrupted: usize = found().map(|found| found.interrupted).sum();
                 let trials: usize = found().map(|found| found.trials).sum();
-                doubts.push(format!("in {interrupted} of {trials} trials the machine kept the sender from its processor; they were made again, or count for what was sent"));
+                doubts.push(format!("in {rounds} the machine kept the sender from its processor in {interrupted} of {trials} trials, which were made again or count for what was sent"));
             }
             let of = |why: String| format!("{}, {}: {why}.", cell.road, cell.size);
             doubts.into_iter().map(of).collect::<Vec<_>>()
@@ -308,21 +424,30 @@ impl ForwardFigures {
         self.cells.iter().flat_map(doubts).collect()
     }
 
-    /// Of the kernel's bridge, at 64 bytes, with others' figures for context.
-    fn ratios(&self) -> Vec<String> {
-        let small = || self.cells.iter().filter(|cell| cell.size == Size::Bytes(64));
-        let bridge = small().find(|cell| cell.road == Road::LinuxBridge).and_then(CellFigures::fps);
-        let Some(bridge) = bridge.filter(|fps| *fps > 0.0) else { return Vec::new() };
-        let ratio = |cell: &CellFigures| {
-            let ratio = cell.fps()? / bridge;
-            Some(format!("{} / linux-bridge, 64 bytes: {ratio:.2}.", cell.road))
+    /// What the columns are.
+    fn columns(&self) -> Vec<String> {
+        let of_rounds = match self.rounds() {
+            0 | 1 => "",
+            _ => "; figures are the middle one's of all rounds, from and to the outermost of all",
         };
-        let others = small().filter(|cell| cell.road != Road::LinuxBridge);
-        let mut ratios: Vec<String> = others.filter_map(ratio).collect();
-        if !ratios.is_empty() {
-            ratios.push(CONTEXT.into());
+        let mut columns = vec![format!(
+            "frames/s: of all ways together; it lies from a load at which nothing is lost to one at which some is, at neighbours on a grid of {} %, on which equal figures are the same step{of_rounds}. \
+             Mbit/s: of the frames with their checksums, without preambles and gaps. burst: frames of the longest burst of which none is lost, > where the longest that was sent loses none. \
+             overload ms: from the end of an overload until nothing is lost. kill -9 ms: without frames while the program that forwards is killed and started again.",
+            self.grid_percent
+        )];
+        if !self.ratios.is_empty() {
+            columns.push("ratio: of the throughputs of one round, which are near in time; the middle one, from the least to the greatest.".into());
         }
-        ratios
+        if self.latencies().next().is_some() {
+            columns.push("latency: % load is of each round's own throughput; from and to are the rounds' p99.".into());
+        }
+        columns
+    }
+
+    /// So many were begun.
+    fn rounds(&self) -> usize {
+        self.cells.iter().map(|cell| cell.rounds.len()).max().unwrap_or(0)
     }
 
     fn loss_lines(&self, size: Size) -> Vec<Line> {
@@ -348,7 +473,10 @@ impl ForwardFigures {
         let cells = self.cells.iter().filter(|cell| cell.size == size);
         let line = |cell: &CellFigures| Line {
             label: format!("{} p99", cell.road),
-            points: cell.latency().map(|at| (f64::from(at.percent), at.device.p99_us)).collect(),
+            points: cell
+                .latency()
+                .map(|(at, _)| (f64::from(at.percent), at.device.p99_us))
+                .collect(),
         };
         cells.map(line).filter(|line| !line.points.is_empty()).collect()
     }
@@ -357,6 +485,14 @@ impl ForwardFigures {
 impl Figures for ForwardFigures {
     fn tables(&self) -> String {
         let mut text = table(&THROUGHPUT, &self.cells);
+        if !self.ratios.is_empty() {
+            text += "\nthroughput beside the kernel's own road\n";
+            text += &table(&RATIOS, &self.ratios);
+        }
+        if self.losses().next().is_some() {
+            text += "\n% of frames lost, at loads of the sender's ceiling\n";
+            text += &table(&LOSS, self.losses());
+        }
         if self.latencies().next().is_some() {
             text += "\nlatency, in parentheses the tester's own\n";
             text += &table(&LATENCY, self.latencies());
@@ -379,7 +515,10 @@ impl Figures for ForwardFigures {
             if self.both_ways { "both ways at once, frames of both together" } else { "one way" };
         let mut notes: Vec<String> = self.tuned().collect();
         notes.extend(self.doubts());
-        notes.extend(self.ratios());
+        notes.extend(self.columns());
+        if self.ratios.iter().any(|ratio| ratio.size == Size::Bytes(64)) {
+            notes.push(CONTEXT.into());
+        }
         notes.push(format!("{ways}; the sender's ceiling: {} frames/s.", ceilings.join(", ")));
         if self.cells.iter().any(|cell| cell.size == Size::Imix) {
             notes.push(format!("imix: frames of 64 (a), 512 (d) and 1518 bytes (g) in the order {GENOME} (RFC 6985)."));
@@ -397,6 +536,10 @@ impl Figures for ForwardFigures {
         notes
     }
 
+    fn is_virtual(&self) -> bool {
+        self.cells.iter().all(|cell| cell.road != Road::Outside)
+    }
+
     fn page(&self) -> Option<Page> {
         let mut page = Page::new("Forwarding", CONTEXT);
         let bars: Vec<Bar> = self
@@ -404,15 +547,16 @@ impl Figures for ForwardFigures {
             .iter()
             .filter_map(|cell| {
                 let label = format!("{}, {}", cell.road, cell.size);
-                Some(Bar {
-                    label,
-                    parts: vec![("throughput".into(), cell.fps()?)],
-                    mark: cell.throughput()?.upper,
-                })
+                let Rate { fps, lower, upper, .. } = cell.throughput()?;
+                let marks = [lower, upper].into_iter().flatten().collect();
+                Some(Bar { label, parts: vec![("throughput".into(), fps)], marks })
             })
             .collect();
-        page.bars("Throughput", "frames/s", "upper bound", &bars);
+        page.bars("Throughput", "frames/s", "from and to", &bars);
         page.table(&THROUGHPUT.iter().collect::<Vec<_>>(), &self.cells);
+        if !self.ratios.is_empty() {
+            page.table(&RATIOS.iter().collect::<Vec<_>>(), &self.ratios);
+        }
         for Ceiling { size, .. } in &self.ceilings {
             let loss = self.loss_lines(*size);
             if !loss.is_empty() {
@@ -451,6 +595,7 @@ mod tests {
             upper_loss_ratio: Some(0.001),
             fps: Some(fps),
             generator_fell_short: true,
+            sender_was_kept: false,
             near_ceiling: true,
             trials: 9,
             interrupted: 2,
@@ -467,6 +612,7 @@ mod tests {
             latency: vec![LatencyAt {
                 percent: 50,
                 load: 5e5,
+                loss_ratio: 0.002,
                 device: times(12.0),
                 own: times(2.0),
                 trials: vec![times(12.0)],
@@ -483,8 +629,11 @@ mod tests {
                 killed_ms: None,
             }),
         };
-        let quick = Round { throughput: Some(throughput(1.1e6)), ..round.clone() };
-        let slow = Round { throughput: Some(throughput(5e5)), ..round.clone() };
+        let quick = Throughput { upper_loss_ratio: Some(0.25), ..throughput(1.1e6) };
+        let quick = Round { throughput: Some(quick), ..round.clone() };
+        let slow = Throughput { sender_was_kept: true, ..throughput(5e5) };
+        let mut slow = Round { throughput: Some(slow), ..round.clone() };
+        slow.latency[0].device.p99_us = 90.0;
         let cell = CellFigures {
             rounds: vec![quick, round, slow],
             ..CellFigures::new(Road::AfXdp, Size::Bytes(64), false)
@@ -499,11 +648,18 @@ mod tests {
     #[test]
     fn tables_say_what_was_found_and_what_is_doubtful() {
         let (text, notes) = (figures().tables(), figures().notes().join("\n"));
-        assert!(text.contains("1000000  500000  1122000         0.100     512  > 300"), "{text}");
+        assert!(text.contains("1000000  500000  1122000        25.000     512  > 300"), "{text}");
         assert!(text.contains("12.0 (2.0)") && text.contains("not measurable (20.0)"), "{text}");
-        assert!(notes.contains("af_xdp, 64: the sender fell short"), "{notes}");
-        assert!(notes.contains("in 6 of 27 trials the machine kept the sender"), "{notes}");
-        assert!(!notes.contains("Loongson"), "nothing to compare: {notes}");
+        assert!(text.contains("0.200") && text.contains("20.0  90.0"), "{text}");
+        assert!(text.contains("10.00     -     -"), "{text}");
+        assert!(notes.contains("64: in rounds 1, 2 the sender fell short at"), "{notes}");
+        assert!(notes.contains("64: in round 3 the machine kept the sender"), "{notes}");
+        assert!(notes.contains("in rounds 1, 2, 3 the machine kept"), "{notes}");
+        assert!(notes.contains("in 6 of 27 trials") && notes.contains("a grid of 2 %"), "{notes}");
+        assert!(
+            !text.contains("ratio") && !notes.contains("Loongson"),
+            "nothing to compare: {notes}"
+        );
         let mut bridged = figures();
         let mut bridge = bridged.cells[0].clone();
         bridge.road = Road::LinuxBridge;
@@ -511,8 +667,13 @@ mod tests {
             found.fps = Some(4e5);
         }
         bridged.set(bridge.size, 1.1e6, &bridge);
-        let beside = bridged.notes().join("\n");
-        assert!(beside.contains("af_xdp / linux-bridge, 64 bytes: 2.50."), "{beside}");
+        let (text, beside) = (bridged.tables(), bridged.notes().join("\n"));
+        assert!(text.contains("af_xdp  linux-bridge     64   2.50  1.25  2.75\n"), "{text}");
+        for found in bridge.rounds.iter_mut().filter_map(|round| round.throughput.as_mut()) {
+            found.fps = Some(7e5);
+        }
+        bridged.set(bridge.size, 1.1e6, &bridge);
+        assert!(bridged.tables().contains("0.71  1.57  no difference shown"));
         assert!(beside.contains("3.56 times"), "{beside}");
         assert!(notes.contains("1100000 (64)") && notes.contains("- recovery:"), "{notes}");
     }

@@ -66,6 +66,15 @@ impl Road {
         matches!(self, Self::LinuxRoute | Self::LinuxFlowtable | Self::XdpRoute)
     }
 
+    /// The kernel's own road that does the same.
+    pub(super) fn kernels(self) -> Option<Self> {
+        match self {
+            Self::LinuxBridge | Self::LinuxRoute | Self::Outside => None,
+            Self::LinuxFlowtable | Self::XdpRoute => Some(Self::LinuxRoute),
+            _ => Some(Self::LinuxBridge),
+        }
+    }
+
     /// Arguments of `ringway` for what forwards between `f0` and `f1`; none: the kernel does.
     pub(super) fn arguments(self) -> Option<&'static [&'static str]> {
         match self {
@@ -95,6 +104,11 @@ impl Road {
     /// and the kernel's half of reception is the sender's processor's.
     pub(super) fn is_kernel(self) -> bool {
         !matches!(self, Self::AfXdp | Self::AfPacket | Self::Dpdk | Self::DpdkTestpmd)
+    }
+
+    /// Whether a process forwards, or keeps what forwards in its place.
+    pub(super) fn has_program(self) -> bool {
+        !self.is_kernel() || self.arguments().is_some()
     }
 
     /// Before there are interfaces.

@@ -73,6 +73,7 @@ pub(super) struct Site<'s> {
     ends: [Port; 2],
     recipes: Vec<Recipe>,
     program: Option<Program>,
+    looped: bool,
     _device: Option<Namespace>,
     arrivals: skeleton::ArriveSkel<'s>,
     _attached: Vec<XdpLink>,
@@ -94,6 +95,8 @@ pub(super) enum Between<'a> {
 #[derive(Clone, Debug)]
 pub(super) struct Observed {
     pub trial: Trial,
+    /// By the tester alone, without a device.
+    pub looped: bool,
     pub duplicates: u64,
     pub reordered: u64,
     pub latency: Histogram,
@@ -147,8 +150,19 @@ impl<'s> Site<'s> {
             (0..shape.ways).map(|way| recipe(way, shape, Mac(ends[way].mac.0), Mac(macs[way].0)));
         let recipes = recipes.collect();
         let _device = device.map(|(.., namespace)| namespace);
-        let mut site =
-            Self { shape, cpus, ends, recipes, program, _device, arrivals, _attached, trial: 0 };
+        let looped = matches!(between, Between::Nothing);
+        let mut site = Self {
+            shape,
+            cpus,
+            ends,
+            recipes,
+            program,
+            looped,
+            _device,
+            arrivals,
+            _attached,
+            trial: 0,
+        };
         site.learn(match between {
             Between::Road(..) => "the device",
             Between::Nothing => "the loop",
@@ -241,9 +255,10 @@ impl<'s> Site<'s> {
         let sum = |of: fn(&skeleton::types::way) -> u64| ways.iter().map(of).sum();
         let most = |of: fn(&skeleton::types::way) -> u64| ways.iter().map(of).max().unwrap_or(0);
         let began = sent.last().map_or(0, |paced| paced.begin_ns);
+        let timed = phases.iter().filter(|phase| phase.rate.is_some());
         let trial = Trial {
             load: 0.0,
-            duration_s: phases.iter().map(|phase| phase.most.as_secs_f64()).sum(),
+            duration_s: timed.map(|phase| phase.most.as_secs_f64()).sum(),
             intended: phases.iter().fold(0, |sum: u64, phase| sum.saturating_add(phase.count)),
             sent: frames,
             received: sum(|way| way.unique),
@@ -251,6 +266,7 @@ impl<'s> Site<'s> {
         };
         Observed {
             trial,
+            looped: self.looped,
             duplicates: sum(|way| way.duplicate),
             reordered: sum(|way| way.reordered + way.too_late),
             latency: data.map_or_else(Histogram::default, |data| Histogram::of(&data.buckets)),

@@ -333,7 +333,7 @@ impl Row {
             Some(_) if self.softirq_is_a_guess(resolution) => ", softirq a guess",
             Some(_) => "",
         };
-        Some(Bar { label: format!("{}{unknown}", self.case), parts, mark: None })
+        Some(Bar { label: format!("{}{unknown}", self.case), parts, marks: Vec::new() })
     }
 }
 

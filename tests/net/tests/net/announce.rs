@@ -89,7 +89,9 @@ fn receives(site: &Site, received: bool, member: bool) -> Result<()> {
 fn inhabitants(namespace: &Namespace) -> String {
     let script = "for pid in $(ip netns pids $0); do cd /proc/$pid/task || continue
         for thread in *; do echo $pid/$thread $(cat $thread/comm $thread/wchan) $(grep State: $thread/status); done
-        done; cat /proc/net/igmp6";
+        done; cat /proc/net/igmp6 /proc/net/sockstat /proc/net/sockstat6
+        ps -eLo pid,ppid,tid,stat,wchan:30,args | grep -E ' [DZXR][sl<N]* |[r]ingway run'
+        for stack in /proc/[0-9]*/stack; do grep -l kworker ${stack%stack}comm && cat $stack; done";
     let output = namespace.command("sh").args(["-c", script, namespace.name()]).output();
     output.map_or_else(
         |error| error.to_string(),

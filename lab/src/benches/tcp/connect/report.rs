@@ -165,7 +165,7 @@ fn bars(row: &Row, unit_us: f64) -> impl Iterator<Item = Bar> {
     let figures = [("median", row.connect_p50_us), ("slowest", row.connect_max_us)];
     figures.into_iter().filter_map(move |(what, us)| {
         let label = format!("{}, {what}", row.case);
-        Some(Bar { label, parts: vec![(what.into(), us? / unit_us)], mark: None })
+        Some(Bar { label, parts: vec![(what.into(), us? / unit_us)], marks: Vec::new() })
     })
 }
 

@@ -121,7 +121,11 @@ impl Figures for MemoryFigures {
             let mut parts: Vec<_> = row.caches.clone().into_iter().collect();
             parts.sort_by(|a, b| b.1.total_cmp(&a.1));
             let label = format!("{}, {}", row.state, row.side);
-            Bar { label, parts, mark: row.source_bytes.map(|bytes| bytes as f64) }
+            Bar {
+                label,
+                parts,
+                marks: row.source_bytes.iter().map(|bytes| *bytes as f64).collect(),
+            }
         };
         // A whole record is so much that beside it nothing else could be told apart.
         let is_tls = |row: &&Row| matches!(row.state, SocketState::TlsSent | SocketState::TlsRead);

@@ -126,8 +126,19 @@ impl Place {
         self.checked_again()?;
         ensure!(self.gateway.ringway(&["reload"])?.code == 0 && self.fingerprint()? != was);
         self.checked_again()?;
-        ensure!(told() == before, "{}", self.gateway.log());
+        ensure!(told() == before, "{}\n{}", self.ends(), self.gateway.log());
         self.waits("another secret", ["", "", ""])
+    }
+
+    /// Of each backend's segments, and what its kernel dropped.
+    fn ends(&self) -> String {
+        let of = |node: &Node| {
+            let said = ringway(&node.ns, &ACCEPT_STATUS[..4]).map_or(String::new(), |ran| ran.out);
+            let script = ["-c", "nstat -as | grep -E 'Drop|Overflow|Challenge|Limited|Reset'"];
+            let kernel = node.ns.command("sh").args(script).output().map(|ran| ran.stdout);
+            format!("{said}{}", String::from_utf8_lossy(&kernel.unwrap_or_default()))
+        };
+        self.net.backends.iter().map(of).collect()
     }
 
     fn fingerprint(&self) -> Result<String> {
