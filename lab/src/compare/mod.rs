@@ -320,11 +320,16 @@ impl fmt::Display for Comparison {
             f,
             "Changed are bounds that do not overlap, and trials whose ranks are apart by chance in less than 1 of 100 runs (Mann-Whitney, exact, two-sided)."
         )?;
-        writeln!(
-            f,
-            "Of {all} figures that are the same, {:.1} seem changed by chance.",
-            all as f64 * CHANCE
-        )?;
+        let (expected, changed) = (all as f64 * CHANCE, better + worse);
+        write!(f, "Of {all} figures that are the same, {expected:.1} seem changed by chance")?;
+        match changed {
+            0 => writeln!(f, ".")?,
+            _ => writeln!(
+                f,
+                "; {changed} or more in {:.0} of 100 pairs of runs.",
+                100.0 * rank::so_many_or_more(changed, expected)
+            )?,
+        }
         for (what, list) in [
             ("different", &self.differences),
             ("only in the first run", &self.only_before),

@@ -35,9 +35,28 @@ pub(super) fn least(before: usize, after: usize) -> f64 {
     rank_test(&of(0, before), &of(before, before + after))
 }
 
+/// How likely so many rare events are, or more, where `expected` are (Poisson).
+pub(super) fn so_many_or_more(events: usize, expected: f64) -> f64 {
+    let (mut term, mut fewer) = ((-expected).exp(), 0.0);
+    for number in 1..=events {
+        fewer += term;
+        term *= expected / number as f64;
+    }
+    (1.0 - fewer).clamp(0.0, 1.0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rare_events() {
+        let near = |events, expected, wanted: f64| {
+            (so_many_or_more(events, expected) - wanted).abs() < 5e-4
+        };
+        assert!(near(0, 1.14, 1.0) && near(1, 1.14, 0.680) && near(3, 1.14, 0.1075));
+        assert!(near(5, 0.5, 0.0));
+    }
 
     #[test]
     fn as_in_tables_of_the_test() {
