@@ -321,12 +321,15 @@ impl fmt::Display for Comparison {
             "Changed are bounds that do not overlap, and trials whose ranks are apart by chance in less than 1 of 100 runs (Mann-Whitney, exact, two-sided)."
         )?;
         let (expected, changed) = (all as f64 * CHANCE, better + worse);
-        write!(f, "Of {all} figures that are the same, {expected:.1} seem changed by chance")?;
+        write!(
+            f,
+            "Of {all} figures that are the same, at most {expected:.1} seem changed by chance"
+        )?;
         match changed {
             0 => writeln!(f, ".")?,
             _ => writeln!(
                 f,
-                "; {changed} or more in {:.0} of 100 pairs of runs.",
+                "; {changed} or more in at most {:.0} of 100 pairs of runs, if none depends on another.",
                 100.0 * rank::so_many_or_more(changed, expected)
             )?,
         }

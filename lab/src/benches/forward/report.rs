@@ -177,14 +177,13 @@ impl CellFigures {
         (!numbers.is_empty()).then(|| format!("{word} {}", numbers.join(", ")))
     }
 
-    /// Percent lost at each load: the mean of all rounds, whose loads are the same.
+    /// Percent lost at each load: the middle of all rounds, whose loads are the same.
     fn lost(&self) -> Vec<(f64, f64)> {
         let mut at: BTreeMap<u64, Vec<f64>> = BTreeMap::new();
         for found in self.rounds.iter().flat_map(|round| &round.loss) {
             at.entry(found.load as u64).or_default().push(found.loss_ratio * 100.0);
         }
-        let mean = |lost: Vec<f64>| lost.iter().sum::<f64>() / lost.len() as f64;
-        at.into_iter().map(|(load, lost)| (load as f64, mean(lost))).collect()
+        at.into_iter().filter_map(|(load, lost)| Some((load as f64, middle(lost)?))).collect()
     }
 
     /// Of frames with their checksums.
@@ -431,11 +430,14 @@ impl ForwardFigures {
             _ => "; figures are the middle one's of all rounds, from and to the outermost of all",
         };
         let mut columns = vec![format!(
-            "frames/s: of all ways together; it lies from a load at which nothing is lost to one at which some is, at neighbours on a grid of {} %, on which equal figures are the same step{of_rounds}. \
+            "frames/s: of all ways together; each round finds it between a load that the goal of its deviations allows and one that it does not, neighbours on a grid of {} %, on which equal figures are the same step{of_rounds}. \
              Mbit/s: of the frames with their checksums, without preambles and gaps. burst: frames of the longest burst of which none is lost, > where the longest that was sent loses none. \
              overload ms: from the end of an overload until nothing is lost. kill -9 ms: without frames while the program that forwards is killed and started again.",
             self.grid_percent
         )];
+        if self.losses().next().is_some() {
+            columns.push("frame loss: the sender may have sent less than it was to; JSON has the share, unsent_ratio.".into());
+        }
         if !self.ratios.is_empty() {
             columns.push("ratio: of the throughputs of one round, which are near in time; the middle one, from the least to the greatest.".into());
         }
@@ -490,7 +492,7 @@ impl Figures for ForwardFigures {
             text += &table(&RATIOS, &self.ratios);
         }
         if self.losses().next().is_some() {
-            text += "\n% of frames lost, at loads of the sender's ceiling\n";
+            text += "\n% lost of the frames that were sent, where this share of the sender's ceiling was to be sent\n";
             text += &table(&LOSS, self.losses());
         }
         if self.latencies().next().is_some() {
@@ -560,7 +562,11 @@ impl Figures for ForwardFigures {
         for Ceiling { size, .. } in &self.ceilings {
             let loss = self.loss_lines(*size);
             if !loss.is_empty() {
-                page.lines(&format!("Frame loss, {size}"), ("frames/s offered", "% lost"), &loss);
+                page.lines(
+                    &format!("Frame loss, {size}"),
+                    ("frames/s that were to be sent", "% lost of what was sent"),
+                    &loss,
+                );
             }
             let latency = self.latency_lines(*size);
             if !latency.is_empty() {
