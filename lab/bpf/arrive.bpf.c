@@ -12,6 +12,8 @@
 /* Nanoseconds by their highest bit and the five below it. */
 #define BUCKETS (48 << 5)
 #define MASK ((1ULL << 48) - 1)
+/* Milliseconds in which losses are told apart: those of the phase after an overload. */
+#define LOSSES (1 << 13)
 
 /* engine/engine/src/stamp/mod.rs */
 struct stamp {
@@ -30,7 +32,9 @@ struct way {
 	__u64 next;	 /* above the highest number so far */
 	__u64 last_ns;	 /* when the last one came */
 	__u64 gap_ns;	 /* the longest time between two */
-	__u64 loss_ns;	 /* when numbers were missing for the last time */
+	__u64 hole;	 /* where the last numbers that were missing begin */
+	__u64 missing;	 /* of them, those that have not come since */
+	__u64 hole_ns;	 /* when they were seen to be missing */
 };
 
 /* Written by user space. */
@@ -41,6 +45,8 @@ __u32 stamp_at; /* where it is in a frame */
 struct way ways[2];
 __u64 buckets[2][BUCKETS];
 __u64 stale; /* frames of earlier trials */
+/* When numbers were missing that have not come since: the last time of a millisecond. */
+__u64 losses[2][LOSSES];
 
 /* The last number that came, of those that are the same modulo WINDOW, and its trial. */
 __u64 came[2][WINDOW];
@@ -63,7 +69,18 @@ static __always_inline __u32 bucket(__u64 ns)
 	return (bit - 4) << 5 | ((ns >> (bit - 5)) & 31);
 }
 
-static __always_inline void number(struct way *way, __u64 *came, __u64 sequence, __u64 now)
+/* Frames that others overtook are not lost: numbers count once more are missing. */
+static __always_inline void missing(struct way *way, __u64 *losses, __u64 sequence, __u64 now)
+{
+	if (way->missing)
+		losses[way->hole_ns / 1000000 % LOSSES] = way->hole_ns;
+	way->hole = way->next;
+	way->missing = sequence - way->next;
+	way->hole_ns = now;
+}
+
+static __always_inline void number(struct way *way, __u64 *losses, __u64 *came, __u64 sequence,
+				   __u64 now)
 {
 	__u64 tag = (__u64)trial << 48 | sequence;
 
@@ -79,10 +96,12 @@ static __always_inline void number(struct way *way, __u64 *came, __u64 sequence,
 	way->unique++;
 	if (sequence < way->next) {
 		way->reordered++;
+		if (sequence >= way->hole && way->missing)
+			way->missing--;
 		return;
 	}
 	if (sequence > way->next)
-		way->loss_ns = now;
+		missing(way, losses, sequence, now);
 	way->next = sequence + 1;
 }
 
@@ -109,7 +128,7 @@ int arrive(struct xdp_md *ctx)
 	barrier_var(at);
 	at %= WINDOW;
 	way = &ways[side];
-	number(way, &came[side][at], sequence, now);
+	number(way, losses[side], &came[side][at], sequence, now);
 	if (way->last_ns && now - way->last_ns > way->gap_ns)
 		way->gap_ns = now - way->last_ns;
 	way->last_ns = now;

@@ -13,6 +13,7 @@ pub mod tcp;
 pub use capture::Capture;
 pub use engine::Engine;
 pub use forward::Forward;
+pub(crate) use forward::measurable;
 pub use kernel_path::KernelPath;
 pub use lb::Lb;
 pub use packet::Packet;

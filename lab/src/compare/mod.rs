@@ -10,9 +10,10 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use serde_json::Value;
 
+use crate::benches::measurable;
 use crate::harness::median::middle;
 use crate::harness::named_enum::named;
-use crate::harness::table::{Column, table};
+use crate::harness::table::{Column, or_dash, table};
 use crate::{Error, Result};
 
 /// Below this probability a difference is none of chance.
@@ -25,6 +26,8 @@ enum Measured {
     Bounds(f64, f64),
     /// One of each trial or round.
     Trials(Vec<f64>),
+    /// The tester hides it.
+    NotMeasurable,
 }
 
 /// Figures by what they are of.
@@ -38,10 +41,11 @@ enum Better {
 
 named! {
     pub(super) enum Verdict {
-        Better = "better",
         Worse = "worse",
+        Better = "better",
         Same = "within noise",
         TooFew = "too few trials",
+        NotMeasurable = "not measurable",
     }
 }
 
@@ -49,8 +53,10 @@ named! {
 #[derive(Clone, Debug, Serialize)]
 struct Change {
     figure: String,
-    before: f64,
-    after: f64,
+    before: Option<f64>,
+    after: Option<f64>,
+    /// A change of so many percent would have been seen.
+    seen_from: Option<f64>,
     verdict: Verdict,
     statistic: String,
 }
@@ -123,11 +129,9 @@ fn forward(run: &Value) -> Figures {
         let latency = || rounds.iter().flat_map(|round| list(&round["latency"]));
         for at in latency() {
             for percentile in ["p50_us", "p99_us"] {
-                let same = latency().filter(|other| other["percent"] == at["percent"]);
-                let trials = same.flat_map(|at| list(&at["trials"]));
-                let times = trials.filter_map(|trial| trial[percentile].as_f64()).collect();
+                let same = || latency().filter(|other| other["percent"] == at["percent"]);
                 let name = format!("{of}: {percentile} at {} %", at["percent"]);
-                figures.insert(name, (Better::Less, Measured::Trials(times)));
+                figures.insert(name, (Better::Less, times(same, percentile)));
             }
         }
         for (what, better, trials) in [
@@ -167,16 +171,23 @@ fn bounds(rounds: &[&Value], found: &str, (lower, upper): (&str, &str)) -> Optio
     }
 }
 
-/// A load at which more than this is lost is above what the device forwards.
-const OVERLOAD: f64 = 0.01;
+/// A percentile of all trials at a load.
+fn times<'v, I>(at_load: impl Fn() -> I, percentile: &str) -> Measured
+where
+    I: Iterator<Item = &'v Value>,
+{
+    let middle_of = |whose: &str| middle(at_load().filter_map(|at| at[whose][percentile].as_f64()));
+    let own = middle_of("own").unwrap_or(0.0);
+    if middle_of("device").is_some_and(|time| measurable(time, own).is_none()) {
+        return Measured::NotMeasurable;
+    }
+    let trials = at_load().flat_map(|at| list(&at["trials"]));
+    Measured::Trials(trials.filter_map(|trial| trial[percentile].as_f64()).collect())
+}
 
-/// What comes through at such loads: one for each round, or of one round all.
+/// What comes through where more is sent: one for each round, or of one round all.
 fn overload(rounds: &[&Value]) -> Vec<f64> {
-    let through = |at: &Value| {
-        let (load, lost) = (at["load"].as_f64()?, at["loss_ratio"].as_f64()?);
-        let sent = load * (1.0 - at["unsent_ratio"].as_f64()?);
-        (lost > OVERLOAD).then_some(sent * (1.0 - lost))
-    };
+    let through = |at: &Value| at["through_fps"].as_f64();
     let of = |round: &&Value| list(&round["loss"]).filter_map(through).collect::<Vec<_>>();
     match rounds {
         [one] => of(one),
@@ -217,22 +228,59 @@ fn differences(old: &Value, new: &Value) -> Vec<String> {
         "/duration_s",
         "/command",
     ];
-    let differs = |path: &&str| old.pointer(path) != new.pointer(path);
+    let value = |run: &Value, path: &str| run.pointer(path).map(text).map(|it| named_alike(&it));
+    let differs = |path: &&str| value(old, path) != value(new, path);
     let say = |path: &str| {
-        let of = |run: &Value| run.pointer(path).map_or("nothing".into(), text);
+        let of = |run: &Value| value(run, path).unwrap_or_else(|| "nothing".into());
         let name = path.rsplit('/').next().unwrap_or(path);
         format!("{name}: {} / {}", of(old), of(new))
     };
     all.into_iter().filter(differs).map(say).collect()
 }
 
+/// A command without the folder that its results went to, which is another for each run.
+fn named_alike(command: &str) -> String {
+    let mut words = command.split(' ');
+    let mut kept = Vec::new();
+    while let Some(word) = words.next() {
+        match word.strip_prefix("--folder") {
+            Some("") => drop(words.next()),
+            Some(value) if value.starts_with('=') => {}
+            _ => kept.push(word),
+        }
+    }
+    kept.join(" ")
+}
+
 impl Measured {
     /// Of bounds the lower one, which is proved.
-    fn value(&self) -> f64 {
+    fn value(&self) -> Option<f64> {
         match self {
-            Self::Bounds(lower, _) => *lower,
-            Self::Trials(all) => middle(all.iter().copied()).unwrap_or(0.0),
+            Self::Bounds(lower, _) => Some(*lower),
+            Self::Trials(all) => middle(all.iter().copied()),
+            Self::NotMeasurable => None,
         }
+    }
+
+    /// The least and the greatest, as shares of the value.
+    fn spread(&self) -> Option<(f64, f64)> {
+        let value = self.value().filter(|value| *value > 0.0)?;
+        let (least, most) = match self {
+            Self::Bounds(lower, upper) => (*lower, *upper),
+            Self::Trials(all) => {
+                let all = || all.iter().copied();
+                (all().reduce(f64::min)?, all().reduce(f64::max)?)
+            }
+            Self::NotMeasurable => return None,
+        };
+        Some((least / value, most / value))
+    }
+
+    /// The change, in percent, from which on neither overlaps the other, with spreads as they are.
+    fn seen_from(&self, after: &Self) -> Option<f64> {
+        let ((least, most), (least_after, most_after)) = (self.spread()?, after.spread()?);
+        let (more, less) = (most / least_after - 1.0, 1.0 - least / most_after);
+        Some(100.0 * more.max(less)).filter(|percent| percent.is_finite())
     }
 
     /// Whether it changed, and by which statistic.
@@ -259,22 +307,30 @@ impl Comparison {
             let (_, after) = new.get(figure)?;
             let (changed, statistic) = before.changed(after);
             let grew = after.value() > before.value();
+            let is_hidden = [before, after].contains(&&Measured::NotMeasurable);
             let verdict = match changed {
+                None if is_hidden => Verdict::NotMeasurable,
                 None => Verdict::TooFew,
                 Some(false) => Verdict::Same,
                 Some(true) if grew == (*better == Better::More) => Verdict::Better,
                 Some(true) => Verdict::Worse,
             };
+            let is_judged = !matches!(verdict, Verdict::TooFew | Verdict::NotMeasurable);
+            let seen_from = before.seen_from(after).filter(|_| is_judged);
             let (before, after) = (before.value(), after.value());
-            Some(Change { figure: figure.clone(), before, after, verdict, statistic })
+            let figure = figure.clone();
+            Some(Change { figure, before, after, seen_from, verdict, statistic })
         };
+        let mut changes: Vec<Change> = old.iter().filter_map(change).collect();
+        // What changed is seen first.
+        changes.sort_by_key(|change| Verdict::ALL.iter().position(|one| *one == change.verdict));
         let only = |one: &Figures, other: &Figures| {
             one.keys().filter(|key| !other.contains_key(*key)).cloned().collect()
         };
         Self {
             schema: "ringway.bench.compare/1",
             differences,
-            changes: old.iter().filter_map(change).collect(),
+            changes,
             only_before: only(old, new),
             only_after: only(new, old),
         }
@@ -290,20 +346,24 @@ impl Comparison {
     }
 }
 
-const COLUMNS: [Column<Change>; 6] = [
+const COLUMNS: [Column<Change>; 7] = [
     Column::text("figure", |change| change.figure.clone()),
     Column::number("before", |change| number(change.before)),
     Column::number("after", |change| number(change.after)),
-    Column::number("%", |change| match change.before {
-        0.0 => "-".into(),
-        before => format!("{:+.1}", (change.after / before - 1.0) * 100.0),
+    Column::number("%", |change| match (change.before, change.after) {
+        (Some(before), Some(after)) if before != 0.0 => {
+            format!("{:+.1}", (after / before - 1.0) * 100.0)
+        }
+        _ => "-".into(),
     }),
+    Column::number("seen from %", |change| or_dash(change.seen_from, 0)),
     Column::text("", |change| change.verdict.to_string()),
     Column::text("by", |change| change.statistic.clone()),
 ];
 
-fn number(figure: f64) -> String {
-    if figure < 1000.0 { format!("{figure:.1}") } else { format!("{figure:.0}") }
+fn number(figure: Option<f64>) -> String {
+    let digits = if figure.is_some_and(|figure| figure >= 1000.0) { 0 } else { 1 };
+    or_dash(figure, digits)
 }
 
 impl fmt::Display for Comparison {
@@ -311,14 +371,15 @@ impl fmt::Display for Comparison {
         f.write_str(&table(&COLUMNS, &self.changes))?;
         let [better, worse, few] =
             [Verdict::Better, Verdict::Worse, Verdict::TooFew].map(|verdict| self.count(verdict));
-        let all = self.changes.len();
+        let hidden = self.count(Verdict::NotMeasurable);
+        let all = self.changes.len() - hidden;
         writeln!(
             f,
-            "\n{all} figures: {better} better, {worse} worse, {few} with too few trials to tell."
+            "\n{all} figures: {better} better, {worse} worse, {few} with too few trials to tell; {hidden} more that the tester hides in one run or both."
         )?;
         writeln!(
             f,
-            "Changed are bounds that do not overlap, and trials whose ranks are apart by chance in less than 1 of 100 runs (Mann-Whitney, exact, two-sided)."
+            "Changed are bounds that do not overlap, and trials whose ranks are apart by chance in less than 1 of 100 runs (Mann-Whitney, exact, two-sided). A change of `seen from` percent would have been seen; smaller ones may hide in the noise."
         )?;
         let (expected, changed) = (all as f64 * CHANCE, better + worse);
         write!(
@@ -353,7 +414,7 @@ mod tests {
     fn run(kernel: &str, lower: f64, p99: [f64; 5]) -> Value {
         let loss = [1.0, 0.9, 0.8, 0.7, 0.6].map(|share| {
             let (load, through) = (share * 4e6, lower * (0.97 + share / 20.0));
-            json!({ "load": load, "unsent_ratio": 0.0, "loss_ratio": 1.0 - through / load })
+            json!({ "load": load, "through_fps": through })
         });
         json!({
             "schema": "ringway.bench.forward/1", "machine": { "kernel": kernel },
@@ -387,12 +448,56 @@ mod tests {
         let other = compared(&old, &run("6.12", 1.03e6, [15.0, 16.0, 17.0, 18.0, 19.0]));
         let verdicts: Vec<Verdict> = other.changes.iter().map(|change| change.verdict).collect();
         use Verdict::{Better, Same, TooFew, Worse};
-        assert_eq!(verdicts, [Same, Better, Better, Worse, TooFew, Same, Worse]);
+        assert_eq!(verdicts, [Worse, Worse, Better, Better, Same, Same, TooFew]);
         let text = other.to_string();
         for part in
             ["+3.0", "p = 0.008", "7 figures: 2 better, 2 worse", "different: kernel: 6.1 / 6.12"]
         {
             assert!(text.contains(part), "{part}: {text}");
+        }
+    }
+
+    #[test]
+    fn how_much_would_have_been_seen() {
+        let of = |all: [f64; 3]| Measured::Trials(all.into());
+        let seen = of([9.0, 10.0, 12.0]).seen_from(&of([90.0, 100.0, 120.0])).unwrap();
+        assert!((seen - 100.0 * (1.2 / 0.9 - 1.0)).abs() < 1e-9, "{seen}");
+        let shifted = |factor: f64| of([9.0, 10.0, 12.0].map(|one| one * factor));
+        let apart = |factor: f64| {
+            let p = rank::rank_test(
+                &[9.0, 10.0, 12.0],
+                match &shifted(factor) {
+                    Measured::Trials(all) => all,
+                    _ => &[],
+                },
+            );
+            p == rank::least(3, 3)
+        };
+        assert!(apart(1.0 + seen / 100.0 + 0.01) && apart(1.0 - seen / 100.0 - 0.01));
+        assert!(!apart(1.0 + seen / 100.0 - 0.01));
+        assert_eq!(of([0.0; 3]).seen_from(&of([1.0; 3])), None);
+    }
+
+    #[test]
+    fn what_the_tester_hides_is_not_compared() {
+        let mut old = run("6.1", 1e6, [10.0; 5]);
+        let at = &mut old["cells"][0]["rounds"][0]["latency"][0];
+        at["device"] = json!({ "p50_us": 9.0, "p99_us": 10.0 });
+        at["own"] = json!({ "p50_us": 2.0, "p99_us": 4.0 });
+        let compared = compared(&old, &run("6.1", 1e6, [10.0; 5]));
+        assert_eq!(compared.count(Verdict::NotMeasurable), 1, "{compared}");
+        let text = compared.to_string();
+        assert!(text.contains("6 figures:") && text.contains("; 1 more that"), "{text}");
+        assert!(text.contains("p99_us at 50 %                         -     10.0"), "{text}");
+    }
+
+    #[test]
+    fn folders_of_results_are_no_difference() {
+        let bench = "ringway-lab bench forward";
+        let same =
+            [" --folder a --quick", " --folder=b/c --quick", " --quick --folder a", " --quick"];
+        for command in same {
+            assert_eq!(named_alike(&format!("{bench}{command}")), format!("{bench} --quick"));
         }
     }
 

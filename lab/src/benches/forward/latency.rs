@@ -80,7 +80,7 @@ fn middle_ns(bucket: usize) -> f64 {
 }
 
 /// A time beside the tester's own; not measurable below three times that.
-pub(super) fn measurable(time_us: f64, own_us: f64) -> Option<f64> {
+pub(crate) fn measurable(time_us: f64, own_us: f64) -> Option<f64> {
     (time_us >= MEASURABLE * own_us).then_some(time_us)
 }
 

@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use super::latency::{Histogram, Percentiles};
 use super::plan::Plan;
+use super::recovery::OVERLOADED;
 use super::site::{Observed, Site};
 use crate::generate::live_frames::Phase;
 use crate::harness::median::middle;
@@ -52,6 +53,8 @@ pub(super) struct LossAt {
     pub load: f64,
     /// Lost of those that were sent.
     pub loss_ratio: f64,
+    /// Frames a second that came through, where more than 1 % were lost.
+    pub through_fps: Option<f64>,
     /// Not sent of those that were to be.
     pub unsent_ratio: f64,
     pub reordered: u64,
@@ -127,16 +130,6 @@ pub(super) struct BackToBack {
     pub unlimited: bool,
     /// What lies in buffers at its end, less what is forwarded meanwhile (RFC 9004, section 5.4).
     pub corrected_buffer_us: Option<f64>,
-}
-
-#[derive(Clone, Debug, Serialize)]
-pub(super) struct Recovery {
-    /// From the end of an overload of 110 % until nothing is lost at half of that: the median.
-    pub overload_ms: f64,
-    pub overload_trials_ms: Vec<f64>,
-    /// The longest time without frames while the program is killed and started again, at half of the
-    /// throughput; none: there is no program.
-    pub killed_ms: Option<f64>,
 }
 
 /// A minute at a load below the throughput.
@@ -224,10 +217,12 @@ pub(super) fn loss(
         let load = ceiling * f64::from(step) / f64::from(STEPS);
         let seen = site.trial(load, plan.loss_trial_s)?;
         record(&seen)?;
-        let Trial { intended, sent, .. } = seen.trial;
+        let Trial { intended, sent, received, .. } = seen.trial;
+        let loss_ratio = seen.trial.device_loss_ratio();
         found.push(LossAt {
             load,
-            loss_ratio: seen.trial.device_loss_ratio(),
+            loss_ratio,
+            through_fps: (loss_ratio > OVERLOADED).then(|| received as f64 / seen.trial.elapsed_s),
             unsent_ratio: intended.saturating_sub(sent) as f64 / intended.max(1) as f64,
             reordered: seen.reordered,
             duplicates: seen.duplicates,
@@ -323,34 +318,4 @@ pub(super) fn back_to_back(
         unlimited,
         corrected_buffer_us: found.lower.filter(|_| !unlimited).and_then(corrected),
     })
-}
-
-pub(super) fn recovery(
-    site: &mut Site<'_>,
-    plan: &Plan,
-    (ceiling, throughput): (f64, f64),
-    record: Record<'_>,
-) -> Result<Recovery> {
-    let overload = (throughput * 1.1).min(ceiling);
-    let phase = |rate: f64, time: Duration| Phase {
-        rate: Some(rate),
-        count: (rate * time.as_secs_f64()) as u64,
-        most: time,
-    };
-    let phases = [
-        phase(overload, plan.overload),
-        phase(overload / 2.0, plan.overload.min(Duration::from_secs(5))),
-    ];
-    let ms = |time: Duration| time.as_secs_f64() * 1000.0;
-    let mut overload_trials_ms = Vec::new();
-    for _ in 0..plan.overload_repeats {
-        let seen = site.phases(&phases)?;
-        record(&seen)?;
-        overload_trials_ms.push(ms(seen.lossy));
-    }
-    let killed = site.killed(throughput / 2.0, plan.killed)?;
-    killed.iter().try_for_each(&mut *record)?;
-    let overload_ms = middle(overload_trials_ms.iter().copied()).unwrap_or(0.0);
-    let killed_ms = killed.map(|seen| ms(seen.gap));
-    Ok(Recovery { overload_ms, overload_trials_ms, killed_ms })
 }

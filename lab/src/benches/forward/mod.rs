@@ -10,6 +10,7 @@ mod outside;
 mod plan;
 mod port;
 mod program;
+mod recovery;
 mod report;
 mod road;
 mod site;
@@ -24,6 +25,7 @@ use std::time::{Duration, Instant};
 use clap::value_parser;
 use serde_json::{Value, json};
 
+pub(crate) use self::latency::measurable;
 pub use self::report::ForwardFigures;
 pub use self::road::Road;
 
@@ -32,13 +34,13 @@ use crate::harness::named_enum::named;
 use crate::harness::{self, Case, Harness, Scenario};
 use crate::{Error, Result, programs};
 use folder::Folder;
-use measure::{Minute, Rate};
+use measure::{Minute, Rate, Record, Throughput};
 use plan::Plan;
 use port::Port;
 use report::{CellFigures, Point, Round};
 use site::{Between, Shape, Site, Storage};
 use size::Size;
-use tune::Knob;
+use tune::{Knob, Setting};
 
 named! {
     /// A test of RFC 2544.
@@ -342,8 +344,12 @@ impl Bench<'_> {
                 }
                 Test::Recovery => {
                     let loads = (ceiling, needed()?);
-                    let recovery = measure::recovery(&mut site, plan, loads, record)?;
-                    let said = format!("{:.1} ms after overload", recovery.overload_ms);
+                    let recovery = recovery::recovery(&mut site, plan, loads, record)?;
+                    let said = match recovery.overload_ms {
+                        Some(ms) if ms >= recovery.limit_ms => "losses go on after overload".into(),
+                        Some(ms) => format!("{ms:.1} ms after overload"),
+                        None => "no overload: nothing was lost".into(),
+                    };
                     found.recovery = Some(recovery);
                     said
                 }
@@ -386,36 +392,29 @@ impl Bench<'_> {
         all: &mut ForwardFigures,
         folder: &mut Folder,
     ) -> Result<()> {
-        let (plan, cpus, ringway) = (self.plan, self.cpus, &self.forward.ringway);
-        let (road, size) = (figures.road, figures.size);
-        let found = tune::tune(road, plan.throughput.width, |knob, settings| {
+        let (road, size, rounds) = (figures.road, figures.size, self.plan.rounds);
+        let found = tune::tune(road, self.plan.throughput.width, |knob, settings| {
             let before = figures.curve.len();
             let mut searched = vec![Vec::new(); settings.len()];
-            for round in 1..=plan.rounds {
-                for (place, setting) in settings.iter().enumerate() {
-                    let mut storage = Storage::uninit();
-                    let between = Between::Road(road, Some(*setting));
-                    let mut site = Site::new(&mut storage, between, shape, cpus, ringway)?;
-                    let found = measure::throughput(&mut site, plan, ceiling, &mut |seen| {
-                        folder.trial((road, size, round), Test::Tune, seen)
-                    })?;
-                    searched[place].push(found);
-                    figures.curve.truncate(before);
-                    figures.curve.extend(settings.iter().zip(&searched).filter_map(
-                        |(&setting, found)| {
-                            Some(Point { knob, setting, throughput: Rate::of(found)? })
-                        },
-                    ));
-                    all.set(size, ceiling, figures);
-                    folder.curve(figures)?;
-                    folder.write(&harness.report(Forward::NAME, all.clone()))?;
-                    let fps = found.fps.unwrap_or(0.0);
-                    let left = self.left.after(self.forward.seconds(road, Test::Throughput));
-                    harness.say(format!(
-                        "{road}, {size}  search {round}/{}  {setting:<58} {fps:>8.0} frames/s  {left} left",
-                        plan.rounds
-                    ));
-                }
+            let places = 0..settings.len();
+            for (round, place) in
+                (1..=rounds).flat_map(|round| places.clone().map(move |at| (round, at)))
+            {
+                let setting = settings[place];
+                let found = self.search((road, setting), (shape, ceiling), &mut |seen| {
+                    folder.trial((road, size, round), Test::Tune, seen)
+                })?;
+                searched[place].push(found);
+                figures.curve.truncate(before);
+                figures.curve.extend(points(knob, settings, &searched));
+                all.set(size, ceiling, figures);
+                folder.curve(figures)?;
+                folder.write(&harness.report(Forward::NAME, all.clone()))?;
+                let fps = found.fps.unwrap_or(0.0);
+                let left = self.left.after(self.forward.seconds(road, Test::Throughput));
+                harness.say(format!(
+                    "{road}, {size}  search {round}/{rounds}  {setting:<58} {fps:>8.0} frames/s  {left} left"
+                ));
             }
             Ok(figures.curve[before..].iter().map(|point| point.throughput.fps).collect())
         })?;
@@ -425,6 +424,30 @@ impl Bench<'_> {
         harness.say(format!("{road}, {size}  tuned: {found}, in {}", file.display()));
         Ok(())
     }
+
+    /// On a topology of its own.
+    fn search(
+        &self,
+        (road, setting): (Road, Setting),
+        (shape, ceiling): (Shape, f64),
+        record: Record<'_>,
+    ) -> Result<Throughput> {
+        let mut storage = Storage::uninit();
+        let between = Between::Road(road, Some(setting));
+        let mut site = Site::new(&mut storage, between, shape, self.cpus, &self.forward.ringway)?;
+        measure::throughput(&mut site, self.plan, ceiling, record)
+    }
+}
+
+/// Of settings that were searched.
+fn points<'s>(
+    knob: Knob,
+    settings: &'s [Setting],
+    searched: &'s [Vec<Throughput>],
+) -> impl Iterator<Item = Point> + 's {
+    settings.iter().zip(searched).filter_map(move |(&setting, found)| {
+        Some(Point { knob, setting, throughput: Rate::of(found)? })
+    })
 }
 
 /// So many seconds of what was expected count, so that the first tests are not all that is known.

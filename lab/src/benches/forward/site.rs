@@ -28,6 +28,7 @@ use super::latency::Histogram;
 use super::outside;
 use super::port::Port;
 use super::program::{HIGHEST, Program};
+use super::recovery::Losses;
 use super::road::{Road, network};
 use super::size::Size;
 use super::tune::Setting;
@@ -102,8 +103,7 @@ pub(super) struct Observed {
     pub latency: Histogram,
     /// The longest time that one way had no frame.
     pub gap: Duration,
-    /// From the beginning of the last phase to the last time that numbers were missing.
-    pub lossy: Duration,
+    pub losses: Losses,
 }
 
 impl<'s> Site<'s> {
@@ -253,8 +253,6 @@ impl<'s> Site<'s> {
         let ways = data.map(|data| data.ways).unwrap_or_default();
         let ways = &ways[..self.shape.ways];
         let sum = |of: fn(&skeleton::types::way) -> u64| ways.iter().map(of).sum();
-        let most = |of: fn(&skeleton::types::way) -> u64| ways.iter().map(of).max().unwrap_or(0);
-        let began = sent.last().map_or(0, |paced| paced.begin_ns);
         let timed = phases.iter().filter(|phase| phase.rate.is_some());
         let trial = Trial {
             load: 0.0,
@@ -264,15 +262,32 @@ impl<'s> Site<'s> {
             received: sum(|way| way.unique),
             elapsed_s: sent.iter().map(|paced| paced.elapsed.as_secs_f64()).sum(),
         };
+        let gap = ways.iter().map(|way| way.gap_ns).max();
         Observed {
             trial,
             looped: self.looped,
             duplicates: sum(|way| way.duplicate),
             reordered: sum(|way| way.reordered + way.too_late),
             latency: data.map_or_else(Histogram::default, |data| Histogram::of(&data.buckets)),
-            gap: Duration::from_nanos(most(|way| way.gap_ns)),
-            lossy: Duration::from_nanos(most(|way| way.loss_ns).saturating_sub(began)),
+            gap: Duration::from_nanos(gap.unwrap_or(0)),
+            losses: sent.last().map(|last| self.losses(last, frames)).unwrap_or_default(),
         }
+    }
+
+    /// In the last phase, of these frames of all phases.
+    fn losses(&self, last: &Paced, frames: u64) -> Losses {
+        let Some(data) = self.arrivals.maps.bss_data.as_ref() else { return Losses::default() };
+        let ways = &data.ways[..self.shape.ways];
+        let holes = ways.iter().filter(|way| way.missing > 0).map(|way| way.hole_ns);
+        let seen = data.losses[..self.shape.ways].iter().flatten().copied().chain(holes);
+        let since = |ns: u64| Some(Duration::from_nanos(ns.checked_sub(last.begin_ns)?));
+        let mut at: Vec<Duration> = seen.filter_map(since).collect();
+        at.sort_unstable();
+        // Nobody sees that the last frames are missing: none comes after them.
+        let is_whole = ways.iter().map(|way| way.next).sum::<u64>() == frames;
+        let last_came = ways.iter().map(|way| way.last_ns).min().and_then(since);
+        let watched = if is_whole { last.elapsed } else { last_came.unwrap_or_default() };
+        Losses { at, watched }
     }
 
     /// KiB of the forwarding program, and of the machine that are free.
@@ -399,6 +414,9 @@ fn traffic(recipe: &Recipe, stream: u16) -> Result<Traffic> {
 
 #[cfg(test)]
 mod tests {
+    use libbpf_rs::ProgramInput;
+    use ringway_engine::stamp::Stamp;
+
     use super::*;
 
     const SHAPE: Shape = Shape {
@@ -428,8 +446,61 @@ mod tests {
             // A busy machine may send fewer.
             let Trial { intended, sent, received, .. } = seen.trial;
             assert!(intended == 1000 && sent > 100 && received == sent, "{seen:?}");
-            assert_eq!((seen.duplicates, seen.reordered, seen.lossy), (0, 0, Duration::ZERO));
+            assert_eq!((seen.duplicates, seen.reordered), (0, 0));
+            assert!(seen.losses.at.is_empty() && seen.losses.watched > Duration::ZERO, "{seen:?}");
             assert!(seen.latency.percentiles().is_some_and(|times| times.p50_us > 0.0), "{seen:?}");
         }
+    }
+    #[test]
+    fn a_device_that_sends_nothing_has_not_recovered() {
+        if !ringway_testnet::root_or_skip("forward::a_device_that_sends_nothing_has_not_recovered")
+        {
+            return;
+        }
+        let mut storage = Storage::uninit();
+        let (between, cpus) = (Between::Road(Road::LinuxBridge, None), Cpus::here().unwrap());
+        let no_program = std::path::Path::new("");
+        let mut site = Site::new(&mut storage, between, SHAPE, cpus, no_program).unwrap();
+        let ended = |site: &mut Site<'_>| {
+            let seen = site.trial(5_000.0, 0.2).unwrap();
+            seen.losses.ended(Duration::from_millis(100))
+        };
+        assert_eq!(ended(&mut site), Some(Duration::ZERO));
+        site._device.as_ref().unwrap().ip("link set f1 down\n").unwrap();
+        assert_eq!(ended(&mut site), None);
+    }
+
+    /// What the receiver counts of frames in this order: losses, and the last numbers missing.
+    fn arrived(order: &[u64]) -> (usize, u64) {
+        let mut storage = Storage::uninit();
+        let arrivals = skeleton::ArriveSkelBuilder::default().open(&mut storage).unwrap();
+        let mut arrivals = arrivals.load().unwrap();
+        let data = arrivals.maps.bss_data.as_mut().unwrap();
+        let recipe = recipe(0, SHAPE, Mac([2; 6]), Mac([2; 6]));
+        let (template, mut flows) = (recipe.templates().unwrap().remove(0), Flows::of(&recipe));
+        (data.trial, data.stamp_at) = (1, template.stamped().unwrap().0 as u32);
+        for &sequence in order {
+            let mut frame = template.frame().to_vec();
+            template.write(&mut frame, &flows.next(), &Stamp::new(2, sequence, 0));
+            let input = ProgramInput { data_in: Some(&frame), ..Default::default() };
+            arrivals.progs.arrive.test_run(input).unwrap();
+            // Losses are told apart by the millisecond.
+            thread::sleep(Duration::from_millis(2));
+        }
+        let data = arrivals.maps.bss_data.as_ref().unwrap();
+        (data.losses[0].iter().filter(|at| **at > 0).count(), data.ways[0].missing)
+    }
+
+    #[test]
+    fn frames_that_were_overtaken_are_not_lost() {
+        if !ringway_testnet::root_or_skip("forward::frames_that_were_overtaken_are_not_lost") {
+            return;
+        }
+        assert_eq!(arrived(&[0, 1, 2, 3]), (0, 0));
+        assert_eq!(arrived(&[0, 3, 1, 2, 4, 6, 5]), (0, 0));
+        assert_eq!(arrived(&[0, 2, 3, 5, 4, 6]), (1, 0), "1 is lost");
+        assert_eq!(arrived(&[0, 2, 4, 1, 3]), (1, 0), "1 comes when 3 is missing");
+        assert_eq!(arrived(&[0, 1, 5]), (0, 3), "may yet come");
+        assert_eq!(arrived(&[0, 2, 1, 1, 5, 3]), (0, 1), "a duplicate fills nothing");
     }
 }
