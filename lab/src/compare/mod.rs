@@ -49,14 +49,20 @@ named! {
     }
 }
 
+/// Changes, in percent, from which on two runs would not overlap, with spreads as they are.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+struct Seen {
+    down: f64,
+    up: f64,
+}
+
 /// A figure of both runs.
 #[derive(Clone, Debug, Serialize)]
 struct Change {
     figure: String,
     before: Option<f64>,
     after: Option<f64>,
-    /// A change of so many percent would have been seen.
-    seen_from: Option<f64>,
+    seen: Option<Seen>,
     verdict: Verdict,
     statistic: String,
 }
@@ -276,11 +282,11 @@ impl Measured {
         Some((least / value, most / value))
     }
 
-    /// The change, in percent, from which on neither overlaps the other, with spreads as they are.
-    fn seen_from(&self, after: &Self) -> Option<f64> {
+    fn seen(&self, after: &Self) -> Option<Seen> {
         let ((least, most), (least_after, most_after)) = (self.spread()?, after.spread()?);
-        let (more, less) = (most / least_after - 1.0, 1.0 - least / most_after);
-        Some(100.0 * more.max(less)).filter(|percent| percent.is_finite())
+        let percent = |ratio: f64| 100.0 * (ratio - 1.0);
+        let seen = Seen { down: percent(least / most_after), up: percent(most / least_after) };
+        Some(seen).filter(|seen| seen.up.is_finite())
     }
 
     /// Whether it changed, and by which statistic.
@@ -316,10 +322,10 @@ impl Comparison {
                 Some(true) => Verdict::Worse,
             };
             let is_judged = !matches!(verdict, Verdict::TooFew | Verdict::NotMeasurable);
-            let seen_from = before.seen_from(after).filter(|_| is_judged);
+            let seen = before.seen(after).filter(|_| is_judged);
             let (before, after) = (before.value(), after.value());
             let figure = figure.clone();
-            Some(Change { figure, before, after, seen_from, verdict, statistic })
+            Some(Change { figure, before, after, seen, verdict, statistic })
         };
         let mut changes: Vec<Change> = old.iter().filter_map(change).collect();
         // What changed is seen first.
@@ -356,7 +362,9 @@ const COLUMNS: [Column<Change>; 7] = [
         }
         _ => "-".into(),
     }),
-    Column::number("seen from %", |change| or_dash(change.seen_from, 0)),
+    Column::number("seen from %", |change| {
+        change.seen.map_or_else(|| "-".into(), |Seen { down, up }| format!("{down:.0} {up:+.0}"))
+    }),
     Column::text("", |change| change.verdict.to_string()),
     Column::text("by", |change| change.statistic.clone()),
 ];
@@ -379,7 +387,7 @@ impl fmt::Display for Comparison {
         )?;
         writeln!(
             f,
-            "Changed are bounds that do not overlap, and trials whose ranks are apart by chance in less than 1 of 100 runs (Mann-Whitney, exact, two-sided). A change of `seen from` percent would have been seen; smaller ones may hide in the noise."
+            "Changed are bounds that do not overlap, and trials whose ranks are apart by chance in less than 1 of 100 runs (Mann-Whitney, exact, two-sided). Changes of `seen from` percent, down or up, would have been seen; smaller ones may hide in the noise."
         )?;
         let (expected, changed) = (all as f64 * CHANCE, better + worse);
         write!(
@@ -460,22 +468,16 @@ mod tests {
     #[test]
     fn how_much_would_have_been_seen() {
         let of = |all: [f64; 3]| Measured::Trials(all.into());
-        let seen = of([9.0, 10.0, 12.0]).seen_from(&of([90.0, 100.0, 120.0])).unwrap();
-        assert!((seen - 100.0 * (1.2 / 0.9 - 1.0)).abs() < 1e-9, "{seen}");
-        let shifted = |factor: f64| of([9.0, 10.0, 12.0].map(|one| one * factor));
-        let apart = |factor: f64| {
-            let p = rank::rank_test(
-                &[9.0, 10.0, 12.0],
-                match &shifted(factor) {
-                    Measured::Trials(all) => all,
-                    _ => &[],
-                },
-            );
-            p == rank::least(3, 3)
+        let seen = of([9.0, 10.0, 12.0]).seen(&of([90.0, 100.0, 120.0])).unwrap();
+        let near = |is: f64, wanted: f64| (is - wanted).abs() < 1e-9;
+        assert!(near(seen.up, 100.0 / 3.0) && near(seen.down, -25.0), "{seen:?}");
+        let apart = |percent: f64| {
+            let after = [9.0, 10.0, 12.0].map(|one| one * (1.0 + percent / 100.0));
+            rank::rank_test(&[9.0, 10.0, 12.0], &after) == rank::least(3, 3)
         };
-        assert!(apart(1.0 + seen / 100.0 + 0.01) && apart(1.0 - seen / 100.0 - 0.01));
-        assert!(!apart(1.0 + seen / 100.0 - 0.01));
-        assert_eq!(of([0.0; 3]).seen_from(&of([1.0; 3])), None);
+        assert!(apart(seen.up + 0.1) && apart(seen.down - 0.1));
+        assert!(!apart(seen.up - 0.1) && !apart(seen.down + 0.1));
+        assert_eq!(of([0.0; 3]).seen(&of([1.0; 3])), None);
     }
 
     #[test]

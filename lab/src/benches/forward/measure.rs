@@ -5,8 +5,8 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::latency::{Histogram, Percentiles};
+use super::losses::OVERLOADED;
 use super::plan::Plan;
-use super::recovery::OVERLOADED;
 use super::site::{Observed, Site};
 use crate::generate::live_frames::Phase;
 use crate::harness::median::middle;

@@ -5,6 +5,7 @@
 
 mod folder;
 mod latency;
+mod losses;
 mod measure;
 mod outside;
 mod plan;

@@ -63,7 +63,7 @@ impl Plan {
             "frame loss: trials of 0.1 s",
             "latency: all frames of a stream of 0.25 s, not tagged ones of twenty of 120 s",
             "back-to-back: bursts of up to 0.5 s, not 2 s; two of three of a length decide, not the mean of 50; lengths 10 % apart",
-            "recovery: overload for 0.5 s, not 60 s, of 110 % of what comes through, not of the throughput, which is less where a device loses frames long before it is overloaded; over when nothing is lost for 0.1 s, not with the last frame that is lost",
+            "recovery: overload for 0.5 s, not 60 s, with half as much again as comes through, not with 110 % of the throughput, at which a device that loses frames early is not overloaded; over when nothing is lost for 0.1 s, not with the last frame that is lost",
         ],
     };
 
@@ -88,7 +88,7 @@ impl Plan {
             "addresses are learned once, not before each trial; no routing updates",
             "latency: of all frames, not one tagged frame a stream",
             "back-to-back: half of 50 bursts of a length decide (the median, where RFC 9004 has the mean of 50)",
-            "recovery: overload of 110 % of what comes through, not of the throughput, which is less where a device loses frames long before it is overloaded; over when nothing is lost for 1 s, not with the last frame that is lost",
+            "recovery: an overload with half as much again as comes through, not with 110 % of the throughput, at which a device that loses frames early is not overloaded; over when nothing is lost for 1 s, not with the last frame that is lost",
         ],
     };
 

@@ -19,10 +19,17 @@ pub(super) const HIGHEST: i32 = -20;
 const PATIENCE: Duration = Duration::from_secs(30);
 
 pub(super) struct Program {
+    start: Start,
+    pub child: Child,
+    mounts: Child,
+}
+
+/// How it is started, once or again.
+struct Start {
+    road: Road,
     namespace: Namespace,
     command: Command,
     ready: Ready,
-    pub child: Child,
 }
 
 /// What a program does when it forwards.
@@ -45,15 +52,61 @@ impl Program {
         let Some((command, ready)) = program(road, setting, device, cpus, ringway)? else {
             return Ok(None);
         };
-        let child = run(device, &command, &ready)?;
-        Ok(Some(Self { namespace: device.clone(), command, ready, child }))
+        let start = Start { road, namespace: device.clone(), command, ready };
+        let mounts = start.mounts()?;
+        Ok(Some(Self { child: start.run(&mounts)?, start, mounts }))
     }
 
-    /// Killed, and started again.
+    /// Killed, and started again. A daemon finds what the former one pinned, an engine does not.
     pub fn restart(&mut self) -> Result<()> {
         self.child.kill()?;
-        self.child = run(&self.namespace, &self.command, &self.ready)?;
+        if !self.start.road.is_kernel() {
+            self.mounts = self.start.mounts()?;
+        }
+        self.child = self.start.run(&self.mounts)?;
         Ok(())
+    }
+}
+
+impl Start {
+    /// Keeps a mount namespace with a bpffs of its own: pins go with it. What libxdp attached stays
+    /// with its pin, and would be in the way of the next.
+    fn mounts(&self) -> Result<Child> {
+        const MOUNTED: &str = "mounted";
+        let mut command = self.namespace.tool("unshare")?;
+        let script = "mount -t bpf bpf /sys/fs/bpf; echo \"$0\"; exec sleep infinity";
+        command.args(["--mount", "sh", "-ec", script, MOUNTED]);
+        let mut child = self.namespace.spawn(command)?;
+        child.wait_for_log(MOUNTED, PATIENCE)?;
+        Ok(child)
+    }
+
+    fn run(&self, mounts: &Child) -> Result<Child> {
+        let mut command = self.namespace.tool("nsenter")?;
+        command.arg(format!("--mount=/proc/{}/ns/mnt", mounts.pid()));
+        // What forwards goes first; a daemon is not what forwards.
+        if !self.road.is_kernel() {
+            command.args(["nice", "-n", &HIGHEST.to_string()]);
+        }
+        command.arg(self.command.get_program()).args(self.command.get_args());
+        command.envs(self.command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        if let Ready::Socket(path) = &self.ready {
+            let _ = fs::remove_file(path);
+        }
+        let mut child = self.namespace.spawn(command)?;
+        match &self.ready {
+            Ready::Log(text) => child.wait_for_log(text, PATIENCE)?,
+            Ready::Socket(path) => {
+                wait_until("ringway's socket", PATIENCE, || !child.running() || path.exists())?;
+                if !child.running() {
+                    return Err(Error::Failed {
+                        program: "ringway forward".into(),
+                        output: child.log(),
+                    });
+                }
+            }
+        }
+        Ok(child)
     }
 }
 
@@ -81,31 +134,4 @@ fn program(
     let socket = device.directory().join("forward.sock");
     command.args(["--name", "lab-forward", "--metrics", "off", "--socket"]).arg(&socket);
     Ok(Some((command, Ready::Socket(socket))))
-}
-
-/// In a mount namespace with a bpffs of its own, so that pins and programs go with the process; what
-/// libxdp attached stays, and would be in the way of the next.
-fn run(namespace: &Namespace, program: &Command, ready: &Ready) -> Result<Child> {
-    let mut command = namespace.tool("unshare")?;
-    let script = "mount -t bpf bpf /sys/fs/bpf; exec nice -n \"$0\" \"$@\"";
-    command.args(["--mount", "sh", "-ec", script, &HIGHEST.to_string()]);
-    command.arg(program.get_program()).args(program.get_args());
-    command.envs(program.get_envs().filter_map(|(name, value)| Some((name, value?))));
-    if let Ready::Socket(path) = ready {
-        let _ = fs::remove_file(path);
-    }
-    let mut child = namespace.spawn(command)?;
-    match ready {
-        Ready::Log(text) => child.wait_for_log(text, PATIENCE)?,
-        Ready::Socket(path) => {
-            wait_until("ringway's socket", PATIENCE, || !child.running() || path.exists())?;
-            if !child.running() {
-                return Err(Error::Failed {
-                    program: "ringway forward".into(),
-                    output: child.log(),
-                });
-            }
-        }
-    }
-    Ok(child)
 }

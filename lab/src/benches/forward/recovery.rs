@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use super::losses::OVERLOADED;
 use super::measure::Record;
 use super::plan::Plan;
 use super::site::{Observed, Site};
@@ -12,19 +13,19 @@ use crate::Result;
 use crate::generate::live_frames::Phase;
 use crate::harness::median::middle;
 
-/// Of what the device carries.
-const OVERLOAD: f64 = 1.1;
-/// A device that loses no more than this share of what is sent is not overloaded.
-pub(super) const OVERLOADED: f64 = 0.01;
-
+/// Of what comes through: the next moment it may be a third more.
+const OVERLOAD: f64 = 1.5;
+/// Of the throughput, after an overload.
+const CALM: f64 = 0.55;
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Recovery {
-    /// Frames a second of the overload: 110 % of what comes through of as much as can be sent, or of
-    /// the throughput, if that is more.
+    /// Frames a second of the overload: half as much again as comes through of as much as can be
+    /// sent, or as the throughput, if that is more.
     pub overload_fps: f64,
     /// From its end until nothing is lost for so long as the plan says, of frames at 55 % of the
     /// throughput. None of a trial that lost less than 1 %: it was no overload.
     pub overload_trials_ms: Vec<f64>,
+    pub overload_trials: u32,
     /// The middle one.
     pub overload_ms: Option<f64>,
     /// A trial that has this did not recover in it.
@@ -34,25 +35,6 @@ pub(super) struct Recovery {
     pub killed_ms: Option<f64>,
     /// Frames that were lost meanwhile.
     pub killed_lost: Option<u64>,
-}
-
-/// What was lost in a trial's last phase, by when the receiver saw it.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Losses {
-    /// Since the phase began, in order.
-    pub at: Vec<Duration>,
-    /// Until then the receiver could see losses.
-    pub watched: Duration,
-}
-
-impl Losses {
-    /// When the first time began in which nothing was lost for `quiet`.
-    pub(super) fn ended(&self, quiet: Duration) -> Option<Duration> {
-        let begins = [Duration::ZERO].into_iter().chain(self.at.iter().copied());
-        let ends = self.at.iter().copied().chain([self.watched]);
-        let mut pauses = begins.zip(ends);
-        pauses.find(|(begin, end)| end.saturating_sub(*begin) >= quiet).map(|(begin, _)| begin)
-    }
 }
 
 pub(super) fn recovery(
@@ -71,7 +53,7 @@ pub(super) fn recovery(
     };
     let Plan { overload, quiet, .. } = *plan;
     let calm = plan.calm();
-    let phases = [phase(overload_fps, overload), phase(throughput * OVERLOAD / 2.0, calm)];
+    let phases = [phase(overload_fps, overload), phase(throughput * CALM, calm)];
     let ms = |time: Duration| time.as_secs_f64() * 1000.0;
     let limit = calm - quiet;
     let mut overload_trials_ms = Vec::new();
@@ -87,31 +69,11 @@ pub(super) fn recovery(
     let lost = |seen: &Observed| seen.trial.sent.saturating_sub(seen.trial.received);
     Ok(Recovery {
         overload_fps,
+        overload_trials: plan.overload_repeats,
         overload_ms: middle(overload_trials_ms.iter().copied()),
         overload_trials_ms,
         limit_ms: ms(limit),
         killed_ms: killed.as_ref().map(|seen| ms(seen.gap)),
         killed_lost: killed.as_ref().map(lost),
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn ended(at: &[u64], watched: u64) -> Option<u64> {
-        let ms = Duration::from_millis;
-        let losses = Losses { at: at.iter().copied().map(ms).collect(), watched: ms(watched) };
-        losses.ended(ms(100)).map(|time| time.as_millis() as u64)
-    }
-
-    #[test]
-    fn losses_end_where_none_follows_for_long_enough() {
-        assert_eq!(ended(&[], 500), Some(0));
-        assert_eq!(ended(&[1, 2, 90], 500), Some(90));
-        assert_eq!(ended(&[1, 101, 300], 500), Some(1), "one that is seldom is of the load");
-        assert_eq!(ended(&[1, 100, 199, 298, 397, 480], 500), None);
-        assert_eq!(ended(&[5], 60), None, "nothing came after 60 ms");
-        assert_eq!(ended(&[], 0), None);
-    }
 }

@@ -25,10 +25,10 @@ use rustix::process::{Pid, setpriority_process};
 use rustix::thread::{CpuSet, sched_setaffinity};
 
 use super::latency::Histogram;
+use super::losses::Losses;
 use super::outside;
 use super::port::Port;
 use super::program::{HIGHEST, Program};
-use super::recovery::Losses;
 use super::road::{Road, network};
 use super::size::Size;
 use super::tune::Setting;

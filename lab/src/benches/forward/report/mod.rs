@@ -100,6 +100,14 @@ impl Spread {
     }
 }
 
+/// What is lost at a load: the middle one of all rounds, each by itself.
+struct Lost {
+    load: f64,
+    /// Frames a second.
+    sent: f64,
+    percent: f64,
+}
+
 const LEDE: &str = "Frames through a device, between a tester's two interfaces. What the columns are, and what the figures \
     do not say, is below the plots.";
 
@@ -162,6 +170,12 @@ impl CellFigures {
         middle(self.recovered().map(|found| found.overload_fps))
     }
 
+    /// Trials that were overloads, of how many.
+    fn overloads(&self) -> (usize, usize) {
+        let overloads = self.recovered().map(|found| found.overload_trials_ms.len()).sum();
+        (overloads, self.recovered().map(|found| found.overload_trials as usize).sum())
+    }
+
     /// Milliseconds of losses after an overload, and those that say no more than that it took longer.
     fn after_overload(&self) -> Option<(Spread, f64)> {
         let spread = Spread::of(self.recovered().filter_map(|found| found.overload_ms))?;
@@ -187,13 +201,19 @@ impl CellFigures {
         })
     }
 
-    /// Percent lost at each load: the middle of all rounds, whose loads are the same.
-    fn lost(&self) -> Vec<(f64, f64)> {
-        let mut at: BTreeMap<u64, Vec<f64>> = BTreeMap::new();
+    /// At each load, the same of all rounds.
+    fn lost(&self) -> Vec<Lost> {
+        let mut at: BTreeMap<u64, Vec<&LossAt>> = BTreeMap::new();
         for found in self.rounds.iter().flat_map(|round| &round.loss) {
-            at.entry(found.load as u64).or_default().push(found.loss_ratio * 100.0);
+            at.entry(found.load as u64).or_default().push(found);
         }
-        at.into_iter().filter_map(|(load, lost)| Some((load as f64, middle(lost)?))).collect()
+        let of = |found: &[&LossAt]| {
+            let load = found.first()?.load;
+            let sent = found.iter().map(|at| at.load * (1.0 - at.unsent_ratio));
+            let percent = middle(found.iter().map(|at| at.loss_ratio * 100.0))?;
+            Some(Lost { load, sent: middle(sent)?, percent })
+        };
+        at.values().filter_map(|found| of(found)).collect()
     }
 
     /// Of frames with their checksums.
@@ -244,7 +264,11 @@ impl ForwardFigures {
 
     fn loss_lines(&self, size: Size) -> Vec<Line> {
         let cells = self.cells.iter().filter(|cell| cell.size == size);
-        let line = |cell: &CellFigures| Line { label: cell.road.to_string(), points: cell.lost() };
+        let line = |cell: &CellFigures| {
+            let mut points: Vec<_> = cell.lost().iter().map(|at| (at.sent, at.percent)).collect();
+            points.sort_by(|a, b| a.0.total_cmp(&b.0));
+            Line { label: cell.road.to_string(), points }
+        };
         cells.map(line).filter(|line| !line.points.is_empty()).collect()
     }
 
@@ -308,7 +332,7 @@ impl Figures for ForwardFigures {
             if !loss.is_empty() {
                 page.lines(
                     &format!("Frame loss, {size}"),
-                    ("frames/s that were to be sent", "% lost of what was sent"),
+                    ("frames/s sent", "% lost of them"),
                     &loss,
                 );
             }
@@ -375,6 +399,7 @@ mod tests {
                 overload_fps: 1.1e6,
                 overload_ms: Some(1.25),
                 overload_trials_ms: vec![1.25],
+                overload_trials: 2,
                 limit_ms: 400.0,
                 killed_ms: Some(9.0),
                 killed_lost: Some(7),
@@ -408,7 +433,9 @@ mod tests {
             "{text}"
         );
         assert!(
-            text.contains("1100000  1.2   1.2  > 400            9     9   9            7"),
+            text.contains(
+                "1100000     3 of 6  1.2   1.2  > 400            9     9   9            7"
+            ),
             "{text}"
         );
         assert!(text.contains("12.0 (2.0)") && text.contains("not measurable (20.0)"), "{text}");
@@ -418,7 +445,8 @@ mod tests {
         assert!(notes.contains("64: in round 3 the machine kept the sender"), "{notes}");
         assert!(notes.contains("in rounds 1, 2, 3 the machine kept"), "{notes}");
         assert!(
-            notes.contains("in 6 of 27 trials") && notes.contains("loads are 2 % apart"),
+            notes.contains("in 6 of all rounds' 27 trials")
+                && notes.contains("loads are 2 % apart"),
             "{notes}"
         );
         assert!(

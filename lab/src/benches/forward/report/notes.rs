@@ -59,13 +59,13 @@ impl ForwardFigures {
         let of_rounds = match self.rounds() {
             0 | 1 => "",
             _ => {
-                " Of several rounds, figures are the middle one's, from and to the outermost of all."
+                " Of several rounds, each figure is the middle one by itself, from and to are the outermost."
             }
         };
         let mut columns = vec![format!(
             "frames/s: of all ways together. Each round finds it between a load at which trials lose no more than the deviations below \
-             allow, and one at which they do; loads are {} % apart, and equal figures are the same load. % lost there: of the trial at `to` \
-             that lost most. Mbit/s: of the frames with their checksums, without preambles and gaps. in overload: frames/s that came \
+             allow, and one at which they do; loads are {} % apart, and equal figures are the same load. It is no capacity: at another moment more may come through. \
+             % lost there: of the trial at `to` that lost most. Mbit/s: of the frames with their checksums, without preambles and gaps. in overload: frames/s that came \
              through at loads of which more than 1 % were lost, the middle one. burst: frames of the longest burst of which none is lost, \
              > where the longest that was sent loses none.{of_rounds}",
             self.grid_percent
@@ -73,13 +73,14 @@ impl ForwardFigures {
         if self.cells.iter().any(CellFigures::has_recovered) {
             columns.push(
                 "recovery: from the end of an overload until nothing is lost for a while (see the deviations), of frames at 55 % of the \
-                 throughput; > where losses went on for longer than was looked, - where the overload lost less than 1 %, and was none. kill -9: \
-                 the longest time without frames while the program that forwards is killed and started again, at 50 % of the throughput, and \
-                 all frames that were lost meanwhile.".into(),
+                 throughput; > where losses went on for longer than was looked. overloads: in so many of the trials more than 1 % was lost; the others were \
+                 no overload, and do not count. kill -9: the longest time without any frame while the program that forwards is killed and \
+                 started again, at 50 % of the throughput, and all frames that were lost in the trial, also before and after that time.".into(),
             );
         }
         if self.cells.iter().any(|cell| !cell.lost().is_empty()) {
-            columns.push("frame loss: the sender may have sent less than it was to; JSON has the share, unsent_ratio.".into());
+            columns.push("frame loss: a road may slow the sender down, which then sends less than it was to; plots have what was sent, JSON the share that was \
+                 not, unsent_ratio. Loads are shares of this run's ceiling.".into());
         }
         if !self.ratios.is_empty() {
             columns.push(
@@ -91,7 +92,8 @@ impl ForwardFigures {
         if self.cells.iter().any(|cell| cell.latency().next().is_some()) {
             columns.push(
                 "latency: % load is of each road's and round's own throughput. Each column is the middle one of the rounds by itself; from and to \
-                 are the rounds' p99. \"not measurable\": less than three times what the tester alone takes at that load.".into(),
+                 are the rounds' p99. \"not measurable\": the middle one is less than three times the middle one of what the tester alone takes at that load. Times are \
+                 counted in steps of 3 %.".into(),
             );
         }
         columns
@@ -122,7 +124,7 @@ impl CellFigures {
             let found = || self.rounds.iter().filter_map(|round| round.throughput);
             let interrupted: usize = found().map(|found| found.interrupted).sum();
             let trials: usize = found().map(|found| found.trials).sum();
-            doubts.push(format!("in {rounds} the machine kept the sender from its processor in {interrupted} of {trials} trials, which were made again or count for what was sent"));
+            doubts.push(format!("in {rounds} the machine kept the sender from its processor in {interrupted} of all rounds' {trials} trials for the throughput, which were made again or count for what was sent"));
         }
         let of = |why: String| format!("{}, {}: {why}.", self.road, self.size);
         doubts.into_iter().map(of).collect()

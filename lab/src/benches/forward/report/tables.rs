@@ -86,10 +86,14 @@ fn killed(cell: &CellFigures, of: fn(&Spread) -> f64) -> String {
     or_dash(cell.killed().map(|spread| of(&spread)), 0)
 }
 
-const RECOVERY: [Column<CellFigures>; 10] = [
+const RECOVERY: [Column<CellFigures>; 11] = [
     Column::text("road", |cell| cell.road.to_string()),
     Column::number("bytes", |cell| cell.size.to_string()),
     Column::number("overload, frames/s", |cell| or_dash(cell.overload_fps(), 0)),
+    Column::number("overloads", |cell| {
+        let (overloads, trials) = cell.overloads();
+        format!("{overloads} of {trials}")
+    }),
     Column::number("ms", |cell| recovered(cell, |spread| spread.middle)),
     Column::number("from", |cell| recovered(cell, |spread| spread.least)),
     Column::number("to", |cell| recovered(cell, |spread| spread.most)),
@@ -215,7 +219,7 @@ impl ForwardFigures {
         let lost = |cell: &CellFigures| {
             let ceiling = self.ceilings.iter().find(|ceiling| ceiling.size == cell.size)?.fps;
             let tenths = |load: f64| (10.0 * load / ceiling).round() as u32;
-            let lost = cell.lost().into_iter().map(|(load, lost)| (tenths(load), lost));
+            let lost = cell.lost().into_iter().map(|at| (tenths(at.load), at.percent));
             Some(lost.collect()).filter(|lost: &BTreeMap<u32, f64>| !lost.is_empty())
         };
         self.rows(lost, LossRow)
