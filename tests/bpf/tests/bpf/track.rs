@@ -1,6 +1,8 @@
 //! Slots that have changed: who gets which packet, and which flows have records.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::thread;
+use std::time::Duration;
 
 use ringway_abi::raw::{RW_NO_MEMBER, rw_settings, rw_tracking};
 use ringway_abi::{FromBytes, Reason, TrackedFlow};
@@ -477,10 +479,12 @@ fn prefixes_have_quotas() {
         Flow(Frame::tcp((address, port).into(), dst, SYN))
     };
     for n in [4, 6] {
-        // All within one second; a machine that is busy may need another try.
+        // All within one second of the packet path's clock, which is behind ours by up to a tick; a
+        // machine that is busy may need another try.
         let to = (0..20u16)
             .map(|round| {
                 let before = ringway_kernel::now_seconds();
+                thread::sleep(Duration::from_millis(100));
                 let to: Vec<_> = (0..40)
                     .map(|i| go(&world, &neighbour(n, 2000 + 100 * round + i, i as u8), SYN))
                     .collect();
@@ -553,7 +557,8 @@ fn what_fails_is_noted() {
     for flow in &flows {
         go(&world, flow, SYN);
     }
-    assert!((before..before + 60).contains(&failed(&world)));
+    // The packet path's clock is behind ours by up to a tick.
+    assert!((before - 1..before + 60).contains(&failed(&world)));
 }
 
 /// A flow whose record gave way goes to the former owner, as long as the daemon leaves that to it;
