@@ -69,7 +69,7 @@ static __always_inline __u32 bucket(__u64 ns)
 	return (bit - 4) << 5 | ((ns >> (bit - 5)) & 31);
 }
 
-/* Frames that others overtook are not lost: numbers count once more are missing. */
+/* A hole may yet be filled by frames that were overtaken, so it counts once the next one opens. */
 static __always_inline void missing(struct way *way, __u64 *losses, __u64 sequence, __u64 now)
 {
 	if (way->missing)

@@ -90,7 +90,8 @@ pub fn compare(before: &Path, after: &Path) -> Result<Comparison> {
         ["ringway.bench.lb/1", "ringway.bench.lb/1"] => [&old, &new].map(lb),
         [one, other] => {
             return Err(Error::Unavailable(format!(
-                "{} is of {one:?} and {} of {other:?}: name two runs of `bench forward`, or two of `bench lb -o json`",
+                "{} is of {one:?} and {} of {other:?}: name two runs of `bench forward`, or two \
+                    of `bench lb -o json`",
                 before.display(),
                 after.display()
             )));
@@ -104,7 +105,8 @@ fn read(path: &Path) -> Result<Value> {
     let text = fs::read_to_string(&file).map_err(|error| {
         let path = file.display();
         Error::Unavailable(format!(
-            "reading {path}: {error}; name the folder of a run (`bench forward --folder`), or what a bench printed with -o json"
+            "reading {path}: {error}; name the folder of a run (`bench forward --folder`), or \
+                what a bench printed with -o json"
         ))
     })?;
     serde_json::from_str(&text).map_err(|error| {
@@ -232,9 +234,12 @@ fn differences(old: &Value, new: &Value) -> Vec<String> {
         "/ipv6",
         "/rounds",
         "/duration_s",
-        "/command",
+        COMMAND,
     ];
-    let value = |run: &Value, path: &str| run.pointer(path).map(text).map(|it| named_alike(&it));
+    let value = |run: &Value, path: &str| {
+        let value = text(run.pointer(path)?);
+        Some(if path == COMMAND { without_folder(&value) } else { value })
+    };
     let differs = |path: &&str| value(old, path) != value(new, path);
     let say = |path: &str| {
         let of = |run: &Value| value(run, path).unwrap_or_else(|| "nothing".into());
@@ -244,9 +249,13 @@ fn differences(old: &Value, new: &Value) -> Vec<String> {
     all.into_iter().filter(differs).map(say).collect()
 }
 
-/// A command without the folder that its results went to, which is another for each run.
-fn named_alike(command: &str) -> String {
-    let mut words = command.split(' ');
+/// As it was typed.
+const COMMAND: &str = "/command";
+
+/// The folder that results go to is another for each run.
+fn without_folder(command: &str) -> String {
+    let typed = shlex::split(command).unwrap_or_default();
+    let mut words = typed.iter().map(String::as_str);
     let mut kept = Vec::new();
     while let Some(word) = words.next() {
         match word.strip_prefix("--folder") {
@@ -255,7 +264,7 @@ fn named_alike(command: &str) -> String {
             _ => kept.push(word),
         }
     }
-    kept.join(" ")
+    shlex::try_join(kept).unwrap_or_else(|_| command.into())
 }
 
 impl Measured {
@@ -383,11 +392,15 @@ impl fmt::Display for Comparison {
         let all = self.changes.len() - hidden;
         writeln!(
             f,
-            "\n{all} figures: {better} better, {worse} worse, {few} with too few trials to tell; {hidden} more that the tester hides in one run or both."
+            "\n{all} figures: {better} better, {worse} worse, {few} with too few trials to tell; \
+                {hidden} more that the tester hides in one run or both."
         )?;
         writeln!(
             f,
-            "Changed are bounds that do not overlap, and trials whose ranks are apart by chance in less than 1 of 100 runs (Mann-Whitney, exact, two-sided). Changes of `seen from` percent, down or up, would have been seen; smaller ones may hide in the noise."
+            "Changed are bounds that do not overlap, and trials whose ranks are apart by chance \
+                in less than 1 of 100 runs (Mann-Whitney, exact, two-sided). Changes of `seen \
+                from` percent, down or up, would have been seen; smaller ones may hide in the \
+                noise."
         )?;
         let (expected, changed) = (all as f64 * CHANCE, better + worse);
         write!(
@@ -398,7 +411,8 @@ impl fmt::Display for Comparison {
             0 => writeln!(f, ".")?,
             _ => writeln!(
                 f,
-                "; {changed} or more in at most {:.0} of 100 pairs of runs, if none depends on another.",
+                "; {changed} or more in at most {:.0} of 100 pairs of runs, if none depends on \
+                    another.",
                 100.0 * rank::so_many_or_more(changed, expected)
             )?,
         }
@@ -496,10 +510,9 @@ mod tests {
     #[test]
     fn folders_of_results_are_no_difference() {
         let bench = "ringway-lab bench forward";
-        let same =
-            [" --folder a --quick", " --folder=b/c --quick", " --quick --folder a", " --quick"];
-        for command in same {
-            assert_eq!(named_alike(&format!("{bench}{command}")), format!("{bench} --quick"));
+        for folder in ["", " --folder a", " --folder=b/c", " --folder 'a b'"] {
+            let command = format!("{bench}{folder} --quick");
+            assert_eq!(without_folder(&command), format!("{bench} --quick"));
         }
     }
 

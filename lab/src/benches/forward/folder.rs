@@ -1,7 +1,7 @@
 //! The folder of a run's results, which has what was measured also when the run is interrupted.
 
 use std::fs::{self, File};
-use std::io::Write as _;
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 use super::report::CellFigures;
@@ -25,6 +25,11 @@ impl Folder {
         let named = || PathBuf::from(format!("forward-{}", date.replace(':', "")));
         let path = path.map_or_else(named, Path::to_owned);
         let made = fs::create_dir(&path);
+        if made.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::AlreadyExists) {
+            let path = path.display();
+            let remedy = "write another `--folder`, or remove it";
+            return Err(Error::Unavailable(format!("{path} is there already; {remedy}")));
+        }
         let trials = made.and_then(|()| File::create(path.join("trials.csv")));
         let mut trials = trials.map_err(|source| Error::Write { path: path.clone(), source })?;
         writeln!(trials, "{COLUMNS}")

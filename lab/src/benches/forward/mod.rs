@@ -349,7 +349,7 @@ impl Bench<'_> {
                     let said = match recovery.overload_ms {
                         Some(ms) if ms >= recovery.limit_ms => "losses go on after overload".into(),
                         Some(ms) => format!("{ms:.1} ms after overload"),
-                        None => "no overload: nothing was lost".into(),
+                        None => "no overload: it lost 1 % at most".into(),
                     };
                     found.recovery = Some(recovery);
                     said

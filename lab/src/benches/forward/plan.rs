@@ -58,12 +58,18 @@ impl Plan {
         settle: Duration::from_millis(30),
         deviations: &[
             "five rounds of all; figures are the middle one's, bounds those of all",
-            "throughput: trials of 0.35 s, not 60 s, and of 0.2 s to see where those have to be; one of three may lose frames, where RFC 2544 allows none; bounds 2 % apart",
-            "after a trial 0.06 s for stragglers, not 2 s, and 0.03 s to settle, not 5 s; addresses are learned once, not before each trial",
+            "throughput: trials of 0.35 s, not 60 s, and of 0.2 s to see where those have to be; \
+                one of three may lose frames, where RFC 2544 allows none; bounds 2 % apart",
+            "after a trial 0.06 s for stragglers, not 2 s, and 0.03 s to settle, not 5 s; \
+                addresses are learned once, not before each trial",
             "frame loss: trials of 0.1 s",
             "latency: all frames of a stream of 0.25 s, not tagged ones of twenty of 120 s",
-            "back-to-back: bursts of up to 0.5 s, not 2 s; two of three of a length decide, not the mean of 50; lengths 10 % apart",
-            "recovery: overload for 0.5 s, not 60 s, with half as much again as comes through, not with 110 % of the throughput, at which a device that loses frames early is not overloaded; over when nothing is lost for 0.1 s, not with the last frame that is lost",
+            "back-to-back: bursts of up to 0.5 s, not 2 s; two of three of a length decide, not \
+                the mean of 50; lengths 10 % apart",
+            "recovery: overload for 0.5 s, not 60 s, with half as much again as comes through, \
+                not with 110 % of the throughput, at which a device that loses frames early is \
+                not overloaded; over when nothing is lost for 0.1 s, not with the last frame that \
+                is lost",
         ],
     };
 
@@ -84,11 +90,15 @@ impl Plan {
         stragglers: Duration::from_secs(2),
         settle: Duration::from_secs(5),
         deviations: &[
-            "throughput: MLRsearch (RFC 9971) with RFC 2544's goal, not a binary search: shorter trials say where to look, bounds are trials of 60 s; 0.5 % apart",
+            "throughput: MLRsearch (RFC 9971) with RFC 2544's goal, not a binary search: shorter \
+                trials say where to look, bounds are trials of 60 s; 0.5 % apart",
             "addresses are learned once, not before each trial; no routing updates",
             "latency: of all frames, not one tagged frame a stream",
-            "back-to-back: half of 50 bursts of a length decide (the median, where RFC 9004 has the mean of 50)",
-            "recovery: an overload with half as much again as comes through, not with 110 % of the throughput, at which a device that loses frames early is not overloaded; over when nothing is lost for 1 s, not with the last frame that is lost",
+            "back-to-back: half of 50 bursts of a length decide (the median, where RFC 9004 has \
+                the mean of 50)",
+            "recovery: an overload with half as much again as comes through, not with 110 % of \
+                the throughput, at which a device that loses frames early is not overloaded; over \
+                when nothing is lost for 1 s, not with the last frame that is lost",
         ],
     };
 

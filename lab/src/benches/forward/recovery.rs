@@ -17,6 +17,7 @@ use crate::harness::median::middle;
 const OVERLOAD: f64 = 1.5;
 /// Of the throughput, after an overload.
 const CALM: f64 = 0.55;
+
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Recovery {
     /// Frames a second of the overload: half as much again as comes through of as much as can be

@@ -38,6 +38,9 @@ fn what_was_measured_is_kept_and_compared() -> Result<()> {
     bench.signal(Signal::INT)?;
     let ended = bench.wait(SOON)?;
     ensure!(!ended.status.success(), "{}", ended.log);
+    let mut again = forward(&place, &["--road", "linux-bridge", "--folder", &before])?;
+    let refused = again.wait(SOON)?;
+    ensure!(refused.log.contains("is there already; write another"), "{}", refused.log);
     let mut found = report(&folder)?;
     let cell = &found["cells"][0];
     ensure!(cell["road"] == "linux-bridge" && cell["size"] == 64, "{found}");

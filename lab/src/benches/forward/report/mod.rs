@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use self::ratio::{Of, Ratio};
+use self::ratio::{Compared, Ratio};
 use super::Road;
 use super::measure::{BackToBack, LOADS, LatencyAt, LossAt, Minute, Rate, Throughput};
 use super::plan::Plan;
@@ -108,7 +108,8 @@ struct Lost {
     percent: f64,
 }
 
-const LEDE: &str = "Frames through a device, between a tester's two interfaces. What the columns are, and what the figures \
+const LEDE: &str = "Frames through a device, between a tester's two interfaces. What the columns \
+    are, and what the figures \
     do not say, is below the plots.";
 
 impl CellFigures {
@@ -255,10 +256,10 @@ impl ForwardFigures {
         }
         let known = &*self;
         let ratios = |of| known.cells.iter().filter_map(move |cell| known.ratio(of, cell));
-        self.ratios = Of::ALL.into_iter().flat_map(ratios).collect();
+        self.ratios = Compared::ALL.into_iter().flat_map(ratios).collect();
     }
 
-    fn ratio(&self, of: Of, cell: &CellFigures) -> Option<Ratio> {
+    fn ratio(&self, of: Compared, cell: &CellFigures) -> Option<Ratio> {
         Ratio::new(of, cell, self.cell(cell.road.kernels()?, cell.size)?)
     }
 

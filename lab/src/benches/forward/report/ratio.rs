@@ -8,7 +8,7 @@ use crate::harness::named_enum::named;
 
 named! {
     /// What is compared.
-    pub(super) enum Of {
+    pub(super) enum Compared {
         Throughput = "throughput",
         Overload = "overload",
     }
@@ -16,18 +16,18 @@ named! {
 
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct Ratio {
-    pub of: Of,
+    pub of: Compared,
     pub road: Road,
     pub beside: Road,
     pub size: Size,
     /// The middle one of what each round found.
     pub ratio: f64,
-    /// Of all rounds; of one, what its bounds or its loads allow.
+    /// Compared all rounds; of one, what its bounds or its loads allow.
     pub lower: f64,
     pub upper: f64,
 }
 
-impl Of {
+impl Compared {
     /// What a round found, and its bounds.
     fn found(self, round: &Round) -> Option<Spread> {
         match self {
@@ -43,7 +43,7 @@ impl Of {
 
 impl Ratio {
     /// Rounds of the two roads are near in time. None: nothing to divide by.
-    pub(super) fn new(of: Of, cell: &CellFigures, kernels: &CellFigures) -> Option<Self> {
+    pub(super) fn new(of: Compared, cell: &CellFigures, kernels: &CellFigures) -> Option<Self> {
         let pairs = cell.rounds.iter().zip(&kernels.rounds);
         let pairs: Vec<(Spread, Spread)> = pairs
             .filter_map(|(cell, kernels)| Some((of.found(cell)?, of.found(kernels)?)))

@@ -191,7 +191,8 @@ impl ForwardFigures {
         );
         add(
             sheet,
-            "% lost of the frames that were sent, where this share of the sender's ceiling was to be sent",
+            "% lost of the frames that were sent, where this share of the sender's ceiling was to \
+                be sent",
             &LOSS,
             &self.losses(),
         );
