@@ -28,6 +28,9 @@ test-all: test ## And what takes longer: long tests, Debian 13's DPDK, the packa
 	@packaging/bootstrap --archs
 	@packaging/test-archs
 
+flaky: bootstrap ## Run tests many times beside load: N=20 LOAD=4 TESTS=WORD CHANGED=1 SHARD=3/10 WHOLE=1
+	@packaging/test flaky
+
 fuzz: bootstrap ## Mutated frames through the packet path: MINUTES=10, SEED=, EPISODE=
 	@$(CARGO) build --quiet --workspace --profile release-test --bin ringway-fuzz
 	@packaging/as-root target/release-test/ringway-fuzz --minutes $(MINUTES) $(SEED:%=--seed %) $(EPISODE:%=--episode %)
@@ -99,4 +102,4 @@ deb: bootstrap release ## Debian packages, checksums and bills of materials unde
 clean: ## Remove everything built and fetched
 	rm -rf target
 
-.PHONY: help demo test test-all fuzz test-kernels test-drivers test-archs bench bootstrap build release previous print-binary docs lint fmt install install-lab deb clean
+.PHONY: help demo test test-all flaky fuzz test-kernels test-drivers test-archs bench bootstrap build release previous print-binary docs lint fmt install install-lab deb clean
