@@ -43,7 +43,7 @@ pub use nginx::Nginx;
 pub use owner::keep_everything;
 pub use pass::{XdpReceive, attach_generic_pass, attach_pass, detach_pass, enable_napi};
 pub use rustix::process::Signal;
-pub use sweep::{keepers, remove_kept, remove_own, sweep};
+pub use sweep::{abandoned, keepers, remove_kept, remove_own, sweep};
 pub use topology::{Families, Node, OneBridge, TwoArmed, one_bridge, two_armed};
 pub use wait::{slowed, wait_for, wait_until};
 

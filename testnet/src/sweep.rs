@@ -41,6 +41,12 @@ pub fn remove_own() -> Result<Vec<String>> {
     remove_where(|owner, _| owner == this)
 }
 
+/// Whether `name` is that of a namespace whose owner has ended, and may be removed. Tests run
+/// in many processes at once: that there is no such namespace says nothing about its owner.
+pub fn abandoned(name: &str) -> bool {
+    Owner::of_name(name).is_some_and(|(owner, kept)| !kept && !owner.lives())
+}
+
 fn remove_where(doomed: impl Fn(Owner, bool) -> bool) -> Result<Vec<String>> {
     let mut removed = Vec::new();
     // An owner may die between making or removing the one and the other, so look at both.
@@ -136,6 +142,16 @@ mod tests {
     use crate::{Namespace, keep_everything, owner, root_or_skip};
 
     const ROLE: &str = "RINGWAY_TEST_OWNER_THAT_KEEPS";
+
+    #[test]
+    fn abandoned_are_the_names_of_a_dead_owner() {
+        let this = Owner::this().unwrap();
+        let name = |prefix: &str, start| format!("{prefix}-gw-{}-{start:x}-0", this.pid);
+        assert!(abandoned(&name("rw", this.start + 1)));
+        for name in [name("rw", this.start), name("rwkeep", this.start + 1), "rw-forward".into()] {
+            assert!(!abandoned(&name), "{name}");
+        }
+    }
 
     #[test]
     fn kept_namespaces_outlive_their_owner_until_removed() {

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use ringway_testnet::skip;
+use ringway_testnet::{abandoned, skip};
 
 use crate::not_tested;
 
@@ -124,7 +124,7 @@ impl Drop for Cgroup {
 fn remove_stale(root: &Path) {
     for entry in fs::read_dir(root).into_iter().flatten().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
-        if name.starts_with("rw-") && !Path::new("/run/netns").join(&name).exists() {
+        if abandoned(&name) {
             // One that is not empty stays.
             let _ = fs::remove_dir(entry.path());
         }

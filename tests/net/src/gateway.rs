@@ -8,7 +8,7 @@ use std::process::Command;
 use std::sync::Once;
 
 use anyhow::{Context, Result, bail, ensure};
-use ringway_testnet::{Child, Namespace, Signal, wait_for};
+use ringway_testnet::{Child, Namespace, Signal, abandoned, wait_for};
 use serde_json::Value;
 
 use crate::binary::{self, Ran};
@@ -288,7 +288,7 @@ fn summary(status: &Value) -> String {
     format!("problems {}, services {}", status["problems"], status["services"])
 }
 
-/// Once: removes the pins of nodes whose namespace is gone because its test was killed.
+/// Removes the pins of nodes whose test was killed, once per process.
 ///
 /// # Errors
 /// They cannot be removed.
@@ -303,8 +303,7 @@ fn remove_pins() -> Result<()> {
     let Ok(entries) = fs::read_dir(PINS) else { return Ok(()) };
     for entry in entries.flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
-        let stale = name.starts_with("rw-") && !Path::new("/run/netns").join(&name).exists();
-        if !stale {
+        if !abandoned(&name) {
             continue;
         }
         match fs::remove_dir_all(entry.path()) {
