@@ -28,7 +28,7 @@ test-all: test ## And what takes longer: long tests, Debian 13's DPDK, the packa
 	@packaging/bootstrap --archs
 	@packaging/test-archs
 
-flaky: bootstrap ## Run tests many times beside load: N=20 LOAD=4 TESTS=WORD CHANGED=1 SHARD=3/10 WHOLE=1
+flaky: ## Run tests many times beside load: N=20 LOAD=4 TESTS=WORD CHANGED=1 SHARD=3/10 WHOLE=1
 	@packaging/test flaky
 
 fuzz: bootstrap ## Mutated frames through the packet path: MINUTES=10, SEED=, EPISODE=
