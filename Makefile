@@ -16,10 +16,16 @@ help: ## This list
 demo: bootstrap release ## Watch real HTTP go through Ringway and survive a backend's death
 	@packaging/as-root $(LAB) demo $(ARGS)
 
-test: ## Run the tests (prepares the machine first, as demo does)
+test: ## The gate: run the tests (prepares the machine first, as demo does)
 	@packaging/test
 
-test-all: test ## And what takes longer: long tests, Debian 13's DPDK, the package under a real systemd, all tables on all kernels, drivers, other processors
+test-guarded: ## The guarded steps whose inputs have not passed on this machine: other kernels, drivers, DPDK, documents, upgrade, release
+	@packaging/test guarded
+
+test-all: export RINGWAY_SEED := $(or $(RINGWAY_SEED),$(shell date +%s))
+test-all: test ## And what takes longer: guarded steps, long tests, Debian 13's DPDK, the package under a real systemd, all tables on all kernels, drivers, other processors
+	@packaging/test guarded all record
+	@packaging/check-guarded
 	@packaging/test long
 	@packaging/test-dpdk
 	@packaging/test-systemd
@@ -32,8 +38,8 @@ flaky: ## Run tests many times beside load: N=20 LOAD=4 TESTS=WORD CHANGED=1 SHA
 	@packaging/test flaky
 
 fuzz: bootstrap ## Mutated frames through the packet path: MINUTES=10, SEED=, EPISODE=
-	@$(CARGO) build --quiet --workspace --profile release-test --bin ringway-fuzz
-	@packaging/as-root target/release-test/ringway-fuzz --minutes $(MINUTES) $(SEED:%=--seed %) $(EPISODE:%=--episode %)
+	@packaging/test-programs release-test >/dev/null
+	@packaging/as-root target/$(TARGET)/release-test/ringway-fuzz --minutes $(MINUTES) $(SEED:%=--seed %) $(EPISODE:%=--episode %)
 
 test-kernels: ## Every program and packet table on four of Debian's kernels, in QEMU
 	@packaging/bootstrap --tests
@@ -56,11 +62,9 @@ bootstrap: ## Check the machine and install what is missing
 build: ## Debug build
 	@$(CARGO) build --workspace
 
-# No dynamic loader, and not position-independent either, so that ldd calls it what it is. The MIR
-# is for packaging/check-mir, which asks for cargo's messages, too.
+# The MIR is for packaging/check-mir, which asks for cargo's messages, too.
 release: ## The released programs: two statically linked files
-	@RUSTFLAGS="-C target-feature=+crt-static -C relocation-model=static --emit=mir" \
-		$(CARGO) build --release --target $(TARGET) -p ringway -p ringway-lab --features static-bpf $(MESSAGES)
+	@STATIC_FLAGS=--emit=mir packaging/cargo-static build --release -p ringway -p ringway-lab $(MESSAGES)
 
 # Not static: DPDK's drivers are shared libraries.
 dpdk: bootstrap ## The engine with DPDK's devices as ports: ringway-dpdk (needs libdpdk-dev)
@@ -102,4 +106,4 @@ deb: bootstrap release ## Debian packages, checksums and bills of materials unde
 clean: ## Remove everything built and fetched
 	rm -rf target
 
-.PHONY: help demo test test-all flaky fuzz test-kernels test-drivers test-archs bench bootstrap build release previous print-binary docs lint fmt install install-lab deb clean
+.PHONY: help demo test test-guarded test-all flaky fuzz test-kernels test-drivers test-archs bench bootstrap build release previous print-binary docs lint fmt install install-lab deb clean

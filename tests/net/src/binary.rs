@@ -35,6 +35,14 @@ pub fn lab_path() -> Result<PathBuf> {
     Ok(path)
 }
 
+/// The root of the tree under test: that of `CARGO_MANIFEST_DIR`, which cargo and packaging/test set,
+/// else the one in which the tests were built.
+pub fn tree() -> PathBuf {
+    let built_in = || env!("CARGO_MANIFEST_DIR").into();
+    let own = env::var_os("CARGO_MANIFEST_DIR").map_or_else(built_in, PathBuf::from);
+    own.join("../..")
+}
+
 /// The release before this one: `RINGWAY_PREVIOUS`, else what `packaging/previous` has built;
 /// `None`: there is none yet.
 ///
@@ -44,7 +52,7 @@ pub fn previous() -> Result<Option<PathBuf>> {
     if let Some(path) = env::var_os("RINGWAY_PREVIOUS") {
         return Ok(Some(path.into()));
     }
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/previous");
+    let script = tree().join("packaging/previous");
     let ran = Ran::from(Command::new(script).arg("--which").output()?);
     ensure!(ran.code == 0, "{}", ran.said());
     let path = ran.out.trim();

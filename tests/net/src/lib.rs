@@ -21,7 +21,9 @@ mod site;
 mod steady;
 mod tunnel;
 
-pub use binary::{Ran, lab_path as lab_binary, path as binary, previous, ringway, ringway_lab};
+pub use binary::{
+    Ran, lab_path as lab_binary, path as binary, previous, ringway, ringway_lab, tree,
+};
 pub use cable::{Cable, Checksums, Through};
 pub use cgroup::Cgroup;
 pub use client::{Line, ask_udp, bulk, get, http, http_raw, no_checksum};

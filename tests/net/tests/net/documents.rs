@@ -11,10 +11,10 @@
 use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
-use ringway_net_tests::{Ran, needs_root};
+use ringway_net_tests::{Ran, needs_root, tree};
 
 use super::guide::in_sandbox;
 
@@ -81,12 +81,8 @@ struct Piece {
     prints: Option<String>,
 }
 
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
-}
-
 fn read(name: &str) -> Result<String> {
-    fs::read_to_string(root().join(name)).with_context(|| name.to_owned())
+    fs::read_to_string(tree().join(name)).with_context(|| name.to_owned())
 }
 
 /// Every block: line of its beginning, what it says it is, and what it holds.
@@ -208,7 +204,7 @@ fn run(pieces: &[Piece], directory: &Path) -> Result<Ran> {
     fs::write(directory.join("ringway.toml"), configuration()?)?;
     let mut script = format!(
         "PIECES={directory:?} UNIT={:?}\nexport UNIT\n{MACHINE}\n",
-        root().join("packaging/ringway.service")
+        tree().join("packaging/ringway.service")
     );
     for piece in pieces {
         fs::write(directory.join(&piece.place), &piece.commands)?;
@@ -279,7 +275,7 @@ followed! {
 
 #[test]
 fn no_document_is_left_out() -> Result<()> {
-    for entry in fs::read_dir(root().join("docs"))? {
+    for entry in fs::read_dir(tree().join("docs"))? {
         let name = format!("docs/{}", entry?.file_name().to_string_lossy());
         if !name.ends_with(".md") {
             continue;

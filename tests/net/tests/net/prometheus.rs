@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use ringway_net_tests::{
-    Gateway, Load, Ran, SERVICE_V4, SOON, Site, WEB, http, http_raw, needs_root, not_tested,
+    Gateway, Load, Ran, SERVICE_V4, SOON, Site, WEB, http, http_raw, needs_root, not_tested, tree,
 };
 use ringway_testnet::tools::{self, Tool};
 use ringway_testnet::wait_for;
@@ -26,7 +26,7 @@ const RUNBOOK: &str = include_str!("../../../../docs/runbook.md");
 const AT_HOME: &str = "file:///usr/share/doc/ringway/docs/runbook.md#";
 
 fn packaged(file: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../packaging").join(file)
+    tree().join("packaging").join(file)
 }
 
 /// `None`, aloud, where promtool is not to be had.
