@@ -3,17 +3,15 @@
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use ringway_net_tests::needs_root;
+use ringway_net_tests::{SOON, needs_root};
 use ringway_testnet::{Child, End, Namespace, VethOptions, veth, wait_for, wait_until};
 use serde_json::Value;
 
 use crate::doctor::{Patient, symptoms};
 
 const LOOK: &str = "0.6";
-const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A patient with a neighbour, 10.9.0.1 and .2.
 fn pair(hint: &str) -> Result<(Patient, Namespace)> {
@@ -92,7 +90,7 @@ fn an_accept_queue_that_overflows() -> Result<()> {
         let evidence = |one: &Value| one["evidence"].to_string().contains("10.9.0.1:8080");
         Ok(found.iter().any(evidence))
     };
-    wait_until("a full accept queue", PATIENCE, || full().unwrap_or(false))?;
+    wait_until("a full accept queue", SOON, || full().unwrap_or(false))?;
     // Asked everything, it is one finding all the same, and one command.
     let all = symptoms(&patient.doctor(&["--interval", LOOK])?);
     let about = |one: &&Value| one.to_string().contains("net.core.somaxconn=4096");
@@ -101,10 +99,10 @@ fn an_accept_queue_that_overflows() -> Result<()> {
     // The limit counts when a program begins to listen.
     drop((slow, _clients));
     let listening = || patient.ns.run(|| listen(4096))?;
-    let _again = wait_for("the port to be free", PATIENCE, listening)?;
+    let _again = wait_for("the port to be free", SOON, listening)?;
     let _clients = far.run(|| begin(40))??;
     let gone = || Ok::<bool, anyhow::Error>(patient.symptoms("listen-overflows", LOOK)?.is_empty());
-    wait_until("an accept queue with room", PATIENCE, || gone().unwrap_or(false))?;
+    wait_until("an accept queue with room", SOON, || gone().unwrap_or(false))?;
     Ok(())
 }
 
@@ -116,7 +114,7 @@ fn a_backlog_that_is_the_programs_own() -> Result<()> {
     let _slow = patient.ns.run(|| listen(4))??;
     let _clients = far.run(|| begin(12))??;
     let found = || patient.symptoms("listen-overflows", LOOK);
-    wait_until("a full accept queue", PATIENCE, || found().is_ok_and(|found| !found.is_empty()))?;
+    wait_until("a full accept queue", SOON, || found().is_ok_and(|found| !found.is_empty()))?;
     let found = found()?;
     let said = found[0]["advice"].as_str().unwrap_or_default();
     ensure!(found[0]["changes"] == serde_json::json!([]), "{found:#?}");
@@ -151,7 +149,7 @@ fn senders_without_any_route() -> Result<()> {
     let (patient, far) = pair("strangers")?;
     patient.ns.sysctl("net/ipv4/conf/va/rp_filter", "1")?;
     far.ip("address add 10.99.0.1/32 dev vb\n")?;
-    let known = far.command("ping").args(["-c1", "-W5", "10.9.0.1"]).status()?;
+    let known = far.command("ping").args(["-c1", "-W30", "10.9.0.1"]).status()?;
     ensure!(known.success(), "{known}");
     let _ping = ping(&far, &["-I", "10.99.0.1", "10.9.0.1"])?;
     let found = patient.symptoms("reverse-path", LOOK)?;
@@ -201,7 +199,7 @@ fn senders_that_live_elsewhere() -> Result<()> {
     patient.ns.sysctl("net/ipv4/conf/va/rp_filter", "1")?;
     far.ip("address add 10.99.0.1/32 dev vb\n")?;
     // Later the filter would keep ARP from being answered, too.
-    let known = far.command("ping").args(["-c1", "-W5", "10.9.0.1"]).status()?;
+    let known = far.command("ping").args(["-c1", "-W30", "10.9.0.1"]).status()?;
     ensure!(known.success(), "{known}");
     let _ping = ping(&far, &["-I", "10.99.0.1", "10.9.0.1"])?;
     patient.cure("reverse-path", "this machine", LOOK)
@@ -233,7 +231,7 @@ fn a_process_out_of_files() -> Result<()> {
         let limits = std::fs::read_to_string(format!("/proc/{}/limits", child.pid()))?;
         Ok(limits.lines().any(|line| line.starts_with("Max open files") && line.contains(" 10 ")))
     };
-    wait_until("a process with few files", PATIENCE, || crowd().unwrap_or(false))?;
+    wait_until("a process with few files", SOON, || crowd().unwrap_or(false))?;
     patient.cure("open-files", &format!("process sh ({})", child.pid()), "0.1")
 }
 
@@ -272,7 +270,7 @@ fn a_syn_queue_that_overflows() -> Result<()> {
     ensure!(found.len() == 1, "{found:?}");
     drop(small);
     let listening = || patient.ns.run(|| listen(4096))?;
-    let _large = wait_for("the port to be free", PATIENCE, listening)?;
+    let _large = wait_for("the port to be free", SOON, listening)?;
     let _clients = far.run(|| begin(400))??;
     let found = patient.symptoms("syn-queue", LOOK)?;
     ensure!(found.is_empty(), "{found:?}");
@@ -291,7 +289,7 @@ fn segments_that_are_lost() -> Result<()> {
     let _clients = sender.ns.run(|| begin(20))??;
     let found =
         || Ok::<bool, anyhow::Error>(!sender.symptoms("retransmissions", "1.5")?.is_empty());
-    wait_until("retransmissions", PATIENCE, || found().unwrap_or(false))?;
+    wait_until("retransmissions", SOON, || found().unwrap_or(false))?;
     drop(_clients);
     ensure!(sender.symptoms("retransmissions", LOOK)?.is_empty());
     Ok(())
