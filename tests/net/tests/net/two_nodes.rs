@@ -338,50 +338,31 @@ fn nodes_that_answer_syns_with_different_secrets_are_told() -> Result<()> {
 mod long {
     use super::*;
 
+    /// The gateway's address, and the service's own, to clients on the gateways' link.
     #[test]
     fn a_gateway_that_is_not_ready_gives_the_address_up() -> Result<()> {
         needs_root!();
         if !has("keepalived", "two_nodes::long::a_gateway_that_is_not_ready_gives_the_address_up") {
             return Ok(());
         }
-        let mut nodes = Nodes::new(2)?;
-        nodes.lan.router.ip(&format!("route add 203.0.113.0/24 via {MOVING}\n"))?;
-        let first = keepalived(&nodes, 0, MOVING)?;
-        wait_address(
-            (&nodes.lan.gateways[0], MOVING),
-            "the first gateway being the active one",
-            || first.log(),
-        )?;
-        let second = keepalived(&nodes, 1, MOVING)?;
-        // The daemon alone; its programs go on.
-        nodes.gateways[0].kill()?;
-        wait_address((&nodes.lan.gateways[1], MOVING), "the second taking over", || second.log())?;
-        ensure!(!has_address(&nodes.lan.gateways[0], MOVING)?, "both have it");
-        nodes.serves_anew()
-    }
-
-    /// Clients on the gateways' link, and no address but the service's.
-    #[test]
-    fn the_service_address_itself_moves() -> Result<()> {
-        needs_root!();
-        if !has("keepalived", "two_nodes::long::the_service_address_itself_moves") {
-            return Ok(());
+        let own = NAT.ip().to_string();
+        for (moving, route, serves) in [
+            (MOVING, format!("203.0.113.0/24 via {MOVING}"), &[NAT, DSR][..]),
+            (&own, "203.0.113.10/32 dev eth0".to_owned(), &[NAT]),
+        ] {
+            let mut nodes = Nodes::new(2)?;
+            nodes.lan.router.ip(&format!("route add {route}\n"))?;
+            let first = keepalived(&nodes, 0, moving)?;
+            wait_address((&nodes.lan.gateways[0], moving), "the first one", || first.log())?;
+            nodes.serves(serves)?;
+            let second = keepalived(&nodes, 1, moving)?;
+            // The daemon alone; its programs go on.
+            nodes.gateways[0].kill()?;
+            wait_address((&nodes.lan.gateways[1], moving), "the second one", || second.log())?;
+            ensure!(!has_address(&nodes.lan.gateways[0], moving)?, "both have it");
+            nodes.serves(serves)?;
         }
-        let mut nodes = Nodes::new(2)?;
-        nodes.lan.router.ip("route add 203.0.113.10/32 dev eth0\n")?;
-        let moving = NAT.ip().to_string();
-        let first = keepalived(&nodes, 0, &moving)?;
-        let at = |nodes: &Nodes, n: usize| (nodes.lan.gateways[n].clone(), moving.clone());
-        let (namespace, address) = at(&nodes, 0);
-        wait_address((&namespace, &address), "the first gateway being the active one", || {
-            first.log()
-        })?;
-        nodes.serves(&[NAT])?;
-        let second = keepalived(&nodes, 1, &moving)?;
-        nodes.gateways[0].kill()?;
-        let (namespace, address) = at(&nodes, 1);
-        wait_address((&namespace, &address), "the second taking over", || second.log())?;
-        nodes.serves(&[NAT])
+        Ok(())
     }
 
     #[test]
