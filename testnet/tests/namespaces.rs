@@ -15,7 +15,7 @@ use ringway_testnet::{
 };
 
 const ROLE: &str = "RINGWAY_TEST_OWNER_TO_BE_KILLED";
-const SOON: Duration = Duration::from_secs(5);
+const SOON: Duration = Duration::from_secs(30);
 
 fn mounted(name: &str) -> bool {
     fs::read_to_string("/proc/self/mountinfo").unwrap().contains(name)

@@ -22,7 +22,7 @@ use ringway_engine::{
 use ringway_testnet::wait_for;
 use ringway_xsk::{Batch, Buffer as _, NoRoom};
 
-const SOON: Duration = Duration::from_secs(20);
+const SOON: Duration = Duration::from_secs(30);
 const FRAMES: u32 = 2048;
 
 /// DPDK has one memory in a process: one test at a time.

@@ -19,7 +19,7 @@ use ringway_engine::{
 };
 use ringway_testnet::{End, Namespace, VethOptions, root_or_skip, veth, wait_until};
 
-const SOON: Duration = Duration::from_secs(20);
+const SOON: Duration = Duration::from_secs(30);
 /// Memory that an allocator may keep for itself, in KiB.
 const SLACK_KIB: u64 = 4096;
 

@@ -16,7 +16,7 @@ use ringway_testnet::{End, Namespace, VethOptions, root_or_skip, skip, veth, wai
 use ringway_wire::Mac;
 use ringway_xsk::UmemConfig;
 
-const SOON: Duration = Duration::from_secs(20);
+const SOON: Duration = Duration::from_secs(30);
 const MAC: Mac = Mac([2, 0, 0, 0, 0, 9]);
 
 /// A client whose veth leads into a namespace where nobody but the worker has an address. Checksums

@@ -13,7 +13,7 @@ use ringway_xsk::{
 };
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 
-const SOON: Duration = Duration::from_secs(20);
+const SOON: Duration = Duration::from_secs(30);
 /// Without one packet. How long all of them take depends on who else uses an emulated processor.
 const STALLED: Duration = Duration::from_secs(120);
 

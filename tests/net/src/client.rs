@@ -1,15 +1,14 @@
 //! Clients that say exactly how a request failed.
 
+use std::collections::BTreeSet;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::os::fd::AsRawFd;
-use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use ringway_testnet::{Namespace, slowed};
 
-/// No answer in this network takes longer, unless it never comes.
-const PATIENCE: Duration = Duration::from_secs(5);
+use crate::SOON;
 
 /// One `GET /` over a connection of its own; returns the body of a 200 without its newline.
 ///
@@ -40,8 +39,8 @@ pub fn http(client: &Namespace, target: SocketAddr, path: &str) -> Result<String
 /// The connection fails.
 pub fn http_raw(client: &Namespace, target: SocketAddr, request: &[u8]) -> Result<String> {
     let exchange = || -> io::Result<String> {
-        let mut stream = TcpStream::connect_timeout(&target, slowed(PATIENCE))?;
-        stream.set_read_timeout(Some(slowed(PATIENCE)))?;
+        let mut stream = TcpStream::connect_timeout(&target, slowed(SOON))?;
+        stream.set_read_timeout(Some(slowed(SOON)))?;
         stream.write_all(request)?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer)?;
@@ -56,9 +55,9 @@ pub fn http_raw(client: &Namespace, target: SocketAddr, request: &[u8]) -> Resul
 /// The connection fails, or stands still.
 pub fn bulk(client: &Namespace, target: SocketAddr, up: u64, down: u64) -> Result<()> {
     let exchange = || -> io::Result<u64> {
-        let mut stream = TcpStream::connect_timeout(&target, slowed(PATIENCE))?;
-        stream.set_read_timeout(Some(slowed(PATIENCE)))?;
-        stream.set_write_timeout(Some(slowed(PATIENCE)))?;
+        let mut stream = TcpStream::connect_timeout(&target, slowed(SOON))?;
+        stream.set_read_timeout(Some(slowed(SOON)))?;
+        stream.set_write_timeout(Some(slowed(SOON)))?;
         stream.write_all(&[up.to_be_bytes(), down.to_be_bytes()].concat())?;
         io::copy(&mut io::repeat(b'.').take(up), &mut stream)?;
         io::copy(&mut stream, &mut io::sink())
@@ -81,8 +80,8 @@ impl Line {
     /// It is refused or not answered.
     pub fn open(client: &Namespace, target: SocketAddr) -> io::Result<Line> {
         let open = || {
-            let stream = TcpStream::connect_timeout(&target, slowed(PATIENCE))?;
-            stream.set_read_timeout(Some(slowed(PATIENCE)))?;
+            let stream = TcpStream::connect_timeout(&target, slowed(SOON))?;
+            stream.set_read_timeout(Some(slowed(SOON)))?;
             stream.set_nodelay(true)?;
             Ok(Line(stream))
         };
@@ -111,14 +110,6 @@ impl Line {
         Ok(name.to_owned())
     }
 
-    /// How long to wait for an answer.
-    ///
-    /// # Errors
-    /// None that is known.
-    pub fn patience(&self, timeout: Duration) -> io::Result<()> {
-        self.0.set_read_timeout(Some(timeout))
-    }
-
     /// The client's own end.
     ///
     /// # Errors
@@ -128,12 +119,31 @@ impl Line {
     }
 }
 
+/// Whether each of `count` pings, `interval` seconds apart, is answered.
+///
+/// # Errors
+/// There is no ping(8).
+pub fn all_answered(client: &Namespace, target: &str, count: u32, interval: &str) -> Result<bool> {
+    let mut ping = client.tool("ping")?;
+    ping.args(["-n", "-w", "30", "-i", interval, "-c", &count.to_string(), target]);
+    Ok(no_ping_is_lost(&String::from_utf8_lossy(&ping.output()?.stdout), count))
+}
+
+/// Whether each of the first `count` was answered, by what `ping -w` says: it sends more until so
+/// many answers have come.
+pub fn no_ping_is_lost(said: &str, count: u32) -> bool {
+    let numbers = said.split("icmp_seq=").skip(1);
+    let numbers = numbers.filter_map(|rest| rest.split(' ').next()?.parse::<u32>().ok());
+    let came: BTreeSet<u32> = numbers.collect();
+    (1..=count).all(|number| came.contains(&number))
+}
+
 /// Sends one datagram by this socket and returns the name of whoever sent it back.
 ///
 /// # Errors
-/// No answer within `timeout`, or a wrong one.
-pub fn ask_udp(socket: &UdpSocket, text: &str, timeout: Duration) -> io::Result<String> {
-    socket.set_read_timeout(Some(timeout))?;
+/// No answer, or a wrong one.
+pub fn ask_udp(socket: &UdpSocket, text: &str) -> io::Result<String> {
+    socket.set_read_timeout(Some(slowed(SOON)))?;
     socket.send(text.as_bytes())?;
     let mut answer = [0; 65536];
     let length = socket.recv(&mut answer)?;

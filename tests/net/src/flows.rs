@@ -10,12 +10,10 @@ use std::time::Duration;
 use anyhow::Result;
 use ringway_testnet::{Namespace, wait_for};
 
-use crate::Line;
+use crate::{Line, SOON};
 
 /// Between an answer and the next question.
 const PAUSE: Duration = Duration::from_millis(20);
-/// Longer than any take-over.
-const PATIENCE: Duration = Duration::from_secs(15);
 
 /// Connections to one service, each asked again and again by a thread of its own.
 pub struct Flows {
@@ -68,7 +66,6 @@ impl Flows {
         let mut flows = Flows { all: Vec::new(), threads: Vec::new(), stop };
         for _ in 0..count {
             let line = Line::open(client, target)?;
-            line.patience(PATIENCE)?;
             let (flow, stop) = (Arc::new(Flow::default()), flows.stop.clone());
             flows.all.push(flow.clone());
             flows.threads.push(thread::spawn(move || flow.talk(line, &stop)));
@@ -82,7 +79,7 @@ impl Flows {
     /// One does neither.
     pub fn settle(&self) -> Result<()> {
         let before: Vec<u64> = self.all.iter().map(|f| f.answers.load(Ordering::Relaxed)).collect();
-        wait_for("every connection going on or breaking", 2 * PATIENCE, || {
+        wait_for("every connection going on or breaking", 2 * SOON, || {
             let open = |(flow, before): &(&Arc<Flow>, &u64)| {
                 flow.broken().is_none() && flow.answers.load(Ordering::Relaxed) < **before + 2
             };

@@ -26,7 +26,9 @@ pub use binary::{
 };
 pub use cable::{Cable, Checksums, Through};
 pub use cgroup::Cgroup;
-pub use client::{Line, ask_udp, bulk, get, http, http_raw, no_checksum};
+pub use client::{
+    Line, all_answered, ask_udp, bulk, get, http, http_raw, no_checksum, no_ping_is_lost,
+};
 pub use flows::Flows;
 pub use frozen::Frozen;
 pub use gateway::{Gateway, remove_stale_pins};

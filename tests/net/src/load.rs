@@ -5,6 +5,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use ringway_testnet::{Child, Namespace, Signal};
 
+use crate::SOON;
+
 pub struct Load {
     child: Child,
     duration: Duration,
@@ -49,7 +51,7 @@ impl Load {
     ) -> Result<Load> {
         let mut command = client.tool("wrk")?;
         command.arg("-t1").arg(format!("-c{connections}")).arg(format!("-d{seconds}s"));
-        command.args(["--timeout", "3s"]).args(more);
+        command.args(["--timeout", "30s"]).args(more);
         command.arg(url);
         let duration = Duration::from_secs(seconds.into());
         Ok(Load { child: client.spawn(command)?, duration })
@@ -74,7 +76,7 @@ impl Load {
     /// # Errors
     /// It does not end, or not well.
     pub fn finish(mut self) -> Result<Outcome> {
-        let end = self.child.wait(self.duration + Duration::from_secs(10))?;
+        let end = self.child.wait(self.duration + SOON)?;
         parse(&end.log).with_context(|| format!("wrk said: {}", end.log))
     }
 }

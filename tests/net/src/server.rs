@@ -10,6 +10,8 @@ use std::time::Duration;
 use anyhow::Result;
 use ringway_testnet::Namespace;
 
+use crate::SOON;
+
 /// How often a waiting thread looks whether it is still wanted.
 const GLANCE: Duration = Duration::from_millis(20);
 
@@ -179,8 +181,8 @@ impl Bulk {
 /// Two numbers of 8 bytes: how many bytes follow, and how many are wanted back.
 fn take_and_give(mut stream: TcpStream) -> io::Result<()> {
     stream.set_nonblocking(false)?;
-    stream.set_read_timeout(Some(Duration::from_secs(10)))?;
-    stream.set_write_timeout(Some(Duration::from_secs(10)))?;
+    stream.set_read_timeout(Some(SOON))?;
+    stream.set_write_timeout(Some(SOON))?;
     let mut head = [0; 16];
     stream.read_exact(&mut head)?;
     let number = |at: usize| {
@@ -267,7 +269,7 @@ impl Responder {
 
 fn respond(mut stream: TcpStream, status: u16, body: &str) -> io::Result<()> {
     stream.set_nonblocking(false)?;
-    stream.set_read_timeout(Some(Duration::from_secs(1)))?;
+    stream.set_read_timeout(Some(SOON))?;
     let mut request = Vec::new();
     let mut piece = [0; 1024];
     while !request.windows(4).any(|four| four == b"\r\n\r\n") {

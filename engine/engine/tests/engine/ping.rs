@@ -92,7 +92,7 @@ fn answers_arrive_at_another_worker() {
             Worker::new(pool.clone(), vec![c], Icmp::new(host(2)), WorkerOptions::default());
         let between = vec![to_a, to_b, to_c];
         let mut between = Worker::new(pool.clone(), between, Astray, WorkerOptions::default());
-        let deadline = Instant::now() + Duration::from_secs(20);
+        let deadline = Instant::now() + Duration::from_secs(30);
         while !asks.is_finished() {
             assert!(Instant::now() < deadline, "{:?}", pinged.lock().unwrap());
             asks.round().unwrap();
@@ -124,7 +124,7 @@ fn pinged(address: &str, count: u64) -> PingResults {
     let between: Vec<Box<dyn Port>> = vec![Box::new(two), Box::new(three)];
     let mut between = Worker::new(pool.clone(), between, Bad::default(), options);
     let mut answers = Worker::new(pool.clone(), vec![Box::new(four)], Icmp::new(host(2)), options);
-    let deadline = Instant::now() + Duration::from_secs(20);
+    let deadline = Instant::now() + Duration::from_secs(30);
     while !asks.is_finished() {
         assert!(Instant::now() < deadline, "{:?}", pinged.lock().unwrap());
         asks.round().unwrap();

@@ -29,7 +29,7 @@ fn worker<A: App + 'static>(
 }
 
 fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(20);
+    let deadline = Instant::now() + Duration::from_secs(30);
     while !done() {
         assert!(Instant::now() < deadline, "{what} has not come");
         std::thread::sleep(Duration::from_millis(5));

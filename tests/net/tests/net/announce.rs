@@ -32,7 +32,7 @@ fn arp_and_nd_are_answered_though_no_kernel_owns_the_address() -> Result<()> {
     }
     // The gateway's own address is its kernel's business, and others' nobody's.
     let mut ping = site.client().command("ping");
-    let own = ping.args(["-c", "1", "-W", "2", "10.1.0.1"]).output()?;
+    let own = ping.args(["-c", "1", "-W", "30", "10.1.0.1"]).output()?;
     ensure!(own.status.success(), "the gateway itself does not answer");
     let mut ping = site.client().command("ping");
     let other = ping.args(["-c", "1", "-W", "1", "10.1.0.81"]).output()?;

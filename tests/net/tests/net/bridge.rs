@@ -2,19 +2,16 @@
 
 use std::ops::Range;
 use std::process::Output;
-use std::thread;
-use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use ringway_net_tests::{Gateway, SOON, configuration, needs_root, not_tested};
+use ringway_net_tests::{Gateway, SOON, all_answered, configuration, needs_root, not_tested};
 use ringway_testnet::Signal;
-use ringway_testnet::{End, Namespace, VethOptions, XdpReceive, bridge, veth, wait_until};
+use ringway_testnet::{
+    End, Namespace, VethOptions, XdpReceive, bridge, veth, wait_for, wait_until,
+};
 use serde_json::Value;
 
 use crate::capture;
-
-/// The daemon's tables count for five seconds.
-const LEASE: Duration = Duration::from_secs(5);
 
 /// `10.7.0.1` to `10.7.0.3` behind ports p1 to p3 of `br0`.
 struct Site {
@@ -47,13 +44,16 @@ impl Site {
         configuration(&self.switch, ports, &format!("[forward]\nmode = \"bridge\"\n{more}"))
     }
 
-    /// Of `count` pings, 0.1 s apart.
+    /// Whether all of `count` pings, 0.1 s apart, are answered.
     fn ping(&self, from: usize, to: usize, count: u32) -> Result<bool> {
-        let count = count.to_string();
+        all_answered(&self.hosts[from - 1], &format!("10.7.0.{to}"), count, "0.1")
+    }
+
+    /// Whether one is, within a second.
+    fn answered(&self, from: usize, to: usize) -> Result<bool> {
         let mut ping = self.hosts[from - 1].command("ping");
-        ping.args(["-q", "-i", "0.1", "-W", "2", "-c", &count, &format!("10.7.0.{to}")]);
-        let answer = ping.output()?;
-        Ok(said(&answer).contains(&format!(" {count} received")))
+        let ping = ping.args(["-q", "-W", "1", "-c", "1", &format!("10.7.0.{to}")]).output()?;
+        Ok(ping.status.success())
     }
 
     fn run(&self, program: &str, arguments: &str) -> Result<String> {
@@ -177,10 +177,16 @@ fn lost_announcements_are_made_up_for() -> Result<()> {
         site.stations("add", "p3", 0..1000)?;
     }
     // The tables do not count any more: nobody has kept them.
-    thread::sleep(LEASE);
+    wait_until("the bridge's turn", SOON, || {
+        let stale = || counted(&gateway.status().unwrap_or_default(), "forward-stale") > 0;
+        site.ping(1, 2, 1).is_ok_and(|answered| answered) && stale()
+    })?;
     site.move_to_p3()?;
     gateway.child().signal(Signal::CONT)?;
-    gateway.wait_status("all stations", |status| (1002..1010).contains(&stations(status)))?;
+    wait_for("all stations", SOON, || match stations(&gateway.status().unwrap_or_default()) {
+        1002..1010 => Ok(()),
+        other => Err(format!("{other} are known, {:?} were learnt", site.learnt())),
+    })?;
     ensure!(gateway.log().contains("came faster than they were read"), "{}", gateway.log());
     let before = bridged(&gateway)?;
     ensure!(site.ping(1, 2, 5)?, "its new port");
@@ -238,7 +244,7 @@ fn a_bridge_that_filters_vlans_has_its_veth_ports() -> Result<()> {
     ensure!(site.ping(1, 2, 3)?, "VLAN 1 is everybody's");
     site.run("bridge", "vlan del dev p2 vid 1")?;
     site.run("bridge", "vlan add dev p2 vid 5 pvid untagged")?;
-    ensure!(!site.ping(1, 2, 1)?, "from VLAN 1 to VLAN 5");
+    ensure!(!site.answered(1, 2)?, "from VLAN 1 to VLAN 5");
     site.run("bridge", "vlan add dev p2 vid 1 pvid untagged")?;
     ensure!(site.ping(1, 2, 3)? && bridged(&gateway)? == before, "all by the bridge");
     filters(0)?;
@@ -292,7 +298,7 @@ fn what_would_be_bypassed_suspends_it() -> Result<()> {
     let status =
         gateway.wait_status("suspended", |status| status["forward"]["suspended"] == true)?;
     ensure!(status["problems"][0]["kind"] == "forward-suspended", "{status:#}");
-    ensure!(!site.ping(1, 3, 1)? && site.ping(1, 2, 1)?, "the rule is obeyed");
+    ensure!(!site.answered(1, 3)? && site.ping(1, 2, 1)?, "the rule is obeyed");
     nft("delete table bridge f")?;
     gateway.wait_status("no more", |status| status["forward"]["suspended"] == false)?;
     let before = bridged(&gateway)?;
@@ -310,9 +316,9 @@ fn ports_follow_their_state() -> Result<()> {
     let of_port = |status: &Value| status["forward"]["interfaces"][1].clone();
     site.run("ip", "link set p2 type bridge_slave isolated on")?;
     site.run("ip", "link set p1 type bridge_slave isolated on")?;
-    wait_until("isolated", SOON, || site.ping(1, 2, 1).is_ok_and(|answered| !answered))?;
+    wait_until("isolated", SOON, || site.answered(1, 2).is_ok_and(|answered| !answered))?;
     site.run("ip", "link set p1 type bridge_slave isolated off")?;
-    wait_until("together", SOON, || site.ping(1, 2, 1).is_ok_and(|answered| answered))?;
+    wait_until("together", SOON, || site.answered(1, 2).is_ok_and(|answered| answered))?;
     // Out of the bridge, and back.
     site.run("ip", "link set p2 nomaster")?;
     let status = gateway.wait_status("left out", |status| of_port(status)["forwards"] == false)?;
@@ -320,10 +326,10 @@ fn ports_follow_their_state() -> Result<()> {
         status["healthy"] == true && status["findings"][0]["kind"] == "forward-interface",
         "{status:#}"
     );
-    ensure!(!site.ping(1, 2, 1)?, "it is not in the bridge");
+    ensure!(!site.answered(1, 2)?, "it is not in the bridge");
     site.run("ip", "link set p2 master br0")?;
     gateway.wait_status("back", |status| of_port(status)["forwards"] == true)?;
-    wait_until("there", SOON, || site.ping(1, 2, 1).is_ok_and(|answered| answered))?;
+    wait_until("there", SOON, || site.answered(1, 2).is_ok_and(|answered| answered))?;
     let before = bridged(&gateway)?;
     ensure!(site.ping(1, 2, 3)? && bridged(&gateway)? >= before + 4, "forwarded again");
     Ok(())

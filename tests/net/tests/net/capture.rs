@@ -6,12 +6,12 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use ringway_net_tests::{
-    Gateway, Load, SERVICE_V4, SOON, Site, WEB, binary, get, needs_root, not_tested, ringway,
-    service,
+    Gateway, Load, SERVICE_V4, SOON, STARTED, Site, WEB, binary, get, needs_root, not_tested,
+    ringway, service,
 };
 use ringway_testnet::{Child, Namespace, Signal, tools, wait_for, wait_until};
 
-const CHECK: &str = "check = { type = \"http\", interval = \"200ms\" }\n";
+const CHECK: &str = "check = { type = \"http\", interval = \"200ms\", fall = 5 }\n";
 /// Reasons of nat's packets.
 pub(crate) const NAT: [&str; 2] = ["nat-forward", "nat-reply"];
 const BEGUN: &str = "capturing from";
@@ -28,7 +28,7 @@ pub(crate) fn begin(ns: &Namespace, arguments: &[&str]) -> Result<Child> {
     let mut command = ns.command(binary()?);
     command.args(["capture", "--node", ns.name()]).args(arguments);
     let mut child = ns.spawn(command)?;
-    child.wait_for_log(BEGUN, SOON)?;
+    child.wait_for_log(BEGUN, STARTED)?;
     Ok(child)
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use ringway_net_tests::{
-    Gateway, Line, SERVICE_V4, SERVICE_V6, Site, WEB, ask_udp, get, needs_root, service,
+    Gateway, Line, SERVICE_V4, SERVICE_V6, SOON, Site, WEB, ask_udp, get, needs_root, service,
 };
 
 const ECHO: SocketAddr = SocketAddr::new(SERVICE_V4, 7);
@@ -21,7 +21,7 @@ fn the_node_itself_is_no_client_and_learns_it_at_once() -> Result<()> {
     site.net.gateway.ip("addr add 10.1.0.80/32 dev eth0\n")?;
     let text = site.configuration(&service("web", WEB, &site.backends(SERVICE_V4, 80), ""));
     let _gateway = Gateway::start(&site.net.gateway, &text)?;
-    let connect = || TcpStream::connect_timeout(&WEB, Duration::from_secs(2));
+    let connect = || TcpStream::connect_timeout(&WEB, SOON);
     let error = site.net.gateway.run(connect)?.err().context("the node reached its own service")?;
     ensure!(error.kind() == ErrorKind::ConnectionRefused, "{error}");
     get(site.client(), WEB)?;
@@ -57,7 +57,7 @@ fn source_client_shows_the_backends_who_asked() -> Result<()> {
             Line::open(site.client(), target)?.ask("hello")?;
             let socket = site.client().run(|| UdpSocket::bind(any))??;
             socket.connect(target)?;
-            ask_udp(&socket, "hello", Duration::from_secs(2))?;
+            ask_udp(&socket, "hello")?;
         }
     }
     let clients: Vec<IpAddr> = site.net.client.addresses();

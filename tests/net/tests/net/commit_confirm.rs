@@ -63,16 +63,8 @@ fn what_nobody_confirms_is_detached() -> Result<()> {
     needs_root!();
     let site = site()?;
     let ns = &site.net.gateway;
-    let mut gateway = guarded(&site, "5")?;
+    let mut gateway = guarded(&site, "1")?;
     gateway.wait_serving()?;
-    let words = "eth0 carries the default route: confirm within ";
-    gateway.wait_status("a finding", |status| {
-        status["healthy"] == true && status["findings"].to_string().contains(words)
-    })?;
-    get(site.client(), WEB)?;
-    ensure!(has_program(ns, "eth0")? && !gateway.pins().join("ifaces/eth0/link").exists());
-    ensure!(gateway.pins().join("ifaces/eth1/link").exists(), "only eth0 is guarded");
-
     gateway.wait_status("time up", |status| status["healthy"] == false)?;
     no_program(ns, "eth0")?;
     let table = gateway.ringway(&["status"])?;
@@ -92,8 +84,14 @@ fn killing_it_in_time_detaches() -> Result<()> {
     let site = site()?;
     let ns = &site.net.gateway;
     let mut gateway = guarded(&site, "on")?;
-    gateway.wait_healthy()?;
-    ensure!(has_program(ns, "eth0")?);
+    gateway.wait_serving()?;
+    let words = "eth0 carries the default route: confirm within ";
+    gateway.wait_status("a finding", |status| {
+        status["healthy"] == true && status["findings"].to_string().contains(words)
+    })?;
+    get(site.client(), WEB)?;
+    ensure!(has_program(ns, "eth0")? && !gateway.pins().join("ifaces/eth0/link").exists());
+    ensure!(gateway.pins().join("ifaces/eth1/link").exists(), "only eth0 is guarded");
     gateway.kill()?;
     no_program(ns, "eth0")?;
     let gone = gateway.ringway(&["confirm"])?;

@@ -73,7 +73,7 @@ impl Pair {
     }
 
     fn curl(&self, url: &str) -> Result<()> {
-        let output = self.sender.command("curl").args(["-sS", "-f", "-m", "5", url]).output()?;
+        let output = self.sender.command("curl").args(["-sS", "-f", "-m", "30", url]).output()?;
         let said = String::from_utf8_lossy(&output.stderr);
         ensure!(output.status.success(), "curl {url}: {said}");
         Ok(())

@@ -1,19 +1,17 @@
 //! `ringway doctor` while something goes wrong: what the kernel counts between two looks.
 
-use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use ringway_net_tests::needs_root;
+use ringway_net_tests::{SOON, needs_root};
 use ringway_testnet::{Child, End, Namespace, VethOptions, veth, wait_for, wait_until};
 use serde_json::Value;
 
 use crate::doctor::{Patient, symptoms};
 
 const LOOK: &str = "0.6";
-const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A patient with a neighbour, 10.9.0.1 and .2.
 fn pair(hint: &str) -> Result<(Patient, Namespace)> {
@@ -92,7 +90,7 @@ fn an_accept_queue_that_overflows() -> Result<()> {
         let evidence = |one: &Value| one["evidence"].to_string().contains("10.9.0.1:8080");
         Ok(found.iter().any(evidence))
     };
-    wait_until("a full accept queue", PATIENCE, || full().unwrap_or(false))?;
+    wait_until("a full accept queue", SOON, || full().unwrap_or(false))?;
     // Asked everything, it is one finding all the same, and one command.
     let all = symptoms(&patient.doctor(&["--interval", LOOK])?);
     let about = |one: &&Value| one.to_string().contains("net.core.somaxconn=4096");
@@ -101,26 +99,10 @@ fn an_accept_queue_that_overflows() -> Result<()> {
     // The limit counts when a program begins to listen.
     drop((slow, _clients));
     let listening = || patient.ns.run(|| listen(4096))?;
-    let _again = wait_for("the port to be free", PATIENCE, listening)?;
+    let _again = wait_for("the port to be free", SOON, listening)?;
     let _clients = far.run(|| begin(40))??;
     let gone = || Ok::<bool, anyhow::Error>(patient.symptoms("listen-overflows", LOOK)?.is_empty());
-    wait_until("an accept queue with room", PATIENCE, || gone().unwrap_or(false))?;
-    Ok(())
-}
-
-/// Where the program asked for little, no setting of the kernel helps.
-#[test]
-fn a_backlog_that_is_the_programs_own() -> Result<()> {
-    needs_root!();
-    let (patient, far) = pair("backlog")?;
-    let _slow = patient.ns.run(|| listen(4))??;
-    let _clients = far.run(|| begin(12))??;
-    let found = || patient.symptoms("listen-overflows", LOOK);
-    wait_until("a full accept queue", PATIENCE, || found().is_ok_and(|found| !found.is_empty()))?;
-    let found = found()?;
-    let said = found[0]["advice"].as_str().unwrap_or_default();
-    ensure!(found[0]["changes"] == serde_json::json!([]), "{found:#?}");
-    ensure!(said.contains("its own is the limit"), "{said}");
+    wait_until("an accept queue with room", SOON, || gone().unwrap_or(false))?;
     Ok(())
 }
 
@@ -151,7 +133,7 @@ fn senders_without_any_route() -> Result<()> {
     let (patient, far) = pair("strangers")?;
     patient.ns.sysctl("net/ipv4/conf/va/rp_filter", "1")?;
     far.ip("address add 10.99.0.1/32 dev vb\n")?;
-    let known = far.command("ping").args(["-c1", "-W5", "10.9.0.1"]).status()?;
+    let known = far.command("ping").args(["-c1", "-W30", "10.9.0.1"]).status()?;
     ensure!(known.success(), "{known}");
     let _ping = ping(&far, &["-I", "10.99.0.1", "10.9.0.1"])?;
     let found = patient.symptoms("reverse-path", LOOK)?;
@@ -201,7 +183,7 @@ fn senders_that_live_elsewhere() -> Result<()> {
     patient.ns.sysctl("net/ipv4/conf/va/rp_filter", "1")?;
     far.ip("address add 10.99.0.1/32 dev vb\n")?;
     // Later the filter would keep ARP from being answered, too.
-    let known = far.command("ping").args(["-c1", "-W5", "10.9.0.1"]).status()?;
+    let known = far.command("ping").args(["-c1", "-W30", "10.9.0.1"]).status()?;
     ensure!(known.success(), "{known}");
     let _ping = ping(&far, &["-I", "10.99.0.1", "10.9.0.1"])?;
     patient.cure("reverse-path", "this machine", LOOK)
@@ -233,26 +215,8 @@ fn a_process_out_of_files() -> Result<()> {
         let limits = std::fs::read_to_string(format!("/proc/{}/limits", child.pid()))?;
         Ok(limits.lines().any(|line| line.starts_with("Max open files") && line.contains(" 10 ")))
     };
-    wait_until("a process with few files", PATIENCE, || crowd().unwrap_or(false))?;
+    wait_until("a process with few files", SOON, || crowd().unwrap_or(false))?;
     patient.cure("open-files", &format!("process sh ({})", child.pid()), "0.1")
-}
-
-/// The limit is the machine's: what cures it here is no longer being slow.
-#[test]
-fn datagrams_that_nobody_reads() -> Result<()> {
-    needs_root!();
-    let (patient, far) = pair("udp")?;
-    let slow = patient.ns.run(|| UdpSocket::bind("10.9.0.1:5353"))??;
-    let sender = far.run(|| UdpSocket::bind("10.9.0.2:0"))??;
-    let send = || {
-        let _ = sender.send_to(&[0; 1000], "10.9.0.1:5353");
-        std::thread::yield_now();
-    };
-    let found = meanwhile(send, || patient.symptoms("udp-buffers", LOOK))?;
-    ensure!(found.len() == 1 && found[0]["subject"] == "receiving", "{found:?}");
-    drop(slow);
-    ensure!(patient.symptoms("udp-buffers", "0.1")?.is_empty());
-    Ok(())
 }
 
 #[test]
@@ -272,38 +236,9 @@ fn a_syn_queue_that_overflows() -> Result<()> {
     ensure!(found.len() == 1, "{found:?}");
     drop(small);
     let listening = || patient.ns.run(|| listen(4096))?;
-    let _large = wait_for("the port to be free", PATIENCE, listening)?;
+    let _large = wait_for("the port to be free", SOON, listening)?;
     let _clients = far.run(|| begin(400))??;
     let found = patient.symptoms("syn-queue", LOOK)?;
     ensure!(found.is_empty(), "{found:?}");
-    Ok(())
-}
-
-#[test]
-fn segments_that_are_lost() -> Result<()> {
-    needs_root!();
-    let (patient, far) = pair("lost")?;
-    let drop_all = "nft add table ip t; nft 'add chain ip t c { type filter hook input priority 0; }'; \
-                    nft add rule ip t c tcp dport 8080 drop";
-    patient.sh(drop_all)?;
-    // Seen from where they are sent.
-    let sender = Patient { ns: far };
-    let _clients = sender.ns.run(|| begin(20))??;
-    let found =
-        || Ok::<bool, anyhow::Error>(!sender.symptoms("retransmissions", "1.5")?.is_empty());
-    wait_until("retransmissions", PATIENCE, || found().unwrap_or(false))?;
-    drop(_clients);
-    ensure!(sender.symptoms("retransmissions", LOOK)?.is_empty());
-    Ok(())
-}
-
-#[test]
-fn a_link_that_flaps() -> Result<()> {
-    needs_root!();
-    let (patient, far) = pair("flaps")?;
-    let flap = || drop(far.ip("link set vb down\nlink set vb up\n"));
-    let found = meanwhile(flap, || patient.symptoms("link-flaps", LOOK))?;
-    ensure!(found.len() == 1 && found[0]["subject"] == "va", "{found:?}");
-    ensure!(patient.symptoms("link-flaps", "0.1")?.is_empty());
     Ok(())
 }

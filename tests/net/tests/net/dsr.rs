@@ -127,7 +127,7 @@ impl Dsr {
         ensure!(names.len() == 2, "answered by {names:?} alone");
         let url = format!("http://{target}/");
         let mut curl = self.client().command("curl");
-        let output = curl.args(["-sS", "-f", "--max-time", "5", &url]).output()?;
+        let output = curl.args(["-sS", "-f", "--max-time", "30", &url]).output()?;
         let said = String::from_utf8_lossy(&output.stdout);
         ensure!(output.status.success() && said.starts_with('b'), "curl {url}: {output:?}");
         Ok(())
@@ -146,8 +146,8 @@ impl Dsr {
         let any = if vip.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
         let socket = self.client().run(|| UdpSocket::bind(any))??;
         socket.connect(target)?;
-        let first = ask_udp(&socket, "question", SOON)?;
-        ensure!(ask_udp(&socket, &"y".repeat(1000), SOON)? == first, "another backend");
+        let first = ask_udp(&socket, "question")?;
+        ensure!(ask_udp(&socket, &"y".repeat(1000))? == first, "another backend");
         let clients: BTreeSet<IpAddr> =
             self.echo.iter().flat_map(|echo| echo.seen.addresses()).collect();
         let own: BTreeSet<IpAddr> = self.net.client.addresses().into_iter().collect();

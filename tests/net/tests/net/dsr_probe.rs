@@ -2,12 +2,11 @@
 //! that the traffic takes.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use ringway_net_tests::{
-    Dns, Echo, Gateway, SERVICE_V4, SERVICE_V6, configuration, get, module_is_loaded, needs_root,
-    not_tested, ringway, service,
+    Dns, Echo, Gateway, SERVICE_V4, SERVICE_V6, SOON, configuration, get, module_is_loaded,
+    needs_root, not_tested, ringway, service,
 };
 use ringway_testnet::{Child, Namespace, Nginx, TwoArmed, wait_for};
 use serde_json::Value;
@@ -15,7 +14,7 @@ use serde_json::Value;
 use crate::dsr::{Opener, backends_with_the_addresses, forwards};
 
 const CHECK: &str = "announce = \"arp\"\n\
-                     check = { type = \"http\", interval = \"200ms\", timeout = \"200ms\" }\n";
+                     check = { type = \"http\", interval = \"200ms\", timeout = \"200ms\", fall = 5 }\n";
 
 /// A gateway, and two backends that have the service addresses on `lo` and serve nothing else.
 struct Dsr {
@@ -210,7 +209,7 @@ fn udp_and_dns_take_the_road() -> Result<()> {
             |port: u16| backends.iter().map(|b| SocketAddr::new(b.ip(), port)).collect::<Vec<_>>();
         let more = |check: &str| {
             format!(
-                "announce = \"arp\"\nprotocol = \"udp\"\nforward = {forward:?}\ncheck = {{ {check}, interval = \"200ms\" }}\n"
+                "announce = \"arp\"\nprotocol = \"udp\"\nforward = {forward:?}\ncheck = {{ {check}, interval = \"200ms\", fall = 5 }}\n"
             )
         };
         let services = service(
@@ -334,7 +333,7 @@ fn a_rule_that_somebody_removes_comes_back() -> Result<()> {
     gateway.wait_status("both up", |status| healths(status) == ["up", "up"])?;
     let removed = node.command("ip").args(["rule", "del", "priority", "50"]).status()?;
     ensure!(removed.success(), "no such rule");
-    wait_for("the rule", Duration::from_secs(10), || match traces(node)? {
+    wait_for("the rule", SOON, || match traces(node)? {
         (1, 1) => Ok(()),
         other => bail!("rules and devices: {other:?}"),
     })?;

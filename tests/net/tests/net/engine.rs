@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use ringway_net_tests::{SOON, binary, needs_root, ringway};
+use ringway_net_tests::{SOON, all_answered, binary, needs_root, ringway};
 use ringway_testnet::{Child, End, Namespace, Signal, VethOptions, veth, wait_until};
 use serde_json::Value;
 
@@ -42,9 +42,15 @@ pub fn end(mut child: Child) -> Result<Value> {
     Ok(document)
 }
 
+/// Whether a ping is answered within a second: one of several tries.
 pub fn pings(client: &Namespace, address: &str) -> bool {
     let ping = client.command("ping").args(["-c1", "-W1", address]).output();
     ping.is_ok_and(|ping| ping.status.success())
+}
+
+/// Whether this one is.
+pub fn reaches(client: &Namespace, address: &str) -> Result<bool> {
+    all_answered(client, address, 1, "1")
 }
 
 const PORTS: [&str; 2] = ["af_packet:eth0", "af_xdp:eth0:0"];

@@ -7,7 +7,6 @@ use std::io::Write;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use ringway_net_tests::{Gateway, Line, SERVICE_V4, SERVICE_V6, SOON, Site, WEB, get, needs_root};
@@ -19,8 +18,8 @@ use serde_json::Value;
 const ECHO: SocketAddr = SocketAddr::new(SERVICE_V4, 7);
 const METRICS: &str = "127.0.0.1:9810";
 const TCP: &str =
-    "protocol = [\"tcp\", \"udp\"]\ncheck = { type = \"tcp\", interval = \"100ms\" }\n";
-const UDP: &str = "check = { type = \"udp\", send = \"x\", port = 7, interval = \"100ms\", timeout = \"100ms\" }\n";
+    "protocol = [\"tcp\", \"udp\"]\ncheck = { type = \"tcp\", interval = \"100ms\", fall = 10 }\n";
+const UDP: &str = "check = { type = \"udp\", send = \"x\", port = 7, interval = \"100ms\", timeout = \"100ms\", fall = 10 }\n";
 
 /// Lets the daemon have descriptors below this number alone; returns what it had.
 fn limit_descriptors(gateway: &mut Gateway, below: Option<u64>) -> Result<Rlimit> {
@@ -144,7 +143,8 @@ fn datagrams_that_this_machine_drops_are_no_failure_of_a_backends() -> Result<()
 fn checks_and_status_have_descriptors_in_reserve() -> Result<()> {
     needs_root!();
     let mut site = Site::new(2)?;
-    let more = "check = { type = \"http\", interval = \"100ms\", timeout = \"100ms\" }\n";
+    let more =
+        "check = { type = \"http\", interval = \"100ms\", timeout = \"100ms\", fall = 10 }\n";
     let text = site.configuration(&site.service("web", WEB, more));
     let mut gateway = Gateway::start(&site.net.gateway, &text)?;
     let free = lowest_free(&mut gateway)?;
@@ -205,7 +205,7 @@ fn ten_thousand_hostile_connections_cost_nothing() -> Result<()> {
     setrlimit(Resource::Nofile, raised)?;
     let room = limit.maximum.map_or(CROWD, |most| (most as usize).saturating_sub(1000));
     let site = Site::new(1)?;
-    let more = "check = { type = \"http\", interval = \"500ms\" }\n";
+    let more = "check = { type = \"http\", interval = \"500ms\", fall = 3 }\n";
     let text = site.configuration(&site.service("web", WEB, more));
     let mut gateway = Gateway::start(&site.net.gateway, &text)?;
     let _ = gateway.status()?;
@@ -216,8 +216,7 @@ fn ten_thousand_hostile_connections_cost_nothing() -> Result<()> {
     let held = site.net.gateway.run(hold)??;
     ensure!(held.len() == crowd);
     for _ in 0..10 {
-        let status = gateway.ringway(&["status", "-o", "json"])?.json()?;
-        ensure!(status["from_pins"] == false, "the daemon did not answer in time: {status}");
+        ensure!(gateway.status()?["from_pins"] == false, "the daemon does not answer");
     }
     let grown = resident(&mut gateway)?.saturating_sub(memory);
     ensure!(grown < 8 * 1024, "{grown} KiB more with {crowd} connections");
@@ -250,11 +249,8 @@ fn a_crowd_at_the_api_costs_nothing() -> Result<()> {
         Ok(stream)
     };
     let held = (0..CROWD).map(half).collect::<Result<Vec<_>>>()?;
-    let began = Instant::now();
     let status = gateway.ringway(&["status", "-o", "json"])?.json()?;
     ensure!(status["services"][0]["name"] == "web", "{status}");
-    // It asks the daemon for two seconds, then the pins.
-    ensure!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
     let grown = resident(&mut gateway)?.saturating_sub(memory);
     ensure!(grown < 8 * 1024, "{grown} KiB more with {CROWD} connections");
     let opened = open_descriptors(&mut gateway)?.saturating_sub(descriptors);

@@ -9,7 +9,7 @@ use ringway_testnet::wait_for;
 use serde_json::Value;
 
 const PORT: u16 = 7;
-const CHECK: &str = "check = { type = \"tcp\", interval = \"200ms\" }\n";
+const CHECK: &str = "check = { type = \"tcp\", interval = \"200ms\", fall = 5 }\n";
 
 fn explain(gateway: &Gateway, arguments: &[&str]) -> Result<Value> {
     let ran = gateway.ringway(&[&["explain", "-i", "eth0", "-o", "json"], arguments].concat())?;

@@ -17,8 +17,9 @@ use super::restart::under_load;
 const ECHO: SocketAddr = SocketAddr::new(SERVICE_V4, 7);
 const PROGRAM: SocketAddr = SocketAddr::new(SERVICE_V4, 81);
 const TCP: &str =
-    "protocol = [\"tcp\", \"udp\"]\ncheck = { type = \"tcp\", interval = \"100ms\" }\n";
-const EXEC: &str = "check = { type = \"exec\", command = [\"/bin/true\"], interval = \"100ms\" }\n";
+    "protocol = [\"tcp\", \"udp\"]\ncheck = { type = \"tcp\", interval = \"100ms\", fall = 10 }\n";
+const EXEC: &str =
+    "check = { type = \"exec\", command = [\"/bin/true\"], interval = \"100ms\", fall = 10 }\n";
 
 fn told(status: &Value, words: &str) -> bool {
     status["problems"].to_string().contains(words)
@@ -28,7 +29,7 @@ fn told(status: &Value, words: &str) -> bool {
 #[test]
 fn a_daemon_killed_for_its_memory_has_a_successor_and_no_request_fails() -> Result<()> {
     needs_root!();
-    under_load(|gateway| {
+    under_load(|gateway, _| {
         let Some(group) = Cgroup::new("memory", gateway.node()) else { return Ok(()) };
         group.add(gateway.child().pid())?;
         group.limit_memory(Some(1 << 20))?;
@@ -59,7 +60,8 @@ fn checks_for_which_there_is_no_kernel_memory_are_not_made() -> Result<()> {
     needs_root!();
     let site = Site::new(2)?;
     let echo = site.echo(SERVICE_V4, 7)?;
-    let udp = "check = { type = \"udp\", send = \"x\", port = 7, interval = \"100ms\" }\n";
+    let udp =
+        "check = { type = \"udp\", send = \"x\", port = 7, interval = \"100ms\", fall = 10 }\n";
     let services = site.service("echo", ECHO, TCP)
         + &site.service("web", WEB, udp)
         + &site.service("program", PROGRAM, EXEC);
@@ -98,7 +100,7 @@ fn checks_for_which_there_is_no_kernel_memory_are_not_made() -> Result<()> {
 fn a_daemon_that_gets_no_thread_does_its_work() -> Result<()> {
     needs_root!();
     let mut site = Site::new(2)?;
-    let http = "check = { type = \"http\", interval = \"200ms\" }\n";
+    let http = "check = { type = \"http\", interval = \"200ms\", fall = 5 }\n";
     let mut services = site.service("web", WEB, http) + &site.service("program", PROGRAM, EXEC);
     let Some(group) = Cgroup::new("pids", site.net.gateway.name()) else { return Ok(()) };
     let mut gateway = Gateway::start(&site.net.gateway, &site.configuration(&services))?;

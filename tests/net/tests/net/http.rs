@@ -11,7 +11,7 @@ use ringway_testnet::{
     End, Namespace, Nginx, VethOptions, XdpReceive, detach_pass, one_bridge, veth,
 };
 
-const CHECK: &str = "check = { type = \"http\", interval = \"200ms\" }\n";
+const CHECK: &str = "check = { type = \"http\", interval = \"200ms\", fall = 5 }\n";
 
 /// Names of all backends that answer within 64 requests.
 fn who_answers(client: &Namespace, target: SocketAddr) -> Result<BTreeSet<String>> {
@@ -20,7 +20,7 @@ fn who_answers(client: &Namespace, target: SocketAddr) -> Result<BTreeSet<String
 
 fn curl(site: &Site, url: &str) -> Result<String> {
     let output =
-        site.client().command("curl").args(["-sS", "-f", "--max-time", "5", url]).output()?;
+        site.client().command("curl").args(["-sS", "-f", "--max-time", "30", url]).output()?;
     ensure!(output.status.success(), "curl {url}: {}", String::from_utf8_lossy(&output.stderr));
     Ok(String::from_utf8_lossy(&output.stdout).trim_end().to_owned())
 }

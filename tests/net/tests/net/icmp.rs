@@ -25,7 +25,8 @@ fn count(gateway: &Gateway, reason: &str) -> Result<u64> {
 fn ping(from: &Namespace, to: IpAddr, size: u16) -> Result<String> {
     let mut ping = from.tool("ping")?;
     let (to, size) = (to.to_string(), size.to_string());
-    let output = ping.args(["-n", "-c", "2", "-i", "0.2", "-W", "3", "-s", &size, &to]).output()?;
+    let output =
+        ping.args(["-n", "-c", "2", "-i", "0.2", "-W", "30", "-s", &size, &to]).output()?;
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     ensure!(output.status.success(), "ping {to}: {said}");
     Ok(said)

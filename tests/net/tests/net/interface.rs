@@ -128,7 +128,7 @@ fn pins(below: &Path, place: &str, found: &mut Lines) -> Result<()> {
 fn interface(version: &Path) -> Result<Lines> {
     let site = Site::new(2)?;
     let body = format!("[metrics]\nlisten = \"{METRICS}\"\n\n")
-        + &site.service("web", WEB, "check = { type = \"tcp\", interval = \"200ms\" }\n")
+        + &site.service("web", WEB, "check = { type = \"tcp\", interval = \"200ms\", fall = 5 }\n")
         + &site.service("direct", (SERVICE_V4, 81).into(), "forward = \"dsr-l2\"\n");
     let text = site.configuration(&body);
     let mut gateway = Gateway::launch_binary(version.into(), &site.net.gateway, &text, |_| ())?;

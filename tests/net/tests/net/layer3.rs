@@ -1,7 +1,6 @@
 //! Devices without an Ethernet header, as WireGuard's: by TUN devices, whose packets are like them.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
-use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use ringway_net_tests::{
@@ -17,7 +16,7 @@ use crate::passing::counted;
 const ECHO: u16 = 7;
 const SERVICES: [IpAddr; 2] = [SERVICE_V4, SERVICE_V6];
 const ARP: &str = "announce = \"arp\"\n";
-const CHECK: &str = "check = { type = \"tcp\", interval = \"200ms\" }\n";
+const CHECK: &str = "check = { type = \"tcp\", interval = \"200ms\", fall = 5 }\n";
 
 /// A web server and an echo server.
 struct Backend {
@@ -94,7 +93,7 @@ fn all_answer(client: &Namespace) -> Result<()> {
         let socket = client.run(|| UdpSocket::bind(any))??;
         socket.connect(echo)?;
         for size in [0, 1, 2, 500, 1400, 1440] {
-            let asked = ask_udp(&socket, &"x".repeat(size), Duration::from_secs(2));
+            let asked = ask_udp(&socket, &"x".repeat(size));
             ensure!(asked.with_context(|| format!("{size} bytes to {echo}"))? == "b1");
         }
     }
@@ -194,7 +193,8 @@ fn clients_behind_it() -> Result<()> {
     ensure!(refused == Some(std::io::ErrorKind::ConnectionRefused), "{refused:?}");
     for address in SERVICES {
         let mut ping = client.tool("ping")?;
-        let ping = ping.args(["-c", "2", "-i", "0.2", "-W", "2", &address.to_string()]).output()?;
+        let ping =
+            ping.args(["-c", "2", "-i", "0.2", "-W", "30", &address.to_string()]).output()?;
         ensure!(ping.status.success(), "{}", String::from_utf8_lossy(&ping.stdout));
     }
     let status = running.status()?;

@@ -65,7 +65,7 @@ fn traffic(site: &Site) -> Result<()> {
     }
     let socket = site.client().run(|| UdpSocket::bind("0.0.0.0:0"))??;
     socket.connect(SocketAddr::new(SERVICE_V4, 7))?;
-    ask_udp(&socket, "hello", Duration::from_secs(2))?;
+    ask_udp(&socket, "hello")?;
     for target in ["10.1.0.80", "10.1.0.1", "fd01::80"] {
         let mut ping = site.client().command("ping");
         ping.args(["-c", "3", "-i", "0.01", "-W", "1", target]).output()?;

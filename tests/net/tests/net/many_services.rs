@@ -8,7 +8,7 @@ use std::os::unix::fs::PermissionsExt;
 use anyhow::{Context, Result, ensure};
 use ringway_net_tests::{Gateway, SERVICE_V4, Site, needs_root};
 
-const CHECK: &str = "check = { type = \"tcp\", interval = \"200ms\", port = 80 }\n";
+const CHECK: &str = "check = { type = \"tcp\", interval = \"200ms\", fall = 5, port = 80 }\n";
 
 /// 36 of nat, and so many of dsr-gue, whose tunnels leave less room than clients use.
 fn services(site: &Site, tunnels: u16) -> Result<String> {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, ensure};
 use libbpf_rs::libbpf_sys as sys;
-use ringway_net_tests::{Gateway, Site, WEB, get, needs_root};
+use ringway_net_tests::{Gateway, Site, WEB, all_answered, get, needs_root};
 use ringway_testnet::Namespace;
 
 /// A pinned XDP program that drops ICMP; unpinned with this.
@@ -109,7 +109,7 @@ fn decides_about_what_is_passed_on() -> Result<()> {
     gateway.rewrite(&text)?;
     gateway.start_again()?;
     gateway.wait_healthy()?;
-    ensure!(pings(&site)?, "taken away");
+    ensure!(all_answered(site.client(), "10.1.0.1", 2, "0.2")?, "taken away");
     get(site.client(), WEB)?;
     Ok(())
 }

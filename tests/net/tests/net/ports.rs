@@ -13,9 +13,8 @@ fn checks_at_full_load_never_meet_a_port_of_the_pool() -> Result<()> {
     // As narrow as they come, and side by side.
     site.net.gateway.sysctl("net/ipv4/ip_local_port_range", "11024 12047")?;
     let nat = "[nat]\nports = \"10000-11023\"\nflows = 65536\ntimeouts = { closed = \"1s\" }\n\n";
-    // Many services over the same nginx, so that checks are many too, with patience for a busy
-    // machine.
-    let check = "type = \"http\", interval = \"500ms\", timeout = \"500ms\"";
+    // Many services over the same nginx, so that checks are many too.
+    let check = "type = \"http\", interval = \"1s\", timeout = \"1s\"";
     let more = format!("announce = \"arp\"\ncheck = {{ {check} }}\n");
     let mut body = String::from(nat);
     for port in 80..130 {

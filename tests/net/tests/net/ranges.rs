@@ -1,7 +1,6 @@
 //! Services of many ports, by TCP and UDP.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
-use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use ringway_net_tests::{Gateway, Line, SERVICE_V4, SERVICE_V6, Site, ask_udp, needs_root};
@@ -16,7 +15,7 @@ fn ranged(site: &Site, name: &str, address: IpAddr, port: &str) -> String {
     format!(
         "[[service]]\nname = {name:?}\naddress = \"{address}\"\nport = {port:?}\n\
          protocol = [\"tcp\", \"udp\"]\nannounce = \"arp\"\n\
-         check = {{ type = \"tcp\", port = 80, interval = \"200ms\" }}\nbackends = [{}]\n\n",
+         check = {{ type = \"tcp\", port = 80, interval = \"200ms\", fall = 5 }}\nbackends = [{}]\n\n",
         backends.join(", ")
     )
 }
@@ -27,7 +26,7 @@ fn asked(site: &Site, target: SocketAddr) -> Result<()> {
     let any: SocketAddr = if target.is_ipv4() { "0.0.0.0:0".parse()? } else { "[::]:0".parse()? };
     let socket = site.client().run(|| UdpSocket::bind(any))??;
     socket.connect(target)?;
-    ask_udp(&socket, "hello", Duration::from_secs(2)).with_context(|| format!("UDP {target}"))?;
+    ask_udp(&socket, "hello").with_context(|| format!("UDP {target}"))?;
     Ok(())
 }
 

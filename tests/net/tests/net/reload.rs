@@ -63,7 +63,7 @@ fn names(status: &Value) -> Vec<&str> {
 #[test]
 fn a_thousand_services_come_change_and_go_under_load() -> Result<()> {
     needs_root!();
-    under_load(|gateway| {
+    under_load(|gateway, _| {
         let main = fs::read_to_string(gateway.configuration())?;
         let directory = gateway.configuration().with_file_name("services.d");
         fs::create_dir_all(&directory)?;

@@ -3,18 +3,18 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::{self, sleep};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::{self, JoinHandle, sleep};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use ringway_net_tests::{
-    Device, Gateway, Line, Load, SERVICE_V4, SERVICE_V6, Site, WEB, binary, get, needs_root,
+    Device, Gateway, Line, Load, SERVICE_V4, SERVICE_V6, SOON, Site, WEB, binary, get, needs_root,
 };
-use ringway_testnet::Namespace;
+use ringway_testnet::{Namespace, wait_until};
 use serde_json::Value;
 
-const CHECK: &str = "check = { type = \"http\", interval = \"200ms\" }\n";
+const CHECK: &str = "check = { type = \"http\", interval = \"200ms\", fall = 5 }\n";
 
 fn start(site: &Site) -> Result<Gateway> {
     start_binary(binary()?, site)
@@ -30,50 +30,66 @@ fn start_binary(binary: PathBuf, site: &Site) -> Result<Gateway> {
 }
 
 /// Asks on a connection of its own, again and again, at a pace at which no port of the nat pool
-/// comes round again while the backend, which closes first, holds it in TIME_WAIT. Returns how
-/// often.
-fn open_at_pace(client: &Namespace, stop: &AtomicBool) -> Result<u64> {
-    let mut asked = 0;
-    while !stop.load(Ordering::Relaxed) {
+/// comes round again while the backend, which closes first, holds it in TIME_WAIT.
+fn open_at_pace(client: &Namespace, opener: &Opener) -> Result<()> {
+    while !opener.stop.load(Ordering::Relaxed) {
+        let asked = opener.answers.load(Ordering::Relaxed);
         get(client, WEB).with_context(|| format!("after {asked} answers"))?;
-        asked += 1;
+        opener.answers.fetch_add(1, Ordering::Relaxed);
         sleep(Duration::from_millis(2));
     }
-    Ok(asked)
+    Ok(())
+}
+
+#[derive(Default)]
+struct Opener {
+    answers: AtomicU64,
+    stop: AtomicBool,
+}
+
+impl Opener {
+    /// Waits for fifty more answers, or the first failure.
+    fn goes_on(&self, thread: &JoinHandle<Result<()>>) -> Result<()> {
+        let answers = || self.answers.load(Ordering::Relaxed);
+        let before = answers();
+        let more = || answers() > before + 50 || thread.is_finished();
+        Ok(wait_until("more answers on new connections", SOON, more)?)
+    }
 }
 
 /// wrk on lasting connections over IPv4 and IPv6, and new connections, while `disturb` does what it
-/// does; no request may fail.
-pub(super) fn under_load(disturb: impl FnOnce(&mut Gateway) -> Result<()>) -> Result<()> {
+/// does, which may wait for more of them; no request may fail.
+pub(super) fn under_load(
+    disturb: impl FnOnce(&mut Gateway, &dyn Fn() -> Result<()>) -> Result<()>,
+) -> Result<()> {
     under_load_of(binary()?, disturb)
 }
 
 /// The same with a gateway that another binary has started.
 pub(super) fn under_load_of(
     binary: PathBuf,
-    disturb: impl FnOnce(&mut Gateway) -> Result<()>,
+    disturb: impl FnOnce(&mut Gateway, &dyn Fn() -> Result<()>) -> Result<()>,
 ) -> Result<()> {
     let site = Site::new(2)?;
     let mut gateway = start_binary(binary, &site)?;
-    let (client, stop) = (site.client().clone(), Arc::new(AtomicBool::new(false)));
-    let until = stop.clone();
-    let opener = thread::spawn(move || open_at_pace(&client, &until));
+    let (client, opener) = (site.client().clone(), Arc::new(Opener::default()));
+    let opens = opener.clone();
+    let opening = thread::spawn(move || open_at_pace(&client, &opens));
     let mut loads = Vec::new();
     for (address, connections) in [(format!("{SERVICE_V4}"), 20), (format!("[{SERVICE_V6}]"), 10)] {
-        loads.push(Load::start(site.client(), &format!("http://{address}/"), connections, 60)?);
+        loads.push(Load::start(site.client(), &format!("http://{address}/"), connections, 300)?);
     }
-    sleep(Duration::from_millis(500));
-    disturb(&mut gateway)?;
+    opener.goes_on(&opening)?;
+    disturb(&mut gateway, &|| opener.goes_on(&opening))?;
     let running = loads.iter_mut().all(Load::running);
     ensure!(running, "the load ended before the disturbance did");
-    sleep(Duration::from_millis(500));
+    opener.goes_on(&opening)?;
     for (n, load) in loads.into_iter().enumerate() {
         let outcome = load.stop()?;
-        ensure!(outcome.errors == 0 && outcome.requests > 500, "load {n}: {outcome:?}");
+        ensure!(outcome.errors == 0 && outcome.requests > 100, "load {n}: {outcome:?}");
     }
-    stop.store(true, Ordering::Relaxed);
-    let opened = opener.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
-    ensure!(opened > 100, "only {opened} new connections");
+    opener.stop.store(true, Ordering::Relaxed);
+    opening.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
     let status = gateway.status()?;
     ensure!(status["healthy"] == true, "{}", status["problems"]);
     let mut counters = status["counters"].as_array().into_iter().flatten();
@@ -88,14 +104,13 @@ pub(super) fn under_load_of(
 #[test]
 fn kill_and_takeover_under_load_fail_no_request() -> Result<()> {
     needs_root!();
-    under_load(|gateway| {
+    under_load(|gateway, go_on| {
         for _ in 0..2 {
             gateway.kill()?;
             let status = gateway.ringway(&["status"])?;
             ensure!(status.code == 3, "{status:?}");
             ensure!(status.out.starts_with("daemon not running since "), "{}", status.out);
-            // Without a daemon for a moment.
-            sleep(Duration::from_millis(500));
+            go_on()?;
             gateway.start_again()?;
             gateway.wait_healthy()?;
             ensure!(gateway.log().contains("took over the running packet path"));
@@ -107,25 +122,25 @@ fn kill_and_takeover_under_load_fail_no_request() -> Result<()> {
 #[test]
 fn sigterm_and_takeover_under_load_fail_no_request() -> Result<()> {
     needs_root!();
-    under_load(|gateway| {
+    under_load(|gateway, go_on| {
         let said = gateway.terminate()?;
         let words = "traffic still flows; `ringway detach` stops it";
         ensure!(said.contains(words), "SIGTERM: {said}");
-        sleep(Duration::from_millis(500));
+        go_on()?;
         gateway.start_again()?;
         gateway.wait_healthy()
     })
 }
 
-/// Killed at any moment of a start, so also between two writes of a table.
+/// Killed at many moments of a start, so also between two writes of a table.
 #[test]
 fn daemons_killed_while_they_take_over_fail_no_request() -> Result<()> {
     needs_root!();
-    under_load(|gateway| {
+    under_load(|gateway, _| {
         gateway.kill()?;
         for n in 0..12 {
             gateway.start_again()?;
-            sleep(Duration::from_millis(20 * n));
+            gateway.wait_progress(n)?;
             gateway.kill()?;
         }
         gateway.start_again()?;
@@ -140,7 +155,7 @@ fn a_first_start_that_is_killed_leaves_nothing_that_hinders() -> Result<()> {
     let text = site.configuration(&site.service("web", WEB, CHECK));
     for n in 0..12 {
         let mut gateway = Gateway::launch(&site.net.gateway, &text)?;
-        sleep(Duration::from_millis(20 * n));
+        gateway.wait_progress(n)?;
         gateway.kill()?;
         if n % 3 == 0 {
             gateway.start_again()?;
@@ -157,7 +172,7 @@ fn a_first_start_that_is_killed_leaves_nothing_that_hinders() -> Result<()> {
 #[test]
 fn other_interface_slots_under_load_fail_no_request() -> Result<()> {
     needs_root!();
-    under_load(|gateway| {
+    under_load(|gateway, _| {
         let text = std::fs::read_to_string(gateway.configuration())?;
         gateway.rewrite(&text.replace("[\"eth0\", \"eth1\"]", "[\"eth1\", \"eth0\"]"))?;
         gateway.terminate()?;

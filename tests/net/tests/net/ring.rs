@@ -5,7 +5,6 @@ use std::io;
 use std::mem::size_of;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -105,7 +104,7 @@ impl Site {
         let open = |_| {
             let socket = self.client.run(|| UdpSocket::bind("0.0.0.0:0"))??;
             socket.connect(ECHO)?;
-            let owner = ask_udp(&socket, "who?", SOON)?;
+            let owner = ask_udp(&socket, "who?")?;
             Ok(Flow { owner, way: Way::Udp(socket) })
         };
         (0..count).map(open).collect()
@@ -127,7 +126,7 @@ impl Flow {
     fn ask(&mut self, what: &str) -> Result<()> {
         let now = match &mut self.way {
             Way::Tcp(line) => line.ask(what).context("a connection broke")?,
-            Way::Udp(socket) => ask_udp(socket, what, SOON)?,
+            Way::Udp(socket) => ask_udp(socket, what)?,
         };
         ensure!(now == self.owner, "a flow of {} is answered by {now}", self.owner);
         Ok(())
@@ -184,7 +183,6 @@ fn flows_stay_through_three_changes() -> Result<()> {
     let mut idle = site.lines(30)?;
     idle.extend(site.datagrams(15)?);
     ensure!(owners(&busy).len() == BACKENDS && owners(&idle).len() == BACKENDS);
-    let begin = Instant::now();
     for drained in 0..BACKENDS {
         let mut weights = [1; BACKENDS];
         weights[drained] = 0;
@@ -196,12 +194,9 @@ fn flows_stay_through_three_changes() -> Result<()> {
         ensure!(!owners(&new).contains(name.as_str()), "{name} is drained and gets new ones");
         busy.extend(new);
     }
-    let took = begin.elapsed();
     ask_all(&mut busy, "still there?")?;
     ask_all(&mut idle, "back again")?;
-    ask_all(&mut busy, "and again")?;
-    println!("three changes took {took:?}");
-    Ok(())
+    ask_all(&mut busy, "and again")
 }
 
 /// Sends SYNs from addresses in 198.18.0.0/15.
@@ -279,7 +274,7 @@ fn syn(n: u32) -> [u8; 40] {
 #[test]
 fn a_flood_harms_no_established_flow() -> Result<()> {
     needs_root!();
-    const FLOWS: u32 = 1_000_000;
+    const FLOWS: u32 = 200_000;
     let site = Site::new()?;
     let small = "[flows]\ntracked = 65536\n";
     let mut gateway = site.start(0, [1, 1, 1], small)?;
@@ -287,25 +282,22 @@ fn a_flood_harms_no_established_flow() -> Result<()> {
     let mut lines = site.lines(30)?;
     // Now there are slots whose flows need records.
     reconfigure(&mut gateway, &site.configuration(0, [0, 3, 5], small))?;
-    let begin = Instant::now();
-    while begin.elapsed() < Duration::from_secs(4) {
-        ask_all(&mut lines, "busy")?;
-        sleep(Duration::from_millis(200));
-    }
+    wait_for("the end of their probation", SOON, || {
+        ask_all(&mut lines, "busy").map_err(|error| format!("{error:#}"))?;
+        let status = gateway.status().map_err(|error| format!("{error:#}"))?;
+        let tracked = &status["tracked"];
+        let promoted = tracked["promoted_flows"].as_u64() > Some(0);
+        let all = promoted && tracked["probation_flows"] == 0;
+        if all { Ok(()) } else { Err(tracked.to_string()) }
+    })?;
     let flood = Flood::new(&site.client)?;
-    let begin = Instant::now();
-    for first in (0..FLOWS).step_by(50_000) {
-        flood.send(first, 50_000)?;
+    for first in (0..FLOWS).step_by(20_000) {
+        flood.send(first, 20_000)?;
         ask_all(&mut lines, "still there?")?;
-        if begin.elapsed() > Duration::from_secs(30) {
-            println!("only {first} flows in half a minute");
-            break;
-        }
     }
-    let took = begin.elapsed();
     ask_all(&mut lines, "and now?")?;
     let outcome = load.stop()?;
-    ensure!(outcome.errors == 0 && outcome.requests > 500, "{outcome:?}");
+    ensure!(outcome.errors == 0 && outcome.requests > 100, "{outcome:?}");
     let counts = |status: &Value| {
         ["opened_flows", "evicted_flows", "refused_full_flows"]
             .map(|key| status["tracked"][key].as_u64().unwrap_or(0))
@@ -316,11 +308,7 @@ fn a_flood_harms_no_established_flow() -> Result<()> {
         probation > Some(10_000) && (opened > 65_536 || full > 0)
     })?;
     let [opened, evicted, full] = counts(&status);
-    println!(
-        "{FLOWS} SYNs in {took:?} beside {} requests: {opened} records opened, {evicted} evicted, \
-         {full} flows without room",
-        outcome.requests
-    );
+    println!("{opened} records opened, {evicted} evicted, {full} flows without room");
     // And clients are still served.
     for _ in 0..20 {
         get(&site.client, WEB)?;
@@ -355,13 +343,14 @@ fn slots_settle() -> Result<()> {
     ensure!(first > 0, "no new flow came to a slot that has changed");
     let begin = Instant::now();
     let mut before = first;
+    // The daemon looks through the records every ten seconds.
     while begin.elapsed() < Duration::from_secs(90) {
-        // The daemon looks through the records every ten seconds.
-        for _ in 0..11 {
+        let look = Instant::now() + Duration::from_secs(11);
+        wait_for("another look", SOON, || {
             // Idle for less than their timeout: they keep their records.
-            ask_all(&mut kept, "busy")?;
-            sleep(Duration::from_secs(1));
-        }
+            ask_all(&mut kept, "busy").map_err(|error| format!("{error:#}"))?;
+            if Instant::now() > look { Ok(()) } else { Err("not yet".to_owned()) }
+        })?;
         site.lines(20)?;
         let now = opened(&mut kept)?;
         if now == before {

@@ -1,7 +1,6 @@
 //! Forwarding beside three Linux bridges in a loop, which the kernel's spanning tree cuts.
 
 use std::process::Output;
-use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use ringway_host::Mac;
@@ -13,11 +12,6 @@ use ringway_testnet::{
 /// Hundredths of a second. The forward delay is the shortest there is; entries live as long as
 /// during a topology change, twice that.
 const TIMERS: &str = "forward_delay 200 hello_time 100 max_age 600 ageing_time 400";
-/// A port listens and learns, and entries of the former tree expire: forward delays, four of them,
-/// and one look for expired entries. Less than the 30 seconds after which the daemon compares its
-/// tables with the bridge's.
-const CONVERGED: Duration = Duration::from_secs(16);
-
 /// `10.7.0.1` to `10.7.0.3`, each behind p0 of a switch. The first switch is the root; the third
 /// blocks its port to the second:
 ///
@@ -134,7 +128,7 @@ impl Ring {
     /// only way, nothing comes before; and nothing comes twice.
     fn wait_reached(&self, what: &str, spare: &str) -> Result<()> {
         let (before, mut sent, mut early) = (self.came(3)?, 0, None);
-        wait_for(what, CONVERGED, || {
+        wait_for(what, SOON, || {
             sent += 1;
             let seen = || Ok((self.spare()?, self.answered(2, 3)?, self.spare()?));
             let (before, answered, state) =

@@ -12,7 +12,7 @@ use ringway_net_tests::{
 };
 use ringway_testnet::{Namespace, wait_for};
 
-const CHECK: &str = "check = { type = \"tcp\", interval = \"200ms\" }\n";
+const CHECK: &str = "check = { type = \"tcp\", interval = \"200ms\", fall = 5 }\n";
 
 fn said(list: &serde_json::Value, words: &str) -> bool {
     list.to_string().contains(words)

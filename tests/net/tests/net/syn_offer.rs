@@ -4,7 +4,6 @@ use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::mpsc::{Sender, channel};
 use std::thread;
-use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use ringway_host::{TcpOptions, tcp_options};
@@ -129,15 +128,19 @@ fn a_backend_that_changes_resets_who_was_promised_more() -> Result<()> {
     let backend = &site.net.backends[0].ns;
     let (told, _tells) = channel();
     serve(backend, site.backends(SERVICE_V6, PORT)[0], &told)?;
-    let gateway = start(&site, SERVICE_V6, "interval = \"4s\", timeout = \"1s\"")?;
+    let gateway = start(&site, SERVICE_V6, "interval = \"60s\"")?;
     wait(&site, target, |got| got.stamps)?;
     set(backend, "timestamps", 0)?;
     // While it connects, or later.
     let ended = ask(&site, target).err().context("an answer")?;
     let ended = ended.downcast::<std::io::Error>()?;
     ensure!(ended.kind() == std::io::ErrorKind::ConnectionReset, "{ended}");
-    wait_until("the backend's reset", Duration::from_secs(3), || {
+    wait_until("the backend's reset", SOON, || {
         counted(&gateway, &["reset-no-stamps"]).is_ok_and(|count| count >= 2)
     })?;
+    let text = std::fs::read_to_string(gateway.configuration())?;
+    gateway.rewrite(&text.replace("\"60s\"", "\"200ms\""))?;
+    let reloaded = gateway.ringway(&["reload"])?;
+    ensure!(reloaded.code == 0, "{reloaded:?}");
     wait(&site, target, |got| !got.stamps)
 }

@@ -59,7 +59,7 @@ fn the_previous_release_this_one_and_back_fail_no_request() -> Result<()> {
         return Ok(());
     };
     let new = binary()?;
-    under_load_of(old.clone(), |gateway| {
+    under_load_of(old.clone(), |gateway, _| {
         if !foretold(gateway, &old, &new)? {
             return is_refused(gateway, &old, &new);
         }

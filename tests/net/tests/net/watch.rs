@@ -13,7 +13,7 @@ use serde_json::Value;
 
 const METRICS: SocketAddr =
     SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 9810);
-const CHECK: &str = "check = { type = \"http\", interval = \"200ms\" }\n";
+const CHECK: &str = "check = { type = \"http\", interval = \"200ms\", fall = 5 }\n";
 
 #[test]
 fn metrics_show_what_happened() -> Result<()> {

@@ -48,7 +48,7 @@ impl Place {
             net.backends.iter().filter_map(own).map(|ip| SocketAddr::new(ip, 80)).collect();
         let more = format!(
             "forward = {forward:?}\nannounce = \"arp\"\nsyn = \"backend\"\n\
-             check = {{ type = \"http\", interval = \"200ms\", timeout = \"200ms\" }}\n"
+             check = {{ type = \"http\", interval = \"200ms\", timeout = \"200ms\", fall = 5 }}\n"
         );
         let body =
             configuration(&net.gateway, &["eth0", "eth1"], &service("web", web, &backends, &more));

@@ -14,7 +14,6 @@ use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::process::Command;
-use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use ringway_net_tests::{SOON, binary, needs_root, not_tested, ringway};
@@ -25,8 +24,6 @@ use client::{ACK, AGREED, Client, Cookie, FIN, PLAIN, PSH, RST, SYN, Segment, co
 
 const SERVICES: [&str; 2] = ["203.0.113.9:80", "[2001:db8::9]:80"];
 const KEYS: [[u64; 2]; 3] = [[0x5555_5555_5555_5555; 2], [0x6666_6666_6666_6666; 2], [7; 2]];
-/// That an answer does not come, or a connection.
-const QUIET: Duration = Duration::from_millis(300);
 
 fn at(text: &str) -> SocketAddr {
     text.parse().expect("an address")
@@ -137,6 +134,23 @@ impl Pair {
             .with_context(|| format!("{segment:?}: {:?}", self.status()))
     }
 
+    /// Whether an ACK by this key opens a connection; it is counted either way.
+    fn opens(&self, listener: &TcpListener, port: u16, key: [u64; 2]) -> Result<bool> {
+        let answered = Answered::new(SERVICES[0], port, key, (AGREED, true))?;
+        let counts = || Ok((self.counted("opened")?, self.counted("no-cookie")?));
+        let before = counts()?;
+        self.client.send(&answered.ack(""))?;
+        let after = wait_for("an end", SOON, || match counts() {
+            Ok(now) if now != before => Ok(now),
+            other => Err::<_, String>(format!("{:?}", other as Result<(u64, u64)>)),
+        })?;
+        let opened = after.0 > before.0;
+        if opened {
+            accepted(listener)?;
+        }
+        Ok(opened)
+    }
+
     fn status(&self) -> Result<String> {
         Ok(ringway(&self.backend, &["accept", "-i", "eth0", "--status"])?.out)
     }
@@ -192,10 +206,14 @@ fn accepted(listener: &TcpListener) -> Result<(TcpStream, SocketAddr)> {
     Ok(found)
 }
 
-fn nobody(listener: &TcpListener) -> Result<()> {
-    std::thread::sleep(QUIET);
-    let found = listener.accept();
-    ensure!(found.is_err(), "{found:?}");
+/// The first connection is this one, and the first segment to it the server's: nobody has been
+/// answered before.
+fn is_the_first(pair: &Pair, listener: &TcpListener, answered: &Answered) -> Result<()> {
+    let (mut stream, from) = accepted(listener)?;
+    ensure!(from.ip().to_canonical() == answered.from.ip(), "{from}");
+    stream.write_all(b"!")?;
+    let first = pair.client.receive(answered.from, SOON, |_| true)?.context("no answer")?;
+    ensure!(first.payload == b"!", "{first:?}");
     Ok(())
 }
 
@@ -305,11 +323,8 @@ fn nothing_else_opens_one() -> Result<()> {
         for (what, segment) in wrong {
             pair.ends(&segment, "no-cookie").with_context(|| format!("{what}, {kind:?}"))?;
         }
-        let answer = pair.client.receive(right.from, QUIET, |_| true)?;
-        ensure!(answer.is_none(), "{answer:?}");
-        nobody(&listener)?;
         pair.ends(&right.ack(""), "opened")?;
-        accepted(&listener)?;
+        is_the_first(&pair, &listener, &right)?;
         pair.client.send(&Segment { flags: RST, ..right.ack("") })?;
     }
     Ok(())
@@ -405,13 +420,7 @@ fn the_key_changes_while_it_runs() -> Result<()> {
     let Some(pair) = Pair::new()? else { return Ok(()) };
     let listener = pair.listen("[::]:80")?;
     let mut accept = pair.accept()?;
-    let opens = |port, key| {
-        let answered = Answered::new(SERVICES[0], port, key, (AGREED, true))?;
-        pair.client.send(&answered.ack(""))?;
-        std::thread::sleep(QUIET);
-        let opened = listener.accept().is_ok();
-        anyhow::Ok(opened)
-    };
+    let opens = |port, key| pair.opens(&listener, port, key);
     ensure!(opens(5000, KEYS[0])? && !opens(5001, KEYS[1])?);
     pair.secret(KEYS[1])?;
     wait_until("the new key", SOON, || opens(5002, KEYS[1]).is_ok_and(|opened| opened))?;
@@ -548,16 +557,10 @@ fn three_capabilities_are_enough() -> Result<()> {
     command.arg("--bounding-set=-all,+bpf,+net_admin,+perfmon").arg(binary()?);
     let mut accept = pair.accept_by(command)?;
     pair.secret(KEYS[1])?;
-    let opens = |port| {
-        let answered = Answered::new(SERVICES[0], port, KEYS[1], (AGREED, true))?;
-        pair.client.send(&answered.ack(""))?;
-        std::thread::sleep(QUIET);
-        anyhow::Ok(listener.accept().is_ok())
-    };
     let mut port = 9000;
-    wait_for("the new key", SOON, || {
+    wait_until("the new key", SOON, || {
         port += 1;
-        opens(port).map_err(|error| error.to_string())?.then_some(()).ok_or("none".to_owned())
+        pair.opens(&listener, port, KEYS[1]).is_ok_and(|opened| opened)
     })?;
     pair.backend.ip("link del eth0\n")?;
     let end = wait_for("its end", SOON, || accept.wait(SOON).map_err(|e| e.to_string()))?;

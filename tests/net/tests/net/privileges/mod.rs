@@ -37,13 +37,15 @@ fn capabilities(pid: u32, set: &str) -> Result<u64> {
 
 fn configure(site: &Site, machine: &Machine) -> Result<PathBuf> {
     // A dsr service with checks makes a device, a routing rule and a program of its own.
-    let services =
-        site.service("web", WEB, "check = { type = \"http\", path = \"/\", interval = \"200ms\" }")
-            + &site.service(
-                "direct",
-                "10.1.0.81:80".parse()?,
-                "forward = \"dsr-l2\"\ncheck = { type = \"tcp\", interval = \"200ms\" }",
-            );
+    let services = site.service(
+        "web",
+        WEB,
+        "check = { type = \"http\", path = \"/\", interval = \"200ms\", fall = 5 }",
+    ) + &site.service(
+        "direct",
+        "10.1.0.81:80".parse()?,
+        "forward = \"dsr-l2\"\ncheck = { type = \"tcp\", interval = \"200ms\", fall = 5 }",
+    );
     machine.write(&site.configuration(&services))
 }
 
@@ -251,7 +253,7 @@ fn a_reload_opens_the_road_of_checks() -> Result<()> {
     let serve = |node: &Node| Nginx::start(&node.ns, &[vip, node.sockets(80)[0]], "any");
     let _nginx = net.backends.iter().map(serve).collect::<Result<Vec<_>, _>>()?;
     let backends: Vec<SocketAddr> = net.backends.iter().map(|node| node.sockets(80)[0]).collect();
-    let check = "announce = \"arp\"\ncheck = { type = \"http\", interval = \"200ms\" }\n";
+    let check = "announce = \"arp\"\ncheck = { type = \"http\", interval = \"200ms\", fall = 5 }\n";
     let text = |services: &str| configuration(&net.gateway, &["eth0", "eth1"], services);
     let nat = service("web", "10.1.0.81:80".parse()?, &backends, check);
     let more = format!("forward = \"dsr-ipip\"\n{check}");
@@ -291,7 +293,7 @@ fn cookies_are_checked_without_root() -> Result<()> {
     fs::write(&secret, "5".repeat(32))?;
     fs::set_permissions(&secret, PermissionsExt::from_mode(0o600))?;
     let more = "forward = \"dsr-l2\"\nannounce = \"arp\"\nsyn = \"backend\"\n\
-                check = { type = \"http\", interval = \"200ms\" }\n";
+                check = { type = \"http\", interval = \"200ms\", fall = 5 }\n";
     let shield = format!("[shield]\nsyn = {{ always = true, secret = {secret:?} }}\n");
     let web = service("web", vip, &backends, more);
     let file = machine.write(&(configuration(&net.gateway, &["eth0", "eth1"], &web) + &shield))?;
@@ -367,21 +369,23 @@ fn a_shield_changes_without_root() -> Result<()> {
     let site = Site::new(2)?;
     site.client().ip("addr add 10.1.0.3/24 dev eth0\naddr add 10.1.0.4/24 dev eth0\n")?;
     let machine = Machine::new(&site.net.gateway)?;
-    let web = site.service("web", WEB, "check = { type = \"tcp\", interval = \"200ms\" }");
+    let web =
+        site.service("web", WEB, "check = { type = \"tcp\", interval = \"200ms\", fall = 5 }");
     let list = machine.directory.join("drop.txt");
     let with = |list: &Path, rules: &str| {
         let lists = format!("list = [{{ name = \"drop\", file = {list:?}, action = \"block\" }}]");
         site.configuration(&format!("{web}[shield]\n{lists}\nrule = [{rules}]\n"))
     };
-    let curl = |from: &str| -> Result<Option<i32>> {
+    let curl = |from: &str, within: &str| -> Result<Option<i32>> {
         let mut curl = site.client().command("curl");
-        curl.args(["-s", "-o", "/dev/null", "--interface", from, "--max-time", "1"]);
+        curl.args(["-s", "-o", "/dev/null", "--interface", from, "--max-time", within]);
         Ok(curl.arg(format!("http://{WEB}/")).output()?.status.code())
     };
     let passes = |what: &str, fates: [(&str, bool); 2]| -> Result<()> {
         for (from, passes) in fates {
-            let code = curl(from)?;
-            ensure!(code == Some(if passes { 0 } else { 28 }), "{what}: {from}: {code:?}");
+            let (within, expected) = if passes { ("30", 0) } else { ("1", 28) };
+            let code = curl(from, within)?;
+            ensure!(code == Some(expected), "{what}: {from}: {code:?}");
         }
         Ok(())
     };

@@ -1,7 +1,6 @@
 //! What comes and goes while packets are routed: rules, neighbours, interfaces, and the daemon.
 
 use std::net::{SocketAddr, UdpSocket};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
@@ -10,14 +9,8 @@ use ringway_testnet::{Namespace, VethOptions, wait_for};
 
 use super::{Site, address, cable, count, goes_by_xdp, ping, reached, run_tool, ways};
 
-/// The daemon looks at rules and settings every five seconds, and has a second for it.
-const NOTICED: Duration = Duration::from_secs(6);
-/// The same on a machine that is busy.
-const PATIENCE: Duration = Duration::from_secs(20);
-/// The daemon's tables count for five seconds.
+/// The daemon's tables count for five seconds, and it renews them every second.
 const LEASE: Duration = Duration::from_secs(5);
-/// Neighbours are asked again every ten seconds and answer within three, or are asked for anew.
-const ASKED: Duration = Duration::from_secs(20);
 
 /// A neighbour that only listens and has another MAC address: the kernel is not sent to by it, so
 /// it would believe the old one for ever.
@@ -46,7 +39,7 @@ fn finds_a_neighbour_again_whose_mac_changes() -> Result<()> {
         site.b().ip(&format!("link set eth0 address {mac}\n"))?;
         ensure!(arrives().is_err(), "something arrived by the old address");
         let before = ways(&gateway)?.0;
-        wait_for("the neighbour's new address", ASKED, arrives)?;
+        wait_for("the neighbour's new address", SOON, arrives)?;
         wait_for("XDP to use it", SOON, || {
             arrives()?;
             match ways(&gateway).map_err(|error| error.to_string())?.0 > before {
@@ -110,7 +103,7 @@ fn forged_sources_are_dropped_as_by_the_kernel() -> Result<()> {
             Ok((arrived, [after[0] - before[0], after[1] - before[1]]))
         };
         // As soon as the daemon sees the setting.
-        wait_for(format!("rp_filter {rp_filter}"), PATIENCE, || {
+        wait_for(format!("rp_filter {rp_filter}"), SOON, || {
             let found = judge().map_err(|error| error.to_string())?;
             let wanted = (expected, [judged, 4 - judged]);
             if found == wanted { Ok(()) } else { Err(format!("{found:?}, not {wanted:?}")) }
@@ -207,7 +200,14 @@ fn no_rule_of_the_kernels_is_bypassed() -> Result<()> {
     for obstacle in &OBSTACLES {
         obstacle.make(&site.router)?;
     }
-    thread::sleep(NOTICED);
+    // One look at what would be bypassed has this, too, and none of the obstacles.
+    for forwards in ["0", "1"] {
+        for key in ["net/ipv4/conf/eth1/forwarding", "net/ipv6/conf/all/forwarding"] {
+            site.router.sysctl(key, forwards)?;
+        }
+        port(&gateway, "eth1", forwards == "1")?;
+        ensure!(gateway.status()?["forward"]["suspended"] == false, "{}", gateway.status()?);
+    }
     goes_by_xdp(&gateway, site.a(), "10.2.0.2", true)?;
     ensure!(gateway.status()?["healthy"] == true, "{}", gateway.status()?["problems"]);
     Ok(())
@@ -215,7 +215,7 @@ fn no_rule_of_the_kernels_is_bypassed() -> Result<()> {
 
 /// Waits for it.
 fn suspended(gateway: &Gateway, is: bool, words: &str) -> Result<()> {
-    wait_for(format!("suspended: {is}, {words}"), PATIENCE, || {
+    wait_for(format!("suspended: {is}, {words}"), SOON, || {
         let status = gateway.status().map_err(|error| error.to_string())?;
         let problems = status["problems"].to_string();
         let told = problems.contains("forward-suspended") && problems.contains(words);
@@ -235,14 +235,13 @@ fn no_packet_is_lost_with_the_daemon() -> Result<()> {
     let end: SocketAddr = "10.2.0.2:5000".parse()?;
     let stream = Numbered::start(site.a(), end, (site.b(), end))?;
 
+    let alive = Instant::now();
     gateway.kill()?;
-    let killed = Instant::now();
-    goes_by_xdp(&gateway, site.a(), "fd02::2", true)?;
-    wait_for("the kernel's turn", LEASE + Duration::from_secs(2), || {
+    wait_for("the kernel's turn", SOON, || {
         let stale = count(&gateway, "eth1", "pass", "forward-stale").map_err(|e| e.to_string())?;
         if stale > 0 { Ok(()) } else { Err("by XDP yet".to_owned()) }
     })?;
-    ensure!(killed.elapsed() > LEASE - Duration::from_secs(2), "{:?}", killed.elapsed());
+    ensure!(alive.elapsed() > LEASE - Duration::from_secs(2), "{:?}", alive.elapsed());
     goes_by_xdp_beside(&gateway, false)?;
     reached(site.a(), &["-c", "10", "-i", "0.02", "fd02::2"])?;
 
@@ -260,19 +259,21 @@ fn no_packet_is_lost_with_the_daemon() -> Result<()> {
         reached(site.a(), &["-c", "10", "-i", "0.02", target])?;
     }
     let sent = stream.finish()?;
-    ensure!(sent > 2000, "{sent}");
+    ensure!(sent > 500, "{sent}");
     Ok(())
 }
 
 /// The stream goes by XDP now, or by the kernel alone.
 fn goes_by_xdp_beside(gateway: &Gateway, expected: bool) -> Result<()> {
-    wait_for(format!("by XDP: {expected}"), PATIENCE, || {
-        let by_xdp = || ways(gateway).map_err(|error| error.to_string());
-        let before = by_xdp()?.0;
-        thread::sleep(Duration::from_millis(300));
-        let more = by_xdp()?.0 - before;
-        let is = if expected { more > 50 } else { more == 0 };
-        if is { Ok(()) } else { Err(format!("{more} more packets")) }
+    let mut last = ways(gateway)?;
+    wait_for(format!("by XDP: {expected}"), SOON, || {
+        let now = ways(gateway).map_err(|error| error.to_string())?;
+        let more = (now.0 - last.0, now.1 - last.1);
+        let is = if expected { more.0 > 50 } else { more.0 == 0 && more.1 > 50 };
+        if !expected && more.0 > 0 {
+            last = now;
+        }
+        if is { Ok(()) } else { Err(format!("{more:?} more packets")) }
     })?;
     Ok(())
 }

@@ -5,7 +5,9 @@ mod changes;
 use std::net::{IpAddr, SocketAddr};
 
 use anyhow::{Context, Result, ensure};
-use ringway_net_tests::{Bulk, Gateway, SOON, bulk, configuration, get, needs_root};
+use ringway_net_tests::{
+    Bulk, Gateway, SOON, bulk, configuration, get, needs_root, no_ping_is_lost,
+};
 use ringway_testnet::{
     Child, End, Link, Namespace, Nginx, Signal, VethOptions, XdpReceive, veth, wait_for,
 };
@@ -119,8 +121,9 @@ fn ping(ns: &Namespace, arguments: &[&str]) -> Result<String> {
 
 /// Every echo request is answered.
 fn reached(ns: &Namespace, arguments: &[&str]) -> Result<String> {
-    let said = ping(ns, arguments)?;
-    ensure!(said.contains(" 0% packet loss"), "{arguments:?}: {said}");
+    let count = arguments.iter().skip_while(|word| **word != "-c").nth(1).context("no -c")?;
+    let said = ping(ns, &[&["-w", "30"], arguments].concat())?;
+    ensure!(no_ping_is_lost(&said, count.parse()?), "{arguments:?}: {said}");
     Ok(said)
 }
 
