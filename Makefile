@@ -32,6 +32,9 @@ fuzz: bootstrap ## Mutated frames through the packet path: MINUTES=10, SEED=, EP
 	@$(CARGO) build --quiet --workspace --profile release-test --bin ringway-fuzz
 	@packaging/as-root target/release-test/ringway-fuzz --minutes $(MINUTES) $(SEED:%=--seed %) $(EPISODE:%=--episode %)
 
+mutants: bootstrap ## Plant deliberate faults, one after the other: which does no test notice? ONLY=word
+	@packaging/mutants $(ONLY)
+
 test-kernels: ## Every program and packet table on four of Debian's kernels, in QEMU
 	@packaging/bootstrap --tests
 	@packaging/test-kernels
@@ -99,4 +102,4 @@ deb: bootstrap release ## Debian packages, checksums and bills of materials unde
 clean: ## Remove everything built and fetched
 	rm -rf target
 
-.PHONY: help demo test test-all fuzz test-kernels test-drivers test-archs bench bootstrap build release previous print-binary docs lint fmt install install-lab deb clean
+.PHONY: help demo test test-all fuzz mutants test-kernels test-drivers test-archs bench bootstrap build release previous print-binary docs lint fmt install install-lab deb clean
