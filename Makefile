@@ -41,6 +41,9 @@ fuzz: bootstrap ## Mutated frames through the packet path: MINUTES=10, SEED=, EP
 	@packaging/test-programs release-test >/dev/null
 	@packaging/as-root target/$(TARGET)/release-test/ringway-fuzz --minutes $(MINUTES) $(SEED:%=--seed %) $(EPISODE:%=--episode %)
 
+mutants: bootstrap ## Plant deliberate faults, one after the other: which does no test notice? ONLY=word
+	@packaging/mutants $(ONLY)
+
 test-kernels: ## Every program and packet table on four of Debian's kernels, in QEMU
 	@packaging/bootstrap --tests
 	@packaging/test-kernels
@@ -106,4 +109,4 @@ deb: bootstrap release ## Debian packages, checksums and bills of materials unde
 clean: ## Remove everything built and fetched
 	rm -rf target
 
-.PHONY: help demo test test-guarded test-all flaky fuzz test-kernels test-drivers test-archs bench bootstrap build release previous print-binary docs lint fmt install install-lab deb clean
+.PHONY: help demo test test-guarded test-all flaky mutants fuzz test-kernels test-drivers test-archs bench bootstrap build release previous print-binary docs lint fmt install install-lab deb clean

@@ -319,6 +319,40 @@ fn three_changes_in_ten_seconds() {
     }
 }
 
+/// A flow without a record that sends again at the end of its timeout still goes to its owner.
+#[test]
+fn a_flow_may_be_silent_for_its_whole_timeout() {
+    for udp in [false, true] {
+        let mut world = World::new(udp);
+        (0..400).for_each(|_| world.begin(true));
+        world.happen(&Event::Weight(0, 0));
+        world.happen(&Event::Wait(TIMEOUT));
+        world.happen(&Event::Observe);
+        assert_eq!(world.flows.len(), 400);
+        world.happen(&Event::Send(1));
+    }
+}
+
+/// A second change of a slot does not prolong the memory of its former owner.
+#[test]
+fn a_change_does_not_begin_anew() {
+    let mut world = World::new(false);
+    let reference = world.tables.backends[0].reference();
+    let drained = world.tables.services[0].members.iter().position(|m| *m == reference);
+    let drained = drained.map(|member| member as u16);
+    world.happen(&Event::Weight(0, 0));
+    let before = world.ring.clone();
+    world.happen(&Event::Wait(TIMEOUT / 2));
+    world.happen(&Event::Weight(1, 0));
+    let changed_twice = |slot: usize| {
+        world.ring.former(slot) == drained && world.ring.current(slot) != before.current(slot)
+    };
+    assert!((0..SLOTS as usize).any(changed_twice));
+    world.happen(&Event::Wait(TIMEOUT / 2 + 1));
+    world.happen(&Event::Observe);
+    assert!((0..SLOTS as usize).all(|slot| world.ring.former(slot) != drained));
+}
+
 /// A slot whose owner dies is stable with its next; Maglev moves few others.
 #[test]
 fn the_dead_are_not_remembered() {
