@@ -28,9 +28,9 @@ test-all: test ## And what takes longer: long tests, Debian 13's DPDK, the packa
 	@packaging/bootstrap --archs
 	@packaging/test-archs
 
-fuzz: bootstrap ## Mutated frames through the packet path: MINUTES=10, SEED=, EPISODE=
+fuzz: bootstrap ## Mutated frames through the packet path: MINUTES=10 or EPISODES=, SEED=, EPISODE=
 	@$(CARGO) build --quiet --workspace --profile release-test --bin ringway-fuzz
-	@packaging/as-root target/release-test/ringway-fuzz --minutes $(MINUTES) $(SEED:%=--seed %) $(EPISODE:%=--episode %)
+	@packaging/as-root target/release-test/ringway-fuzz $(if $(EPISODES),--episodes $(EPISODES),--minutes $(MINUTES)) $(SEED:%=--seed %) $(EPISODE:%=--episode %)
 
 test-kernels: ## Every program and packet table on four of Debian's kernels, in QEMU
 	@packaging/bootstrap --tests
