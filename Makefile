@@ -37,9 +37,9 @@ test-all: test ## And what takes longer: guarded steps, long tests, Debian 13's 
 flaky: ## Run tests many times beside load: N=20 LOAD=4 TESTS=WORD CHANGED=1 SHARD=3/10 WHOLE=1
 	@packaging/test flaky
 
-fuzz: bootstrap ## Mutated frames through the packet path: MINUTES=10, SEED=, EPISODE=
+fuzz: bootstrap ## Mutated frames through the packet path: MINUTES=10 or EPISODES=, SEED=, EPISODE=
 	@packaging/test-programs release-test >/dev/null
-	@packaging/as-root target/$(TARGET)/release-test/ringway-fuzz --minutes $(MINUTES) $(SEED:%=--seed %) $(EPISODE:%=--episode %)
+	@packaging/as-root target/$(TARGET)/release-test/ringway-fuzz $(if $(EPISODES),--episodes $(EPISODES),--minutes $(MINUTES)) $(SEED:%=--seed %) $(EPISODE:%=--episode %)
 
 mutants: bootstrap ## Plant deliberate faults, one after the other: which does no test notice? ONLY=word
 	@packaging/mutants $(ONLY)

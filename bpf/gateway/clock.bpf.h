@@ -11,10 +11,16 @@
 /* Set when the object is loaded. */
 const volatile struct rw_clock ticks SEC(".rodata.clock") = {};
 
+/* The fine clock: seconds << RW_FINE_SHIFT, to a tick. */
+static __always_inline __u64 now_fine(void)
+{
+	return bpf_jiffies64() * ticks.per_tick + ticks.base;
+}
+
 /* CLOCK_MONOTONIC, to a tick. */
 static __always_inline __u32 now_seconds(void)
 {
-	return (__u32)((bpf_jiffies64() * ticks.per_tick + ticks.base) >> RW_TICK_SHIFT);
+	return (__u32)(now_fine() >> RW_FINE_SHIFT);
 }
 
 #endif

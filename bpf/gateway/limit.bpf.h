@@ -6,6 +6,7 @@
 #ifndef RINGWAY_LIMIT_H
 #define RINGWAY_LIMIT_H
 
+#include "clock.bpf.h"
 #include "dry.bpf.h"
 #include "hash.bpf.h"
 #include "common/stage.bpf.h"
@@ -25,25 +26,33 @@ enum answer {
 /*
  * writer, reader: gateway; nobody else, so it is not shared or pinned. For each kind the first
  * element is for everyone, the others are for prefixes, by keyed hash: two prefixes may share
- * one, and its budget. The time of the next conforming answer (GCRA), nanoseconds.
+ * one, and its budget. The time of the next conforming answer (GCRA), on the fine clock.
  */
 #define ANSWER_PREFIXES 1024 /* a power of two */
 #define ANSWER_BUCKETS (1 + ANSWER_PREFIXES)
-RW_MAP(answer_budget, BPF_MAP_TYPE_PERCPU_ARRAY, ANSWERS *ANSWER_BUCKETS, __u32, __u64, 0);
+RW_MAP(answer_due, BPF_MAP_TYPE_PERCPU_ARRAY, ANSWERS *ANSWER_BUCKETS, __u32, __u64, 0);
 
 /* Whether one more answer conforms; if so, it counts as sent (generic cell rate algorithm). */
 static __always_inline bool within(__u32 bucket, __u64 gap, __u64 window, __u64 now)
 {
-	__u64 *due = bpf_map_lookup_elem(&answer_budget, &bucket), next;
+	__u64 *due = bpf_map_lookup_elem(&answer_due, &bucket), ahead;
 
 	if (!due)
 		return false;
-	next = (*due > now ? *due : now) + gap;
-	if (next - now > window)
+	ahead = *due - now;
+	/* In the past, or never set. */
+	if (ahead > window)
+		ahead = 0;
+	if (ahead + gap > window)
 		return false;
 	if (!dry)
-		*due = next;
+		*due = now + ahead + gap;
 	return true;
+}
+
+static __always_inline __u64 fine_of_us(__u32 us)
+{
+	return ((__u64)us << RW_FINE_SHIFT) / 1000000;
 }
 
 /* By /24 or /56. */
@@ -60,14 +69,14 @@ static __always_inline __u64 answer_hash(const struct rw_settings *set, const __
  * first, so one that asks too much does not use up what others need. */
 __noinline bool may_answer(const struct rw_address *to, __u32 kind)
 {
-	__u64 now = bpf_ktime_get_ns(), gap, prefix_gap;
+	__u64 now = now_fine(), gap, prefix_gap;
 	struct rw_settings *set = RW_ONLY(settings);
 	__u32 first = kind * ANSWER_BUCKETS, prefix, burst;
 
 	if (!set || !to || kind >= ANSWERS)
 		return false;
-	gap = set->icmp_gap_us * 1000ull;
-	prefix_gap = set->icmp_prefix_gap_us * 1000ull;
+	gap = fine_of_us(set->icmp_gap_us);
+	prefix_gap = fine_of_us(set->icmp_prefix_gap_us);
 	burst = set->icmp_burst;
 	if (kind >= ANSWER_ECHO) {
 		gap /= ANSWERS_PER_ERROR;

@@ -8,12 +8,6 @@
 
 #define BUDGET_TRIES 4
 
-/* Seconds << RW_FINE_SHIFT. */
-static __always_inline __u64 now_fine(void)
-{
-	return bpf_jiffies64() * ticks.per_tick + ticks.base;
-}
-
 /* Whether one more packet conforms; if so, it counts (GCRA). Who loses the race for the budget
  * again and again is over it: the rate is never exceeded. */
 static __always_inline bool within_budget(struct rw_shield_budget *budget, __u64 gap, __u64 window)

@@ -41,11 +41,15 @@ static __always_inline bool is_established(__u32 place, __u64 key)
 	       state != RW_FLOW_CLOSED && !(READ_ONCE(flow->confirmed) & RW_ACKED);
 }
 
+/* A CPU asks an empty budget again in the next 1 / 1024 s. */
+#define LEASE_TICKS_SHIFT 10
+
 /* One packet from the lease, or a batch from the budget. A flood finds the budget empty once a
  * tick. */
 static __always_inline bool take_leased(struct rw_lease *lease, const struct rw_shared_rate *rate)
 {
-	__u32 tick = (__u32)bpf_jiffies64(), place = rate->budget;
+	__u32 tick = (__u32)(now_fine() >> (RW_FINE_SHIFT - LEASE_TICKS_SHIFT));
+	__u32 place = rate->budget;
 	struct rw_shield_budget *budget;
 
 	if (!rate->gap)
@@ -54,7 +58,7 @@ static __always_inline bool take_leased(struct rw_lease *lease, const struct rw_
 		lease->left -= !dry;
 		return true;
 	}
-	/* 0: never, or once in 50 days. */
+	/* 0: never, or once in 48 days. */
 	if (tick && lease->empty == tick)
 		return false;
 	budget = bpf_map_lookup_elem(&service_budgets, &place);

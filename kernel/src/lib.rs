@@ -30,6 +30,9 @@ pub use gateway::{Gateway, Interface, Vlan};
 pub use link::attach::{Attached, NativeRefused};
 pub use link::attach_state::{AttachState, AttachStateQuery};
 pub use link::xdp_owner::{XdpOwner, program_name, xdp_owner};
+pub use load::Sources;
+pub use load::clock::{Clock, ManualClock, now_seconds};
+pub use load::random::Randomness;
 pub use maps::WhenFull;
 pub use maps::shape::Shape;
 pub use objects::objects;
@@ -49,7 +52,7 @@ pub use programs::steer_rule::{SteerRule, SteerRuleError};
 pub use read::flows::{BackendFlows, FlowCounts, NatFlow, NatFlows, Place, is_udp};
 pub use read::memory::{MapMemory, ProgramInfo};
 pub use read::shield::{Arrivals, HeavySource, ShieldCounts};
-pub use read::tracked::{TrackedCounts, now_seconds, tracked_state};
+pub use read::tracked::{TrackedCounts, tracked_state};
 pub use read::{BackendState, Daemon, InterfaceState, ServiceState, View};
 pub use requirements::{
     Bpffs, Probe, bpffs_is_hidden, bpffs_is_overmounted, compiles_programs, ensure_bpffs, probe,

@@ -20,7 +20,7 @@ impl Gateway {
     /// A slot has no interface, or the kernel refuses the program.
     pub fn set_forwarding(&mut self, mode: ForwardMode, slots: &[u32]) -> Result<ForwardTables> {
         let (program, instance) = instance::make(self.maps(), mode)?;
-        let tables = ForwardTables::of(&instance, &self.maps().ifaces, slots)?;
+        let tables = ForwardTables::of(&instance, self.maps(), slots)?;
         self.maps().slots.put_fd(Slot::Forward as u32, program.as_fd())?;
         self.forwarding.instance = Some(instance);
         self.set_devices(self.devices_of(slots)?)?;

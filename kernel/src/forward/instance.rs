@@ -8,14 +8,15 @@ use libbpf_rs::MapHandle;
 use ringway_abi::raw::{
     rw_forwarder, rw_forwarding, rw_port, rw_port_vlans, rw_station_bucket, rw_way,
 };
-use ringway_abi::{ForwardMode, IntoBytes, Slot};
+use ringway_abi::{ForwardMode, Slot};
 
-use crate::load::{self, clock};
+use crate::load;
+use crate::load::clock::set_clock;
+use crate::load::random::Purpose;
 use crate::maps::{self, Map, Maps, map};
 use crate::objects::capture_forward::CaptureForwardSkelBuilder;
 use crate::objects::forward::{self, ForwardSkelBuilder};
-use crate::read::tracked::now_seconds;
-use crate::{Error, Result, View};
+use crate::{Result, View};
 
 const FORWARD: &str = "ringway_forward";
 
@@ -75,7 +76,7 @@ impl View {
         let Some(instance) = program.map(Instance::of).transpose()?.flatten() else {
             return Ok(None);
         };
-        let left = instance.forwarding.get(0)?.until.wrapping_sub(now_seconds());
+        let left = instance.forwarding.get(0)?.until.wrapping_sub(self.now_seconds());
         let routes = instance.constants.mode == ForwardMode::Route as u32;
         let mode = if routes { ForwardMode::Route } else { ForwardMode::Bridge };
         Ok(Some(ForwardState { mode, in_force: left.cast_signed() >= 0 }))
@@ -84,13 +85,11 @@ impl View {
 
 /// A program that no packet meets yet, with tables of its own.
 pub(super) fn make(live: &Maps, mode: ForwardMode) -> Result<(OwnedFd, Instance)> {
-    let mut keys = [0u64; 2];
-    rustix::rand::getrandom(keys.as_mut_bytes(), rustix::rand::GetRandomFlags::empty())
-        .map_err(|errno| Error::System { action: "get random bytes", source: errno.into() })?;
+    let keys: [u64; 2] = live.sources.randomness.words(Purpose::Forwarding)()?;
     let constants = rw_forwarder { keys: [keys[0], keys[1] | 1], mode: mode as u32, dry: 0 };
     let mut storage = MaybeUninit::uninit();
     let mut open = load::open::<ForwardSkelBuilder>(FORWARD, &mut storage)?;
-    load::constants(&mut open.maps.rodata_clock_data)?.ticks = clock::ticks()?;
+    set_clock!(open, live.sources.clock);
     load::constants(&mut open.maps.rodata_forward_data)?.forwarder = constants;
     live.share_with_forward(&mut open.maps)?;
     let loaded = load::load(FORWARD, open)?;
@@ -108,9 +107,9 @@ pub(super) fn make(live: &Maps, mode: ForwardMode) -> Result<(OwnedFd, Instance)
 
 /// Puts the tables and constants of an instance into another one of the program.
 macro_rules! share_instance {
-    ($open:ident, $instance:expr, $dry:literal) => {{
+    ($open:ident, $instance:expr, $maps:expr, $dry:literal) => {{
         let instance: &Instance = $instance;
-        load::constants(&mut $open.maps.rodata_clock_data)?.ticks = clock::ticks()?;
+        set_clock!($open, $maps.sources.clock);
         let constants = rw_forwarder { dry: $dry, ..instance.constants };
         load::constants(&mut $open.maps.rodata_forward_data)?.forwarder = constants;
         maps::reuse(&mut $open.maps.stations, &instance.stations)?;
@@ -129,7 +128,7 @@ pub(crate) fn load_for_capture(
 ) -> Result<OwnedFd> {
     let mut storage = MaybeUninit::uninit();
     let mut open = load::open::<CaptureForwardSkelBuilder>(FORWARD, &mut storage)?;
-    share_instance!(open, instance, 0);
+    share_instance!(open, instance, live, 0);
     live.share_with_capture_forward(&mut open.maps)?;
     maps::reuse(&mut open.maps.capture_state, state)?;
     maps::reuse(&mut open.maps.capture_chain, chain)?;
@@ -143,7 +142,7 @@ pub(crate) fn load_dry(program: u32, dry: &Maps) -> Result<Option<OwnedFd>> {
     let Some(instance) = Instance::of(program)? else { return Ok(None) };
     let mut storage = MaybeUninit::uninit();
     let mut open = load::open::<ForwardSkelBuilder>(FORWARD, &mut storage)?;
-    share_instance!(open, &instance, 1);
+    share_instance!(open, &instance, dry, 1);
     dry.share_with_forward(&mut open.maps)?;
     load::program(&load::load(FORWARD, open)?.progs.ringway_forward).map(Some)
 }

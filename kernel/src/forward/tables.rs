@@ -11,15 +11,16 @@ use ringway_abi::raw::{
 };
 
 use super::instance::Instance;
-use crate::maps::Map;
+use crate::load::clock::Clock;
 use crate::maps::table_view::TableView;
-use crate::read::tracked::now_seconds;
+use crate::maps::{Map, Maps};
 use crate::{Error, Result};
 
 /// Tables of the program in force, kept by one thread, which may be any.
 #[derive(Debug)]
 pub struct ForwardTables {
     keys: [u64; 2],
+    clock: Clock,
     stations: TableView,
     forwarding: TableView,
     ports: Map<u32, rw_port>,
@@ -87,19 +88,16 @@ impl ForwardTables {
     /// Places for them in each.
     pub const BUCKET: u8 = RW_BUCKET_STATIONS as u8;
 
-    pub(super) fn of(
-        instance: &Instance,
-        ifaces: &Map<u32, rw_iface>,
-        slots: &[u32],
-    ) -> Result<Self> {
+    pub(super) fn of(instance: &Instance, maps: &Maps, slots: &[u32]) -> Result<Self> {
         Ok(Self {
+            clock: maps.sources.clock.clone(),
             keys: instance.constants.keys,
             stations: TableView::writable::<rw_station_bucket>(&instance.stations, MAP)?,
             forwarding: TableView::writable(&instance.forwarding, MAP)?,
             ports: instance.ports.try_clone()?,
             port_vlans: instance.port_vlans.try_clone()?,
             ways: instance.ways.try_clone()?,
-            ifaces: ifaces.try_clone()?,
+            ifaces: maps.ifaces.try_clone()?,
             slots: slots.to_vec(),
         })
     }
@@ -189,13 +187,13 @@ impl ForwardTables {
 
     /// The tables count for [`RW_FORWARD_LEASE`] more seconds.
     pub fn keep(&self) {
-        self.set_until(now_seconds().wrapping_add(RW_FORWARD_LEASE));
+        self.set_until(self.clock.now_seconds().wrapping_add(RW_FORWARD_LEASE));
     }
 
     /// They do not count any more: every frame goes to the kernel.
     pub fn suspend(&self) {
         // Its clock may be a tick behind ours.
-        self.set_until(now_seconds().wrapping_sub(2));
+        self.set_until(self.clock.now_seconds().wrapping_sub(2));
     }
 
     fn set_until(&self, until: u32) {

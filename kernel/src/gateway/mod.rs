@@ -131,7 +131,7 @@ impl Gateway {
         requirements::probe()?.require()?;
         let sizes = options.sizes();
         if !options.pin {
-            let (programs, maps) = open::unpinned(sizes)?;
+            let (programs, maps) = open::unpinned(sizes, &options.sources)?;
             return Ok((Self::new(None, None, programs, maps)?, Opened::default()));
         }
         requirements::ensure_bpffs(&options.bpffs)?;
@@ -142,9 +142,9 @@ impl Gateway {
         let (programs, maps) = if pins.exist()? {
             let found = open::find(&pins, &mut opened)?;
             let (sizes, _no_captures) = service_room::make(&pins, sizes)?;
-            open::take_over(&pins, sizes, found, &mut opened)?
+            open::take_over(&pins, (sizes, &options.sources), found, &mut opened)?
         } else {
-            open::create(&pins, sizes, &mut opened)?
+            open::create(&pins, (sizes, &options.sources), &mut opened)?
         };
         // Packets are served without, so this is no reason not to start.
         opened.losses_uncounted = redirect_errors::count(&maps, &pins).err();
@@ -370,7 +370,7 @@ impl Gateway {
     /// Says that the daemon is alive: `status` tells how long ago this was. Once a second.
     pub fn heartbeat(&mut self, now: SystemTime) -> Result<()> {
         self.renew_captures();
-        challenge_key::follow_clock(&self.maps.syn_secrets, now)?;
+        challenge_key::follow_clock(&self.maps.syn_secrets, now, &self.maps.sources.clock)?;
         let value = rw_daemon {
             pid: std::process::id().into(),
             started_unix_ns: unix_ns(self.started),

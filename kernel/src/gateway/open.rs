@@ -6,13 +6,14 @@ use std::time::Duration;
 
 use libbpf_rs::MapCore;
 use ringway_abi::raw::{RW_HASH_NH, RW_LAYOUT, RW_MAX_BACKENDS, rw_daemon, rw_settings};
-use ringway_abi::{IntoBytes, Slot, flow_buckets, index_buckets, track_buckets};
+use ringway_abi::{Slot, flow_buckets, index_buckets, track_buckets};
 use ringway_bpf_sys::LinkInfo;
 use ringway_host::netlink::links;
 
 use crate::gateway::layout::check_layout;
 use crate::link::{OnInterface, info_of, open_link};
-use crate::load::{FlowSizes, Programs, load_gateway, possible_cpus};
+use crate::load::random::Purpose;
+use crate::load::{FlowSizes, Programs, Sources, load_gateway, possible_cpus};
 use crate::maps::{self, Map, MapName, Maps};
 use crate::pins::{DEFAULT_BPFFS, Pins};
 use crate::shield::challenge_key;
@@ -41,6 +42,8 @@ pub struct GatewayOptions {
     /// Pin everything, so that traffic outlives this process. Without, all of it ends with the
     /// [`crate::Gateway`] and nothing is taken over (tests).
     pub pin: bool,
+    /// Its time and its random numbers.
+    pub sources: Sources,
 }
 
 impl GatewayOptions {
@@ -65,6 +68,7 @@ impl Default for GatewayOptions {
             backends: 0,
             services: 0,
             pin: true,
+            sources: Sources::default(),
         }
     }
 }
@@ -131,8 +135,8 @@ pub(crate) fn daemon_pid(pins: &Pins) -> u64 {
 }
 
 /// New maps that nothing is pinned for.
-pub(crate) fn unpinned(sizes: FlowSizes) -> Result<(Programs, Maps)> {
-    let (programs, maps) = load_gateway(sizes, None)?;
+pub(crate) fn unpinned(sizes: FlowSizes, sources: &Sources) -> Result<(Programs, Maps)> {
+    let (programs, maps) = load_gateway(sizes, sources, None)?;
     write_settings(&maps, new_settings(&maps)?)?;
     challenge_key::settle(&maps)?;
     Ok((programs, maps))
@@ -141,11 +145,11 @@ pub(crate) fn unpinned(sizes: FlowSizes) -> Result<(Programs, Maps)> {
 /// New maps, pinned. The settings are pinned last: their pin says that the others are complete.
 pub(crate) fn create(
     pins: &Pins,
-    sizes: FlowSizes,
+    (sizes, sources): (FlowSizes, &Sources),
     opened: &mut Opened,
 ) -> Result<(Programs, Maps)> {
     opened.unfinished_removed = pins.clear()?;
-    let (programs, maps) = unpinned(sizes)?;
+    let (programs, maps) = unpinned(sizes, sources)?;
     let mut settings_last: Vec<_> = maps.all().collect();
     settings_last.sort_by_key(|(name, _)| *name == MapName::settings);
     settings_last.into_iter().try_for_each(|(name, map)| maps::pin(map, &pins.map(name.name())))?;
@@ -178,11 +182,11 @@ pub(crate) fn find(pins: &Pins, opened: &mut Opened) -> Result<Found> {
 /// The pinned maps with a new program. A map that an earlier version did not have is added.
 pub(crate) fn take_over(
     pins: &Pins,
-    sizes: FlowSizes,
+    (sizes, sources): (FlowSizes, &Sources),
     Found { settings, interfaces }: Found,
     opened: &mut Opened,
 ) -> Result<(Programs, Maps)> {
-    let (programs, maps) = load_gateway(sizes, Some(pins))?;
+    let (programs, maps) = load_gateway(sizes, sources, Some(pins))?;
     for (name, map) in maps.all() {
         let path = pins.map(name.name());
         if !path.exists() {
@@ -231,10 +235,8 @@ const ICMP_PREFIX_GAP_US: u32 = 20_000;
 const ICMP_BURST: u32 = 50;
 
 fn new_settings(maps: &Maps) -> Result<rw_settings> {
-    let mut settings = rw_settings { hash: RW_HASH_NH, ..Default::default() };
-    rustix::rand::getrandom(settings.keys.as_mut_bytes(), rustix::rand::GetRandomFlags::empty())
-        .map_err(|errno| Error::System { action: "get random bytes", source: errno.into() })?;
-    with_sizes(settings, maps)
+    let keys = maps.sources.randomness.words(Purpose::Settings)()?;
+    with_sizes(rw_settings { hash: RW_HASH_NH, keys, ..Default::default() }, maps)
 }
 
 fn with_sizes(settings: rw_settings, maps: &Maps) -> Result<rw_settings> {

@@ -1,19 +1,145 @@
-//! The kernel's ticks as a clock: constants for bpf/gateway/clock.bpf.h.
+//! The packet path's time: constants for bpf/gateway/clock.bpf.h.
 
 use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use libbpf_rs::libbpf_sys::{BPF_F_MMAPABLE, BPF_F_RDONLY_PROG};
+use libbpf_rs::{MapHandle, MapType};
 use ringway_abi::raw::{RW_TICK_SHIFT, rw_clock};
 use ringway_bpf_sys::{Instruction, Program};
-use rustix::time::{ClockId, clock_getres};
+use rustix::time::{ClockId, clock_getres, clock_gettime};
 
+use crate::maps::{self, Map};
 use crate::testrun::{self, Frame};
 use crate::{Error, Result};
 
 const NANOSECONDS: u128 = 1_000_000_000;
 
+/// Seconds of CLOCK_MONOTONIC, as records and rings have them.
+pub fn now_seconds() -> u32 {
+    clock_gettime(ClockId::Monotonic).tv_sec as u32
+}
+
+/// The clock of a gateway: its programs and this crate agree on it.
+#[derive(Clone, Debug, Default)]
+pub enum Clock {
+    /// The kernel's ticks, set by CLOCK_MONOTONIC when a program is loaded.
+    #[default]
+    Kernel,
+    /// One that stands still until it is set: for tests.
+    Manual(Arc<ManualClock>),
+}
+
+impl Clock {
+    /// Seconds since boot, as records have them.
+    pub fn now_seconds(&self) -> u32 {
+        match self {
+            Self::Kernel => now_seconds(),
+            Self::Manual(manual) => manual.now().as_secs() as u32,
+        }
+    }
+
+    /// The time of day, by which nodes agree.
+    pub fn wall_time(&self) -> SystemTime {
+        match self {
+            Self::Kernel => SystemTime::now(),
+            Self::Manual(manual) => manual.wall_time(),
+        }
+    }
+
+    pub(crate) fn ticks(&self) -> Result<rw_clock> {
+        match self {
+            Self::Kernel => ticks(),
+            Self::Manual(manual) => Ok(stopped(manual.now())),
+        }
+    }
+
+    /// The map that stands in for a program's own constants.
+    pub(crate) fn map(&self) -> Option<&MapHandle> {
+        match self {
+            Self::Kernel => None,
+            Self::Manual(manual) => Some(&manual.map),
+        }
+    }
+}
+
+/// A clock that stands still until it is set. Programs read it from the map that their constants
+/// would be in, which libbpf neither fills nor freezes when it is given one.
+#[derive(Debug)]
+pub struct ManualClock {
+    map: Map<u32, rw_clock>,
+    nanoseconds: AtomicU64,
+}
+
+impl ManualClock {
+    /// Shows `since_boot`.
+    ///
+    /// # Errors
+    /// The kernel makes no map.
+    pub fn new(since_boot: Duration) -> Result<Arc<Self>> {
+        let shape = (4, size_of::<rw_clock>() as u32);
+        let flags = BPF_F_RDONLY_PROG | BPF_F_MMAPABLE;
+        let map = maps::create(MapType::Array, "clock", shape, 1, flags)?.into();
+        let clock = Self { map, nanoseconds: AtomicU64::new(0) };
+        clock.set(since_boot)?;
+        Ok(Arc::new(clock))
+    }
+
+    /// Since boot.
+    pub fn now(&self) -> Duration {
+        Duration::from_nanos(self.nanoseconds.load(Ordering::Relaxed))
+    }
+
+    /// The time of day: the machine was booted in September 2026.
+    pub fn wall_time(&self) -> SystemTime {
+        UNIX_EPOCH + Duration::from_secs(1_790_000_000) + self.now()
+    }
+
+    /// Shows `since_boot`, to a nanosecond, which may be earlier than before.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn set(&self, since_boot: Duration) -> Result<()> {
+        self.map.put(&0, &stopped(since_boot))?;
+        let nanoseconds = u64::try_from(since_boot.as_nanos()).unwrap_or(u64::MAX);
+        self.nanoseconds.store(nanoseconds, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Shows so much more.
+    ///
+    /// # Errors
+    /// As of [`ManualClock::set`].
+    pub fn advance(&self, time: Duration) -> Result<()> {
+        self.set(self.now() + time)
+    }
+}
+
+/// Rounded up: a second that has begun is never shown as the one before.
+fn stopped(since_boot: Duration) -> rw_clock {
+    let base = (since_boot.as_nanos() << RW_TICK_SHIFT).div_ceil(NANOSECONDS) as u64;
+    rw_clock { per_tick: 0, base }
+}
+
+/// Gives an object that is open the clock that its programs go by.
+macro_rules! set_clock {
+    ($open:expr, $clock:expr) => {
+        match $clock.map() {
+            Some(map) => $crate::maps::reuse(&mut $open.maps.rodata_clock, map)?,
+            None => {
+                let constants = $crate::load::constants(&mut $open.maps.rodata_clock_data)?;
+                constants.ticks = $clock.ticks()?;
+            }
+        }
+    };
+}
+pub(crate) use set_clock;
+
 /// Counts ticks as the kernel does now, and sets its clock by its CLOCK_MONOTONIC: that of this
 /// process may be another one's, in a time namespace.
-pub(crate) fn ticks() -> Result<rw_clock> {
+fn ticks() -> Result<rw_clock> {
     let program = Program { name: "rw_ticks", instructions: &READ, frags: false }.load();
     let program =
         program.map_err(|error| Error::System { action: "count ticks", source: error.source })?;

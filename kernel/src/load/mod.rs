@@ -2,6 +2,7 @@
 
 pub(crate) mod clock;
 pub(crate) mod log;
+pub(crate) mod random;
 
 use std::collections::BTreeMap;
 use std::mem::MaybeUninit;
@@ -14,6 +15,8 @@ use ringway_abi::Slot;
 use ringway_abi::raw::{rw_root, rw_trace};
 use ringway_filter::Instruction;
 
+use crate::load::clock::{Clock, set_clock};
+use crate::load::random::Randomness;
 use crate::maps::shape::Shape;
 use crate::maps::{self, Map, Maps, map_error};
 use crate::objects::gateway::{GatewaySkelBuilder, OpenGatewaySkel, types};
@@ -32,6 +35,13 @@ pub(crate) struct Programs {
     pub(crate) icmp: OwnedFd,
 }
 
+/// Where a gateway has its time and its random numbers from.
+#[derive(Clone, Debug, Default)]
+pub struct Sources {
+    pub clock: Clock,
+    pub randomness: Randomness,
+}
+
 /// Entries of the tables that the configuration sizes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FlowSizes {
@@ -44,15 +54,19 @@ pub(crate) struct FlowSizes {
 }
 
 /// Loads the balancer, upon the maps that are pinned; the others are made.
-pub(crate) fn load_gateway(sizes: FlowSizes, pins: Option<&Pins>) -> Result<(Programs, Maps)> {
+pub(crate) fn load_gateway(
+    sizes: FlowSizes,
+    sources: &Sources,
+    pins: Option<&Pins>,
+) -> Result<(Programs, Maps)> {
     let mut storage = MaybeUninit::uninit();
     let mut open = open_gateway(sizes, &mut storage)?;
-    constants(&mut open.maps.rodata_clock_data)?.ticks = clock::ticks()?;
+    set_clock!(open, sources.clock);
     pins.map_or(Ok(()), |pins| Maps::share_pinned(pins, &mut open.maps))?;
     let loaded = load(GATEWAY, open)?;
     let balance = program(&loaded.progs.ringway_balance)?;
     let icmp = program(&loaded.progs.ringway_icmp)?;
-    Ok((Programs { balance, icmp }, Maps::of(&loaded.maps)?))
+    Ok((Programs { balance, icmp }, Maps::of(&loaded.maps, sources)?))
 }
 
 /// Loads the balancer once more, upon the same maps, to find and decide as the first one does and
@@ -71,7 +85,7 @@ pub(crate) fn load_dry(live: &Maps) -> Result<(OwnedFd, Maps, Map<u32, rw_trace>
     let trace = Map::of(&loaded.maps.data_trace, |_: &types::data_trace| {
         (null_mut(), null_mut::<rw_trace>())
     });
-    Ok((balance, Maps::of(&loaded.maps)?, trace?))
+    Ok((balance, Maps::of(&loaded.maps, &live.sources)?, trace?))
 }
 
 /// Loads the program for ICMP beside a dry balancer, whose maps these are.
@@ -98,8 +112,8 @@ fn open_dry<'obj>(
     };
     let mut open = open_gateway(sizes, storage)?;
     constants(&mut open.maps.rodata_dry_data)?.dry = true;
-    constants(&mut open.maps.rodata_clock_data)?.ticks = clock::ticks()?;
-    share_budget(&mut open.maps.answer_budget, live)?;
+    set_clock!(open, live.sources.clock);
+    share_budget(&mut open.maps.answer_due, live)?;
     Ok(open)
 }
 
@@ -181,7 +195,7 @@ pub(crate) fn as_kernel(i: &Instruction) -> ringway_bpf_sys::Instruction {
 /// limit of its own: a dry one never reaches it.
 pub(crate) fn share_budget(budget: &mut OpenMapMut<'_>, live: &Maps) -> Result<()> {
     let icmp = live.slots.find(&(Slot::Icmp as u32)).ok().flatten();
-    let map = icmp.and_then(|id| Map::<u32, u64>::of_program(id, "answer_budget").ok().flatten());
+    let map = icmp.and_then(|id| Map::<u32, u64>::of_program(id, "answer_due").ok().flatten());
     map.map_or(Ok(()), |map| maps::reuse(budget, &map))
 }
 

@@ -25,6 +25,7 @@ use ringway_abi::{FromBytes, IntoBytes};
 use zerocopy::Immutable;
 
 use self::WhenFull::{Never, Then};
+use crate::load::Sources;
 use crate::objects::capture::OpenCaptureMaps;
 use crate::objects::capture_forward::OpenCaptureForwardMaps;
 use crate::objects::capture_shield::OpenCaptureShieldMaps;
@@ -89,6 +90,8 @@ macro_rules! maps {
         #[derive(Debug)]
         pub(crate) struct Maps {
             $(#[doc = $purpose] pub(crate) $name: Map<$key, $value>,)*
+            /// Of the gateway whose maps they are; the kernel's where only pins are known.
+            pub(crate) sources: Sources,
         }
 
         /// A map, by the name that bpf and its pin have.
@@ -133,13 +136,15 @@ macro_rules! maps {
             }
 
             /// Those of a gateway that was loaded.
-            pub(crate) fn of(loaded: &GatewayMaps<'_>) -> Result<Self> {
-                Ok(Self { $($name: map!(gateway, loaded, $name $([$maps])?)?,)* })
+            pub(crate) fn of(loaded: &GatewayMaps<'_>, sources: &Sources) -> Result<Self> {
+                let sources = sources.clone();
+                Ok(Self { sources, $($name: map!(gateway, loaded, $name $([$maps])?)?,)* })
             }
 
             /// Opens the pinned maps for reading only.
             pub(crate) fn open_read_only(pins: &Pins) -> Result<Self> {
-                Ok(Self { $($name: open_read_only(pins, MapName::$name)?.into(),)* })
+                let sources = Sources::default();
+                Ok(Self { sources, $($name: open_read_only(pins, MapName::$name)?.into(),)* })
             }
 
             /// Refuses those of an earlier version: programs of this one would find no service.
@@ -412,7 +417,7 @@ pub(crate) const PRIVATE: &[MapText] = &[
     ("csum_rooms", "room to sum up one packet in", Never("cannot be: one entry")),
     ("claims", "how far the search for one nat port is", Never("cannot be: one entry")),
     (
-        "answer_budget",
+        "answer_due",
         "when the next answer of a kind to a prefix would be in time",
         Then("two prefixes may share one budget"),
     ),

@@ -14,7 +14,8 @@ use ringway_abi::{addr_from_words, addr_to_words};
 use ringway_bpf_sys as bpf;
 use rustix::io::Errno;
 
-use crate::load::{self, log};
+use crate::load::clock::{Clock, set_clock};
+use crate::load::{self, Sources, log};
 use crate::maps::{Map, map};
 use crate::objects::accept::{self, AcceptSkelBuilder};
 use crate::shield::{ChallengeKey, SynSecrets, challenge_key};
@@ -50,10 +51,10 @@ impl Accept {
         let mut storage = MaybeUninit::uninit();
         let mut open = load::open::<AcceptSkelBuilder>(NAME, &mut storage)?;
         load::constants(&mut open.maps.rodata_data)?.l2_len = if ethernet { 14 } else { 0 };
-        load::constants(&mut open.maps.rodata_clock_data)?.ticks = load::clock::ticks()?;
+        set_clock!(open, Clock::Kernel);
         let loaded = load::load(NAME, open)?;
         let secrets = map!(accept, loaded.maps, syn_secrets)?;
-        challenge_key::begin(&secrets, key)?;
+        challenge_key::begin(&secrets, key, &Clock::Kernel)?;
         let state = AcceptState { secrets, listeners: map!(accept, loaded.maps, listeners)? };
         for listener in listeners {
             state.listeners.put_percpu(&key_of(*listener), &rw_accept_counts::default())?;
@@ -78,7 +79,7 @@ impl Accept {
     /// # Errors
     /// The map cannot be written.
     pub fn set_key(&self, key: ChallengeKey) -> Result<()> {
-        challenge_key::set(&self.state.secrets, Some(key))
+        challenge_key::set(&self.state.secrets, Some(key), &Sources::default())
     }
 
     /// Follows the clock of the machine, by which gateways and backends agree.
@@ -86,7 +87,7 @@ impl Accept {
     /// # Errors
     /// The map cannot be written.
     pub fn follow_clock(&self, now: SystemTime) -> Result<()> {
-        challenge_key::follow_clock(&self.state.secrets, now)
+        challenge_key::follow_clock(&self.state.secrets, now, &Clock::Kernel)
     }
 
     /// Whether it is where it was put, and that still exists.

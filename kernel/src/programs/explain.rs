@@ -11,12 +11,10 @@ use ringway_abi::{
     BackendRef, Exemption, FlowKey, FlowState, Limit, Reason, RuleAction, ShieldMode, Slot,
     Verdict, addr_from_words,
 };
-use rustix::time::{ClockId, clock_gettime};
 
 use crate::forward;
 use crate::load::{load_dry, load_dry_icmp, load_root, log};
 use crate::maps::{Map, Maps};
-use crate::read::tracked::now_seconds;
 use crate::shield::generation::{self, Made};
 use crate::testrun::{self, Frame, TestRun};
 use crate::{Error, Result, View, requirements};
@@ -323,7 +321,7 @@ impl Explainer {
             reason: Reason::try_from(trace.shield_reason).ok().filter(|it| *it != Reason::None),
             listed,
             rule: rule.map(|number| made.rule(live, number)).transpose()?,
-            limited: limited(trace),
+            limited: limited(trace, self.maps.sources.clock.now_seconds()),
         }))
     }
 
@@ -341,7 +339,7 @@ impl Explainer {
         let Ok(key) = FlowKey::unpack(trace.flow_key) else { return Ok(None) };
         let flow = bucket.flows[number];
         let client = addr_from_words(flow.client);
-        let now = clock_gettime(ClockId::Monotonic).tv_sec as u32;
+        let now = self.maps.sources.clock.now_seconds();
         Ok(Some(FlowFound {
             state: key.state,
             client: SocketAddr::new(client, u16::from_be(flow.client_port_be)),
@@ -392,13 +390,13 @@ fn for_icmp(reason: Reason) -> bool {
     matches!(reason, Reason::NoStage | Reason::TooBig | Reason::TtlExpired | Reason::NoState)
 }
 
-fn limited(trace: &rw_trace) -> Option<Limited> {
+fn limited(trace: &rw_trace, now: u32) -> Option<Limited> {
     let limit = Limit::try_from(trace.limit).ok().filter(|limit| *limit != Limit::None)?;
     let exempt = Exemption::try_from(trace.exempt).ok();
     Some(Limited {
         limit,
         exempt: exempt.filter(|exempt| *exempt != Exemption::Not),
-        armed_s: trace.armed_until.checked_sub(now_seconds()).filter(|left| *left > 0),
+        armed_s: trace.armed_until.checked_sub(now).filter(|left| *left > 0),
     })
 }
 

@@ -11,7 +11,7 @@ use ringway_abi::raw::{
 use ringway_abi::{FlowKey, FlowState, FromBytes, IntoBytes, addr_from_words};
 
 use crate::maps::table_view::TableView;
-use crate::{Result, View, now_seconds};
+use crate::{Result, View};
 
 /// 64-bit words of a bucket: the ports that clients talk to, then the records.
 const BUCKET_WORDS: usize = size_of::<rw_flow_bucket>() / size_of::<u64>();
@@ -197,7 +197,7 @@ impl View {
     /// The flow table, to be read where it lies.
     pub fn nat_flows(&self) -> Result<NatFlows> {
         let table = TableView::of(&self.maps().flows, "map the flow table")?;
-        let life = Life { timeout: self.settings()?.timeout, now: now_seconds() };
+        let life = Life { timeout: self.settings()?.timeout, now: self.now_seconds() };
         Ok(NatFlows { table, life })
     }
 

@@ -17,7 +17,6 @@ use ringway_abi::{Exemption, Limit, Reason, ShieldMode, Slot, addr_from_words};
 use ringway_plan::tables::SynPolicy;
 
 use super::View;
-use super::tracked::now_seconds;
 use crate::Result;
 use crate::maps::{MapName, Maps};
 use crate::shield::SynSecrets;
@@ -135,7 +134,7 @@ impl View {
             return Ok(None);
         }
         let control = self.maps.shield_control.get(0)?;
-        let left = control.until.saturating_sub(now_seconds());
+        let left = control.until.saturating_sub(self.now_seconds());
         let mode = ShieldMode::try_from(control.mode).ok();
         Ok(mode.filter(|_| left > 0).map(|mode| (mode, left)))
     }
@@ -153,7 +152,7 @@ impl View {
         if !self.has_shield_maps() {
             return Ok(prefixes);
         }
-        let now = now_seconds();
+        let now = self.now_seconds();
         for (map, allow) in [(&self.maps.runtime_allow, true), (&self.maps.runtime_block, false)] {
             let rows = map.entries()?.into_iter().filter(|(_, row)| row.until > now);
             prefixes.extend(rows.filter_map(|(key, row)| runtime_prefix(&key, &row, allow)));
@@ -198,7 +197,7 @@ impl View {
     pub fn armed(&self) -> Result<BTreeMap<u16, u32>> {
         let mut armed = BTreeMap::new();
         for id in self.limited_services()? {
-            let left = self.maps.shield_armed.get(id.into())?.saturating_sub(now_seconds());
+            let left = self.maps.shield_armed.get(id.into())?.saturating_sub(self.now_seconds());
             if left > 0 {
                 armed.insert(id, left);
             }
@@ -232,7 +231,7 @@ impl View {
         if self.maps.heavy_sources.value_size() as usize != size_of::<rw_heavy_bucket>() {
             return Ok(heavy);
         }
-        let now = now_seconds();
+        let now = self.now_seconds();
         self.maps.heavy_sources.for_each(|_, bucket| {
             // A packet may have come since the clock was read.
             let silent = |source: &rw_heavy_source| now.saturating_sub(source.seen);

@@ -6,7 +6,6 @@ use libbpf_rs::MapCore;
 use ringway_abi::raw::{FlowState, rw_settings, rw_track, rw_tracking};
 use ringway_abi::{TrackedFlow, track_capacity};
 use ringway_plan::{Planner, Records};
-use rustix::time::{ClockId, clock_gettime};
 
 use crate::maps::Maps;
 use crate::maps::table_view::TableView;
@@ -22,14 +21,14 @@ pub struct TrackedCounts {
     pub on_probation: u64,
 }
 
-/// Seconds of CLOCK_MONOTONIC, as records and rings have them.
-pub fn now_seconds() -> u32 {
-    clock_gettime(ClockId::Monotonic).tv_sec as u32
-}
-
 impl View {
+    /// Seconds since boot by the packet path's clock, as records have them.
+    pub fn now_seconds(&self) -> u32 {
+        self.maps().sources.clock.now_seconds()
+    }
+
     pub fn tracked(&self, mut visit: impl FnMut(&TrackedFlow)) -> Result<()> {
-        let (settings, now) = (self.settings()?, now_seconds());
+        let (settings, now) = (self.settings()?, self.now_seconds());
         let table = Table::of(self.maps())?;
         for track in table.tracks() {
             let Some(flow) = TrackedFlow::unpack(&track) else { continue };
@@ -63,7 +62,7 @@ impl View {
                 failed.insert(service as u16, second);
             }
         })?;
-        let mut read_records = planner.observe(now_seconds(), failed);
+        let mut read_records = planner.observe(self.now_seconds(), failed);
         if read_records.is_needed() {
             self.tracked(|flow| read_records.record(flow.slot, flow.backend))?;
         }

@@ -6,11 +6,12 @@ use std::hash::{Hasher as _, SipHasher};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use ringway_abi::raw::rw_syn_secrets;
-use zerocopy::IntoBytes as _;
 
+use crate::Result;
+use crate::load::Sources;
+use crate::load::clock::Clock;
+use crate::load::random::Purpose;
 use crate::maps::{Map, Maps};
-use crate::read::tracked::now_seconds;
-use crate::{Error, Result};
 
 /// A key of SipHash, 128 bits.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -79,27 +80,30 @@ pub(crate) fn settle(maps: &Maps) -> Result<()> {
     if secrets.keys[0] != [0; 2] {
         return Ok(());
     }
-    let (key, wall) = (random()?, wall_offset(SystemTime::now()));
+    let Sources { clock, randomness } = &maps.sources;
+    let key = randomness.words(Purpose::FirstChallengeKey)()?;
+    let wall = wall_offset(clock.wall_time(), clock);
     maps.syn_secrets.put(&0, &rw_syn_secrets { keys: [key; 2], wall, ..Default::default() })
 }
 
 /// Gives a program that knows no key yet its first one.
-pub(crate) fn begin(secrets: &Map<u32, rw_syn_secrets>, key: ChallengeKey) -> Result<()> {
-    let (wall, since) = (wall_offset(SystemTime::now()), now_seconds());
+pub(crate) fn begin(
+    secrets: &Map<u32, rw_syn_secrets>,
+    key: ChallengeKey,
+    clock: &Clock,
+) -> Result<()> {
+    let (wall, since) = (wall_offset(clock.wall_time(), clock), clock.now_seconds());
     let keys = [key.0; 2];
     secrets.put(&0, &rw_syn_secrets { keys, wall, since, shared: 1, ..Default::default() })
 }
 
-fn random() -> Result<[u64; 2]> {
-    let mut key = [0u64; 2];
-    rustix::rand::getrandom(key.as_mut_bytes(), rustix::rand::GetRandomFlags::empty())
-        .map_err(|errno| Error::System { action: "get random bytes", source: errno.into() })?;
-    Ok(key)
-}
-
 /// Makes answers with this key from now on; `None`: with one that no other node has. The one before
 /// counts for a while, if it has made any.
-pub(crate) fn set(map: &Map<u32, rw_syn_secrets>, key: Option<ChallengeKey>) -> Result<()> {
+pub(crate) fn set(
+    map: &Map<u32, rw_syn_secrets>,
+    key: Option<ChallengeKey>,
+    Sources { clock, randomness }: &Sources,
+) -> Result<()> {
     let secrets = map.get(0)?;
     let ([present, _], is_first) = (secrets.keys, secrets.since == 0);
     let (key, shared) = match key {
@@ -107,17 +111,21 @@ pub(crate) fn set(map: &Map<u32, rw_syn_secrets>, key: Option<ChallengeKey>) -> 
         Some(key) => (key.0, 1),
         None if secrets.shared == 0 && is_first => (present, 0),
         None if secrets.shared == 0 => return Ok(()),
-        None => (random()?, 0),
+        None => (randomness.words(Purpose::ChallengeKey)()?, 0),
     };
-    let (keys, since) = ([key, if is_first { key } else { present }], now_seconds());
+    let (keys, since) = ([key, if is_first { key } else { present }], clock.now_seconds());
     map.put(&0, &rw_syn_secrets { keys, since, shared, ..secrets })
 }
 
 /// Follows the clock of the machine, by which nodes agree, and forgets the former key.
-pub(crate) fn follow_clock(map: &Map<u32, rw_syn_secrets>, now: SystemTime) -> Result<()> {
+pub(crate) fn follow_clock(
+    map: &Map<u32, rw_syn_secrets>,
+    now: SystemTime,
+    clock: &Clock,
+) -> Result<()> {
     let secrets = map.get(0)?;
-    let (wall, [present, former]) = (wall_offset(now), secrets.keys);
-    let is_over = present != former && now_seconds() - secrets.since > FORMER_SECONDS;
+    let (wall, [present, former]) = (wall_offset(now, clock), secrets.keys);
+    let is_over = present != former && clock.now_seconds() - secrets.since > FORMER_SECONDS;
     if secrets.wall.abs_diff(wall) < 2 && !is_over {
         return Ok(());
     }
@@ -126,9 +134,9 @@ pub(crate) fn follow_clock(map: &Map<u32, rw_syn_secrets>, now: SystemTime) -> R
 }
 
 /// Seconds from CLOCK_MONOTONIC to CLOCK_REALTIME; they wrap as the program's sum does.
-fn wall_offset(now: SystemTime) -> u32 {
+fn wall_offset(now: SystemTime, clock: &Clock) -> u32 {
     let unix = now.duration_since(UNIX_EPOCH).unwrap_or_default();
-    (unix.as_secs() as u32).wrapping_sub(now_seconds())
+    (unix.as_secs() as u32).wrapping_sub(clock.now_seconds())
 }
 
 #[cfg(test)]

@@ -31,7 +31,7 @@ impl Gateway {
             Some(generation) => {
                 let (program, made) = make(&maps, generation)?;
                 if generation.answers {
-                    challenge_key::set(&maps.syn_secrets, generation.challenge_key)?;
+                    challenge_key::set(&maps.syn_secrets, generation.challenge_key, &maps.sources)?;
                 }
                 maps.slots.put_fd(slot, program.as_fd())?;
                 self.shield.made = Some(made);

@@ -16,7 +16,8 @@ use ringway_plan::prefix_list::ListTables;
 use ringway_plan::tables::RateLimit;
 
 use super::challenge_key::ChallengeKey;
-use crate::load::{self, as_kernel, clock};
+use crate::load::clock::set_clock;
+use crate::load::{self, as_kernel};
 use crate::maps::table_view::TableView;
 use crate::maps::{self, Map, Maps, map};
 use crate::objects::capture_shield::CaptureShieldSkelBuilder;
@@ -76,9 +77,8 @@ pub(super) fn make(live: &Maps, generation: &Generation<'_>) -> Result<(OwnedFd,
     let mut open = load::open::<ShieldSkelBuilder>(SHIELD, &mut storage)?;
     let control = live.shield_control.get(0)?;
     let place = (control.place + 1) % RW_SHIELD_GENERATIONS;
-    let ticks = clock::ticks()?;
     let lists = generation.lists;
-    load::constants(&mut open.maps.rodata_clock_data)?.ticks = ticks;
+    set_clock!(open, live.sources.clock);
     let constants = rw_shield {
         allow4: lists.allow4,
         allow6: lists.allow6,
@@ -122,7 +122,7 @@ pub(super) fn make(live: &Maps, generation: &Generation<'_>) -> Result<(OwnedFd,
     let rules = count_places(live, 0, &names)?;
     let names: Vec<&str> = generation.list_names.iter().map(|name| &**name).collect();
     let lists = count_places(live, RW_SHIELD_COUNT_LISTS, &names)?;
-    let (rows, table) = rows(generation.rules, &rules, ticks);
+    let (rows, table) = rows(generation.rules, &rules, live.sources.clock.ticks()?);
     made.rule_table.put_all(&rows, &table)?;
     let numbers: Vec<u32> = (0..).take(lists.len()).collect();
     made.list_counts.put_all(&numbers, &lists)?;
@@ -263,9 +263,9 @@ impl Made {
 
 /// Puts the maps and constants of a generation into another instance of the program.
 macro_rules! share_generation {
-    ($open:ident, $made:expr) => {{
+    ($open:ident, $made:expr, $maps:expr) => {{
         let made: &Made = $made;
-        load::constants(&mut $open.maps.rodata_clock_data)?.ticks = clock::ticks()?;
+        set_clock!($open, $maps.sources.clock);
         load::constants(&mut $open.maps.rodata_shield_data)?.shield = made.constants;
         maps::reuse(&mut $open.maps.list_index, &made.list_index)?;
         maps::reuse(&mut $open.maps.list_spans, &made.list_spans)?;
@@ -284,7 +284,7 @@ pub(crate) fn load_for_capture(
 ) -> Result<OwnedFd> {
     let mut storage = MaybeUninit::uninit();
     let mut open = load::open::<CaptureShieldSkelBuilder>(SHIELD, &mut storage)?;
-    share_generation!(open, made);
+    share_generation!(open, made, live);
     live.share_with_capture_shield(&mut open.maps)?;
     maps::reuse(&mut open.maps.capture_state, state)?;
     maps::reuse(&mut open.maps.capture_chain, chain)?;
@@ -302,7 +302,7 @@ pub(crate) fn load_dry(
     let Some(made) = Made::of(program)? else { return Ok(None) };
     let mut storage = MaybeUninit::uninit();
     let mut open = load::open::<ShieldSkelBuilder>(SHIELD, &mut storage)?;
-    share_generation!(open, &made);
+    share_generation!(open, &made, dry);
     load::constants(&mut open.maps.rodata_dry_data)?.dry = true;
     dry.share_with_shield(&mut open.maps)?;
     maps::reuse(&mut open.maps.data_trace, trace)?;

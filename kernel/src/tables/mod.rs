@@ -46,7 +46,8 @@ impl Gateway {
             None => Rows::read(self.maps())?,
         };
         let room = |want: &Rows| service_index::check(want.services.len(), self.maps());
-        let mut want = match Rows::wanted(tables, &have).and_then(|it| room(&it).map(|()| it)) {
+        let want = Rows::wanted(tables, &have, &self.maps().sources.clock);
+        let mut want = match want.and_then(|it| room(&it).map(|()| it)) {
             Ok(want) => want,
             Err(error) => {
                 self.rows = Some(have);

@@ -15,7 +15,8 @@ use ringway_plan::tables::{
 };
 
 use crate::Result;
-use crate::load::{clock, possible_cpus};
+use crate::load::clock::Clock;
+use crate::load::possible_cpus;
 
 /// At most so many packets does a CPU take from a budget at once.
 const LARGEST_BATCH: u32 = 64;
@@ -23,11 +24,14 @@ const LARGEST_BATCH: u32 = 64;
 const UNASKED_PART: u32 = 4;
 
 /// The rows of those that have limits, by id.
-pub(crate) fn policies(services: &[ServiceRow]) -> Result<BTreeMap<u32, rw_shield_policy>> {
+pub(crate) fn policies(
+    services: &[ServiceRow],
+    clock: &Clock,
+) -> Result<BTreeMap<u32, rw_shield_policy>> {
     if services.iter().all(|service| service.policy.is_none()) {
         return Ok(BTreeMap::new());
     }
-    let makes = RateMaker { ticks: clock::ticks()?, cpus: possible_cpus()? };
+    let makes = RateMaker { ticks: clock.ticks()?, cpus: possible_cpus()? };
     let mut first: BTreeMap<IpAddr, u32> = BTreeMap::new();
     for service in services {
         first.entry(service.key.address).or_insert(service.id.into());

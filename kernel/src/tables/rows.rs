@@ -20,6 +20,7 @@ use ringway_plan::tables::{
 use ringway_plan::{Ids, Planner};
 
 use crate::Result;
+use crate::load::clock::Clock;
 use crate::maps::Maps;
 use crate::tables::members::{self, Members};
 use crate::tables::policies::policies;
@@ -83,7 +84,7 @@ pub(crate) struct Rows {
 impl Rows {
     /// What the tables should hold, members where they are already if possible. Fails when there
     /// is no room for them.
-    pub(crate) fn wanted(tables: &Tables, have: &Self) -> Result<Self> {
+    pub(crate) fn wanted(tables: &Tables, have: &Self, clock: &Clock) -> Result<Self> {
         let id = |service: &ServiceRow| u32::from(service.id);
         let members = members::place(&tables.services, &have.members)?;
         Ok(Self {
@@ -93,7 +94,7 @@ impl Rows {
             nat: tables.nat_addresses.iter().map(|a| rw_address::from(*a)).collect(),
             rings: tables.rings.iter().map(|ring| (ring.id, Some(ring.clone()))).collect(),
             services: service_entries(tables, &members),
-            policies: policies(&tables.services)?,
+            policies: policies(&tables.services, clock)?,
             members,
         })
     }

@@ -13,6 +13,7 @@ use ringway_abi::raw::{
     rw_service_place,
 };
 
+use crate::load::random::Purpose;
 use crate::maps::Maps;
 use crate::maps::table_view::TableView;
 use crate::tables::rings;
@@ -81,7 +82,8 @@ impl ServiceIndex {
         let next = (former + 1) % PARTS;
         let most = maps.service_places.max_entries() / RW_SERVICE_PARTS;
         let (first, places) = (next as u32 * most, places_of(rows.len() as u32).min(most));
-        let (keys, written) = build(&rows, places, random_keys)?;
+        let (keys, written) =
+            build(&rows, places, maps.sources.randomness.words(Purpose::ServiceIndex))?;
         if let Some(grace) = self.graces[next].take() {
             // It does nothing that can panic.
             _ = grace.join();
@@ -119,13 +121,6 @@ fn wait_later() -> Option<JoinHandle<()>> {
 
 type Keys = [u64; 3];
 type Row<'a> = (&'a rw_service_key, &'a rw_service);
-
-fn random_keys() -> Result<Keys> {
-    let mut keys = Keys::default();
-    rustix::rand::getrandom(keys.as_mut_bytes(), rustix::rand::GetRandomFlags::empty())
-        .map_err(|errno| Error::System { action: "get random bytes", source: errno.into() })?;
-    Ok(keys)
-}
 
 /// A part, and the keys of its hash.
 fn build(

@@ -1,4 +1,4 @@
-//! The flow tables, read and aged behind the packet path's back.
+//! The flow tables, read behind the packet path's back.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -70,40 +70,6 @@ pub fn index(world: &World) -> HashMap<u32, Vec<u64>> {
         }
     }
     leads
-}
-
-/// Makes a record look idle for longer, or (negative) for less long.
-pub fn age(world: &World, place: u32, seconds: i64) {
-    let map = world.map("flows");
-    let mut bucket = rw_flow_bucket::read_from_bytes(&read(map, place >> 2)).unwrap();
-    let flow = &mut bucket.flows[(place & 3) as usize - 1];
-    flow.seen = flow.seen.wrapping_sub(seconds as u32);
-    write(map, place >> 2, bucket.as_bytes());
-}
-
-pub fn age_all(world: &World, seconds: i64) {
-    let map = world.map("flows");
-    for (number, mut bucket) in elements::<rw_flow_bucket>(map) {
-        if bucket.flows.iter().all(|flow| flow.key == 0) {
-            continue;
-        }
-        for flow in &mut bucket.flows {
-            flow.seen = flow.seen.wrapping_sub(seconds as u32);
-        }
-        write(map, number, bucket.as_bytes());
-    }
-}
-
-/// Makes the record of every tracked flow look this much older.
-pub fn age_tracked(world: &World, seconds: u64) {
-    let map = world.map("tracked");
-    for (number, mut bucket) in elements::<rw_track_bucket>(map) {
-        for track in bucket.tracks.iter_mut().filter(|track| track.who > 1) {
-            let seen = (track.what >> 32).wrapping_sub(seconds) & 0x0fff_ffff;
-            track.what = track.what & 0xf000_0000_ffff_ffff | seen << 32;
-        }
-        write(map, number, bucket.as_bytes());
-    }
 }
 
 /// Every record of a tracked flow: its bucket, whose it is, and what it says.
@@ -196,7 +162,7 @@ pub struct Audit {
 /// and an index entry that leads to it. Panics with the first that is not so.
 pub fn audit(world: &World) -> Audit {
     let timeout = world.gateway.view().settings().unwrap().timeout;
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic).tv_sec as u32;
+    let now = world.now();
     let leads = index(world);
     let (mut sources, mut clients) = (HashMap::new(), HashMap::new());
     let mut found = Audit::default();
@@ -235,42 +201,4 @@ pub fn audit(world: &World) -> Audit {
         assert!(leads.contains_key(&record.place), "no index entry leads to {record:?}");
     }
     found
-}
-
-/// Makes every fragmented datagram that is remembered so many seconds older.
-pub fn age_fragments(world: &World, seconds: u64) {
-    change_fragments(world, |stamp| stamp - (seconds << 32));
-}
-
-/// Makes every fragmented datagram that is remembered as young as the youngest, for machines that
-/// are slow.
-pub fn renew_fragments(world: &World) {
-    const SECONDS: u64 = 0x7fff_ffff << 32;
-    let mut youngest = 0;
-    change_fragments(world, |stamp| {
-        youngest = youngest.max(stamp & SECONDS);
-        stamp
-    });
-    change_fragments(world, |stamp| youngest | (stamp & !SECONDS));
-}
-
-/// Gives every fragmented datagram another stamp: protocol, 31 bits of seconds, ports.
-fn change_fragments(world: &World, mut change: impl FnMut(u64) -> u64) {
-    let map = world.map("fragments");
-    for number in 0..ringway_abi::raw::RW_FRAGMENT_BUCKETS {
-        let mut bucket = read(map, number);
-        if bucket.iter().all(|byte| *byte == 0) {
-            continue;
-        }
-        for entry in bucket.chunks_exact_mut(16) {
-            let word = |at: usize| u64::from_ne_bytes(entry[at..at + 8].try_into().unwrap());
-            let (check, ports) = (word(0), word(8));
-            if ports != 0 {
-                let other = change(ports);
-                entry[..8].copy_from_slice(&(check ^ ports ^ other).to_ne_bytes());
-                entry[8..].copy_from_slice(&other.to_ne_bytes());
-            }
-        }
-        write(map, number, &bucket);
-    }
 }

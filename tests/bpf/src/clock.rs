@@ -1,29 +1,20 @@
-//! Seconds, as the packet path counts them.
+//! What tests share of time and chance: worlds begin at the same second, with the same keys.
 
-use std::thread;
+use std::sync::OnceLock;
 use std::time::Duration;
 
-use rustix::time::{ClockId, Timespec, clock_gettime};
+/// Since boot, when a world begins: longer than any timeout.
+pub const START: Duration = Duration::from_secs(1_000_000);
 
-/// The packet path counts ticks, which may be one ahead of this clock's, or behind.
-const APART: i64 = 20_000_000;
-const SECOND: i64 = 1_000_000_000;
-
-/// Returns when no second ends or begins.
-pub fn now() -> u32 {
-    loop {
-        let Timespec { tv_sec, tv_nsec } = clock_gettime(ClockId::MonotonicCoarse);
-        if (APART..SECOND - APART).contains(&tv_nsec) {
-            return tv_sec as u32;
-        }
-        thread::sleep(Duration::from_millis(1));
-    }
-}
-
-/// Returns at the start of a second.
-pub fn await_tick() {
-    let began = now();
-    while now() == began {
-        thread::sleep(Duration::from_millis(1));
-    }
+/// Of keys and models: RINGWAY_SEED, or the same every time. Printed once.
+pub fn seed() -> u64 {
+    static SEED: OnceLock<u64> = OnceLock::new();
+    *SEED.get_or_init(|| {
+        let seed = match std::env::var("RINGWAY_SEED") {
+            Ok(text) => text.parse().expect("RINGWAY_SEED is a number"),
+            Err(_) => 1,
+        };
+        println!("RINGWAY_SEED={seed}");
+        seed
+    })
 }

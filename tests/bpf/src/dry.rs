@@ -5,7 +5,6 @@ use ringway_abi::{Reason, Verdict};
 use ringway_kernel::{Explained, Explainer};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
 
-use crate::clock::now;
 use crate::map_batch::dump;
 use crate::mapping::Mapping;
 use crate::watch::Seen;
@@ -51,7 +50,6 @@ pub(crate) struct Foretold {
     explained: Explained,
     /// Where this thread may run: until then it stays where it is, as ports are each CPU's own.
     affinity: CpuSet,
-    second: u32,
 }
 
 impl Dry {
@@ -69,7 +67,7 @@ impl Dry {
         let read = |name: &&'static str| dump(world.map(name));
         let read_before: Vec<Vec<u8>> =
             if thorough { READ.iter().map(read).collect() } else { Vec::new() };
-        let (affinity, second) = (sched_getaffinity(None).unwrap(), now());
+        let affinity = sched_getaffinity(None).unwrap();
         crate::run::pin(sched_getcpu());
         let explained = self.explainer.run(slot, frame).unwrap();
         for ((name, map), before) in mapped.iter().zip(before) {
@@ -78,7 +76,7 @@ impl Dry {
         for (name, before) in READ.iter().zip(read_before) {
             assert!(dump(world.map(name)) == before, "explaining changed {name}: {explained:?}");
         }
-        Foretold { explained, affinity, second }
+        Foretold { explained, affinity }
     }
 }
 
@@ -93,23 +91,6 @@ impl Foretold {
             return;
         }
         let same = (*verdict, *reason) == live.pair();
-        // Time decides these cases, and it advanced between the two runs.
-        let limited = matches!(
-            reason,
-            Reason::IcmpLimited
-                | Reason::ResetLimited
-                | Reason::RuleLimit
-                | Reason::ServiceLimit
-                | Reason::NewFlowLimit
-                | Reason::SynChallenged
-                | Reason::SynAnswered
-                | Reason::ChallengeMet
-                | Reason::SourceLimit
-        );
-        let rested = limited && live.verdict != Verdict::Drop;
-        if !same && (rested || now() != self.second) {
-            return;
-        }
         assert!(
             same && !self.explained.on_pass,
             "explained as {verdict}/{reason}, live {}/{}: {:?}\n{came:02x?}",
@@ -118,7 +99,7 @@ impl Foretold {
             self.explained
         );
         if *verdict != Verdict::Drop && *frame != live.frame {
-            assert!(now() != self.second, "{:?}\nlive {:02x?}", self.explained, live.frame);
+            panic!("{:?}\nlive {:02x?}", self.explained, live.frame);
         }
     }
 }
@@ -127,9 +108,7 @@ impl Foretold {
     /// Panics when a capture tells of another service or backend.
     pub(crate) fn hold_owners(&self, seen: &Seen) {
         let Explained { verdict, reason, service, backend, .. } = &self.explained;
-        if (*verdict, *reason) != seen.pair {
-            return; // what time decides, see above
-        }
+        assert_eq!(seen.pair, (*verdict, *reason));
         assert_eq!(seen.iface, self.explained.iface, "{:?} {seen:?}", self.explained);
         // An ICMP error's service is known before its flow is found, or is not.
         if service.is_some() || *reason == Reason::NoService {

@@ -5,19 +5,20 @@
 use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use libbpf_rs::query::{ProgInfoIter, ProgInfoQueryOptions};
 use libbpf_rs::{MapCore, MapHandle};
 use ringway_abi::{FromBytes, Slot};
-use ringway_kernel::Gateway;
+use ringway_kernel::{Clock, Gateway, GatewayOptions, ManualClock, Randomness, Sources};
 
 use crate::audit;
+use crate::clock::{START, seed};
 use crate::dry::Dry;
 use crate::map_batch::clear;
 
 /// Maps that packets write and tables do not.
-const WRITTEN: [&str; 12] = [
+const WRITTEN: [&str; 13] = [
     "flows",
     "flow_index",
     "tracked",
@@ -28,16 +29,42 @@ const WRITTEN: [&str; 12] = [
     "traffic",
     "kept_flows",
     "vain_searches",
+    "port_hands",
     "ledger",
     "scratch",
 ];
 /// Of the balancer's programs alone: what they may still send, and who else sent.
-const OWN: [&str; 2] = ["answer_budget", "other_senders"];
+const OWN: [&str; 2] = ["answer_due", "other_senders"];
+
+/// Maps that packets of services with limits write, and a shield.
+const LIMITED: [&str; 13] = [
+    "arrivals",
+    "flow_budgets",
+    "heavy_sources",
+    "learnt_sources",
+    "proven",
+    "rule_budgets",
+    "service_budgets",
+    "shield_armed",
+    "shield_counts",
+    "shield_exceeded",
+    "shield_labels",
+    "shield_observed",
+    "source_sketch",
+];
 
 /// Larger ones are not kept.
 const MOST_FLOWS: u32 = 60_000;
 
-static SPARE: Mutex<Vec<(u32, Gateway, Option<Dry>)>> = Mutex::new(Vec::new());
+static SPARE: Mutex<Vec<Spare>> = Mutex::new(Vec::new());
+
+#[derive(Debug)]
+struct Spare {
+    flows: u32,
+    gateway: Gateway,
+    clock: Arc<ManualClock>,
+    dry: Option<Dry>,
+}
 
 /// A gateway, and the dry instance that is asked before each frame once it is loaded.
 #[derive(Debug)]
@@ -45,24 +72,43 @@ pub struct PooledGateway {
     /// `None` only while it is dropped.
     gateway: Option<Gateway>,
     pub(crate) dry: Mutex<Option<Dry>>,
+    clock: Arc<ManualClock>,
     flows: u32,
     spoilt: AtomicBool,
+    limited: AtomicBool,
 }
 
 impl PooledGateway {
     /// One for so many flows that was used before, if there is any.
     pub(crate) fn spare(flows: u32) -> Option<Self> {
         let mut spare = SPARE.lock().unwrap_or_else(PoisonError::into_inner);
-        let at = spare.iter().position(|(of, ..)| *of == flows)?;
-        let (_, gateway, dry) = spare.swap_remove(at);
+        let at = spare.iter().position(|spare| spare.flows == flows)?;
+        let Spare { gateway, clock, dry, .. } = spare.swap_remove(at);
+        clock.set(START).unwrap();
         let (gateway, dry, spoilt) = (Some(gateway), Mutex::new(dry), AtomicBool::default());
-        Some(Self { gateway, dry, flows, spoilt })
+        Some(Self { gateway, dry, clock, flows, spoilt, limited: AtomicBool::default() })
     }
 
-    /// One of its own, which is not used again if it is `spoilt`, say pinned.
-    pub(crate) fn own(gateway: Gateway, flows: u32, spoilt: bool) -> Self {
-        let spoilt = AtomicBool::new(spoilt || flows > MOST_FLOWS);
-        Self { gateway: Some(gateway), dry: Mutex::default(), flows, spoilt }
+    /// A new one, which is not used again if it is pinned or large.
+    pub(crate) fn open(options: GatewayOptions) -> Self {
+        let clock = ManualClock::new(START).unwrap();
+        let randomness = Randomness::Seeded(seed());
+        let sources = Sources { clock: Clock::Manual(Arc::clone(&clock)), randomness };
+        let GatewayOptions { flows, pin, .. } = options;
+        let gateway = Gateway::open(&GatewayOptions { sources, ..options }).unwrap().0;
+        let spoilt = AtomicBool::new(pin || flows > MOST_FLOWS);
+        let limited = AtomicBool::default();
+        Self { gateway: Some(gateway), dry: Mutex::default(), clock, flows, spoilt, limited }
+    }
+
+    /// Its clock, which stands still.
+    pub fn clock(&self) -> &ManualClock {
+        &self.clock
+    }
+
+    /// Its services have limits, and maybe a shield, which are taken away before it is used again.
+    pub(crate) fn limit(&self) {
+        self.limited.store(true, Ordering::Relaxed);
     }
 
     /// Something was changed that tables do not change back.
@@ -87,13 +133,17 @@ impl DerefMut for PooledGateway {
 
 impl Drop for PooledGateway {
     fn drop(&mut self) {
-        let Some(gateway) = self.gateway.take() else { return };
+        let Some(mut gateway) = self.gateway.take() else { return };
         if std::thread::panicking() || self.spoilt.load(Ordering::Relaxed) {
             return;
         }
         empty(&gateway);
+        if self.limited.load(Ordering::Relaxed) {
+            remove_limits(&mut gateway);
+        }
         let dry = self.dry.get_mut().unwrap_or_else(PoisonError::into_inner).take();
-        SPARE.lock().unwrap_or_else(PoisonError::into_inner).push((self.flows, gateway, dry));
+        let spare = Spare { flows: self.flows, gateway, clock: Arc::clone(&self.clock), dry };
+        SPARE.lock().unwrap_or_else(PoisonError::into_inner).push(spare);
     }
 }
 
@@ -103,6 +153,15 @@ fn empty(gateway: &Gateway) {
     }
     for map in own(gateway.map("slots").unwrap()) {
         clear(map.as_fd());
+    }
+}
+
+fn remove_limits(gateway: &mut Gateway) {
+    gateway.set_shield(None).unwrap();
+    gateway.set_shield_override(None).unwrap();
+    gateway.set_runtime_prefixes(&[]).unwrap();
+    for name in LIMITED {
+        clear(gateway.map(name).unwrap());
     }
 }
 

@@ -5,6 +5,7 @@
 //! the flow tables. The tests are in tests/bpf. They need root.
 
 #![allow(clippy::unwrap_used)]
+#![deny(clippy::disallowed_methods)]
 
 pub mod audit;
 pub mod capture;

@@ -43,7 +43,6 @@ pub(crate) fn standard_tables() -> Tables {
     let mut tables = Tables {
         nat_addresses: FAMILIES.map(Family::nat).to_vec(),
         nat_ports: NAT_PORTS,
-        // Long enough for a test on a machine that has other things to do.
         timeouts: Timeouts {
             syn: 600,
             established: 3600,

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
 
 use ringway_abi::raw::{rw_iface, rw_ledger, rw_settings, rw_traffic};
 use ringway_abi::{
@@ -11,7 +12,7 @@ use ringway_abi::{
 use ringway_kernel::forward::ForwardTables;
 use ringway_kernel::programs::capture::Session;
 use ringway_kernel::shield::{ChallengeKey, Generation};
-use ringway_kernel::{Detached, Gateway, GatewayOptions, Interface};
+use ringway_kernel::{Detached, GatewayOptions, Interface};
 use ringway_plan::prefix_list::ListTables;
 use ringway_plan::tables::{
     BackendRow, Protocol, ServiceKey, ServicePolicy, ServiceRow, SynAnswer, Tables,
@@ -164,7 +165,7 @@ fn pooled(flows: u32, node: Option<&Node>) -> PooledGateway {
         let name = node.map_or_else(String::new, |node| node.name.clone());
         let options =
             GatewayOptions { node: name, flows, tracked: 4_096, pin, ..Default::default() };
-        PooledGateway::own(Gateway::open(&options).unwrap().0, flows, pin)
+        PooledGateway::open(options)
     })
 }
 
@@ -233,6 +234,26 @@ impl World {
         world
     }
 
+    /// Seconds since boot by the packet path's clock, which stands still until it is set.
+    pub fn now(&self) -> u32 {
+        self.gateway.clock().now().as_secs() as u32
+    }
+
+    /// The time of day by that clock.
+    pub fn wall_time(&self) -> SystemTime {
+        self.gateway.clock().wall_time()
+    }
+
+    /// So many seconds go by.
+    pub fn advance(&self, seconds: u64) {
+        self.advance_by(Duration::from_secs(seconds));
+    }
+
+    /// So much time goes by.
+    pub fn advance_by(&self, time: Duration) {
+        self.gateway.clock().advance(time).unwrap();
+    }
+
     /// Whether a capture sees each frame: its instance of the gateway stands in for the live one.
     pub fn is_watched(&self) -> bool {
         self.watch.lock().unwrap_or_else(PoisonError::into_inner).is_some()
@@ -256,9 +277,9 @@ impl World {
         self.gateway.apply(&self.tables).unwrap();
     }
 
-    /// Gives the services of these ports limits. The gateway is not used again.
+    /// Gives the services of these ports limits. A gateway that answers SYNs is not used again.
     pub fn limit(&mut self, ports: &[u16], policy: ServicePolicy) {
-        self.gateway.spoil();
+        self.gateway.limit();
         if policy.syn.answer != SynAnswer::Forward {
             self.answer_syns(None);
         }
@@ -275,8 +296,9 @@ impl World {
         self.shield(true, key);
     }
 
-    /// Gives it a shield with nothing but, maybe, answers to SYNs.
+    /// Gives it a shield with nothing but, maybe, answers to SYNs. The gateway is not used again.
     pub fn shield(&mut self, answers: bool, key: Option<[u64; 2]>) {
+        self.gateway.spoil();
         let generation = Generation {
             mode: ShieldMode::Enforce,
             sanity: false,

@@ -3,6 +3,7 @@
 
 use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
 
 use ringway_abi::raw::rw_ledger;
 use ringway_abi::{Reason, Verdict};
@@ -15,7 +16,7 @@ use ringway_bpf_tests::inspect::{self, layout};
 use ringway_bpf_tests::judge::judge;
 use ringway_bpf_tests::mutate::{Random, mutate};
 use ringway_bpf_tests::seeds::{self, Seed};
-use ringway_bpf_tests::{World, audit, ports};
+use ringway_bpf_tests::{World, ports};
 
 use crate::path::Path;
 use crate::scene::{SCENES, Scene, disturb};
@@ -25,6 +26,11 @@ use crate::shape::reshape;
 pub const FRAMES: u64 = 100_000;
 /// Between two things that happen to the node.
 const CALM: u64 = 5_000;
+/// Seconds that pass before such a thing.
+const PAUSES: [u64; 6] = [0, 0, 1, 3, 31, 1_000];
+/// So many frames come at once, and so long after the ones before.
+const BURST: u64 = 64;
+const LASTING: Duration = Duration::from_millis(3);
 /// Flows where there are to be too many: several times the room.
 const FLOOD: u32 = 12_000;
 
@@ -101,11 +107,13 @@ fn play_for(seed: u64, episode: u64, saved: &[Seed], frames: u64) -> Result<Tall
         // The kernel does not take less than an Ethernet header.
         frame.resize(frame.len().clamp(14, 9_200), 0);
         run.feed(&path, (slot, frame), &mut corpus)?;
-        match &mut path {
-            Path::Gateway(world) if run.tally.frames.is_multiple_of(CALM) => {
-                disturb(world, &mut random);
-            }
-            _ => (),
+        let Path::Gateway(world) = &mut path else { continue };
+        if run.tally.frames.is_multiple_of(BURST) {
+            world.advance_by(LASTING);
+        }
+        if run.tally.frames.is_multiple_of(CALM) {
+            world.advance(*random.pick(&PAUSES));
+            disturb(world, &mut random);
         }
     }
     run.finish(&path)
@@ -119,7 +127,7 @@ fn flood(run: &mut Run, path: &Path, world: &World, corpus: &mut Vec<Seed>) -> R
             run.feed(path, (FRONT, segment(client, 1024, flags)), corpus)?;
         }
         // Only those that speak a second later may stay.
-        audit::age_tracked(world, 2);
+        world.advance(2);
     }
     for client in FLOOD..2 * FLOOD {
         run.feed(path, (FRONT, segment(client, 1024, SYN)), corpus)?;

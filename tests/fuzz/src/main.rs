@@ -5,8 +5,8 @@
 //! Every frame must be counted once, under the verdict it got, by the kernel's count too; and
 //! what leaves must obey the rules of `ringway_bpf_tests::judge`. The kernel must not complain.
 //!
-//! Time is cut into episodes, each with a gateway of its own, repeated by seed and number. Each also
-//! reads mutated prefix lists.
+//! A run is cut into episodes, each with a gateway of its own, repeated by seed and number. Each
+//! also reads mutated prefix lists.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
@@ -38,6 +38,9 @@ struct Args {
     /// How long
     #[arg(long, default_value_t = 10.0)]
     minutes: f64,
+    /// So many episodes, however long they take
+    #[arg(long, conflicts_with_all = ["minutes", "episode"])]
+    episodes: Option<u64>,
     /// What decides every mutation; printed, so that a run can be repeated [default: the time]
     #[arg(long)]
     seed: Option<u64>,
@@ -55,6 +58,7 @@ struct Args {
 /// What all threads have found.
 #[derive(Default)]
 struct Findings {
+    episodes: u64,
     frames: u64,
     sent_in_order: u64,
     counts: BTreeMap<(u8, u8), u64>,
@@ -116,19 +120,21 @@ fn main() -> ExitCode {
     ExitCode::from(u8::from(findings.failed() || !complaints.is_empty()))
 }
 
-/// One thread a CPU, each taking the next episode until time is up or one fails.
+/// One thread a CPU, each taking the next episode until enough are played or one fails.
 fn play(args: &Args, seed: u64, saved: &[Seed]) -> Findings {
     let findings = Mutex::new(Findings::default());
     let end = Instant::now() + Duration::from_secs_f64(args.minutes * 60.0);
+    let is_over = || args.episodes.is_none() && Instant::now() >= end;
     let next = AtomicU64::new(args.episode.unwrap_or(0));
-    let last = args.episode.unwrap_or(u64::MAX);
+    let behind = args.episode.map(|only| only + 1).or(args.episodes).unwrap_or(u64::MAX);
     let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
     let work = || {
-        while Instant::now() < end && !lock(&findings).failed() {
+        while !is_over() && !lock(&findings).failed() {
             let number = next.fetch_add(1, Ordering::Relaxed);
-            if number > last {
+            if number >= behind {
                 return;
             }
+            lock(&findings).episodes += 1;
             match episode::play(seed, number, saved) {
                 Ok(tally) => lock(&findings).add(tally),
                 Err(failure) => lock(&findings).failure = Some((number, failure)),
@@ -163,7 +169,8 @@ fn report(findings: &Findings, took: Duration) {
         .collect();
     println!("not reached: {}", missed.join(", "));
     println!(
-        "{} frames in {:.0} s, {} of them in order and sent; {} outcomes",
+        "{} episodes: {} frames in {:.0} s, {} of them in order and sent; {} outcomes",
+        findings.episodes,
         findings.frames,
         took.as_secs_f64(),
         findings.sent_in_order,

@@ -3,10 +3,10 @@
 
 use ringway_abi::raw::{RW_IFACE_GENERIC, RW_MAX_MEMBERS};
 use ringway_abi::{Slot, Verdict};
+use ringway_bpf_tests::World;
 use ringway_bpf_tests::cast::{BACK, FAMILIES, Family};
 use ringway_bpf_tests::mutate::Random;
 use ringway_bpf_tests::run::foreign_program;
-use ringway_bpf_tests::{World, audit};
 use ringway_plan::tables::{BackendRow, Forward, Pair, ServiceRow, Tables, Tunnel};
 
 use crate::path::Path;
@@ -136,7 +136,7 @@ fn family_of(address: std::net::IpAddr) -> Family {
 pub fn disturb(world: &mut World, random: &mut Random) {
     let index = random.below(world.tables.backends.len());
     match random.below(4) {
-        0 => audit::age_all(world, 4_000),
+        0 => world.advance(4_000),
         1 => world.change(|tables| {
             let hop = tables.backends.iter().find_map(|backend| backend.next_hop);
             let backend = &mut tables.backends[index];

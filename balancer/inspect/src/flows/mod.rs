@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use ringway_abi::FlowState;
 use ringway_api::error::Error;
-use ringway_kernel::{NatFlow, Place, View, is_udp, now_seconds, tracked_state};
+use ringway_kernel::{NatFlow, Place, View, is_udp, tracked_state};
 use serde::Serialize;
 
 use filter::Filter;
@@ -145,7 +145,7 @@ pub fn list<E: From<Error>>(
         progress(Progress { elapsed: begun.elapsed(), percent, flows: totals.total_flows });
     }
     if going {
-        let now = now_seconds();
+        let now = view.now_seconds();
         let tracked = view.tracked(|record| {
             totals.dsr_flows += 1;
             take(

@@ -16,6 +16,7 @@ use ringway_filter::{Instruction, Surroundings};
 
 use super::place::Place;
 use crate::forward::{self, Instance};
+use crate::load::clock::set_clock;
 use crate::load::{self, as_kernel};
 use crate::maps::{self, Map, MapName, Maps, map, map_error};
 use crate::objects::capture::{self, CaptureMaps, CaptureProgs, CaptureSkelBuilder};
@@ -100,10 +101,10 @@ impl Shared {
         let cpus = libbpf_rs::num_possible_cpus().map_err(map_error("size", "capture_packet"))?;
         let mut storage = MaybeUninit::uninit();
         let mut open = load::open::<CaptureSkelBuilder>(CAPTURE, &mut storage)?;
-        load::constants(&mut open.maps.rodata_clock_data)?.ticks = load::clock::ticks()?;
+        set_clock!(open, live.sources.clock);
         load::set_entries(&mut open.maps.capture_packet, cpus.try_into().unwrap_or(1))?;
         live.share_with_capture(&mut open.maps)?;
-        load::share_budget(&mut open.maps.answer_budget, live)?;
+        load::share_budget(&mut open.maps.answer_due, live)?;
         let loaded = load::load(CAPTURE, open)?;
         let shared = Self::pin(&loaded.maps, pins, place)?;
         shared.put_shield(live, None)?;

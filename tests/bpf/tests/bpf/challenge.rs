@@ -1,16 +1,16 @@
 //! SYNs that are challenged: who answers with the right RST gets in, and nobody else.
 
 use std::net::SocketAddr;
-use std::time::SystemTime;
+use std::time::Duration;
 
 use ringway_abi::Reason::{ChallengeMet, NewFlowLimit, SynChallenged};
 use ringway_abi::Verdict::{Drop, Redirect, Tx};
 use ringway_abi::raw::rw_syn_secrets;
-use ringway_abi::{FromBytes, IntoBytes, Reason, ShieldMode, Verdict, addr_to_words};
+use ringway_abi::{FromBytes, Reason, ShieldMode, Verdict, addr_to_words};
 use ringway_bpf_tests::cast::*;
 use ringway_bpf_tests::frame::{Frame, TCP, flags};
 use ringway_bpf_tests::{World, audit, ports, wire};
-use ringway_kernel::{Arrivals, now_seconds};
+use ringway_kernel::Arrivals;
 use ringway_plan::tables::{
     Forward, Limits, RateLimit, ServicePolicy, SynAnswer, SynOffer, SynPolicy,
 };
@@ -70,11 +70,10 @@ fn secrets(world: &World) -> rw_syn_secrets {
     rw_syn_secrets::read_from_bytes(&audit::read(world.map("syn_secrets"), 0)).unwrap()
 }
 
-/// As if so many seconds had gone by.
-fn wait(world: &World, seconds: i32) {
-    let mut secrets = secrets(world);
-    secrets.wall = secrets.wall.wrapping_add_signed(seconds);
-    audit::write(world.map("syn_secrets"), 0, secrets.as_bytes());
+/// The period in which an answer is made now, and how old that is.
+fn period(world: &World) -> (u32, u32) {
+    let now = world.now().wrapping_add(secrets(world).wall);
+    (now / PERIOD_S, now % PERIOD_S)
 }
 
 /// Another implementation of SipHash-2-4.
@@ -94,17 +93,15 @@ fn siphash([key0, key1]: [u64; 2], syn: &Frame, period: u32) -> u32 {
 #[test]
 fn a_challenge_is_a_keyed_hash_of_the_connection() {
     needs_root!("a_challenge_is_a_keyed_hash_of_the_connection");
+    let world = world(challenging());
+    let secrets = secrets(&world);
+    assert_ne!(secrets.keys[0], [0; 2], "a key of its own");
     for family in FAMILIES {
-        let world = world(challenging());
-        let secrets = secrets(&world);
-        assert_ne!(secrets.keys[0], [0; 2], "a key of its own");
-        // The packet path's clock is behind ours by up to a tick.
-        let period = |late: u32| (now_seconds() - late).wrapping_add(secrets.wall) / PERIOD_S;
-        for n in 0..50 {
-            let (syn, began) = (syn(client(family, n)), period(1));
-            let challenge = challenge(&world, &syn);
-            let made = |period| siphash(secrets.keys[0], &syn, period) & !1 | period & 1;
-            assert!((began..=period(0)).map(made).any(|made| made == challenge));
+        for n in 0..4 {
+            let (syn, (period, _)) = (syn(client(family, n)), period(&world));
+            let made = siphash(secrets.keys[0], &syn, period) & !1 | period & 1;
+            assert_eq!(challenge(&world, &syn), made);
+            world.advance(PERIOD_S.into());
         }
     }
 }
@@ -112,8 +109,8 @@ fn a_challenge_is_a_keyed_hash_of_the_connection() {
 #[test]
 fn who_answers_gets_in() {
     needs_root!("who_answers_gets_in");
+    let world = world(challenging());
     for family in FAMILIES {
-        let world = world(challenging());
         let [honest, other] = [1, 2].map(|n| client(family, n));
         let number = challenge(&world, &syn(honest));
         // What is the right number for one connection is none for another.
@@ -164,26 +161,36 @@ fn sources_of_dsr_services_are_proven() {
 #[test]
 fn a_challenge_holds_for_a_time_and_for_two_keys() {
     needs_root!("a_challenge_holds_for_a_time_and_for_two_keys");
-    let answered = |change: &dyn Fn(&mut World)| {
-        let mut world = world(challenging());
-        let honest = client(Family::V4, 1);
-        let number = challenge(&world, &syn(honest));
-        change(&mut world);
-        pair(&world, &rst(honest, number)).1 == ChallengeMet
+    let mut world = world(challenging());
+    let asked = |world: &World, n| {
+        let from = client(Family::V6, n);
+        rst(from, challenge(world, &syn(from)))
     };
-    for (seconds, holds) in [(-30, true), (0, true), (33, true), (100, false), (-100, false)] {
-        assert_eq!(answered(&|world: &mut World| wait(world, seconds)), holds, "{seconds} s");
+    let met = |world: &World, answer: &Frame| pair(world, answer).1 == ChallengeMet;
+    // An answer made in the first second of a period, and one made in its last. An even number of
+    // periods later the lowest bit is right, and the hash is not.
+    let held: [(u32, &[(i64, bool)]); 2] = [
+        (0, &[(-31, false), (-30, true), (0, true), (97, true), (98, false), (128, false)]),
+        (63, &[(-94, false), (-93, true), (34, true), (35, false)]),
+    ];
+    let begin = world.gateway.clock().now();
+    assert_eq!(period(&world).1, 0);
+    for (second, later) in held {
+        let made = begin + Duration::from_secs(second.into());
+        world.gateway.clock().set(made).unwrap();
+        let answer = asked(&world, second as usize);
+        for (seconds, holds) in later {
+            let now = made.as_secs().checked_add_signed(*seconds).unwrap();
+            world.gateway.clock().set(Duration::from_secs(now)).unwrap();
+            assert_eq!(met(&world, &answer), *holds, "{second} {seconds}");
+        }
     }
-    // An even number of periods later its lowest bit says the right thing, and the hash another.
-    assert!(!answered(&|world: &mut World| wait(world, 128)));
-    let keyed = |keys: &[u64]| {
-        let keys = keys.to_vec();
-        answered(&move |world: &mut World| {
-            keys.iter().for_each(|key| world.answer_syns(Some([*key, 7])));
-        })
-    };
-    assert!(keyed(&[1]) && keyed(&[1, 1]), "the key before");
-    assert!(!keyed(&[1, 2]), "the one before that");
+    // The key before holds, too; the one before that does not.
+    let answer = asked(&world, 1);
+    for (key, holds) in [(1, true), (1, true), (2, false)] {
+        world.answer_syns(Some([key, 7]));
+        assert_eq!(met(&world, &answer), holds, "{key}");
+    }
 }
 
 #[test]
@@ -195,7 +202,8 @@ fn only_what_it_says_is_challenged() {
     let id = world.service(Family::V4, TCP, ports::ACROSS).row.id;
     let from = |n| client(Family::V4, n);
     assert_eq!(pair(&world, &syn(from(1))).0, Redirect, "not armed");
-    world.gateway.arm(id, now_seconds() + 1000).unwrap();
+    let until = world.now() + 1;
+    world.gateway.arm(id, until).unwrap();
     challenge(&world, &syn(from(2)));
     let to = vip(Family::V4, ports::ACROSS);
     assert_eq!(pair(&world, &Frame::udp(from(3), to)).0, Redirect, "no TCP");
@@ -206,13 +214,18 @@ fn only_what_it_says_is_challenged() {
     for forged in [to, "127.0.0.1:9".parse().unwrap(), "224.0.0.1:9".parse().unwrap()] {
         assert_eq!(pair(&world, &syn(forged)).0, Drop, "{forged}");
     }
-    world.gateway.arm(id, now_seconds()).unwrap();
+    world.advance(1);
     assert_eq!(pair(&world, &syn(from(2))).0, Redirect, "it is over");
 
     world.limit(&[ports::ACROSS], ServicePolicy { mode: ShieldMode::Observe, ..challenging() });
     assert_eq!(pair(&world, &syn(from(4))).0, Redirect, "observed alone");
-    let observed = world.gateway.view().shield_observed().unwrap();
-    assert!(observed[&SynChallenged] > 0, "{observed:?}");
+    assert_eq!(world.gateway.view().shield_observed().unwrap()[&SynChallenged], 1);
+}
+
+#[track_caller]
+fn meets(world: &World, from: SocketAddr) {
+    let number = challenge(world, &syn(from));
+    assert_eq!(pair(world, &rst(from, number)), (Drop, ChallengeMet));
 }
 
 /// Whoever sends in the name of a source uses up its rate, and locks nobody out who answers.
@@ -222,23 +235,38 @@ fn a_proven_source_has_its_rate() {
     let learnt = RateLimit { packets_per_second: 1, burst: 3 };
     let world = world(ServicePolicy { learnt, ..challenging() });
     let honest = client(Family::V4, 1);
-    let meets = |from: SocketAddr| {
-        let number = challenge(&world, &syn(from));
-        assert_eq!(pair(&world, &rst(from, number)), (Drop, ChallengeMet));
-    };
-    meets(honest);
+    meets(&world, honest);
     let other = |port: u16| SocketAddr::new(honest.ip(), port);
     let passes = |port: u16| pair(&world, &syn(other(port))).0 == Redirect;
-    let began = now_seconds();
     let passed = (1..50).filter(|port| passes(*port)).count();
-    let most = 3 + (now_seconds() - began + 1) as usize;
-    assert!((2..=most).contains(&passed), "{passed}");
+    assert_eq!(passed, learnt.burst as usize);
     // Its next connection is challenged, as that of a stranger.
     let from = other(60_000);
-    while pair(&world, &syn(other(59_999))).0 == Redirect {}
-    meets(from);
+    meets(&world, from);
     assert_eq!(pair(&world, &syn(from)).0, Redirect);
     assert_eq!(pair(&world, &syn(from)).0, Redirect, "sent once more");
+}
+
+/// A connection is proven for 64 s, and its source for 500 s after the last SYN that passes.
+#[test]
+fn a_proof_ends() {
+    needs_root!("a_proof_ends");
+    let learnt = RateLimit { packets_per_second: 1, burst: 1 };
+    let world = world(ServicePolicy { learnt, ..challenging() });
+    let honest = client(Family::V6, 1);
+    meets(&world, honest);
+    let other = syn(SocketAddr::new(honest.ip(), 7));
+    for (seconds, proven) in [(0, true), (63, true), (1, false)] {
+        world.advance(seconds);
+        assert_eq!(pair(&world, &other).0, Redirect, "by the source's rate");
+        challenge(&world, &other);
+        assert_eq!(pair(&world, &syn(honest)).0 == Redirect, proven, "{seconds}");
+    }
+    // The last of them was a second ahead of its rate.
+    world.advance(500);
+    assert_eq!(pair(&world, &other).0, Redirect);
+    world.advance(501);
+    challenge(&world, &other);
 }
 
 /// Bots can answer, too: what they open is limited, and other services have nothing of it.
@@ -250,14 +278,10 @@ fn who_answers_is_not_learnt() {
     let mut world = World::unwatched();
     world.limit(&[ports::ACROSS, ports::SMALL], ServicePolicy { limits, ..challenging() });
     let bot = client(Family::V4, 1);
-    let number = challenge(&world, &syn(bot));
-    assert_eq!(pair(&world, &rst(bot, number)), (Drop, ChallengeMet));
-    let began = now_seconds();
+    meets(&world, bot);
     let connects = |port: u16| pair(&world, &syn(SocketAddr::new(bot.ip(), port)));
-    let all: Vec<_> = (1..40).map(connects).collect();
-    let passed = all.iter().filter(|(verdict, _)| *verdict == Redirect).count();
-    assert!(passed <= 1 + (now_seconds() - began + 1) as usize, "{passed}");
-    assert!(all.contains(&(Drop, NewFlowLimit)), "{all:?}");
+    assert_eq!(connects(1).0, Redirect);
+    assert!((2..40).all(|port| connects(port) == (Drop, NewFlowLimit)));
     let elsewhere = Frame::tcp(bot, vip(Family::V4, ports::SMALL), flags::SYN);
     challenge(&world, &elsewhere);
 }
@@ -266,15 +290,12 @@ fn who_answers_is_not_learnt() {
 #[test]
 fn a_flow_that_is_half_open_gets_in() {
     needs_root!("a_flow_that_is_half_open_gets_in");
-    for family in FAMILIES {
-        let mut world = World::unwatched();
-        let honest = client(family, 1);
-        assert_eq!(pair(&world, &syn(honest)).0, Redirect);
-        world.limit(&[ports::ACROSS], challenging());
-        let number = challenge(&world, &syn(honest));
-        assert_eq!(pair(&world, &rst(honest, number)), (Drop, ChallengeMet));
-        assert_eq!(pair(&world, &syn(honest)).0, Redirect);
-    }
+    let mut world = World::unwatched();
+    let honest = client(Family::V6, 1);
+    assert_eq!(pair(&world, &syn(honest)).0, Redirect);
+    world.limit(&[ports::ACROSS], challenging());
+    meets(&world, honest);
+    assert_eq!(pair(&world, &syn(honest)).0, Redirect);
 }
 
 /// What is no SYN alone is answered by nobody.
@@ -307,11 +328,11 @@ fn an_answer_has_no_priority_of_the_senders() {
 fn a_reply_is_no_request() {
     needs_root!("a_reply_is_no_request");
     const FIRST: u16 = 1;
+    let mut world = World::with(8192, |tables| {
+        FAMILIES.iter().for_each(|family| add(tables, family.nat(), TCP, (FIRST, 65_535), 0));
+    });
+    world.limit(&[FIRST], challenging());
     for family in FAMILIES {
-        let mut world = World::with(8192, |tables| {
-            add(tables, family.nat(), TCP, (FIRST, 65_535), 0);
-        });
-        world.limit(&[FIRST], challenging());
         let flow = world.connect(family, ports::SAME);
         let syn = flow.answer(flags::SYN);
         assert_ne!(world.feed(flow.back_slot(), &syn.bytes()).reason, SynChallenged);
@@ -350,17 +371,13 @@ fn damage_stays() {
 #[test]
 fn the_first_key_has_no_former_one() {
     needs_root!("the_first_key_has_no_former_one");
-    let mut world = World::unwatched();
-    let of_the_maps = secrets(&world).keys[0];
-    world.answer_syns(Some([1, 2]));
-    assert_eq!(secrets(&world).keys, [[1, 2]; 2]);
-    assert!(secrets(&world).since > 0);
-    let mut world = World::unwatched();
-    assert_ne!(secrets(&world).keys[0], of_the_maps, "each its own");
-    world.answer_syns(None);
-    let own = secrets(&world).keys[0];
-    assert_eq!(secrets(&world).keys, [own; 2]);
-    assert!(secrets(&world).since > 0);
+    for key in [Some([1, 2]), None] {
+        let mut world = World::unwatched();
+        let of_the_maps = secrets(&world).keys[0];
+        world.answer_syns(key);
+        assert_eq!(secrets(&world).keys, [key.unwrap_or(of_the_maps); 2]);
+        assert_eq!(secrets(&world).since, world.now());
+    }
 }
 
 /// A key that was taken away, or changed, is soon of no use.
@@ -376,10 +393,10 @@ fn former_keys_are_forgotten() {
     assert!(another != [1, 2] && another != own, "nobody else has it");
     world.answer_syns(None);
     assert_eq!(secrets(&world).keys, [another, [1, 2]], "the same from then on");
-    world.gateway.heartbeat(SystemTime::now()).unwrap();
-    assert_eq!(secrets(&world).keys, [another, [1, 2]]);
-    let aged = rw_syn_secrets { since: secrets(&world).since - 200, ..secrets(&world) };
-    audit::write(world.map("syn_secrets"), 0, aged.as_bytes());
-    world.gateway.heartbeat(SystemTime::now()).unwrap();
-    assert_eq!(secrets(&world).keys, [another; 2]);
+    for (seconds, former) in [(128, [1, 2]), (1, another)] {
+        world.advance(seconds);
+        let now = world.wall_time();
+        world.gateway.heartbeat(now).unwrap();
+        assert_eq!(secrets(&world).keys, [another, former]);
+    }
 }

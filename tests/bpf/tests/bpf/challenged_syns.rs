@@ -51,8 +51,8 @@ fn systems() -> Vec<(&'static str, u8, Vec<u8>)> {
 #[test]
 fn syns_of_other_systems() {
     needs_root!("syns_of_other_systems");
+    let world = world(challenging());
     for family in FAMILIES {
-        let world = world(challenging());
         for (n, (_, beside, options)) in systems().into_iter().enumerate() {
             let syn = syn(client(family, n)).with(|frame| {
                 frame.flags |= beside;
@@ -114,8 +114,8 @@ fn syns_behind_options_and_extension_headers() {
 #[test]
 fn a_syn_in_fragments_ends_here() {
     needs_root!("a_syn_in_fragments_ends_here");
+    let world = world(challenging());
     for family in FAMILIES {
-        let world = world(challenging());
         let from: SocketAddr = client(family, 1);
         let whole = syn(from).payload(&[7; 64]).with(|frame| frame.fragment = 0);
         for size in [8, 24, 40] {

@@ -3,11 +3,10 @@
 
 use ringway_abi::{FlowState, Reason, Verdict};
 use ringway_bpf_tests::cast::*;
-use ringway_bpf_tests::clock::now;
 use ringway_bpf_tests::frame::flags::*;
 use ringway_bpf_tests::frame::{Frame, TCP, UDP};
 use ringway_bpf_tests::run::pin;
-use ringway_bpf_tests::{Flow, World, audit, capture, ports, serve_by, wire};
+use ringway_bpf_tests::{Flow, World, capture, ports, serve_by, wire};
 use ringway_plan::tables::BackendRow;
 
 use crate::needs_root;
@@ -113,7 +112,7 @@ fn a_forged_reset_ends_nothing() {
 fn a_forged_fin_ends_nothing() {
     needs_root!("a_forged_fin_ends_nothing");
     let mut world = World::new();
-    let established = i64::from(world.tables.timeouts.established);
+    let established = world.tables.timeouts.established;
     for family in FAMILIES {
         let flow = world.connect(family, ports::ACROSS);
         let forged = flow.next(FIN | ACK).with(|f| f.seq += 77_777);
@@ -124,7 +123,7 @@ fn a_forged_fin_ends_nothing() {
         assert_eq!(world.send(&data).reason, Reason::NatForward);
         assert_eq!(world.state(&flow), FlowState::Established);
         assert!(world.record(&flow).confirmed);
-        audit::age(&world, world.record(&flow).place, established - 1);
+        world.advance(established.into());
         world.answer(&flow, PSH | ACK);
         world.request(&flow, ACK);
     }
@@ -172,7 +171,7 @@ fn a_forged_beginning_moves_no_connection() {
     needs_root!("a_forged_beginning_moves_no_connection");
     let leaves: [fn(&mut BackendRow); 2] =
         [|row| row.weight = 0, |row| (row.up, row.kept) = (false, true)];
-    for (family, leave) in FAMILIES.into_iter().flat_map(|f| leaves.map(|leave| (f, leave))) {
+    for (family, leave) in FAMILIES.into_iter().zip(leaves) {
         let mut world = World::new();
         let flow = world.connect(family, ports::POOL);
         let service = world.service(family, TCP, ports::POOL);
@@ -194,7 +193,9 @@ fn a_forged_beginning_moves_no_connection() {
         }
         // Nobody refutes this one: another backend has what begins.
         world.request(&flow, RST);
-        audit::age(&world, world.record(&flow).place, 3);
+        world.advance(1);
+        assert_eq!(world.send(&syn).frame, flow.forwarded(&syn).bytes());
+        world.advance(2);
         assert_ne!(world.open_with(FRONT, syn).backend.index, flow.backend.index);
     }
 }
@@ -259,29 +260,23 @@ fn a_damaged_segment_revives_nothing() {
     damaged(&world, &reset, reset.back_slot(), &reset.answer(ACK));
 }
 
-/// Sends first datagrams of others while the flow is idle for so long; has one of them its port?
-fn port_is_taken(world: &mut World, flow: &Flow, idle: u32, tries: u16) -> bool {
-    let place = world.record(flow).place;
-    (0..tries).any(|n| {
-        // However long a try takes on a busy machine.
-        let seen = world.record(flow).seen;
-        audit::age(world, place, i64::from(seen) - i64::from(now()) + i64::from(idle));
-        let src = (Family::V4.nth_client(n), 9).into();
-        let seen = world.send(&Frame::udp(src, flow.request.dst));
-        seen.reason == Reason::NatForward && wire::check(&seen.frame).good().src == flow.source
-    })
-}
-
 /// Of UDP nothing tells whose an answer is: the port rests when its flow has expired.
 #[test]
 fn a_port_of_udp_rests() {
     needs_root!("a_port_of_udp_rests");
     const PORTS: u16 = 64;
+    const REST: u32 = 5;
     pin(0);
-    let mut world = World::with(2_000, |tables| tables.nat_ports = (20_000, PORTS));
-    let timeout = world.tables.timeouts.udp;
-    let flow = world.open(Family::V4, UDP, ports::ACROSS);
-    world.answer(&flow, 0);
-    assert!(!port_is_taken(&mut world, &flow, timeout + 2, 3 * PORTS), "within its rest");
-    assert!(port_is_taken(&mut world, &flow, timeout + 10, 3 * PORTS), "after it");
+    for (idle, is_taken) in [(REST, false), (REST + 1, true)] {
+        let mut world = World::with(2_000, |tables| tables.nat_ports = (20_000, PORTS));
+        let flow = world.open(Family::V4, UDP, ports::ACROSS);
+        world.answer(&flow, 0);
+        world.advance((world.tables.timeouts.udp + idle).into());
+        let taken = (0..3 * PORTS).any(|n| {
+            let src = (Family::V4.nth_client(n), 9).into();
+            let seen = world.send(&Frame::udp(src, flow.request.dst));
+            seen.reason == Reason::NatForward && wire::check(&seen.frame).good().src == flow.source
+        });
+        assert_eq!(taken, is_taken, "{idle} s after its time");
+    }
 }

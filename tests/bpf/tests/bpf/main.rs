@@ -1,6 +1,7 @@
 //! Packet tables: frame in -> verdict, frame out, counters; then the flow table's behaviour.
 
 #![allow(clippy::unwrap_used)]
+#![deny(clippy::disallowed_methods)]
 
 mod accept;
 mod adversary;

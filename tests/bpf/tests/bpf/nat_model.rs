@@ -8,15 +8,15 @@
 
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
-use std::time::UNIX_EPOCH;
 
 use ringway_abi::{FlowState, Reason, Verdict};
 use ringway_bpf_tests::audit::{self, Record};
 use ringway_bpf_tests::cast::*;
+use ringway_bpf_tests::clock::seed;
 use ringway_bpf_tests::frame::flags::*;
 use ringway_bpf_tests::frame::{Frame, TCP, UDP};
 use ringway_bpf_tests::mutate::Random;
-use ringway_bpf_tests::{World, clock, mac_of, ports, wire};
+use ringway_bpf_tests::{World, mac_of, ports, wire};
 
 use crate::needs_root;
 
@@ -108,8 +108,6 @@ struct Model {
     ended: HashMap<(u16, SocketAddr), i64>,
     /// Frames from the backend on their way: whose socket sent them, and to which nat port.
     on_the_way: Vec<(usize, u16, Frame)>,
-    /// Seconds that the clock was moved.
-    moved: i64,
     delivered: usize,
     strays: usize,
 }
@@ -129,14 +127,13 @@ impl Model {
             alive: HashMap::new(),
             ended: HashMap::new(),
             on_the_way: Vec::new(),
-            moved: 0,
             delivered: 0,
             strays: 0,
         }
     }
 
     fn now(&self) -> i64 {
-        i64::from(clock::now()) + self.moved
+        self.world.now().into()
     }
 
     fn address(&self, client: usize) -> SocketAddr {
@@ -160,12 +157,14 @@ impl Model {
         })
     }
 
+    /// The last second in which it lives.
+    fn end(&self, record: &Record) -> i64 {
+        i64::from(record.seen) + self.timeout(record.key.state)
+    }
+
     /// The live flow that fits.
     fn flow(&self, fits: impl Fn(&Record) -> bool) -> Option<Record> {
-        let now = self.now() - self.moved;
-        let alive = |record: &Record| {
-            now - i64::from(record.seen.cast_signed()) <= self.timeout(record.key.state)
-        };
+        let alive = |record: &Record| self.now() <= self.end(record);
         audit::records(&self.world).into_iter().find(|record| alive(record) && fits(record))
     }
 
@@ -177,30 +176,24 @@ impl Model {
         self.flow(|record| record.key.nat_port == port)
     }
 
-    /// Notes which flows live, and when those that do not any more have ended: by their time, or
-    /// in a step that may take seconds, at the soonest when it began.
-    fn observe(&mut self, began: i64) {
-        let (now, moved) = (self.now(), self.moved);
+    /// Notes which flows live, and when those that do not any more have ended.
+    fn observe(&mut self) {
+        let now = self.now();
         let before = std::mem::take(&mut self.alive);
         for record in audit::records(&self.world) {
-            let seen = i64::from(record.seen.cast_signed()) + moved;
-            let end = seen + self.timeout(record.key.state);
+            let end = self.end(&record);
             if now <= end {
                 self.alive.insert((record.key.nat_port, record.client), end);
             }
         }
-        for (whose, end) in before {
-            if !self.alive.contains_key(&whose) {
-                self.ended.insert(whose, if end < now { end } else { began });
-            }
-        }
+        let over = before.into_iter().filter(|(whose, _)| !self.alive.contains_key(whose));
+        self.ended.extend(over.map(|(whose, end)| (whose, end.min(now))));
     }
 
     fn run(&mut self) {
         for _ in 0..STEPS {
-            let began = self.now();
             self.step();
-            self.observe(began);
+            self.observe();
         }
     }
 
@@ -452,7 +445,7 @@ impl Model {
             return;
         }
         let late = self.now() - self.ended.get(&(port, asked)).copied().unwrap_or(self.now());
-        assert!(late >= REST, "client {owner}'s answer to {who}, {late} s after its flow");
+        assert!(late > REST, "client {owner}'s answer to {who}, {late} s after its flow");
     }
 
     fn time_passes(&mut self) {
@@ -461,13 +454,12 @@ impl Model {
             1,
             2,
             REST,
-            REST + 2,
+            REST + 1,
             i64::from(timeouts.udp),
             i64::from(timeouts.syn) + 1,
             i64::from(timeouts.established) + 1,
         ]);
-        audit::age_all(&self.world, seconds);
-        self.moved += seconds;
+        self.world.advance(seconds as u64);
     }
 
     /// First packets of more clients than there are ports.
@@ -481,19 +473,10 @@ impl Model {
     }
 }
 
-/// Another at each run, or that of a run to be repeated.
-pub(crate) fn new_seed() -> u64 {
-    let wanted = std::env::var("RINGWAY_SEED").ok();
-    wanted.map_or_else(
-        || UNIX_EPOCH.elapsed().expect("after 1970").as_micros() as u64,
-        |seed| seed.parse().expect("RINGWAY_SEED is a number"),
-    )
-}
-
 /// Every seed, and how much it tried. The last line that a failure shows has its seed.
 fn holds(proto: u8) -> (usize, usize) {
     let (mut delivered, mut strays) = (0, 0);
-    for seed in SEEDS.into_iter().chain([new_seed()]) {
+    for seed in SEEDS.into_iter().chain([seed()]) {
         let family = FAMILIES[seed as usize % 2];
         println!("RINGWAY_SEED={seed}, {family:?}: if it fails, keep it among SEEDS");
         let mut model = Model::new(seed, family, proto);

@@ -4,7 +4,7 @@ use ringway_abi::{FlowState, Reason::*, Verdict::*};
 use ringway_bpf_tests::cast::*;
 use ringway_bpf_tests::frame::{Frame, TCP, UDP, flags::*};
 use ringway_bpf_tests::table::{check, row};
-use ringway_bpf_tests::{World, audit, ports};
+use ringway_bpf_tests::{World, ports};
 
 use crate::needs_root;
 
@@ -86,7 +86,10 @@ fn one_client_port_for_two_services_is_a_conflict() {
             let other = second.clone().with(|f| f.src.set_ip(family.nth_client(99)));
             world.open_with(FRONT, other);
             // When the first has ended the second may have it.
-            audit::age(&world, world.record(&first).place, 4_000);
+            let timeouts = &world.tables.timeouts;
+            world.advance(if proto == TCP { timeouts.established } else { timeouts.udp }.into());
+            assert_eq!(world.send(&second).pair(), (Drop, NatConflict));
+            world.advance(1);
             world.open_with(FRONT, second);
         }
     }

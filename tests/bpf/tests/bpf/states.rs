@@ -1,10 +1,12 @@
 //! The life of a flow, read from its record.
 
+use std::time::Duration;
+
 use ringway_abi::{FlowState, Reason, Verdict};
 use ringway_bpf_tests::cast::*;
 use ringway_bpf_tests::frame::{TCP, UDP, flags::*};
 use ringway_bpf_tests::run::pin;
-use ringway_bpf_tests::{Flow, World, audit, ports};
+use ringway_bpf_tests::{Flow, World, ports};
 
 use crate::needs_root;
 
@@ -225,35 +227,24 @@ fn each_state_has_its_timeout() {
         ("UDP", UDP, &[Backend(0)], timeouts.udp),
     ];
     for (what, proto, steps, timeout) in cases {
-        let open = |world: &mut World| {
-            let flow = world.open(Family::V4, proto, ports::ACROSS);
-            steps.iter().for_each(|from| step(world, &flow, *from));
-            flow
-        };
-        // A margin of a second: the clock may tick between two lines.
-        for (idle, lives) in [(timeout - 1, true), (timeout + 1, false)] {
-            let flow = open(&mut world);
-            let place = world.record(&flow).place;
-            let state = world.state(&flow);
-            audit::age(&world, place, idle.into());
-            let aged = world.record(&flow).seen;
+        for (idle, lives) in [(timeout, true), (timeout + 1, false)] {
+            let [answered, asked] = [(); 2].map(|()| {
+                let flow = world.open(Family::V4, proto, ports::ACROSS);
+                steps.iter().for_each(|from| step(&world, &flow, *from));
+                flow
+            });
+            let (opened, state) = (world.now(), world.state(&asked));
+            world.advance(idle.into());
+
             let flags = if state == FlowState::Syn { SYN | ACK } else { ACK };
-            let answer = world.feed(flow.back_slot(), &flow.answer(flags).bytes());
+            let answer = world.feed(answered.back_slot(), &answered.answer(flags).bytes());
             let expected = if lives { Reason::NatReply } else { Reason::NoService };
             assert_eq!(answer.reason, expected, "{what}, {idle} s, answer");
-            assert_eq!(
-                later(world.record(&flow).seen, aged),
-                lives,
-                "{what}: seen after an answer"
-            );
+            let seen = world.record(&answered).seen;
+            assert_eq!(seen, if lives { world.now() } else { opened }, "{what}: after an answer");
 
-            let flow = open(&mut world);
-            assert_eq!(world.state(&flow), state);
-            let place = world.record(&flow).place;
-            audit::age(&world, place, idle.into());
-            let aged = world.record(&flow).seen;
             let flags = if state == FlowState::Syn { SYN } else { ACK };
-            let request = world.feed(flow.slot, &flow.next(flags).bytes());
+            let request = world.feed(asked.slot, &asked.next(flags).bytes());
             let expected = match (lives, proto) {
                 (false, TCP) if flags == ACK => Reason::ResetNoFlow,
                 // UDP begins anew.
@@ -261,15 +252,10 @@ fn each_state_has_its_timeout() {
             };
             assert_eq!(request.reason, expected, "{what}, {idle} s, request");
             if lives {
-                assert!(later(world.record(&flow).seen, aged), "{what}: seen after a request");
+                assert_eq!(world.record(&asked).seen, world.now(), "{what}: after a request");
             }
         }
     }
-}
-
-/// The clock counts from the machine's start, and what is aged may wrap below it.
-fn later(seen: u32, aged: u32) -> bool {
-    seen.wrapping_sub(aged) as i32 > 0
 }
 
 /// Another CPU's clock may be a second ahead: such a flow is not 136 years old.
@@ -278,8 +264,9 @@ fn a_record_from_the_future_lives() {
     needs_root!("a_record_from_the_future_lives");
     let mut world = World::new();
     let flow = world.connect(Family::V4, ports::ACROSS);
-    audit::age(&world, world.record(&flow).place, -1);
-    world.answer(&flow, ACK);
-    audit::age(&world, world.record(&flow).place, -1);
-    world.request(&flow, ACK);
+    let clock = world.gateway.clock();
+    for send in [World::answer, World::request] {
+        clock.set(clock.now() - Duration::from_secs(1)).unwrap();
+        send(&world, &flow, ACK);
+    }
 }

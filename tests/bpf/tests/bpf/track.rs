@@ -1,12 +1,9 @@
 //! Slots that have changed: who gets which packet, and which flows have records.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::thread;
-use std::time::Duration;
 
-use ringway_abi::raw::{RW_NO_MEMBER, rw_settings, rw_tracking};
+use ringway_abi::raw::{RW_BUCKET_TRACKS, RW_NO_MEMBER, rw_tracking};
 use ringway_abi::{FromBytes, Reason, TrackedFlow};
-use ringway_bpf_tests::audit::age_tracked;
 use ringway_bpf_tests::cast::*;
 use ringway_bpf_tests::frame::{Frame, TCP, UDP, flags::*};
 use ringway_bpf_tests::{World, audit, protocol, ring};
@@ -282,6 +279,7 @@ fn connections_end() {
     needs_root!("connections_end");
     let mut world = world();
     let timeouts = world.tables.timeouts;
+    let alive = |world: &World| records(world).len();
     for end in [FIN | ACK, RST] {
         pair(&mut world, 1, 0);
         let flow = flow(&mut world, Family::V4, TCP);
@@ -289,17 +287,19 @@ fn connections_end() {
         assert!(records(&world).iter().all(|record| record.closing));
         pair(&mut world, 2, 0);
         assert_eq!(go(&world, &flow, ACK), 1, "the last acknowledgement");
-        assert_eq!(go(&world, &flow, SYN), 1, "it may be a forged one's");
-        age_tracked(&world, 2);
+        for _ in 0..2 {
+            assert_eq!(go(&world, &flow, SYN), 1, "it may be a forged one's");
+            world.advance(1);
+        }
         assert_eq!(go(&world, &flow, SYN), 2, "another connection");
-        assert_eq!(records(&world).len(), 1, "in the place of the first");
+        assert_eq!(alive(&world), 1, "in the place of the first");
         assert_eq!(go(&world, &flow, end), 2);
-        age_tracked(&world, u64::from(timeouts.closing) - 1);
-        assert_eq!(records(&world).len(), 1);
-        age_tracked(&world, 3);
-        assert_eq!(records(&world).len(), 0);
+        world.advance(timeouts.closing.into());
+        assert_eq!(alive(&world), 1);
+        world.advance(1);
+        assert_eq!(alive(&world), 0);
         assert_eq!(go(&world, &flow, ACK), 0, "as if it had never been");
-        age_tracked(&world, 2 * u64::from(timeouts.established));
+        world.advance(u64::from(timeouts.established) + 1);
     }
 }
 
@@ -308,14 +308,12 @@ fn connections_end() {
 fn a_port_is_used_again_while_its_slot_settles() {
     needs_root!("a_port_is_used_again_while_its_slot_settles");
     let mut world = world();
-    for family in FAMILIES {
-        pair(&mut world, 1, 0);
-        let flow = flow(&mut world, family, TCP);
-        assert_eq!([SYN, ACK, FIN | ACK].map(|tcp_flags| go(&world, &flow, tcp_flags)), [1; 3]);
-        pair(&mut world, 2, 2);
-        age_tracked(&world, 2);
-        assert_eq!([SYN, ACK, PSH | ACK].map(|tcp_flags| go(&world, &flow, tcp_flags)), [2; 3]);
-    }
+    pair(&mut world, 1, 0);
+    let flow = flow(&mut world, Family::V6, TCP);
+    assert_eq!([SYN, ACK, FIN | ACK].map(|tcp_flags| go(&world, &flow, tcp_flags)), [1; 3]);
+    pair(&mut world, 2, 2);
+    world.advance(2);
+    assert_eq!([SYN, ACK, PSH | ACK].map(|tcp_flags| go(&world, &flow, tcp_flags)), [2; 3]);
 }
 
 /// A forged RST or FIN of a client's address ends nothing: data refutes it, and so does anything
@@ -331,40 +329,46 @@ fn a_forged_end_moves_no_connection() {
         assert_eq!([SYN, ACK].map(|tcp_flags| go(&world, &flow, tcp_flags)), [1, 1]);
         pair(&mut world, 2, 1);
         let more = Flow(flow.0.clone().payload(b"more"));
-        for refutes in ["data", "a pause"] {
-            // At once: a pause would refute the end.
-            let owners = [end, ACK, SYN].map(|tcp_flags| go(&world, &flow, tcp_flags));
-            assert_eq!((owners, closing(&world)), ([1; 3], 1), "{refutes}");
-            let sent = if refutes == "data" { &more } else { &flow };
-            age_tracked(&world, if refutes == "data" { 0 } else { 2 });
-            assert_eq!((go(&world, sent, ACK), closing(&world)), (1, 0), "{refutes}");
-            assert_eq!(go(&world, &flow, SYN), 1, "{refutes}");
+        let forge = |world: &World| {
+            let owners = [end, ACK, SYN].map(|tcp_flags| go(world, &flow, tcp_flags));
+            assert_eq!((owners, closing(world)), ([1; 3], 1));
+        };
+        forge(&world);
+        assert_eq!((go(&world, &more, ACK), closing(&world)), (1, 0), "data");
+        forge(&world);
+        for (second, left) in [(1, 1), (2, 0)] {
+            world.advance(1);
+            assert_eq!((go(&world, &flow, ACK), closing(&world)), (1, left), "{second} s");
         }
-        age_tracked(&world, 100_000);
+        assert_eq!(go(&world, &flow, SYN), 1);
+        world.advance(100_000);
     }
 }
 
+/// Idle for exactly its timeout a record leads to its owner, for a second more it does not.
 #[test]
 fn records_have_their_timeouts() {
     needs_root!("records_have_their_timeouts");
     let mut world = world();
-    pair(&mut world, 1, 0);
     let timeouts = world.tables.timeouts;
-    let cases: [(u8, &[u8], u32); 4] = [
+    let cases: [(u8, &[u8], u32); 5] = [
         (TCP, &[SYN], timeouts.syn),
         (TCP, &[SYN, ACK], timeouts.established),
         (TCP, &[ACK], timeouts.established),
+        (TCP, &[SYN, FIN | ACK], timeouts.closing),
         (UDP, &[0], timeouts.udp),
     ];
-    for (proto, sent, timeout) in cases {
-        for (idle, lives) in [(timeout - 1, true), (timeout + 1, false)] {
+    for (proto, packets, timeout) in cases {
+        for (idle, lives) in [(timeout, true), (timeout + 1, false)] {
+            pair(&mut world, 1, 0);
             let flow = flow(&mut world, Family::V6, proto);
-            for tcp_flags in sent {
-                go(&world, &flow, *tcp_flags);
-            }
-            age_tracked(&world, idle.into());
-            assert_eq!(records(&world).len(), usize::from(lives), "{proto} {sent:?} {idle}");
-            age_tracked(&world, 10_000);
+            let owners: Vec<u8> = packets.iter().map(|flags| go(&world, &flow, *flags)).collect();
+            pair(&mut world, 2, 3);
+            world.advance(idle.into());
+            assert_eq!(records(&world).len(), usize::from(lives), "{proto} {packets:?} {idle}");
+            let (owner, last) = (owners.last().unwrap(), packets.last().unwrap());
+            assert_eq!(go(&world, &flow, *last) == *owner, lives, "{proto} {packets:?} {idle}");
+            world.advance(10_000);
         }
     }
 }
@@ -380,22 +384,20 @@ fn promotion() {
         let promoted = |world: &World| records(world)[0].promoted;
         if proto == TCP {
             go(&world, &flow, SYN);
-            age_tracked(&world, 3);
+            world.advance(3);
             go(&world, &flow, SYN);
             assert!(!promoted(&world));
+            world.advance(10_000);
         }
-        age_tracked(&world, 10_000);
         go(&world, &flow, ACK);
+        for (second, enough) in [(0, false), (1, false), (2, true)] {
+            go(&world, &flow, ACK);
+            assert_eq!(promoted(&world), enough, "{second} s");
+            world.advance(1);
+        }
         go(&world, &flow, ACK);
-        assert!(!promoted(&world), "in one moment");
-        age_tracked(&world, 2);
-        go(&world, &flow, ACK);
-        assert!(promoted(&world));
-        let seen = records(&world)[0];
-        age_tracked(&world, 5);
-        go(&world, &flow, ACK);
-        assert!(records(&world)[0].age(seen.seen) <= 0, "seen again");
-        age_tracked(&world, 10_000);
+        assert_eq!(records(&world)[0].age(world.now()), 0, "seen again");
+        world.advance(10_000);
     }
     assert_eq!(counts(&world).promoted, 2);
 }
@@ -412,38 +414,47 @@ pub(crate) fn stranger(n: u32) -> Flow {
 #[test]
 fn a_flood_evicts_nobody_established() {
     needs_root!("a_flood_evicts_nobody_established");
+    const BUCKETS: u32 = 64;
+    const PLACES: usize = (BUCKETS * RW_BUCKET_TRACKS) as usize;
     let mut world = world();
     pair(&mut world, 1, 0);
+    world.change_settings(|settings| settings.track_buckets = BUCKETS);
+    let tracked = |world: &World, first: u32, flows: u32| {
+        (first..first + flows).filter(|n| go(world, &stranger(*n), SYN) == 1).count()
+    };
     // Nearly as many as the table has places for.
-    let places = 4 * ringway_abi::track_buckets(4_096) as usize;
-    let mut established: Vec<Flow> = (0..6_200).map(|n| stranger(0x40_0000 + n)).collect();
+    let mut established: Vec<Flow> = (0..240).map(|n| stranger(0x40_0000 + n)).collect();
     established.retain(|flow| go(&world, flow, SYN) == 1);
-    age_tracked(&world, 3);
-    established.retain(|flow| go(&world, flow, ACK) == 1);
-    let promoted = world.gateway.view().tracked_counts().unwrap().promoted as usize;
-    assert!(promoted >= established.len() && promoted > places * 3 / 4, "{promoted}");
+    let go_on =
+        |world: &World| established.iter().for_each(|flow| assert_eq!(go(world, flow, ACK), 1));
+    world.advance(2);
+    go_on(&world);
+    let promoted = established.len();
+    assert_eq!(world.gateway.view().tracked_counts().unwrap().promoted, promoted as u64);
+    assert!(promoted > PLACES * 3 / 4, "{promoted}");
     // Now the flood: it can have what is not promoted, and no more.
-    for n in 0..10_000 {
-        assert!(go(&world, &stranger(0x10_0000 + n), SYN) < 2);
-    }
-    let room = (places - promoted) as u64;
-    let refused = counts(&world).refused_full;
-    established.iter().for_each(|flow| assert_eq!(go(&world, flow, ACK), 1));
-    assert!(refused > 0, "{room} places");
+    let before = counts(&world);
+    let found = tracked(&world, 0x10_0000, 1_000);
+    assert!(found <= PLACES - promoted, "{found}");
+    assert_eq!(counts(&world).refused_full - before.refused_full, 1_000 - found as u64);
     // Those on probation make room when they have had their time.
-    let evicted = counts(&world).evicted;
-    age_tracked(&world, 3);
-    (0..1_000).for_each(|n| assert!(go(&world, &stranger(n), SYN) < 2));
-    assert!(counts(&world).evicted > evicted);
-    let refused = counts(&world).refused_full;
+    world.advance(2);
+    tracked(&world, 0, 100);
+    assert_eq!(counts(&world).evicted, before.evicted);
+    world.advance(1);
+    let found = tracked(&world, 100, 100) as u64;
+    assert_eq!(counts(&world).evicted - before.evicted, found);
+    assert!(found > 0);
     // The former owner is drained: then there is nobody left.
+    let refused = counts(&world).refused_full;
     backend(&mut world, 0, |row| row.weight = 0);
-    let dropped = (0..5_000)
+    world.change_settings(|settings| settings.track_buckets = BUCKETS);
+    let dropped = (0..1_000)
         .filter(|n| sent(&world, &stranger(0x20_0000 + n).with(SYN)) == Err(Reason::TrackFull))
         .count();
     assert_eq!(counts(&world).refused_full - refused, dropped as u64);
     assert_eq!(go(&world, &stranger(0x30_0000), ACK), 0, "what is older is still its");
-    established.iter().for_each(|flow| assert_eq!(go(&world, flow, ACK), 1));
+    go_on(&world);
 }
 
 /// As many flows as were asked for find room.
@@ -456,10 +467,9 @@ fn there_is_room_for_all() {
     // Two on average find both of their buckets full, more than 20 in no world; of one bucket it
     // would be 240.
     assert!(opened >= 4_096 - 20, "{opened}");
-    let evicted = counts(&world).evicted;
     let counts = world.gateway.view().tracked_counts().unwrap();
     assert!((4_096..4_100).contains(&counts.capacity));
-    assert_eq!(counts.on_probation + evicted, opened as u64);
+    assert_eq!(counts.on_probation, opened as u64);
 }
 
 /// One prefix opens so many records a second and no more; others are not held up.
@@ -479,28 +489,19 @@ fn prefixes_have_quotas() {
         Flow(Frame::tcp((address, port).into(), dst, SYN))
     };
     for n in [4, 6] {
-        // All within one second of the packet path's clock, which is behind ours by up to a tick; a
-        // machine that is busy may need another try.
-        let to = (0..20u16)
-            .map(|round| {
-                let before = ringway_kernel::now_seconds();
-                thread::sleep(Duration::from_millis(100));
-                let to: Vec<_> = (0..40)
-                    .map(|i| go(&world, &neighbour(n, 2000 + 100 * round + i, i as u8), SYN))
-                    .collect();
-                (to, before == ringway_kernel::now_seconds())
-            })
-            .find_map(|(to, within)| within.then_some(to))
-            .expect("40 packets within a second");
-        assert!(to.iter().filter(|backend| **backend == 1).count() <= 20, "{to:?}");
-        assert_eq!(go(&world, &stranger(u32::from(n)), SYN), 1);
+        for second in 0..2 {
+            let port = |i: u8| 2_000 + 100 * second + u16::from(i);
+            let to = (0..40).map(|i| go(&world, &neighbour(n, port(i), i), SYN));
+            assert!(to.eq([[1; 20], [0; 20]].concat()), "{n}, second {second}");
+            assert_eq!(go(&world, &stranger(u32::from(n)), SYN), 1);
+            world.advance(1);
+        }
     }
-    assert!(counts(&world).refused_quota >= 40);
+    assert_eq!(counts(&world).refused_quota, 4 * 20);
     backend(&mut world, 0, |row| row.weight = 0);
-    let dropped = (0..60)
-        .filter(|i| sent(&world, &neighbour(4, 9_000 + i, 7).with(SYN)) == Err(Reason::TrackQuota))
-        .count();
-    assert!(dropped >= 20, "{dropped}");
+    let to = (0..60).map(|i| sent(&world, &neighbour(4, 9_000 + i, 7).with(SYN)));
+    let refused = to.filter(|to| *to == Err(Reason::TrackQuota)).count();
+    assert_eq!(refused, 60 - 20);
 }
 
 /// affinity = "source": ports do not matter, and a node's seed neither.
@@ -508,6 +509,7 @@ fn prefixes_have_quotas() {
 fn source_affinity() {
     needs_root!("source_affinity");
     let mut worlds = [world(), world()];
+    worlds[1].change_settings(|settings| settings.keys = settings.keys.map(|key| !key));
     for world in &mut worlds {
         world.change(|tables| {
             for service in tables.services.iter_mut().filter(|s| is_ours(s)) {
@@ -539,26 +541,22 @@ fn source_affinity() {
     }
 }
 
+/// The second in which the daemon is told that a flow of the service has no record.
+fn untracked(world: &World) -> u32 {
+    let service = world.service(Family::V4, TCP, PORT).row.id;
+    u32::read_from_bytes(&audit::read(world.map("untracked"), service.into())).unwrap()
+}
+
 /// The daemon learns of what could not be tracked.
 #[test]
 fn what_fails_is_noted() {
     needs_root!("what_fails_is_noted");
     let mut world = world();
-    let service = world.service(Family::V4, TCP, PORT).row.id;
-    let failed = |world: &World| {
-        u32::read_from_bytes(&audit::read(world.map("untracked"), service.into())).unwrap()
-    };
-    world.change_settings(|settings: &mut rw_settings| settings.track_quota = 1);
+    world.change(|tables| tables.track_quota = 1);
     pair(&mut world, 1, 0);
-    world.change_settings(|settings: &mut rw_settings| settings.track_quota = 1);
-    assert_eq!(failed(&world), 0);
-    let before = ringway_kernel::now_seconds();
-    let flows: Vec<Flow> = (0..10).map(|_| flow(&mut world, Family::V4, TCP)).collect();
-    for flow in &flows {
-        go(&world, flow, SYN);
-    }
-    // The packet path's clock is behind ours by up to a tick.
-    assert!((before - 1..before + 60).contains(&failed(&world)));
+    let flows = [(); 2].map(|()| flow(&mut world, Family::V4, TCP));
+    assert_eq!((go(&world, &flows[0], SYN), untracked(&world)), (1, 0));
+    assert_eq!((go(&world, &flows[1], SYN), untracked(&world)), (0, world.now()));
 }
 
 /// A flow whose record gave way goes to the former owner, as long as the daemon leaves that to it;
@@ -566,21 +564,23 @@ fn what_fails_is_noted() {
 #[test]
 fn what_gives_way_is_noted_if_it_was_older_than_the_change() {
     needs_root!("what_gives_way_is_noted_if_it_was_older_than_the_change");
+    let mut world = world();
     for (flags, noted) in [(ACK, true), (SYN, false)] {
-        let mut world = world();
         pair(&mut world, 1, 0);
-        let service = world.service(Family::V4, TCP, PORT).row.id;
-        (0..10_000).for_each(|n| assert!(go(&world, &stranger(0x40_0000 + n), flags) < 2));
-        age_tracked(&world, 3);
-        audit::write(world.map("untracked"), service.into(), &[0; 4]);
+        world.change_settings(|settings| settings.track_buckets = 4);
+        // So many that each place is taken.
+        (0..200).for_each(|n| assert!(go(&world, &stranger(0x40_0000 + n), flags) < 2));
         let before = counts(&world);
-        for n in 0..200 {
-            go(&world, &stranger(n), SYN);
-        }
+        world.advance(2);
+        assert_eq!(go(&world, &stranger(0), SYN), 0, "they have their time still");
+        assert_eq!(untracked(&world), world.now());
+        world.advance(1);
+        // No more than a bucket has: each finds one to displace.
+        (1..=RW_BUCKET_TRACKS).for_each(|n| assert_eq!(go(&world, &stranger(n), SYN), 1));
         let after = counts(&world);
-        assert!(after.evicted > before.evicted, "{after:?}");
-        assert_eq!(after.refused_full, before.refused_full, "each finds one to displace");
-        let failed = audit::read(world.map("untracked"), service.into());
-        assert_eq!(failed != [0; 4], noted, "{flags:#x}");
+        assert_eq!(after.evicted - before.evicted, u64::from(RW_BUCKET_TRACKS));
+        assert_eq!(after.refused_full, before.refused_full + 1);
+        assert_eq!(untracked(&world) == world.now(), noted, "{flags:#x}");
+        world.advance(10_000);
     }
 }

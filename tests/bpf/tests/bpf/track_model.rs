@@ -12,11 +12,11 @@ use std::collections::HashMap;
 
 use ringway_abi::TrackedFlow;
 use ringway_abi::raw::RW_BUCKET_TRACKS;
-use ringway_bpf_tests::audit::{self, age_tracked};
 use ringway_bpf_tests::cast::*;
+use ringway_bpf_tests::clock::seed;
 use ringway_bpf_tests::frame::{Frame, TCP, UDP, flags::*};
 use ringway_bpf_tests::mutate::Random;
-use ringway_bpf_tests::{World, clock};
+use ringway_bpf_tests::{World, audit};
 
 use crate::needs_root;
 use crate::track::{Flow, PORT, counts, go, pair, stranger, world};
@@ -65,7 +65,8 @@ impl Model {
     fn new(world: World, buckets: u32) -> Self {
         let proto = |n: u32| if n.is_multiple_of(4) { UDP } else { TCP };
         let flow = |n: u32| Flow(Frame { proto: proto(n), ..stranger(n).0 });
-        let (random, flows) = (Random::new(buckets.into()), (0..FLOWS).map(flow).collect());
+        let random = Random::new(seed() ^ u64::from(buckets));
+        let flows = (0..FLOWS).map(flow).collect();
         let (names, current, evicted) = (HashMap::new(), FORMER, 0);
         let mut model = Self { world, random, current, buckets, flows, names, evicted };
         (0..buckets).for_each(|n| audit::write(model.world.map("tracked"), n, &[0; 64]));
@@ -115,22 +116,19 @@ impl Model {
                 let n = self.random.below(self.flows.len());
                 let flags = [SYN, SYN, SYN, ACK, ACK, ACK, ACK, FIN | ACK, RST];
                 let flags = *self.random.pick(&flags);
-                if let Some(sent) = self.send(n, flags) {
-                    self.hold(&sent);
-                }
+                let sent = self.send(n, flags);
+                self.hold(&sent);
             }
-            15..19 => age_tracked(&self.world, 1 + self.random.below(3) as u64),
-            _ if self.random.below(8) == 0 => age_tracked(&self.world, 1_000),
+            15..19 => self.world.advance(1 + self.random.below(3) as u64),
+            _ if self.random.below(8) == 0 => self.world.advance(1_000),
             _ => self.change(),
         }
     }
 
-    /// Nothing is said where nobody can tell in which second it was sent.
-    fn send(&mut self, n: usize, flags: u8) -> Option<Sent> {
+    fn send(&mut self, n: usize, flags: u8) -> Sent {
         self.told();
-        let (before, was, now) = (audit::tracked(&self.world), counts(&self.world), clock::now());
+        let (before, was) = (audit::tracked(&self.world), counts(&self.world));
         let to = go(&self.world, &self.flows[n], flags);
-        let in_one_second = clock::now() == now;
         let (after, is) = (audit::tracked(&self.world), counts(&self.world));
         let mut new = after.iter().filter(|found| before.iter().all(|old| old.1 != found.1));
         if let Some((_, name, _)) = new.next() {
@@ -142,11 +140,11 @@ impl Model {
         let left = |found: &Found| after.iter().all(|new| new.1 != found.1);
         let gone = before.iter().copied().filter(left).collect();
         let udp = self.flows[n].0.proto == UDP;
-        let sent = Sent {
+        Sent {
             syn: flags == SYN && !udp,
             udp,
             to,
-            now,
+            now: self.world.now(),
             own,
             before,
             gone,
@@ -154,8 +152,7 @@ impl Model {
             evicted: is.evicted - was.evicted,
             refused: is.refused_full - was.refused_full,
             told: self.told(),
-        };
-        in_one_second.then_some(sent)
+        }
     }
 
     fn hold(&mut self, sent: &Sent) {

@@ -66,6 +66,7 @@ mod proxy;
 mod ranges;
 mod ready;
 mod refuse;
+mod released;
 mod reload;
 mod restart;
 mod ring;

@@ -80,7 +80,7 @@ fn memory_of_every_map() -> Result<()> {
             "{map}"
         );
     }
-    for own in ["answer_budget", "other_senders"] {
+    for own in ["answer_due", "other_senders"] {
         ensure!(maps.iter().any(|map| map["name"] == own && map["pinned"] == false), "no {own}");
     }
     let used = |name: &str| maps.iter().find(|m| m["name"] == name).map(|m| &m["used_entries"]);
