@@ -293,6 +293,17 @@ impl Gateway {
         Ok(fs::write(&self.configuration, text)?)
     }
 
+    /// Another configuration comes into force.
+    ///
+    /// # Errors
+    /// It is refused.
+    pub fn reload(&self, text: &str) -> Result<()> {
+        self.rewrite(text)?;
+        let ran = self.ringway(&["reload"])?;
+        ensure!(ran.code == 0, "{}", ran.said());
+        Ok(())
+    }
+
     /// Waits for the end of a daemon that is expected to refuse; its exit code and its words.
     ///
     /// # Errors
@@ -330,6 +341,13 @@ fn spawn(
     command.arg("run").arg("-c").arg(configuration).env_remove("NOTIFY_SOCKET");
     adapt(&mut command);
     Ok(namespace.spawn(command)?)
+}
+
+/// Packets that ended for this reason, by a status.
+pub fn packets(status: &Value, reason: &str) -> u64 {
+    let counters = status["counters"].as_array().into_iter().flatten();
+    let of = counters.filter(|counter| counter["reason"] == reason);
+    of.filter_map(|counter| counter["packets"].as_u64()).sum()
 }
 
 fn tail(log: &str) -> String {

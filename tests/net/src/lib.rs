@@ -15,6 +15,7 @@ mod kernel_counts;
 mod kernel_objects;
 mod lan;
 mod load;
+pub mod raw_tcp;
 mod rtnl;
 mod server;
 mod site;
@@ -31,7 +32,7 @@ pub use client::{
 };
 pub use flows::Flows;
 pub use frozen::Frozen;
-pub use gateway::{Gateway, remove_stale_pins};
+pub use gateway::{Gateway, packets, remove_stale_pins};
 pub use held_file::HeldFile;
 pub use kernel_counts::{Device, RunCounts, detach_as_somebody_else, detach_link, swap_link};
 pub use kernel_objects::KernelObjects;

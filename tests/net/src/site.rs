@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use crate::Echo;
+use crate::{Echo, Gateway};
 use anyhow::{Context, Result};
 use ringway_testnet::{
     End, Families, Namespace, Nginx, Node, TwoArmed, VethOptions, two_armed, veth,
@@ -80,6 +80,14 @@ impl Site {
     /// A configuration for this site's gateway with these services.
     pub fn configuration(&self, body: &str) -> String {
         configuration(&self.net.gateway, &["eth0", "eth1"], body)
+    }
+
+    /// A gateway with these services, once nothing is wrong.
+    ///
+    /// # Errors
+    /// Something stays wrong.
+    pub fn start(&self, services: &str) -> Result<Gateway> {
+        Gateway::start(&self.net.gateway, &self.configuration(services))
     }
 
     /// A service over the same port of all backends, answered for by Ringway; `more` are further

@@ -5,12 +5,12 @@ use std::collections::BTreeSet;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle, sleep};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use ringway_testnet::{Namespace, slowed, wait_until};
+use ringway_testnet::{Namespace, slowed};
 use rustix::net::sockopt::set_socket_recv_buffer_size_force;
 
 use crate::SOON;
@@ -19,8 +19,6 @@ const PACE: Duration = Duration::from_millis(1);
 /// Of the receiver's socket: a minute of datagrams. No thread has to keep up.
 const ROOM: usize = 64 << 20;
 const CHUNK: usize = 16 << 10;
-/// More than two TCP sockets hold before the receiver reads.
-const HELD: u64 = 4 << 20;
 
 /// What runs until it is told to stop.
 struct Runner<T> {
@@ -102,7 +100,6 @@ impl Numbered {
 /// Bytes over one TCP connection, whose checksum the other end knows, too.
 pub struct Transfer {
     sender: Runner<Result<u64>>,
-    so_far: Arc<AtomicU64>,
     _receiver: JoinHandle<io::Result<()>>,
 }
 
@@ -131,8 +128,6 @@ impl Transfer {
         let mut stream = client.run(|| TcpStream::connect_timeout(&target, slowed(SOON)))??;
         stream.set_write_timeout(Some(slowed(SOON)))?;
         stream.set_read_timeout(Some(slowed(SOON)))?;
-        let so_far = Arc::new(AtomicU64::new(0));
-        let progress = so_far.clone();
         let sender = Runner::start(move |stop| {
             let (mut sum, mut sent, mut piece) = (Checksum::new(), 0u64, [0; CHUNK]);
             while !stop.load(Ordering::Relaxed) {
@@ -142,7 +137,6 @@ impl Transfer {
                 stream.write_all(&piece)?;
                 sum.add(&piece);
                 sent += CHUNK as u64;
-                progress.store(sent, Ordering::Relaxed);
                 sleep(PACE);
             }
             stream.shutdown(Shutdown::Write)?;
@@ -151,17 +145,7 @@ impl Transfer {
             ensure!(u64::from_be_bytes(theirs) == sum.0, "other bytes came than were sent");
             Ok(sent)
         });
-        Ok(Transfer { sender, so_far, _receiver })
-    }
-
-    /// Waits until more bytes have been sent than the sockets hold.
-    ///
-    /// # Errors
-    /// The connection stands still.
-    pub fn goes_on(&self) -> Result<()> {
-        let before = self.so_far.load(Ordering::Relaxed);
-        let more = || self.so_far.load(Ordering::Relaxed) > before + HELD;
-        Ok(wait_until("more bytes of a transfer", SOON, more)?)
+        Ok(Transfer { sender, _receiver })
     }
 
     /// Ends it; how many bytes were sent. All have arrived as they were sent.

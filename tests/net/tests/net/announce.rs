@@ -23,7 +23,7 @@ fn arp_and_nd_are_answered_though_no_kernel_owns_the_address() -> Result<()> {
     needs_root!();
     let site = Site::new(1)?;
     let services = site.service("web", WEB, "") + &site.service("web6", WEB6, "");
-    let gateway = Gateway::start(&site.net.gateway, &site.configuration(&services))?;
+    let gateway = site.start(&services)?;
     site.client().ip("neigh flush all\n")?;
     for (target, address) in [(WEB, "10.1.0.80"), (WEB6, "fd01::80")] {
         get(site.client(), target)?;
@@ -55,7 +55,7 @@ fn a_start_is_announced_to_those_who_knew_another_owner() -> Result<()> {
         site.client().ip(&wrong)?;
     }
     let services = site.service("web", WEB, "") + &site.service("web6", WEB6, "");
-    let _gateway = Gateway::start(&site.net.gateway, &site.configuration(&services))?;
+    let _gateway = site.start(&services)?;
     for address in ["10.1.0.80", "fd01::80"] {
         let learnt = || match neighbour(site.client(), address) {
             Ok(mac) if mac == site.net.outer.mac.to_string() => Ok(()),
@@ -109,9 +109,7 @@ fn multicast_addresses_come_and_go_with_announced_ipv6_addresses() -> Result<()>
     let without = site.configuration(&web);
     let with = site.configuration(&(web + &site.service("web6", WEB6, "")));
     let reload = |gateway: &Gateway, text: &str| {
-        gateway.rewrite(text)?;
-        let ran = gateway.ringway(&["reload"])?;
-        ensure!(ran.code == 0, "{ran:?}");
+        gateway.reload(text)?;
         anyhow::Ok(())
     };
     let mut gateway = Gateway::start(&site.net.gateway, &with)?;
@@ -177,8 +175,7 @@ fn an_address_that_is_routed_here() -> Result<()> {
     let target: SocketAddr = "203.0.113.10:80".parse()?;
     site.client().ip("route add 203.0.113.10/32 via 10.1.0.1\n")?;
     let backends = site.backends(SERVICE_V4, 80);
-    let text = site.configuration(&service("web", target, &backends, "announce = \"routed\"\n"));
-    let gateway = Gateway::start(&site.net.gateway, &text)?;
+    let gateway = site.start(&service("web", target, &backends, "announce = \"routed\"\n"))?;
     get(site.client(), target)?;
     ensure!(gateway.status()?["services"][0]["answers"] == "routed");
     Ok(())

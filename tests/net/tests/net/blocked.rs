@@ -2,11 +2,9 @@
 //! told of them, and how long they last.
 
 use std::fs;
-use std::net::TcpStream;
-use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
-use ringway_net_tests::{Gateway, SOON, Site, WEB, get, http, needs_root};
+use anyhow::{Result, ensure};
+use ringway_net_tests::{Gateway, SOON, Site, WEB, http, needs_root};
 use ringway_testnet::wait_for;
 use serde_json::{Value, json};
 
@@ -35,53 +33,6 @@ fn blocked(gateway: &Gateway) -> Result<Vec<(String, String)>> {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let entries = listed["entries"].as_array().into_iter().flatten();
     Ok(entries.map(|entry| (text(&entry["prefix"]), text(&entry["action"]))).collect())
-}
-
-/// The shield drops and counts what was said, on the packets' own path; a source that is allowed
-/// passes what blocks it.
-#[test]
-fn packets_from_blocked_sources_are_dropped() -> Result<()> {
-    needs_root!();
-    let site = Site::new(1)?;
-    let text = site.configuration(&site.service("web", WEB, "")) + "[shield]\n";
-    let gateway = Gateway::start(&site.net.gateway, &text)?;
-    let client = site.net.client.v4.context("IPv4")?.to_string();
-    let network = "10.1.0.0/24";
-    let does = |arguments: &[&str]| done(&gateway, arguments);
-    let passes = |when: &str| get(site.client(), WEB).with_context(|| when.to_owned());
-    let dropped = |when: &str| -> Result<()> {
-        let connect = || TcpStream::connect_timeout(&WEB, Duration::from_millis(300));
-        let answered = site.client().run(|| connect().is_ok())?;
-        ensure!(!answered, "{when}: it is answered");
-        Ok(())
-    };
-    let packets = |of: &str| -> Result<u64> {
-        let status = document(&gateway, &["shield", "status"])?;
-        status[of]["packets"].as_u64().with_context(|| format!("{status}"))
-    };
-    passes("nothing is blocked")?;
-    does(&["block", network])?;
-    dropped("its network is blocked")?;
-    ensure!(packets("blocked")? > 0 && packets("allowed")? == 0, "not counted");
-    does(&["allow", &client])?;
-    passes("allowed")?;
-    ensure!(packets("allowed")? > 0, "not counted");
-    does(&["unblock", &client])?;
-    dropped("allowed no more")?;
-    does(&["shield", "observe", "--for", "1h"])?;
-    passes("observed")?;
-    let status = document(&gateway, &["shield", "status"])?;
-    let observed = status["observed"].as_object().context("reasons")?;
-    ensure!(observed.values().any(|packets| packets.as_u64() > Some(0)), "{status}");
-    does(&["shield", "enforce"])?;
-    dropped("enforced")?;
-    does(&["shield", "off", "--for", "1h"])?;
-    passes("off")?;
-    does(&["shield", "off", "--for", "1s"])?;
-    wait_for("off is over", SOON, || dropped("off").map_err(|error| error.to_string()))?;
-    does(&["block", network, "--for", "3s"])?;
-    wait_for("the block is over", SOON, || passes("ended").map_err(|error| error.to_string()))?;
-    Ok(())
 }
 
 #[test]

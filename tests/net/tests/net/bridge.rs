@@ -4,7 +4,9 @@ use std::ops::Range;
 use std::process::Output;
 
 use anyhow::{Context, Result, ensure};
-use ringway_net_tests::{Gateway, SOON, all_answered, configuration, needs_root, not_tested};
+use ringway_net_tests::{
+    Gateway, SOON, all_answered, configuration, needs_root, not_tested, packets,
+};
 use ringway_testnet::Signal;
 use ringway_testnet::{
     End, Namespace, VethOptions, XdpReceive, bridge, veth, wait_for, wait_until,
@@ -118,14 +120,8 @@ fn stations(status: &Value) -> u64 {
     status["forward"]["stations"].as_u64().unwrap_or_default()
 }
 
-fn counted(status: &Value, reason: &str) -> u64 {
-    let counters = status["counters"].as_array().into_iter().flatten();
-    let of = counters.filter(|counter| counter["reason"] == reason);
-    of.filter_map(|counter| counter["packets"].as_u64()).sum()
-}
-
 fn bridged(gateway: &Gateway) -> Result<u64> {
-    Ok(counted(&gateway.status()?, "bridged"))
+    Ok(packets(&gateway.status()?, "bridged"))
 }
 
 #[test]
@@ -137,8 +133,8 @@ fn stations_that_send_are_not_forgotten() -> Result<()> {
     // Twice the time after which the bridge forgets who it does not hear.
     ensure!(site.ping(1, 2, 60)?, "lost");
     let status = gateway.status()?;
-    ensure!(counted(&status, "bridged") >= 100, "{status:#}");
-    ensure!(counted(&status, "bridge-destination") <= 2, "{status:#}");
+    ensure!(packets(&status, "bridged") >= 100, "{status:#}");
+    ensure!(packets(&status, "bridge-destination") <= 2, "{status:#}");
     ensure!(site.learnt()?.len() == 2, "{:?}", site.learnt()?);
     ensure!(
         status["forward"]["bridge"] == "br0" && status["forward"]["stations"] == 2,
@@ -178,7 +174,7 @@ fn lost_announcements_are_made_up_for() -> Result<()> {
     }
     // The tables do not count any more: nobody has kept them.
     wait_until("the bridge's turn", SOON, || {
-        let stale = || counted(&gateway.status().unwrap_or_default(), "forward-stale") > 0;
+        let stale = || packets(&gateway.status().unwrap_or_default(), "forward-stale") > 0;
         site.ping(1, 2, 1).is_ok_and(|answered| answered) && stale()
     })?;
     site.move_to_p3()?;
@@ -267,7 +263,7 @@ fn the_bridge_takes_over_when_the_daemon_dies() -> Result<()> {
     gateway.kill()?;
     ensure!(site.ping(1, 2, 80)?, "lost while the daemon is away");
     let away = gateway.status()?;
-    ensure!(counted(&away, "forward-stale") >= 10, "{away:#}");
+    ensure!(packets(&away, "forward-stale") >= 10, "{away:#}");
     gateway.start_again()?;
     gateway.wait_healthy()?;
     let again = bridged(&gateway)?;

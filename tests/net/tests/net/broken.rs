@@ -3,41 +3,10 @@
 use std::net::SocketAddr;
 
 use anyhow::{Result, ensure};
-use ringway_net_tests::{Gateway, SERVICE_V6, Site, WEB, configuration, get, http, needs_root};
+use ringway_net_tests::{Gateway, SERVICE_V6, Site, WEB, configuration, get, needs_root};
 use ringway_testnet::{End, Namespace, VethOptions, veth};
 
 const CHECK: &str = "check = { type = \"http\", interval = \"500ms\", fall = 3 }\n";
-const METRICS: &str = "127.0.0.1:9810";
-
-/// Unhealthy by every way of asking, with this interface named.
-fn unhealthy(gateway: &Gateway, interface: &str) -> Result<()> {
-    let what = format!("{interface} missed");
-    gateway.wait_status(&what, |status| {
-        status["healthy"] == false && status["problems"].to_string().contains(interface)
-    })?;
-    let table = gateway.ringway(&["status"])?;
-    ensure!(table.code == 3 && table.out.contains("unhealthy"), "{table:?}");
-    Ok(())
-}
-
-fn readyz(namespace: &Namespace) -> Result<String> {
-    http(namespace, METRICS.parse()?, "/readyz")
-}
-
-#[test]
-fn a_vanished_interface() -> Result<()> {
-    needs_root!();
-    let site = Site::new(1)?;
-    let ns = &site.net.gateway;
-    let gateway = Gateway::start(ns, &site.configuration(&site.service("web", WEB, CHECK)))?;
-    ensure!(readyz(ns)?.starts_with("HTTP/1.1 200"));
-    ns.ip("link del eth1\n")?;
-    unhealthy(&gateway, "eth1")?;
-    let ready = readyz(ns)?;
-    ensure!(ready.starts_with("HTTP/1.1 503") && ready.contains("eth1"), "{ready}");
-    ensure!(http(ns, METRICS.parse()?, "/healthz")?.starts_with("HTTP/1.1 200"));
-    Ok(())
-}
 
 #[test]
 fn pins_of_a_vanished_interface_are_removed_aloud() -> Result<()> {
@@ -75,7 +44,7 @@ fn another_mac_address(check: &str, prepare: impl FnOnce(&Namespace) -> Result<(
     }
     let web6 = SocketAddr::new(SERVICE_V6, 80);
     let services = site.service("web", WEB, check) + &site.service("web6", web6, check);
-    let gateway = Gateway::start(&site.net.gateway, &site.configuration(&services))?;
+    let gateway = site.start(&services)?;
     get(site.client(), WEB)?;
     get(site.client(), web6)?;
     backend.ip(&format!("link set dev eth0 address {MAC}\n"))?;

@@ -120,8 +120,7 @@ fn holds_what_is_needed_and_no_secret() -> Result<()> {
 fn ends_well_where_it_cannot_be_written() -> Result<()> {
     needs_root!();
     let site = Site::new(1)?;
-    let text = site.configuration(&site.service("echo", ECHO, ""));
-    let gateway = Gateway::start(&site.net.gateway, &text)?;
+    let gateway = site.start(&site.service("echo", ECHO, ""))?;
     let nowhere = gateway.ringway(&["bundle", "/no/such/directory/x.tar"])?;
     ensure!(nowhere.code == 1 && nowhere.err.contains("make its directory"), "{nowhere:?}");
     let shell = |line: &str| -> Result<(i32, String)> {

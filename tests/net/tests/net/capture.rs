@@ -7,7 +7,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use ringway_net_tests::{
     Gateway, Load, SERVICE_V4, SOON, STARTED, Site, WEB, binary, get, needs_root, not_tested,
-    ringway, service,
+    packets, ringway, service,
 };
 use ringway_testnet::{Child, Namespace, Signal, tools, wait_for, wait_until};
 
@@ -18,8 +18,7 @@ const BEGUN: &str = "capturing from";
 
 fn web(backends: usize) -> Result<(Site, Gateway)> {
     let site = Site::new(backends)?;
-    let gateway =
-        Gateway::start(&site.net.gateway, &site.configuration(&site.service("web", WEB, CHECK)))?;
+    let gateway = site.start(&site.service("web", WEB, CHECK))?;
     Ok((site, gateway))
 }
 
@@ -78,9 +77,7 @@ pub(crate) fn tshark(ns: &Namespace, file: &Path, fields: &[&str]) -> Result<Vec
 /// Packets that ended with these reasons.
 pub(crate) fn counted(gateway: &Gateway, reasons: &[&str]) -> Result<u64> {
     let status = gateway.status()?;
-    let counters = status["counters"].as_array().context("no counters")?;
-    let own = counters.iter().filter(|c| reasons.iter().any(|reason| c["reason"] == **reason));
-    Ok(own.filter_map(|c| c["packets"].as_u64()).sum())
+    Ok(reasons.iter().map(|reason| packets(&status, reason)).sum())
 }
 
 /// Packets of nat once there are more than `before`, and no more come: the last may be under way.

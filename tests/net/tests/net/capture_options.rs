@@ -4,9 +4,7 @@ use std::net::{SocketAddr, UdpSocket};
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
-use ringway_net_tests::{
-    Gateway, Line, SERVICE_V4, SERVICE_V6, Site, ask_udp, needs_root, not_tested,
-};
+use ringway_net_tests::{Line, SERVICE_V4, SERVICE_V6, Site, ask_udp, needs_root, not_tested};
 use ringway_testnet::{Child, tools};
 
 use crate::capture::{begin, end, ended, settled, totals, tshark, wait_until_nothing_is_left};
@@ -96,7 +94,7 @@ fn each_keeps_what_it_was_told_to() -> Result<()> {
     let _echo = (site.echo(SERVICE_V4, PORT)?, site.echo(SERVICE_V6, PORT)?);
     let both = "protocol = [\"tcp\", \"udp\"]\n";
     let text = site.service("four", FOUR, both) + &site.service("six", SIX, both);
-    let gateway = Gateway::start(&site.net.gateway, &site.configuration(&text))?;
+    let gateway = site.start(&text)?;
     let start = |name: &str, arguments: &[&str]| Writing::begin(&site, name, arguments);
     let all = start("all", &["port 7"])?;
     let short = start("short", &["-s", "60", "port 7"])?;

@@ -59,7 +59,7 @@ fn a_flood_of_syns_reaches_no_backend() -> Result<()> {
         + &site.service("web", WEB, challenge)
         + &site.service("six", SocketAddr::new(SERVICE_V6, 80), challenge)
         + &site.service("echo", echo, challenge);
-    let mut gateway = Gateway::start(&site.net.gateway, &site.configuration(&body))?;
+    let mut gateway = site.start(&body)?;
     gateway.wait_serving()?;
     for target in [WEB, SocketAddr::new(SERVICE_V6, 80)] {
         lets_clients_in(&gateway, site.client(), target)?;
@@ -86,7 +86,7 @@ fn replies_that_fit_no_answer_are_told() -> Result<()> {
     needs_root!();
     let site = Site::new(1)?;
     let body = ALWAYS.to_owned() + &site.service("web", WEB, "syn = \"challenge\"\n");
-    let mut gateway = Gateway::start(&site.net.gateway, &site.configuration(&body))?;
+    let mut gateway = site.start(&body)?;
     gateway.wait_serving()?;
     get(site.client(), WEB)?;
     let shield = || gateway.ringway(&["shield", "status", "-o", "json"])?.json();
@@ -152,7 +152,7 @@ fn a_secret_is_secret() -> Result<()> {
     std::fs::write(&file, "5".repeat(32))?;
     let shield = format!("[shield]\nsyn = {{ always = true, secret = {file:?} }}\n");
     let body = shield + &site.service("web", WEB, "syn = \"challenge\"\n");
-    let mut gateway = Gateway::start(&site.net.gateway, &site.configuration(&body))?;
+    let mut gateway = site.start(&body)?;
     gateway.wait_serving()?;
     ensure!(gateway.log().contains("others than its owner may read"), "{}", gateway.log());
     let is_found = || -> Result<bool> {

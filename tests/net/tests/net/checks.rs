@@ -119,26 +119,6 @@ fn https_takes_the_certificate_for_the_name_alone() -> Result<()> {
     wait_health(&gateway, ["down", "down"], 1, want)
 }
 
-#[test]
-fn without_what_a_check_needs_nothing_starts() -> Result<()> {
-    needs_root!();
-    let site = Site::new(1)?;
-    let check = |check: &str| site.configuration(&site.service("web", WEB, check));
-    let missing = check("check = { type = \"https\", ca_file = \"/nonexistent/ca.pem\" }\n");
-    let mut gateway = Gateway::launch(&site.net.gateway, &missing)?;
-    let (code, said) = gateway.refusal()?;
-    ensure!(
-        code == 2 && said.contains("/nonexistent/ca.pem cannot be used: No such file"),
-        "{code} {said}"
-    );
-    let ran = gateway.ringway(&["check"])?;
-    ensure!(ran.code == 2 && ran.said().contains("ringway.toml:17:37: https check"), "{ran:?}");
-    gateway.rewrite(&check("check = { type = \"exec\", command = [\"/nonexistent/check\"] }\n"))?;
-    let ran = gateway.ringway(&["check"])?;
-    ensure!(ran.code == 2 && ran.said().contains("install it, or write the path"), "{ran:?}");
-    Ok(())
-}
-
 /// An agent on another address and port of a backend, of the other family, decides.
 #[test]
 fn a_backend_is_asked_elsewhere() -> Result<()> {
@@ -173,8 +153,7 @@ fn udp_asks_and_reads_the_answer() -> Result<()> {
         "protocol = \"udp\"\n\
          check = {{ type = \"udp\", send = \"hex:70696e67\", expect = \"well\", {PACE} }}\n"
     );
-    let text = site.configuration(&site.service("echo", echo, &check));
-    let gateway = Gateway::start(&site.net.gateway, &text)?;
+    let gateway = site.start(&site.service("echo", echo, &check))?;
     gateway.wait_status("both up", |status| healths(status) == ["up", "up"])?;
     drop(first);
     wait_health(&gateway, ["down", "up"], 0, "UDP port 7 is refused: nobody listens")?;
@@ -307,7 +286,7 @@ fn every_result_is_logged_if_asked_for() -> Result<()> {
             &site.backends(SERVICE_V4, 80),
             &format!("announce = \"arp\"\n{check}"),
         );
-    let gateway = Gateway::start(&site.net.gateway, &site.configuration(&services))?;
+    let gateway = site.start(&services)?;
     site.nginx[0].kill()?;
     gateway.wait_status("b1 down", |status| healths(status) == ["down", "up"])?;
     let backends = site.backends(SERVICE_V4, 80);

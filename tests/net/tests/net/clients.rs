@@ -19,8 +19,7 @@ fn the_node_itself_is_no_client_and_learns_it_at_once() -> Result<()> {
     needs_root!();
     let site = Site::new(1)?;
     site.net.gateway.ip("addr add 10.1.0.80/32 dev eth0\n")?;
-    let text = site.configuration(&service("web", WEB, &site.backends(SERVICE_V4, 80), ""));
-    let _gateway = Gateway::start(&site.net.gateway, &text)?;
+    let _gateway = site.start(&service("web", WEB, &site.backends(SERVICE_V4, 80), ""))?;
     let connect = || TcpStream::connect_timeout(&WEB, SOON);
     let error = site.net.gateway.run(connect)?.err().context("the node reached its own service")?;
     ensure!(error.kind() == ErrorKind::ConnectionRefused, "{error}");
@@ -34,7 +33,7 @@ fn a_backend_may_be_a_client_and_even_get_itself() -> Result<()> {
     let site = Site::new(2)?;
     let target6 = SocketAddr::new(SERVICE_V6, 80);
     let services = site.service("web", WEB, "") + &site.service("web6", target6, "");
-    let _gateway = Gateway::start(&site.net.gateway, &site.configuration(&services))?;
+    let _gateway = site.start(&services)?;
     for target in [WEB, target6] {
         let mut names = std::collections::BTreeSet::new();
         for _ in 0..40 {
@@ -51,7 +50,7 @@ fn source_client_shows_the_backends_who_asked() -> Result<()> {
     let site = Site::new(2)?;
     let echo = [site.echo(SERVICE_V4, 7)?, site.echo(SERVICE_V6, 7)?];
     let services = site.service("echo", ECHO, CLIENT) + &site.service("echo6", ECHO6, CLIENT);
-    let gateway = Gateway::start(&site.net.gateway, &site.configuration(&services))?;
+    let gateway = site.start(&services)?;
     for (target, any) in [(ECHO, "0.0.0.0:0"), (ECHO6, "[::]:0")] {
         for _ in 0..20 {
             Line::open(site.client(), target)?.ask("hello")?;
@@ -75,8 +74,7 @@ fn source_node_shows_the_backends_the_gateway() -> Result<()> {
     needs_root!();
     let site = Site::new(1)?;
     let echo = site.echo(SERVICE_V4, 7)?;
-    let text = site.configuration(&site.service("echo", ECHO, "protocol = [\"tcp\", \"udp\"]\n"));
-    let _gateway = Gateway::start(&site.net.gateway, &text)?;
+    let _gateway = site.start(&site.service("echo", ECHO, "protocol = [\"tcp\", \"udp\"]\n"))?;
     for _ in 0..5 {
         Line::open(site.client(), ECHO)?.ask("hello")?;
     }
@@ -91,10 +89,7 @@ fn source_client_refuses_a_client_that_is_a_backend() -> Result<()> {
     needs_root!();
     let site = Site::new(2)?;
     let _echo = site.echo(SERVICE_V4, 7)?;
-    let gateway = Gateway::start(
-        &site.net.gateway,
-        &site.configuration(&site.service("echo", ECHO, CLIENT)),
-    )?;
+    let gateway = site.start(&site.service("echo", ECHO, CLIENT))?;
     let connect = || TcpStream::connect_timeout(&ECHO, Duration::from_millis(500));
     let error = site.net.backends[0].ns.run(connect)?.err().context("it is served")?;
     ensure!(error.kind() == ErrorKind::TimedOut, "{error}");

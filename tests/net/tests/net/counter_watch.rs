@@ -19,7 +19,7 @@ const ECHO: SocketAddr = SocketAddr::new(SERVICE_V4, 7);
 const METRICS: &str = "127.0.0.1:9810";
 
 fn start(site: &Site) -> Result<Gateway> {
-    Gateway::start(&site.net.gateway, &site.configuration(&site.service("web", WEB, CHECK)))
+    site.start(&site.service("web", WEB, CHECK))
 }
 
 fn has(list: &Value, kind: &str) -> bool {
@@ -252,8 +252,7 @@ fn packets_that_the_kernel_drops_after_us() -> Result<()> {
     needs_root!();
     let site = Site::new(1)?;
     let _echo = site.echo(SERVICE_V4, 7)?;
-    let text = site.configuration(&site.service("echo", ECHO, "protocol = \"udp\"\n"));
-    let gateway = Gateway::start(&site.net.gateway, &text)?;
+    let gateway = site.start(&site.service("echo", ECHO, "protocol = \"udp\"\n"))?;
     detach_pass(&site.net.switch, "gw")?;
     let socket = site.client().run(|| UdpSocket::bind("0.0.0.0:0"))??;
     socket.connect(ECHO)?;
@@ -277,7 +276,7 @@ fn a_flow_table_that_is_full() -> Result<()> {
     let _echo = site.echo(SERVICE_V4, 7)?;
     let body =
         "[nat]\nflows = 1024\n\n".to_owned() + &site.service("echo", ECHO, "protocol = \"udp\"\n");
-    let gateway = Gateway::start(&site.net.gateway, &site.configuration(&body))?;
+    let gateway = site.start(&body)?;
     let sockets: Vec<UdpSocket> = site.client().run(|| -> std::io::Result<Vec<UdpSocket>> {
         (0..4000).map(|_| UdpSocket::bind("0.0.0.0:0")).collect()
     })??;

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use anyhow::{Result, ensure};
 use ringway_net_tests::{
-    SOON, Tunnel, Wrap, binary, http, module_is_loaded, needs_root, not_tested, ringway,
+    SOON, Tunnel, Wrap, binary, http, module_is_loaded, needs_root, not_tested, packets, ringway,
 };
 use ringway_testnet::{
     Child, End, Link, Namespace, Nginx, Signal, VethOptions, XdpReceive, attach_pass, veth,
@@ -80,11 +80,6 @@ impl Pair {
     }
 }
 
-fn counted(status: &Value, reason: &str) -> u64 {
-    let counters = status["counters"].as_array().into_iter().flatten();
-    counters.filter(|c| c["reason"] == reason).filter_map(|c| c["packets"].as_u64()).sum()
-}
-
 /// Every kind of tunnel to both outer families, in this mode.
 fn every_kind(mode: &str) -> Result<()> {
     let pair = Pair::new()?;
@@ -97,7 +92,7 @@ fn every_kind(mode: &str) -> Result<()> {
             pair.serves()?;
             let after = pair.status()?;
             let reason = if wrap == Wrap::Ipip { "decap-ipip" } else { "decap-gue" };
-            let opened = counted(&after, reason) - counted(&before, reason);
+            let opened = packets(&after, reason) - packets(&before, reason);
             ensure!(opened >= 8, "{wrap:?} to {far}: {opened} packets of two connections");
             ensure!(after["mode"] == mode && after["ledger"]["difference_packets"] == 0, "{after}");
         }
@@ -213,13 +208,13 @@ fn what_is_pinned_stays() -> Result<()> {
     pair.route()?;
     first.kill()?;
     pair.serves()?;
-    let before = counted(&pair.status()?, "decap-ipip");
+    let before = packets(&pair.status()?, "decap-ipip");
     let mut second = pair.decap(&["--pin", "--gue-port", "7000"])?;
     ensure!(second.log().contains("in place of the one before"), "{}", second.log());
     pair.serves()?;
     let status = pair.status()?;
     ensure!(status["pinned"] == true && status["gue_port"] == 7000, "{status}");
-    ensure!(counted(&status, "decap-ipip") > before, "the ledger begins anew: {status}");
+    ensure!(packets(&status, "decap-ipip") > before, "the ledger begins anew: {status}");
     // Only what stays as well may take its place: a foreground one would take it away at its end.
     let third = ringway(&pair.backend, &["decap", "-i", "eth0"])?;
     ensure!(third.code == 1 && third.err.contains("pinned since 2"), "{third:?}");

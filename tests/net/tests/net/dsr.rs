@@ -7,10 +7,9 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use anyhow::{Context, Result, ensure};
 use ringway_net_tests::{
     Bulk, Echo, Gateway, Line, SERVICE_V4, SERVICE_V6, SOON, ask_udp, behind_small_link, binary,
-    bulk, configuration, get, needs_root, service,
+    bulk, configuration, get, needs_root, packets, service,
 };
 use ringway_testnet::{Child, Families, Namespace, Nginx, Node, TwoArmed, two_armed};
-use serde_json::Value;
 
 pub(super) const ECHO: u16 = 7000;
 const BULK: u16 = 7001;
@@ -65,7 +64,7 @@ pub(super) fn forwards(node: &Namespace, interface: &str) -> Result<()> {
 pub(super) struct Dsr {
     pub(super) net: TwoArmed,
     pub(super) nginx: Vec<Nginx>,
-    echo: Vec<Echo>,
+    pub(super) echo: Vec<Echo>,
     _decaps: Vec<Child>,
 }
 
@@ -114,8 +113,8 @@ impl Dsr {
         self.http(vip).with_context(what)?;
         self.echoes(vip).with_context(what)?;
         let status = gateway.status()?;
-        ensure!(counted(&status, forward) > 100, "{}: {status}", what());
-        ensure!(counted(&status, "nat-reply") == 0, "{}: {status}", what());
+        ensure!(packets(&status, forward) > 100, "{}: {status}", what());
+        ensure!(packets(&status, "nat-reply") == 0, "{}: {status}", what());
         ensure!(status["services"][0]["forward"] == forward, "{status}");
         Ok(())
     }
@@ -203,11 +202,6 @@ fn kernel_opens_tunnels() -> Result<bool> {
     Ok(true)
 }
 
-fn counted(status: &Value, reason: &str) -> u64 {
-    let counters = status["counters"].as_array().into_iter().flatten();
-    counters.filter(|c| c["reason"] == reason).filter_map(|c| c["packets"].as_u64()).sum()
-}
-
 fn every_tunnel(dsr: &Dsr, forward: &str) -> Result<()> {
     for vip in VIPS {
         for v6 in [false, true] {
@@ -261,7 +255,7 @@ fn long_packets() -> Result<()> {
         let mut line = Line::open(dsr.client(), SocketAddr::new(SERVICE_V4, ECHO))?;
         line.ask(&long)?;
         let status = gateway.status()?;
-        ensure!(counted(&status, "sent-too-big") > 0, "{status}");
+        ensure!(packets(&status, "sent-too-big") > 0, "{status}");
     }
     dsr.client().ip("route flush cache\n")?;
     for (namespace, links) in [
@@ -278,7 +272,7 @@ fn long_packets() -> Result<()> {
     let mut line = Line::open(dsr.client(), SocketAddr::new(SERVICE_V4, ECHO))?;
     line.ask(&long)?;
     let status = gateway.status()?;
-    ensure!(counted(&status, "sent-too-big") == 0, "{status}");
+    ensure!(packets(&status, "sent-too-big") == 0, "{status}");
     Ok(())
 }
 
@@ -302,7 +296,7 @@ fn a_backend_without_the_address() -> Result<()> {
     let refused = get(&net.client.ns, SocketAddr::new(SERVICE_V4, 80));
     ensure!(refused.is_err(), "{refused:?}");
     let status = gateway.status()?;
-    let (sent, loops) = (counted(&status, "dsr-l2"), counted(&status, "loop"));
+    let (sent, loops) = (packets(&status, "dsr-l2"), packets(&status, "loop"));
     ensure!(loops > 0 && sent <= 2 * loops + 2, "{sent} sent, {loops} came back: {status}");
     Ok(())
 }

@@ -63,7 +63,7 @@ fn what_this_machine_lacks_is_no_failure_of_a_backends() -> Result<()> {
     let site = Site::new(2)?;
     let _echo = site.echo(SERVICE_V4, 7)?;
     let services = site.service("echo", ECHO, TCP) + &site.service("web", WEB, UDP);
-    let mut gateway = Gateway::start(&site.net.gateway, &site.configuration(&services))?;
+    let mut gateway = site.start(&services)?;
     let mut lines: Vec<Line> =
         (0..8).map(|_| Line::open(site.client(), ECHO)).collect::<std::io::Result<_>>()?;
 
@@ -120,7 +120,7 @@ fn datagrams_that_this_machine_drops_are_no_failure_of_a_backends() -> Result<()
         echos.extend(site.echo(address, 7)?);
         services += &site.service(name, (address, 80).into(), UDP);
     }
-    let mut gateway = Gateway::start(&site.net.gateway, &site.configuration(&services))?;
+    let mut gateway = site.start(&services)?;
     let tc = |arguments: &str| -> Result<()> {
         let done = site.net.gateway.command("tc").args(arguments.split(' ')).status()?;
         ensure!(done.success(), "tc {arguments}");
@@ -145,8 +145,7 @@ fn checks_and_status_have_descriptors_in_reserve() -> Result<()> {
     let mut site = Site::new(2)?;
     let more =
         "check = { type = \"http\", interval = \"100ms\", timeout = \"100ms\", fall = 10 }\n";
-    let text = site.configuration(&site.service("web", WEB, more));
-    let mut gateway = Gateway::start(&site.net.gateway, &text)?;
+    let mut gateway = site.start(&site.service("web", WEB, more))?;
     let free = lowest_free(&mut gateway)?;
     ensure!(free > 64, "descriptor {free} is free: the limit would be below the reserve");
     let before = limit_descriptors(&mut gateway, Some(free))?;
@@ -206,8 +205,7 @@ fn ten_thousand_hostile_connections_cost_nothing() -> Result<()> {
     let room = limit.maximum.map_or(CROWD, |most| (most as usize).saturating_sub(1000));
     let site = Site::new(1)?;
     let more = "check = { type = \"http\", interval = \"500ms\", fall = 3 }\n";
-    let text = site.configuration(&site.service("web", WEB, more));
-    let mut gateway = Gateway::start(&site.net.gateway, &text)?;
+    let mut gateway = site.start(&site.service("web", WEB, more))?;
     let _ = gateway.status()?;
     let (memory, descriptors) = (resident(&mut gateway)?, open_descriptors(&mut gateway)?);
     let address = METRICS.parse()?;
@@ -238,8 +236,7 @@ fn a_crowd_at_the_api_costs_nothing() -> Result<()> {
     needs_root!();
     const CROWD: usize = 500;
     let site = Site::new(1)?;
-    let text = site.configuration(&site.service("web", WEB, ""));
-    let mut gateway = Gateway::start(&site.net.gateway, &text)?;
+    let mut gateway = site.start(&site.service("web", WEB, ""))?;
     let _ = gateway.status()?;
     let (memory, descriptors) = (resident(&mut gateway)?, open_descriptors(&mut gateway)?);
     let socket = gateway.namespace().directory().join("api.sock");

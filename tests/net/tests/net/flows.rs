@@ -53,8 +53,7 @@ fn others_that_come_and_go_do_not_matter() -> Result<()> {
     needs_root!();
     let site = Site::new(3)?;
     let _echo = site.echo(SERVICE_V4, 7)?;
-    let text = site.configuration(&site.service("echo", ECHO, BOTH));
-    let _gateway = Gateway::start(&site.net.gateway, &text)?;
+    let _gateway = site.start(&site.service("echo", ECHO, BOTH))?;
     let mut flows = Flows::open(&site, 20)?;
     for _ in 0..5 {
         Flows::open(&site, 20)?;

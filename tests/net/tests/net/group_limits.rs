@@ -6,9 +6,7 @@ use std::net::SocketAddr;
 use std::os::unix::process::ExitStatusExt;
 
 use anyhow::{Result, ensure};
-use ringway_net_tests::{
-    Cgroup, Gateway, Line, SERVICE_V4, SOON, Site, WEB, get, needs_root, service,
-};
+use ringway_net_tests::{Cgroup, Line, SERVICE_V4, SOON, Site, WEB, get, needs_root, service};
 use ringway_testnet::{Signal, wait_for};
 use serde_json::Value;
 
@@ -66,7 +64,7 @@ fn checks_for_which_there_is_no_kernel_memory_are_not_made() -> Result<()> {
         + &site.service("web", WEB, udp)
         + &site.service("program", PROGRAM, EXEC);
     let Some(group) = Cgroup::new("memory", site.net.gateway.name()) else { return Ok(()) };
-    let mut gateway = Gateway::start(&site.net.gateway, &site.configuration(&services))?;
+    let mut gateway = site.start(&services)?;
     let mut line = Line::open(site.client(), ECHO)?;
     if !group.starve(gateway.threads()?.into_iter().map(|(thread, _)| thread))? {
         return Ok(());
@@ -103,7 +101,7 @@ fn a_daemon_that_gets_no_thread_does_its_work() -> Result<()> {
     let http = "check = { type = \"http\", interval = \"200ms\", fall = 5 }\n";
     let mut services = site.service("web", WEB, http) + &site.service("program", PROGRAM, EXEC);
     let Some(group) = Cgroup::new("pids", site.net.gateway.name()) else { return Ok(()) };
-    let mut gateway = Gateway::start(&site.net.gateway, &site.configuration(&services))?;
+    let mut gateway = site.start(&services)?;
     group.add(gateway.child().pid())?;
     group.limit_threads(Some(1))?;
     gateway.wait_status("no program", |status| {
@@ -117,9 +115,7 @@ fn a_daemon_that_gets_no_thread_does_its_work() -> Result<()> {
         let target = (SERVICE_V4, port).into();
         services += &service(&format!("s{port}"), target, &backends, "announce = \"arp\"\n");
     }
-    gateway.rewrite(&site.configuration(&services))?;
-    let reload = gateway.ringway(&["reload"])?;
-    ensure!(reload.code == 0, "{reload:?}\n{}", gateway.log());
+    gateway.reload(&site.configuration(&services))?;
     for port in 8000..8003 {
         get(site.client(), (SERVICE_V4, port).into())?;
     }

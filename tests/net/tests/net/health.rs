@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use ringway_net_tests::{
-    Gateway, Line, Responder, SERVICE_V4, SOON, Site, WEB, ask_udp, get, http, needs_root, service,
+    Gateway, Line, SERVICE_V4, SOON, Site, WEB, ask_udp, get, needs_root, packets, service,
 };
 use ringway_testnet::wait_for;
 use serde_json::Value;
@@ -27,13 +27,17 @@ fn health(status: &Value, n: usize) -> &str {
 fn a_dead_process_leaves_the_ring_and_comes_back() -> Result<()> {
     needs_root!();
     let mut site = Site::new(3)?;
-    let text = site.configuration(&site.service("web", WEB, DEFAULT));
-    let gateway = Gateway::start(&site.net.gateway, &text)?;
+    let gateway = site.start(&site.service("web", WEB, DEFAULT))?;
     site.nginx[0].kill()?;
     gateway.wait_status("b1 down, and why", |status| {
         let reason = &status["services"][0]["backends"][0]["reason"];
-        health(status, 0) == "down" && reason.as_str().is_some_and(|why| why.contains("refused"))
+        health(status, 0) == "down"
+            && reason.as_str().is_some_and(|why| why.contains("refused"))
+            && status["healthy"] == true
+            && status["degraded"] == true
     })?;
+    let table = gateway.ringway(&["status"])?;
+    ensure!(table.code == 0 && table.out.contains("degraded: 1 of 3 backends"), "{table:?}");
     for _ in 0..50 {
         ensure!(get(site.client(), WEB)? != "b1");
     }
@@ -55,8 +59,7 @@ fn a_silent_machine_loses_its_tcp_flows_by_reset_and_its_udp_flows_to_others() -
     let _echo = site.echo(SERVICE_V4, 7)?;
     let more = DEFAULT.replace("\"http\"", "\"http\", port = 80");
     let more = format!("protocol = [\"tcp\", \"udp\"]\non_down = \"reset\"\n{more}");
-    let text = site.configuration(&site.service("echo", ECHO, &more));
-    let gateway = Gateway::start(&site.net.gateway, &text)?;
+    let gateway = site.start(&site.service("echo", ECHO, &more))?;
     let mut lines = Vec::new();
     let mut sockets = Vec::new();
     for _ in 0..16 {
@@ -95,7 +98,7 @@ fn a_process_that_accepts_but_never_answers_is_down_by_http_alone() -> Result<()
     let more = format!("announce = \"arp\"\n{}", QUICK.replace("http", "tcp"));
     let services = site.service("web", WEB, QUICK)
         + &service("tcp", tcp, &site.backends(SERVICE_V4, 80), &more);
-    let gateway = Gateway::start(&site.net.gateway, &site.configuration(&services))?;
+    let gateway = site.start(&services)?;
     site.nginx[0].freeze()?;
     let status = gateway.wait_status("b1 down", |status| health(status, 0) == "down")?;
     ensure!(status["services"][1]["backends"][0]["health"] == "up", "{status}");
@@ -128,36 +131,10 @@ fn a_backend_is_down_until_its_first_check() -> Result<()> {
 }
 
 #[test]
-fn an_http_check_judges_the_status() -> Result<()> {
-    needs_root!();
-    let site = Site::new(2)?;
-    let target = SocketAddr::new(SERVICE_V4, 8080);
-    let start = |n: usize, at: &SocketAddr| {
-        Responder::start(&site.net.backends[n].ns, *at, &format!("b{}", n + 1))
-    };
-    let backends = site.backends(SERVICE_V4, 8080);
-    let (b1, b2) = (start(0, &backends[0])?, start(1, &backends[1])?);
-    let text = site.configuration(&site.service("web", target, QUICK));
-    let gateway = Gateway::start(&site.net.gateway, &text)?;
-    b1.say(500);
-    gateway.wait_status("b1 down", |status| health(status, 0) == "down")?;
-    for _ in 0..20 {
-        ensure!(get(site.client(), target)? == "b2");
-    }
-    b1.say(302);
-    gateway.wait_status("b1 up", |status| health(status, 0) == "up")?;
-    b2.say(404);
-    gateway.wait_status("b2 down", |status| health(status, 1) == "down")?;
-    ensure!(http(site.client(), target, "/")?.starts_with("HTTP/1.1 302"));
-    Ok(())
-}
-
-#[test]
 fn without_a_check_a_backend_is_always_up_and_shown_so() -> Result<()> {
     needs_root!();
     let mut site = Site::new(1)?;
-    let text = site.configuration(&site.service("web", WEB, ""));
-    let gateway = Gateway::start(&site.net.gateway, &text)?;
+    let gateway = site.start(&site.service("web", WEB, ""))?;
     ensure!(get(site.client(), WEB)? == "b1");
     site.nginx[0].kill()?;
     // The backend's own kernel refuses.
@@ -253,19 +230,14 @@ fn what_clients_get_while_no_backend_is_healthy() -> Result<()> {
     ensure!(!status["problems"].to_string().contains("service all:"), "{}", status["problems"]);
 
     let at = |port| SocketAddr::new(SERVICE_V4, port);
-    let counted = |status: &Value, reason: &str| -> u64 {
-        let counters = status["counters"].as_array().into_iter().flatten();
-        let of = counters.filter(|c| c["reason"] == reason);
-        of.filter_map(|c| c["packets"].as_u64()).sum()
-    };
     let reset = connecting(&site, at(81))?;
     ensure!(reset == ErrorKind::ConnectionRefused, "reset: {reset}");
     let status = gateway.status()?;
-    ensure!(counted(&status, "reset-no-backend") > 0, "{}", status["counters"]);
+    ensure!(packets(&status, "reset-no-backend") > 0, "{}", status["counters"]);
     // What is dropped is counted, and not answered.
     let client = site.client();
     let dropped = |what: &str, send: &dyn Fn() -> Result<()>| -> Result<()> {
-        let drops = |status: &Value| counted(status, "no-backend");
+        let drops = |status: &Value| packets(status, "no-backend");
         let before = drops(&gateway.status()?);
         send()?;
         gateway.wait_status(what, |status| drops(status) > before).map(drop)

@@ -3,25 +3,18 @@
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
-use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use ringway_net_tests::raw_tcp::{ACK, Client, FIN, RST, SYN, Segment, mac};
 use ringway_net_tests::{Gateway, SERVICE_V4, SOON, Site, configuration, needs_root};
 use ringway_testnet::{Namespace, wait_for};
-use rustix::io::Errno;
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, socket_with};
 use serde_json::Value;
 
 const SERVICE: SocketAddr = SocketAddr::new(SERVICE_V4, 4000);
 /// In the clients' network, and nobody's.
 const ATTACKER: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 66);
 const PORTS: u16 = 1024;
-
-const FIN: u8 = 0x01;
-const SYN: u8 = 0x02;
-const RST: u8 = 0x04;
-const ACK: u8 = 0x10;
 
 /// A server that knows who has logged in on a connection.
 fn serve(backend: &Namespace, at: SocketAddr) -> Result<()> {
@@ -76,54 +69,35 @@ impl Victim {
         }
         Ok(String::from_utf8_lossy(&answer).trim_end().to_owned())
     }
-
-    fn port(&self) -> io::Result<(Ipv4Addr, u16)> {
-        match self.0.local_addr()? {
-            SocketAddr::V4(here) => Ok((*here.ip(), here.port())),
-            SocketAddr::V6(_) => Err(io::ErrorKind::Unsupported.into()),
-        }
-    }
 }
 
 /// Segments to and from the attacker, past the kernel of its machine.
-struct Attacker {
-    socket: OwnedFd,
-    macs: [u8; 12],
-}
+struct Attacker(Client);
 
 #[derive(Debug, Default)]
 struct Loot {
     handshakes: usize,
     resets: usize,
-    /// Flags and payload of what is neither: of somebody else's connection.
-    others: Vec<(u8, Vec<u8>)>,
+    /// What is neither: of somebody else's connection.
+    others: Vec<Segment>,
 }
 
 impl Attacker {
     fn new(client: &Namespace, gateway: &Namespace) -> Result<Self> {
-        let mut macs = [0; 12];
-        macs[..6].copy_from_slice(&mac(gateway)?);
-        macs[6..].copy_from_slice(&mac(client)?);
-        let socket = client.run(packet_socket)??;
-        rustix::net::sockopt::set_socket_recv_buffer_size(&socket, 8 << 20)?;
-        Ok(Self { socket, macs })
+        let macs = [mac(gateway, "eth0")?, mac(client, "eth0")?].concat();
+        Ok(Self(Client::new(client, macs.try_into().ok().context("two addresses")?)?))
     }
 
-    fn sends(&self, from: (Ipv4Addr, u16), flags: u8, seq: u32) -> io::Result<()> {
-        let frame = segment(&self.macs, from, flags, seq);
-        loop {
-            match rustix::net::send(&self.socket, &frame, SendFlags::empty()) {
-                Err(Errno::NOBUFS | Errno::AGAIN) => std::thread::yield_now(),
-                sent => return sent.map(drop).map_err(Into::into),
-            }
-        }
+    fn sends(&self, from: SocketAddr, flags: u8, seq: u32) -> io::Result<()> {
+        self.0.send(&Segment::bare(from, SERVICE, flags, seq))
     }
 
     /// So many SYNs from ports of its own, a few thousand a second, and what came back.
     fn floods(&self, syns: u16) -> io::Result<Loot> {
         let mut loot = Loot::default();
         for n in 0..syns {
-            self.sends((ATTACKER, 20_000 + n), SYN, u32::from(n) << 12)?;
+            let from = SocketAddr::new(ATTACKER.into(), 20_000 + n);
+            self.sends(from, SYN, u32::from(n) << 12)?;
             std::thread::sleep(Duration::from_micros(300));
             self.collects(&mut loot)?;
         }
@@ -137,88 +111,16 @@ impl Attacker {
     }
 
     fn collects(&self, loot: &mut Loot) -> io::Result<()> {
-        let mut frame = [0; 2048];
-        loop {
-            let length = match rustix::net::recv(&self.socket, &mut frame, RecvFlags::empty()) {
-                Ok((length, _)) => length,
-                Err(Errno::AGAIN) => return Ok(()),
-                Err(errno) => return Err(errno.into()),
-            };
-            let frame = &frame[..length];
-            if length < 54 || frame[12..14] != [8, 0] || frame[30..34] != ATTACKER.octets() {
-                continue;
-            }
-            let (flags, total) =
-                (frame[47], usize::from(u16::from_be_bytes([frame[16], frame[17]])));
-            let header = usize::from(frame[46] >> 4) * 4;
-            match flags & (SYN | RST | FIN | ACK) {
+        while let Some(segment) = self.0.next()? {
+            match segment.flags & (SYN | RST | FIN | ACK) {
+                _ if segment.to.ip() != ATTACKER => {}
                 flags if flags == SYN | ACK => loot.handshakes += 1,
                 flags if flags & RST != 0 => loot.resets += 1,
-                _ => loot.others.push((flags, frame[34 + header..14 + total].to_vec())),
+                _ => loot.others.push(segment),
             }
         }
+        Ok(())
     }
-}
-
-fn mac(namespace: &Namespace) -> Result<[u8; 6]> {
-    let output = namespace.command("ip").args(["-j", "link", "show", "eth0"]).output()?;
-    let links: Value = serde_json::from_slice(&output.stdout)?;
-    let text = links[0]["address"].as_str().context("eth0 has no MAC address")?;
-    let mut mac = [0; 6];
-    for (byte, digits) in mac.iter_mut().zip(text.split(':')) {
-        *byte = u8::from_str_radix(digits, 16)?;
-    }
-    Ok(mac)
-}
-
-/// Bound to eth0 of the thread's namespace.
-fn packet_socket() -> io::Result<OwnedFd> {
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None)?;
-    let index = rustix::net::netdevice::name_to_index(&socket, "eth0")?;
-    // SAFETY: zeroes are a valid sockaddr_ll.
-    let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
-    address.sll_family = libc::AF_PACKET as u16;
-    address.sll_protocol = 0x0800u16.to_be();
-    address.sll_ifindex = index as i32;
-    let length = size_of_val(&address) as u32;
-    // SAFETY: an open socket, and an address that outlives the call with its length.
-    let bound = unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), length) };
-    if bound == 0 { Ok(socket) } else { Err(io::Error::last_os_error()) }
-}
-
-fn sum(words: impl Iterator<Item = u32>) -> u16 {
-    let mut sum: u32 = words.sum();
-    while sum > 0xffff {
-        sum = (sum & 0xffff) + (sum >> 16);
-    }
-    !(sum as u16)
-}
-
-fn words(bytes: &[u8]) -> impl Iterator<Item = u32> + '_ {
-    bytes.chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(*pair.get(1).unwrap_or(&0)))
-}
-
-/// From an address and port to the service, in a frame.
-fn segment(macs: &[u8; 12], from: (Ipv4Addr, u16), flags: u8, seq: u32) -> Vec<u8> {
-    let to = match SERVICE_V4 {
-        std::net::IpAddr::V4(to) => to.octets(),
-        std::net::IpAddr::V6(_) => [0; 4],
-    };
-    let mut ip = vec![0x45, 0, 0, 40, 0, 0, 0x40, 0, 64, 6, 0, 0];
-    ip.extend(from.0.octets());
-    ip.extend(to);
-    let check = sum(words(&ip));
-    ip[10..12].copy_from_slice(&check.to_be_bytes());
-    let mut tcp = Vec::new();
-    tcp.extend(from.1.to_be_bytes());
-    tcp.extend(SERVICE.port().to_be_bytes());
-    tcp.extend(seq.to_be_bytes());
-    tcp.extend([0; 4]);
-    tcp.extend([0x50, flags, 0xfa, 0xf0, 0, 0, 0, 0]);
-    let check = sum(words(&tcp).chain(words(&ip[12..20])).chain([6 + 20]));
-    tcp[16..18].copy_from_slice(&check.to_be_bytes());
-    [&macs[..], &[8, 0], &ip, &tcp].concat()
 }
 
 struct Scene {
@@ -267,7 +169,7 @@ fn after_a_forged_reset_the_port_is_not_passed_on() -> Result<()> {
     let scene = Scene::new("")?;
     let mut victim = Victim::logs_in(scene.site.client())?;
     let attacker = scene.attacker()?;
-    attacker.sends(victim.port()?, RST, 12345)?;
+    attacker.sends(victim.0.local_addr()?, RST, 12345)?;
     nothing_leaks(&attacker.floods(3 * PORTS)?)?;
     ensure!(victim.says("WHOAMI")? == "you are alice");
     Ok(())
@@ -286,7 +188,7 @@ fn a_forged_fin_ends_no_connection_that_goes_on() -> Result<()> {
             if fits(&flows["flows"][0]) { Ok(()) } else { Err(flows.to_string()) }
         })
     };
-    scene.attacker()?.sends(victim.port()?, FIN | ACK, 12345)?;
+    scene.attacker()?.sends(victim.0.local_addr()?, FIN | ACK, 12345)?;
     flow("the FIN", |flow| flow["state"] == "fin-client")?;
     ensure!(victim.says("WHOAMI")? == "you are alice");
     flow("its end", |flow| flow["state"] == "established")?;

@@ -153,7 +153,7 @@ fn a_hundred_services_are_kept_apart() -> Result<()> {
         let more = format!("announce = \"arp\"\n{CHECK}");
         services += &service(&format!("web{port}"), target, &[backend], &more);
     }
-    let gateway = Gateway::start(&site.net.gateway, &site.configuration(&services))?;
+    let gateway = site.start(&services)?;
     for port in 8000..8100 {
         let name = get(site.client(), SocketAddr::new(SERVICE_V4, port))?;
         ensure!(name == format!("b{}", port % 2 + 1), "port {port} led to {name}");

@@ -90,7 +90,7 @@ fn the_ledger_agrees_with_itself_the_device_and_the_kernel() -> Result<()> {
     let services = site.service("web", WEB, "")
         + &site.service("web6", SocketAddr::new(SERVICE_V6, 80), "")
         + &site.service("echo", echo, "protocol = \"udp\"\n");
-    let gateway = Gateway::start(&site.net.gateway, &site.configuration(&services))?;
+    let gateway = site.start(&services)?;
     let runs = RunCounts::begin()?;
     let before = count(&site, &gateway, &runs)?;
     traffic(&site)?;

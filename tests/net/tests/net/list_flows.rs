@@ -36,7 +36,7 @@ fn lists_what_is_there_and_what_is_asked_for() -> Result<()> {
     let site = Site::new(2)?;
     let _echo = site.echo(SERVICE_V4, 7)?;
     let text = site.service("echo", ECHO, "") + &site.service("web", WEB, "");
-    let mut gateway = Gateway::start(&site.net.gateway, &site.configuration(&text))?;
+    let mut gateway = site.start(&text)?;
     let mut lines = Vec::new();
     for _ in 0..20 {
         let mut line = Line::open(site.client(), ECHO)?;
@@ -92,8 +92,7 @@ fn lists_what_is_there_and_what_is_asked_for() -> Result<()> {
 fn churn_neither_tears_flows_nor_is_held_up() -> Result<()> {
     needs_root!();
     let site = Site::new(2)?;
-    let text = site.configuration(&site.service("web", WEB, ""));
-    let gateway = Gateway::start(&site.net.gateway, &text)?;
+    let gateway = site.start(&site.service("web", WEB, ""))?;
     let client = site.net.client.addresses()[0].to_string();
     let backends: Vec<String> =
         site.backends(SERVICE_V4, 80).iter().map(ToString::to_string).collect();

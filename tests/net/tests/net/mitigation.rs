@@ -12,7 +12,7 @@ use std::thread::{JoinHandle, sleep};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use ringway_net_tests::{Gateway, SERVICE_V4, SOON, STARTED, Site, needs_root};
+use ringway_net_tests::{Gateway, SERVICE_V4, SOON, STARTED, Site, needs_root, packets};
 use ringway_testnet::{Child, Namespace, Signal, wait_for, wait_until};
 use serde_json::{Value, json};
 
@@ -66,19 +66,16 @@ fn attack(gateway: &Gateway) -> Result<Option<Value>> {
     Ok(all.iter().find(|it| !it["attack"].is_null()).map(|it| it["attack"].clone()))
 }
 
+fn over_limit(gateway: &Gateway) -> Result<u64> {
+    Ok(packets(&gateway.status()?, "source-limit"))
+}
+
 fn wait_attack(gateway: &Gateway, what: &str, wanted: bool) -> Result<Option<Value>> {
     let look = || match attack(gateway) {
         Ok(found) if found.is_some() == wanted => Ok(found),
         other => Err(format!("{other:?}")),
     };
     wait_for(what, SOON, look).with_context(|| gateway.log())
-}
-
-fn over_limit(gateway: &Gateway) -> Result<u64> {
-    let status = gateway.status()?;
-    let counters = status["counters"].as_array().context("no counters")?;
-    let own = counters.iter().filter(|counter| counter["reason"] == "source-limit");
-    Ok(own.filter_map(|counter| counter["packets"].as_u64()).sum())
 }
 
 #[test]
@@ -129,8 +126,7 @@ fn an_attack_arms_its_service_for_its_time() -> Result<()> {
     done(&gateway, &["shield", "off", "--for", "15m"])?;
     wait_attack(&gateway, "off", false)?;
     done(&gateway, &["shield", "enforce"])?;
-    gateway.rewrite(&(plain + &mitigation("observe")))?;
-    done(&gateway, &["reload"])?;
+    gateway.reload(&(plain + &mitigation("observe")))?;
     let observed = wait_attack(&gateway, "observed", true)?.context("one")?;
     let before = over_limit(&gateway)?;
     ensure!(observed["mode"] == "observe", "{observed}");
@@ -344,82 +340,87 @@ fn block(name: &str, directory: &Path) -> Result<String> {
     Ok(text.replace("/run/ringway", &directory.to_string_lossy()) + "\n")
 }
 
-const ROUTER: &str = "router id 10.0.0.254;\n\
-    flow4 table rules;\n\
-    protocol device {\n}\n\
-    protocol bgp mitigation {\n    local 10.1.0.2 as 65000;\n    neighbor 10.1.0.1 as 65001;\n    \
-    ipv4 {\n        import all;\n        export none;\n    };\n    \
-    flow4 {\n        table rules;\n        import all;\n        export none;\n        validate off;\n    };\n}\n";
+/// What the program does with what it is told, shorter tests know.
+mod long {
+    use super::*;
 
-#[test]
-fn exabgp_tells_a_router_what_to_drop_while_it_lasts() -> Result<()> {
-    const TEST: &str = "mitigation::exabgp_tells_a_router_what_to_drop_while_it_lasts";
-    needs_root!();
-    if !has("bird", TEST) || !has_exabgp(TEST) {
-        return Ok(());
-    }
-    let watched = Watched::new("")?;
-    let (directory, at) = (watched.run_directory(), &watched.machine.directory);
-    executable(&at.join("announce"), &block("ringway-announce", &directory)?)?;
-    let attacks = at.join("ringway-attacks");
-    executable(&attacks, &block("ringway-attacks", &directory)?)?;
-    let client = watched.site.client();
-    let router = bird(client, ROUTER)?;
-    let text = block("exabgp.conf", &directory)?
-        .replace(
-            "/etc/exabgp/ringway-attacks flowspec",
-            &format!("{} rtbh flowspec", attacks.display()),
-        )
-        .replace("10.0.0.254", "10.1.0.2")
-        .replace("10.0.0.1;", "10.1.0.1;");
-    let file = at.join("exabgp.conf");
-    fs::write(&file, text)?;
-    let mut command: Command = watched.site.net.gateway.tool("python3")?;
-    command.args(["-m", "exabgp"]).arg(&file).env("PYTHONPATH", exabgp_modules());
-    // Not `nobody`, who may not read what the test makes; and no named pipes for a console.
-    command.env("exabgp_daemon_user", "root").env("exabgp_api_cli", "false");
-    let exabgp = watched.site.net.gateway.spawn(command)?;
-    let daemon = watched.machine.start(&watched.file)?;
-    let birdc = client.directory().join("bin/birdc");
-    let ask = |words: &[&str]| -> Result<String> {
-        let output = client.command(&birdc).args(words).output()?;
-        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
-    };
-    let shows = |what: &str, wanted: bool| {
-        let address = format!("{SERVICE_V4}/32");
-        let look = || -> Result<()> {
-            let routes = ask(&["show", "route", "all", "table", "master4"])?;
-            let rules = ask(&["show", "route", "all", "table", "rules"])?;
-            let black = routes.contains(&address) && routes.contains("(65535,666)");
-            let words = [&format!("dst {address}"), "proto 17", "dport 7", "src 10.1.0.2/32"];
-            let rule = words.iter().all(|word| rules.contains(*word));
-            if (black, rule) != (wanted, wanted) {
-                bail!("{routes}\n{rules}");
-            }
-            Ok(())
+    const ROUTER: &str = "router id 10.0.0.254;\n\
+        flow4 table rules;\n\
+        protocol device {\n}\n\
+        protocol bgp mitigation {\n    local 10.1.0.2 as 65000;\n    neighbor 10.1.0.1 as 65001;\n    \
+        ipv4 {\n        import all;\n        export none;\n    };\n    \
+        flow4 {\n        table rules;\n        import all;\n        export none;\n        validate off;\n    };\n}\n";
+
+    #[test]
+    fn exabgp_tells_a_router_what_to_drop_while_it_lasts() -> Result<()> {
+        const TEST: &str = "mitigation::long::exabgp_tells_a_router_what_to_drop_while_it_lasts";
+        needs_root!();
+        if !has("bird", TEST) || !has_exabgp(TEST) {
+            return Ok(());
+        }
+        let watched = Watched::new("")?;
+        let (directory, at) = (watched.run_directory(), &watched.machine.directory);
+        executable(&at.join("announce"), &block("ringway-announce", &directory)?)?;
+        let attacks = at.join("ringway-attacks");
+        executable(&attacks, &block("ringway-attacks", &directory)?)?;
+        let client = watched.site.client();
+        let router = bird(client, ROUTER)?;
+        let text = block("exabgp.conf", &directory)?
+            .replace(
+                "/etc/exabgp/ringway-attacks flowspec",
+                &format!("{} rtbh flowspec", attacks.display()),
+            )
+            .replace("10.0.0.254", "10.1.0.2")
+            .replace("10.0.0.1;", "10.1.0.1;");
+        let file = at.join("exabgp.conf");
+        fs::write(&file, text)?;
+        let mut command: Command = watched.site.net.gateway.tool("python3")?;
+        command.args(["-m", "exabgp"]).arg(&file).env("PYTHONPATH", exabgp_modules());
+        // Not `nobody`, who may not read what the test makes; and no named pipes for a console.
+        command.env("exabgp_daemon_user", "root").env("exabgp_api_cli", "false");
+        let exabgp = watched.site.net.gateway.spawn(command)?;
+        let daemon = watched.machine.start(&watched.file)?;
+        let birdc = client.directory().join("bin/birdc");
+        let ask = |words: &[&str]| -> Result<String> {
+            let output = client.command(&birdc).args(words).output()?;
+            Ok(String::from_utf8_lossy(&output.stdout).into_owned())
         };
-        let look = || look().map_err(|error| format!("{error:#}"));
-        wait_for(what, CONVERGENCE, look).with_context(|| exabgp.log())
-    };
-    let established = || match ask(&["show", "protocols", "all", "mitigation"]) {
-        Ok(said) if said.contains("Established") => Ok(()),
-        other => Err(format!("{other:?}\n{}", router.log())),
-    };
-    wait_for("a session", CONVERGENCE, established).with_context(|| exabgp.log())?;
-    shows("nothing at peace", false)?;
-    let flood = Flood::start(client)?;
-    shows("a black hole and a rule", true)?;
-    drop(flood);
-    shows("both withdrawn", false)?;
-    let empty =
-        || fs::read_dir(directory.join("attacks")).is_ok_and(|mut all| all.next().is_none());
-    ensure!(empty(), "a file is left");
+        let shows = |what: &str, wanted: bool| {
+            let address = format!("{SERVICE_V4}/32");
+            let look = || -> Result<()> {
+                let routes = ask(&["show", "route", "all", "table", "master4"])?;
+                let rules = ask(&["show", "route", "all", "table", "rules"])?;
+                let black = routes.contains(&address) && routes.contains("(65535,666)");
+                let words = [&format!("dst {address}"), "proto 17", "dport 7", "src 10.1.0.2/32"];
+                let rule = words.iter().all(|word| rules.contains(*word));
+                if (black, rule) != (wanted, wanted) {
+                    bail!("{routes}\n{rules}");
+                }
+                Ok(())
+            };
+            let look = || look().map_err(|error| format!("{error:#}"));
+            wait_for(what, CONVERGENCE, look).with_context(|| exabgp.log())
+        };
+        let established = || match ask(&["show", "protocols", "all", "mitigation"]) {
+            Ok(said) if said.contains("Established") => Ok(()),
+            other => Err(format!("{other:?}\n{}", router.log())),
+        };
+        wait_for("a session", CONVERGENCE, established).with_context(|| exabgp.log())?;
+        shows("nothing at peace", false)?;
+        let flood = Flood::start(client)?;
+        shows("a black hole and a rule", true)?;
+        drop(flood);
+        shows("both withdrawn", false)?;
+        let empty =
+            || fs::read_dir(directory.join("attacks")).is_ok_and(|mut all| all.next().is_none());
+        ensure!(empty(), "a file is left");
 
-    // A daemon that does not come back: the time alone ends it.
-    let flood = Flood::start(client)?;
-    shows("the next attack", true)?;
-    drop(daemon);
-    shows("nobody ends it", false)?;
-    drop(flood);
-    Ok(())
+        // A daemon that does not come back: the time alone ends it.
+        let flood = Flood::start(client)?;
+        shows("the next attack", true)?;
+        drop(daemon);
+        shows("nobody ends it", false)?;
+        drop(flood);
+        Ok(())
+    }
 }

@@ -3,7 +3,7 @@
 use std::net::{SocketAddr, UdpSocket};
 
 use anyhow::{Context, Result, ensure};
-use ringway_net_tests::{Gateway, SERVICE_V4, SERVICE_V6, Site, WEB, ask_udp, get, needs_root};
+use ringway_net_tests::{SERVICE_V4, SERVICE_V6, Site, WEB, ask_udp, get, needs_root};
 use serde_json::Value;
 
 const ECHO: SocketAddr = SocketAddr::new(SERVICE_V4, 7);
@@ -19,7 +19,7 @@ fn flushed_neighbours_cost_no_client_anything() -> Result<()> {
     let services = site.service("web", WEB, "")
         + &site.service("web6", WEB_V6, "")
         + &site.service("echo", ECHO, "protocol = \"udp\"\n");
-    let gateway = Gateway::start(&site.net.gateway, &site.configuration(&services))?;
+    let gateway = site.start(&services)?;
     for flush in 1..=5 {
         site.net.gateway.ip("neigh flush dev eth1\n")?;
         for n in 0..15 {

@@ -85,8 +85,7 @@ fn changes_that_are_lost_are_noticed_all_the_same() -> Result<()> {
 fn status_answers_while_rtnl_is_held() -> Result<()> {
     needs_root!();
     let site = Site::new(1)?;
-    let text = site.configuration(&site.service("web", WEB, ""));
-    let gateway = Gateway::start(&site.net.gateway, &text)?;
+    let gateway = site.start(&site.service("web", WEB, ""))?;
     let elsewhere = Namespace::new("rtnl")?;
     let Some(held) = RtnlHeld::by(&elsewhere)? else { return Ok(()) };
     let blocked = thread::spawn(move || elsewhere.ip("link set lo mtu 60000\n"));
@@ -104,8 +103,7 @@ fn status_answers_while_rtnl_is_held() -> Result<()> {
 fn a_dead_backend_leaves_while_rtnl_is_held() -> Result<()> {
     needs_root!();
     let mut site = Site::new(2)?;
-    let text = site.configuration(&site.service("web", WEB, CHECK));
-    let gateway = Gateway::start(&site.net.gateway, &text)?;
+    let gateway = site.start(&site.service("web", WEB, CHECK))?;
     let elsewhere = Namespace::new("rtnl")?;
     let Some(held) = RtnlHeld::by(&elsewhere)? else { return Ok(()) };
     gateway.wait_turn(Instant::now() + HELD)?;

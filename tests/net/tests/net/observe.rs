@@ -9,8 +9,7 @@ use serde_json::Value;
 fn rates_under_load_and_none_without_a_daemon() -> Result<()> {
     needs_root!();
     let site = Site::new(2)?;
-    let text = site.configuration(&site.service("web", WEB, ""));
-    let mut gateway = Gateway::start(&site.net.gateway, &text)?;
+    let mut gateway = site.start(&site.service("web", WEB, ""))?;
     let load = Load::start_closing(site.client(), &format!("http://{SERVICE_V4}/"), 10, 60)?;
     let above = |value: &Value| value.as_f64() > Some(0.0);
     let status = gateway.wait_status("rates", |status| {
@@ -34,8 +33,16 @@ fn rates_under_load_and_none_without_a_daemon() -> Result<()> {
     })?;
     load.stop()?;
 
+    let flows = |status: &Value| status["services"][0]["backends"][0]["flows"].as_u64();
+    let alive = flows(&gateway.status()?);
     gateway.kill()?;
     let status = gateway.status()?;
+    ensure!(flows(&status) == alive && alive > Some(0), "{alive:?}: {status}");
+    ensure!(status["daemon"]["running"] == false && status["healthy"] == false, "{status}");
+    let since = status["daemon"]["since"].as_str();
+    ensure!(since.is_some_and(|since| since.ends_with('Z')), "{status}");
+    let eth0 = &status["interfaces"][0];
+    ensure!(eth0["attached"] == true && eth0["mode"] == "native", "{eth0}");
     ensure!(status["services"][0]["rates"].is_null(), "{}", status["services"][0]);
     ensure!(status["interfaces"][0]["rate_pps"].is_null(), "{}", status["interfaces"][0]);
     // Nobody checks them.

@@ -119,8 +119,7 @@ fn a_failed_check_cuts_no_connection() -> Result<()> {
     needs_root!();
     let mut site = Site::new(2)?;
     let _echo = site.echo(SERVICE_V4, 7)?;
-    let text = site.configuration(&site.service("echo", ECHO, BOTH));
-    let mut gateway = Gateway::start(&site.net.gateway, &text)?;
+    let mut gateway = site.start(&site.service("echo", ECHO, BOTH))?;
     let mut flows = Flows::open(site.client(), ECHO)?;
     let mut nginx = site.nginx.remove(0);
     goes_on(&mut gateway, &mut flows, &mut nginx, || site.set_link(0, false))
@@ -151,8 +150,7 @@ fn a_backend_that_says_nothing_is_kept_for_a_while() -> Result<()> {
     let mut site = Site::new(2)?;
     let _echo = site.echo(SERVICE_V4, 7)?;
     let more = format!("keep_for = \"3s\"\n{BOTH}");
-    let mut gateway =
-        Gateway::start(&site.net.gateway, &site.configuration(&site.service("echo", ECHO, &more)))?;
+    let mut gateway = site.start(&site.service("echo", ECHO, &more))?;
     let mut flows = Flows::open(site.client(), ECHO)?;
     site.nginx[0].kill()?;
     gateway.wait_status("b1 down", |status| first(status, "health") == "down")?;
@@ -171,8 +169,7 @@ fn who_wants_resets_has_them_at_once() -> Result<()> {
     let mut site = Site::new(2)?;
     let _echo = site.echo(SERVICE_V4, 7)?;
     let more = format!("on_down = \"reset\"\n{BOTH}");
-    let text = site.configuration(&site.service("echo", ECHO, &more));
-    let gateway = Gateway::start(&site.net.gateway, &text)?;
+    let gateway = site.start(&site.service("echo", ECHO, &more))?;
     let mut flows = Flows::open(site.client(), ECHO)?;
     site.nginx[0].kill()?;
     gateway.wait_status("b1 down", |status| first(status, "health") == "down")?;

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt as _;
 use std::panic::resume_unwind;
 use std::path::PathBuf;
 use std::process::Command;
@@ -96,16 +97,14 @@ fn a_drain_takes_new_flows_alone_and_lasts() -> Result<()> {
     ensure!(shown.contains("drained, override; file says 1"), "{shown}");
 
     // A reload, with another weight in the file.
-    gateway.rewrite(
+    gateway.reload(
         &text.replace("address = \"10.2.0.11\",", "address = \"10.2.0.11\", weight = 7,"),
     )?;
-    done(&gateway, &["reload"])?;
     only_second("reloaded")?;
     gateway.wait_status("the file's other weight", |status| {
         backend(status, "10.2.0.11").is_ok_and(|b| b["file_weight"] == 7)
     })?;
-    gateway.rewrite(&text)?;
-    done(&gateway, &["reload"])?;
+    gateway.reload(&text)?;
     // Restarts, of both kinds.
     gateway.terminate()?;
     gateway.start_again()?;
@@ -241,8 +240,7 @@ fn a_change_that_comes_too_late_takes_no_other_back() -> Result<()> {
 fn weights_are_set_listed_and_cleared() -> Result<()> {
     needs_root!();
     let site = Site::new(2)?;
-    let text = site.configuration(&site.service("web", WEB, ""));
-    let mut gateway = Gateway::start(&site.net.gateway, &text)?;
+    let mut gateway = site.start(&site.service("web", WEB, ""))?;
     let told = done(&gateway, &["backend", "weight", "web", "10.2.0.12", "3"])?;
     // From a half to three quarters.
     let moved = told["rings"][0]["moved_slots"].as_u64().unwrap_or_default();
@@ -297,8 +295,7 @@ fn weights_are_set_listed_and_cleared() -> Result<()> {
 fn the_name_of_a_node_is_enough() -> Result<()> {
     needs_root!();
     let site = Site::new(2)?;
-    let text = site.configuration(&site.service("web", WEB, ""));
-    let mut gateway = Gateway::start(&site.net.gateway, &text)?;
+    let mut gateway = site.start(&site.service("web", WEB, ""))?;
     let node = gateway.node().to_owned();
     let by_name =
         |arguments: &[&str]| ringway(&site.net.gateway, &[arguments, &["--node", &node]].concat());
@@ -404,8 +401,7 @@ fn dsr_flows_outlive_a_drain_and_checks_can_come_later() -> Result<()> {
     }
     done(&gateway, &["overrides", "clear", "echo"])?;
     // Without checks again: their tunnel closes.
-    gateway.rewrite(&text)?;
-    done(&gateway, &["reload"])?;
+    gateway.reload(&text)?;
     for (name, line) in &mut lines {
         ensure!(line.ask("to the end")? == *name, "{name}");
     }
@@ -449,8 +445,7 @@ fn a_state_directory_that_is_full_or_read_only() -> Result<()> {
     needs_root!();
     let site = Site::new(2)?;
     let small = Small::mount(site.net.gateway.directory().join("state"))?;
-    let text = site.configuration(&site.service("web", WEB, ""));
-    let gateway = Gateway::start(&site.net.gateway, &text)?;
+    let gateway = site.start(&site.service("web", WEB, ""))?;
     let refused = |words: &str| -> Result<()> {
         let ran: Ran = gateway.ringway(&["backend", "drain", "web", "10.2.0.11"])?;
         ensure!(ran.code == 1 && ran.err.contains(words), "{words:?}: {ran:?}");
@@ -460,6 +455,12 @@ fn a_state_directory_that_is_full_or_read_only() -> Result<()> {
         get(site.client(), WEB)?;
         Ok(())
     };
+    let mode = |mode| fs::set_permissions(&small.0, fs::Permissions::from_mode(mode));
+    mode(0o777)?;
+    let open = gateway.ringway(&["backend", "drain", "web", "10.2.0.11"])?;
+    ensure!(open.code == 1 && open.err.starts_with("ringway: state directory"), "{open:?}");
+    ensure!(!open.err.contains("API socket"), "{open:?}");
+    mode(0o750)?;
     small.fill()?;
     refused("no room is left")?;
     small.run("mount", &["-o", "remount,ro"])?;
@@ -539,8 +540,7 @@ fn who_comes_up_starts_slowly() -> Result<()> {
         percent(status).is_ok_and(|percent| percent.as_u64().is_some_and(|percent| percent <= 50))
     })?;
     // One that has begun keeps its length.
-    gateway.rewrite(&text.replace("\"60s\"", "\"1s\""))?;
-    done(&gateway, &["reload"])?;
+    gateway.reload(&text.replace("\"60s\"", "\"1s\""))?;
     begins_again()?;
     let whole = || {
         let status = gateway.status().map_err(|error| format!("{error:#}"))?;

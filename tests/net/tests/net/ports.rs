@@ -21,7 +21,7 @@ fn checks_at_full_load_never_meet_a_port_of_the_pool() -> Result<()> {
         let target = SocketAddr::new(SERVICE_V4, port);
         body += &service(&format!("web{port}"), target, &site.backends(SERVICE_V4, 80), &more);
     }
-    let gateway = Gateway::start(&site.net.gateway, &site.configuration(&body))?;
+    let gateway = site.start(&body)?;
     let load = Load::start(site.client(), &format!("http://{SERVICE_V4}/"), 200, 4)?;
     for _ in 0..200 {
         get(site.client(), WEB)?;

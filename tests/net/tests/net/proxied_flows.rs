@@ -165,9 +165,7 @@ fn connections_outlive_the_daemon_and_the_configuration() -> Result<()> {
     go_on("with another daemon", Some(Line::open(site.client(), target)?))?;
     ensure!(counted(&gateway, &["syn-answered"])? == 2, "the gateway did not answer");
 
-    gateway.rewrite(&site.configuration(&site.service("echo", target, "")))?;
-    let reloaded = gateway.ringway(&["reload"])?;
-    ensure!(reloaded.code == 0, "{reloaded:?}");
+    gateway.reload(&site.configuration(&site.service("echo", target, "")))?;
     go_on("without syn", Some(Line::open(site.client(), target)?))?;
     ensure!(counted(&gateway, &["syn-answered"])? == 2, "it still answers");
     gateway.kill()?;
@@ -176,9 +174,7 @@ fn connections_outlive_the_daemon_and_the_configuration() -> Result<()> {
     go_on("with a daemon that knows no syn", None)?;
 
     let body = ALWAYS.to_owned() + &site.service("echo", target, PROXY);
-    gateway.rewrite(&site.configuration(&body))?;
-    let reloaded = gateway.ringway(&["reload"])?;
-    ensure!(reloaded.code == 0, "{reloaded:?}");
+    gateway.reload(&site.configuration(&body))?;
     go_on("with syn again", Some(Line::open(site.client(), target)?))?;
     ensure!(counted(&gateway, &["syn-answered"])? == 3, "the gateway did not answer");
     Ok(())

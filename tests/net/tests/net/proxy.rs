@@ -20,7 +20,7 @@ const STUCK: Duration = Duration::from_secs(120);
 pub(super) fn start(site: &Site, services: &[(&str, SocketAddr)]) -> Result<Gateway> {
     let services = services.iter().map(|(name, endpoint)| site.service(name, *endpoint, PROXY));
     let body = ALWAYS.to_owned() + &services.collect::<String>();
-    let mut gateway = Gateway::start(&site.net.gateway, &site.configuration(&body))?;
+    let mut gateway = site.start(&body)?;
     gateway.wait_serving()?;
     Ok(gateway)
 }
@@ -133,17 +133,17 @@ fn lose_some(client: &Namespace) -> Result<()> {
 }
 
 fn transfers(change: impl Fn(&Site) -> Result<()>, bytes: usize) -> Result<()> {
-    for address in [SERVICE_V4, SERVICE_V6] {
-        let site = Site::new(1)?;
-        let target = SocketAddr::new(address, 9000);
-        let here = site.backends(address, 9000)[0];
+    let site = Site::new(1)?;
+    let targets = [SERVICE_V4, SERVICE_V6].map(|address| SocketAddr::new(address, 9000));
+    let gateway = start(&site, &[("four", targets[0]), ("six", targets[1])])?;
+    change(&site)?;
+    for (target, n) in targets.into_iter().zip(1..) {
+        let here = site.backends(target.ip(), 9000)[0];
         let server =
             serve(&site.net.backends[0].ns, here, move |stream| exchange(&stream, (2, 1), bytes))?;
-        let gateway = start(&site, &[("data", target)])?;
-        change(&site)?;
         exchange(&connect(&site, target)?, (1, 2), bytes).context("client")?;
         done(server).context("server")?;
-        ensure!(counted(&gateway, &["syn-answered"])? > 0, "the gateway did not answer");
+        ensure!(counted(&gateway, &["syn-answered"])? >= n, "the gateway did not answer");
     }
     Ok(())
 }

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 
 use anyhow::{Context, Result, ensure};
-use ringway_net_tests::{Gateway, Line, SERVICE_V4, SERVICE_V6, Site, ask_udp, needs_root};
+use ringway_net_tests::{Line, SERVICE_V4, SERVICE_V6, Site, ask_udp, needs_root};
 
 const PORTS: [u16; 4] = [8000, 8033, 8064, 8100];
 
@@ -42,7 +42,7 @@ fn a_range_and_all_ports() -> Result<()> {
     }
     let services =
         ranged(&site, "range", SERVICE_V4, "8000-8100") + &ranged(&site, "all", SERVICE_V6, "*");
-    let gateway = Gateway::start(&site.net.gateway, &site.configuration(&services))?;
+    let gateway = site.start(&services)?;
     for address in [SERVICE_V4, SERVICE_V6] {
         for port in PORTS {
             asked(&site, SocketAddr::new(address, port))?;

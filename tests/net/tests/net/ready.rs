@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use ringway_net_tests::{
-    Gateway, Ran, RtnlHeld, SERVICE_V4, SOON, Site, WEB, needs_root, not_tested,
+    Gateway, Ran, RtnlHeld, SERVICE_V4, SOON, Site, WEB, http, needs_root, not_tested,
 };
 use ringway_testnet::{Namespace, Signal, wait_for};
 
@@ -60,8 +60,13 @@ fn is_right_and_quick_whatever_the_daemon_does() -> Result<()> {
     becomes(&gateway, 0, "ready: node ")?;
     gateway.rewrite(&text)?;
 
+    let metrics = |path| http(&ns, "127.0.0.1:9810".parse()?, path);
+    ensure!(metrics("/readyz")?.ends_with("ready\n"), "not by metrics");
     site.nginx[0].kill()?;
     becomes(&gateway, 3, "not ready: node ")?;
+    let answer = metrics("/readyz")?;
+    ensure!(answer.starts_with("HTTP/1.1 503") && answer.contains("service web"), "{answer}");
+    ensure!(metrics("/healthz")?.ends_with("ok\n"), "the daemon itself is well");
     let json = gateway.ringway(&["status", "--ready", "-o", "json"])?;
     let said = json.json()?;
     ensure!(json.code == 3 && said["ready"] == false, "{said}");

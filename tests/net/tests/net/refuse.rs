@@ -1,9 +1,10 @@
 //! What must keep a gateway from starting: exit code, cause, place and remedy.
 
 use std::fs;
+use std::process::Command;
 
 use anyhow::{Result, ensure};
-use ringway_net_tests::{Gateway, Ran, Site, WEB, configuration, needs_root, ringway};
+use ringway_net_tests::{Gateway, Ran, Site, WEB, binary, configuration, needs_root, ringway};
 use ringway_testnet::{Namespace, attach_pass};
 
 /// Starts, expects a refusal with this code and these words, and that nothing is left behind.
@@ -72,7 +73,11 @@ fn an_interface_of_another_node() -> Result<()> {
     let other = text.replacen(site.net.gateway.name(), "another", 1).replace("api.sock", "b.sock");
     let file = site.net.gateway.directory().join("other.toml");
     fs::write(&file, other + "[metrics]\nlisten = \"off\"\n")?;
-    let ran = ringway(&site.net.gateway, &["run", "-c", &file.to_string_lossy()])?;
+    let file = file.to_string_lossy();
+    let checked = ringway(&site.net.gateway, &["check", "--host", "-c", &file])?;
+    let remedy = format!("ringway detach --node {}", site.net.gateway.name());
+    ensure!(checked.code == 3 && checked.out.contains(&remedy), "{checked:?}");
+    let ran = ringway(&site.net.gateway, &["run", "-c", &file])?;
     ensure!(ran.code == 1 && ran.err.contains("belongs to Ringway node"), "{ran:?}");
     ensure!(!std::path::Path::new("/sys/fs/bpf/ringway/another").exists());
     Ok(())
@@ -101,15 +106,10 @@ fn a_check_of_the_host_finds_what_a_start_would_refuse_and_touches_nothing() -> 
 
 /// No root needed: nothing is touched.
 fn check(text: &str) -> Result<Ran> {
-    let directory = std::env::temp_dir().join(format!("ringway-net-tests-{}", std::process::id()));
-    fs::create_dir_all(&directory)?;
-    let file = directory.join("ringway.toml");
+    let directory = tempfile::tempdir()?;
+    let file = directory.path().join("ringway.toml");
     fs::write(&file, text)?;
-    let output = std::process::Command::new(ringway_net_tests::binary()?)
-        .args(["check", "-c"])
-        .arg(&file)
-        .output()?;
-    fs::remove_dir_all(&directory)?;
+    let output = Command::new(binary()?).args(["check", "-c"]).arg(&file).output()?;
     Ok(output.into())
 }
 
@@ -139,13 +139,27 @@ fn configuration_errors_have_a_place_and_a_remedy() -> Result<()> {
 
 #[test]
 fn a_file_that_is_not_there_and_a_command_that_is_none() -> Result<()> {
-    needs_root!();
-    let site = Namespace::new("empty")?;
-    let ran = ringway(&site, &["run", "-c", "/nowhere/ringway.toml"])?;
-    ensure!(ran.code == 2 && ran.err.contains("/nowhere/ringway.toml"), "{ran:?}");
-    let ran = ringway(&site, &["fly"])?;
-    ensure!(ran.code == 2 && ran.err.contains("fly"), "{ran:?}");
-    let ran = ringway(&site, &["status", "--node", "nobody"])?;
-    ensure!(ran.code == 3 && ran.err.contains("nobody"), "{ran:?}");
+    for (arguments, code, words) in [
+        (&["run", "-c", "/nowhere/ringway.toml"][..], 2, "/nowhere/ringway.toml"),
+        (&["fly"], 2, "fly"),
+    ] {
+        let ran: Ran = Command::new(binary()?).args(arguments).output()?.into();
+        ensure!(ran.code == code && ran.err.contains(words), "{ran:?}");
+    }
+    Ok(())
+}
+
+/// Nothing is touched, so no root is needed.
+#[test]
+fn without_what_a_check_needs_nothing_starts() -> Result<()> {
+    let good = "[node]\nname = \"gw\"\ninterfaces = [\"eth0\"]\n[[service]]\nname = \"web\"\n\
+                address = \"10.1.0.80\"\nport = 80\nbackends = [{ address = \"10.2.0.11\" }]\n";
+    let with = |what: &str| check(&format!("{good}check = {{ {what} }}\n"));
+    let ran = with("type = \"https\", ca_file = \"/nonexistent/ca.pem\"")?;
+    let words = "/nonexistent/ca.pem cannot be used: No such file";
+    ensure!(ran.code == 2 && ran.said().contains(words), "{ran:?}");
+    ensure!(ran.said().contains("ringway.toml:9:37: https check"), "{ran:?}");
+    let ran = with("type = \"exec\", command = [\"/nonexistent/check\"]")?;
+    ensure!(ran.code == 2 && ran.said().contains("install it, or write the path"), "{ran:?}");
     Ok(())
 }

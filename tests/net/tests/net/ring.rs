@@ -1,14 +1,14 @@
 //! dsr flows keep their backend: on another node, through changes of the ring, beside a flood.
 
 use std::collections::BTreeSet;
-use std::io;
-use std::mem::size_of;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use ringway_net_tests::{Echo, Gateway, Line, Load, SOON, ask_udp, configuration, get, needs_root};
+use ringway_net_tests::raw_tcp::{Client, SYN, Segment, mac};
+use ringway_net_tests::{
+    Echo, Gateway, Line, Load, SOON, ask_udp, configuration, get, needs_root, packets,
+};
 use ringway_testnet::{End, Namespace, Nginx, VethOptions, XdpReceive, bridge, veth, wait_for};
 use serde_json::Value;
 
@@ -157,12 +157,7 @@ fn flows_go_on_by_another_node() -> Result<()> {
     let mut flows = site.lines(40)?;
     flows.extend(site.datagrams(20)?);
     ensure!(owners(&flows).len() == BACKENDS, "only {:?} serve", owners(&flows));
-    let sent = |gateway: &Gateway| -> Result<u64> {
-        let status = gateway.status()?;
-        let counters = status["counters"].as_array().context("counters")?.clone();
-        let own = counters.iter().filter(|counter| counter["reason"] == "dsr-l2");
-        Ok(own.filter_map(|counter| counter["packets"].as_u64()).sum())
-    };
+    let sent = |gateway: &Gateway| -> Result<u64> { Ok(packets(&gateway.status()?, "dsr-l2")) };
     ensure!(sent(&gateways[0])? > 0 && sent(&gateways[1])? == 0);
     for (via, node) in [("10.1.0.102", 1), ("10.1.0.101", 0)] {
         let before = sent(&gateways[node])?;
@@ -199,76 +194,14 @@ fn flows_stay_through_three_changes() -> Result<()> {
     ask_all(&mut busy, "and again")
 }
 
-/// Sends SYNs from addresses in 198.18.0.0/15.
-struct Flood(OwnedFd);
-
-impl Flood {
-    fn new(client: &Namespace) -> Result<Flood> {
-        let open = || {
-            // SAFETY: takes numbers, gives a new descriptor that nobody else owns.
-            unsafe {
-                let fd = libc::socket(
-                    libc::AF_INET,
-                    libc::SOCK_RAW | libc::SOCK_CLOEXEC,
-                    libc::IPPROTO_RAW,
-                );
-                if fd < 0 { Err(io::Error::last_os_error()) } else { Ok(OwnedFd::from_raw_fd(fd)) }
-            }
-        };
-        Ok(Flood(client.run(open)??))
-    }
-
-    /// Flows n.. of the flood, as many as `count`.
-    fn send(&self, first: u32, count: u32) -> io::Result<()> {
-        for n in first..first + count {
-            let packet = syn(n);
-            // SAFETY: plain numbers, of which all zeros are valid.
-            let mut to: libc::sockaddr_in = unsafe { std::mem::zeroed() };
-            to.sin_family = libc::AF_INET as libc::sa_family_t;
-            to.sin_addr.s_addr = u32::from_ne_bytes([203, 0, 113, 10]);
-            // SAFETY: packet and address are as long as said and outlive the call.
-            let sent = unsafe {
-                libc::sendto(
-                    self.0.as_raw_fd(),
-                    packet.as_ptr().cast(),
-                    packet.len(),
-                    0,
-                    (&raw const to).cast(),
-                    size_of::<libc::sockaddr_in>() as libc::socklen_t,
-                )
-            };
-            // A full queue is part of a flood.
-            if sent < 0 && io::Error::last_os_error().raw_os_error() != Some(libc::ENOBUFS) {
-                return Err(io::Error::last_os_error());
-            }
-        }
-        Ok(())
-    }
-}
-
-/// IPv4 and TCP headers of the nth flow's SYN; the kernel fills in IPv4's checksum.
-fn syn(n: u32) -> [u8; 40] {
+/// The nth flow's SYN, from an address in 198.18.0.0/15.
+fn syn(n: u32) -> Segment {
     // A permutation, so that prefixes come in no order; 31 million flows before one comes again.
     let scrambled = n.wrapping_mul(2_654_435_761);
     let [a, b] = ((scrambled >> 16) as u16).to_be_bytes();
     let source = [198, 18 | (scrambled & 1) as u8, a, b];
     let port = 1024 + (n >> 8) as u16 % 60_000;
-    let mut packet = [0; 40];
-    packet[..4].copy_from_slice(&[0x45, 0, 0, 40]);
-    packet[8..10].copy_from_slice(&[64, 6]);
-    packet[12..16].copy_from_slice(&source);
-    packet[16..20].copy_from_slice(&[203, 0, 113, 10]);
-    packet[20..22].copy_from_slice(&port.to_be_bytes());
-    packet[22..24].copy_from_slice(&WEB.port().to_be_bytes());
-    packet[24..28].copy_from_slice(&n.to_be_bytes());
-    packet[32..36].copy_from_slice(&[5 << 4, 2, 0xfa, 0xf0]);
-    let words = packet[12..].chunks(2).map(|w| u32::from(u16::from_be_bytes([w[0], w[1]])));
-    let mut sum: u32 = words.sum::<u32>() + 6 + 20;
-    while sum > 0xffff {
-        sum = (sum & 0xffff) + (sum >> 16);
-    }
-    packet[36..38].copy_from_slice(&(!(sum as u16)).to_be_bytes());
-    packet
+    Segment::bare(SocketAddr::from((source, port)), WEB, SYN, n)
 }
 
 #[test]
@@ -290,9 +223,10 @@ fn a_flood_harms_no_established_flow() -> Result<()> {
         let all = promoted && tracked["probation_flows"] == 0;
         if all { Ok(()) } else { Err(tracked.to_string()) }
     })?;
-    let flood = Flood::new(&site.client)?;
+    let macs = [mac(&site.gateways[0], "eth0")?, mac(&site.client, "eth0")?].concat();
+    let flood = Client::new(&site.client, macs.try_into().ok().context("two addresses")?)?;
     for first in (0..FLOWS).step_by(20_000) {
-        flood.send(first, 20_000)?;
+        (first..first + 20_000).try_for_each(|n| flood.send(&syn(n)))?;
         ask_all(&mut lines, "still there?")?;
     }
     ask_all(&mut lines, "and now?")?;

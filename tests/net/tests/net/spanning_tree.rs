@@ -4,7 +4,7 @@ use std::process::Output;
 
 use anyhow::{Context, Result, ensure};
 use ringway_host::Mac;
-use ringway_net_tests::{Gateway, SOON, configuration, needs_root};
+use ringway_net_tests::{Gateway, SOON, configuration, needs_root, packets};
 use ringway_testnet::{
     End, Namespace, VethOptions, XdpReceive, bridge, veth, wait_for, wait_until,
 };
@@ -163,10 +163,7 @@ fn said(output: &Output) -> String {
 }
 
 fn bridged(gateway: &Gateway) -> Result<u64> {
-    let status = gateway.status()?;
-    let counters = status["counters"].as_array().into_iter().flatten();
-    let of = counters.filter(|counter| counter["reason"] == "bridged");
-    Ok(of.filter_map(|counter| counter["packets"].as_u64()).sum())
+    Ok(packets(&gateway.status()?, "bridged"))
 }
 
 mod long {

@@ -4,6 +4,7 @@ use std::fs;
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -50,39 +51,19 @@ fn not_being_allowed_to_look_is_not_nothing_being_there() -> Result<()> {
         eprintln!("skipped: everybody may look into /sys/fs/bpf here");
         return Ok(());
     }
-    let site = Site::new(1)?;
-    let gateway =
-        Gateway::start(&site.net.gateway, &site.configuration(&site.service("web", WEB, "")))?;
+    let namespace = Namespace::new("gw")?;
     let nobody = ForAll::new()?;
-    let node = gateway.node();
     for arguments in [
         &["detach"][..],
         &["detach", "--verify"],
-        &["detach", "--node", node, "--verify"],
+        &["detach", "--node", "gw", "--verify"],
         &["status"],
-        &["status", "--node", node],
+        &["status", "--node", "gw"],
     ] {
-        let ran = nobody.run(&site.net.gateway, arguments)?;
+        let ran = nobody.run(&namespace, arguments)?;
         ensure!(ran.code == 1 && ran.err.contains("root"), "{arguments:?}: {ran:?}");
         ensure!(!ran.out.contains("verified"), "{arguments:?}: {ran:?}");
     }
-    Ok(())
-}
-
-#[test]
-fn a_bare_detach_leaves_nodes_of_other_namespaces_alone() -> Result<()> {
-    needs_root!();
-    let site = Site::new(1)?;
-    let gateway =
-        Gateway::start(&site.net.gateway, &site.configuration(&site.service("web", WEB, "")))?;
-    // There may be nodes of other tests, too: then it is not clear which one is meant.
-    let ran = ringway(site.client(), &["detach"])?;
-    ensure!(ran.code == 2 && ran.err.contains("--node"), "{ran:?}");
-    ensure!(gateway.pins().exists());
-    // While the daemon runs, who names the node is told so.
-    let ran = ringway(&site.net.gateway, &["detach", "--node", gateway.node()])?;
-    ensure!(ran.code == 1 && ran.err.contains("still runs"), "{ran:?}");
-    get(site.client(), WEB)?;
     Ok(())
 }
 
@@ -108,8 +89,7 @@ fn a_nat_address_that_nobody_has() -> Result<()> {
 fn requests_go_out_and_nothing_comes_back() -> Result<()> {
     needs_root!();
     let site = Site::new(1)?;
-    let gateway =
-        Gateway::start(&site.net.gateway, &site.configuration(&site.service("web", WEB, "")))?;
+    let gateway = site.start(&site.service("web", WEB, ""))?;
     let backend = &site.net.backends[0].ns;
     backend.ip("neigh replace 10.2.0.1 lladdr 02:00:00:00:00:99 nud permanent dev eth0\n")?;
     for _ in 0..5 {
@@ -135,7 +115,7 @@ fn what_can_never_be_seen_is_no_finding() -> Result<()> {
     let site = Site::new(1)?;
     // A tunnel's header does not fit the links, as looking at the machine finds out.
     let tunnelled = site.service("dns", WEB, "forward = \"dsr-gue\"\nprotocol = \"udp\"\n");
-    let gateway = Gateway::start(&site.net.gateway, &site.configuration(&tunnelled))?;
+    let gateway = site.start(&tunnelled)?;
     let looked = |status: &serde_json::Value| said(&status["findings"], "too big");
     let status = gateway.wait_status("the machine looked at", looked)?;
     ensure!(!said(&status["findings"], "far end"), "{status}");
@@ -145,29 +125,13 @@ fn what_can_never_be_seen_is_no_finding() -> Result<()> {
     Ok(())
 }
 
-#[test]
-fn degraded_is_not_unhealthy() -> Result<()> {
-    needs_root!();
-    let mut site = Site::new(2)?;
-    let gateway = {
-        let text = site.configuration(&site.service("web", WEB, CHECK));
-        Gateway::start(&site.net.gateway, &text)?
-    };
-    site.nginx[1].kill()?;
-    gateway.wait_status("degraded", |s| s["healthy"] == true && s["degraded"] == true)?;
-    let table = gateway.ringway(&["status"])?;
-    ensure!(table.code == 0 && table.out.contains("degraded: 1 of 2 backends"), "{table:?}");
-    Ok(())
-}
-
 /// Whose machine loses power fails its checks first and has no MAC address then: the log has both,
 /// and its return.
 #[test]
 fn why_a_backend_is_down_is_logged_as_it_becomes_known() -> Result<()> {
     needs_root!();
     let site = Site::new(1)?;
-    let gateway =
-        Gateway::start(&site.net.gateway, &site.configuration(&site.service("web", WEB, CHECK)))?;
+    let gateway = site.start(&site.service("web", WEB, CHECK))?;
     let logged = |words: &str| {
         wait_for(words, SOON, || match gateway.log() {
             log if log.contains(words) => Ok(()),
@@ -189,19 +153,6 @@ fn why_a_backend_is_down_is_logged_as_it_becomes_known() -> Result<()> {
     Ok(())
 }
 
-#[test]
-fn an_interface_that_is_taken_down() -> Result<()> {
-    needs_root!();
-    let site = Site::new(1)?;
-    let ns = &site.net.gateway;
-    let gateway = Gateway::start(ns, &site.configuration(&site.service("web", WEB, "")))?;
-    ns.ip("link set dev eth1 down\n")?;
-    gateway.wait_status("eth1 down", |s| said(&s["problems"], "interface eth1 is down"))?;
-    ns.ip("link set dev eth1 up\n")?;
-    gateway.wait_status("eth1 up", |s| s["healthy"] == true)?;
-    Ok(())
-}
-
 /// Not a drop for which a client waits.
 #[test]
 fn a_service_whose_backends_cannot_be_reached_resets() -> Result<()> {
@@ -220,34 +171,14 @@ fn a_service_whose_backends_cannot_be_reached_resets() -> Result<()> {
     Ok(())
 }
 
-#[test]
-fn an_interface_of_another_node_names_it() -> Result<()> {
-    needs_root!();
-    let site = Site::new(1)?;
-    let text = site.configuration(&site.service("web", WEB, ""));
-    let first = Gateway::start(&site.net.gateway, &text)?;
-    let other = text.replacen(first.node(), "another", 1);
-    let file = site.net.gateway.directory().join("other.toml");
-    fs::write(&file, other)?;
-    let ran = check_host(&site.net.gateway, &file)?;
-    let remedy = format!("ringway detach --node {}", first.node());
-    ensure!(ran.code == 3 && ran.out.contains(&remedy), "{ran:?}");
-    Ok(())
-}
-
 fn check_host(namespace: &Namespace, file: &Path) -> Result<Ran> {
     ringway(namespace, &["check", "--host", "-c", &file.to_string_lossy()])
 }
 
 #[test]
 fn a_misspelt_log_level_is_refused() -> Result<()> {
-    needs_root!();
-    let site = Site::new(1)?;
-    let text = site.configuration(&site.service("web", WEB, ""));
-    let mut gateway = Gateway::launch_with(&site.net.gateway, &text, |command| {
-        command.args(["--log", "lloud"]);
-    })?;
-    let (code, words) = gateway.refusal()?;
-    ensure!(code == 2 && words.contains("\"lloud\" is not a level"), "{code}: {words}");
+    let mut command = Command::new(binary()?);
+    let ran: Ran = command.args(["run", "-c", "/nowhere", "--log", "lloud"]).output()?.into();
+    ensure!(ran.code == 2 && ran.err.contains("\"lloud\" is not a level"), "{ran:?}");
     Ok(())
 }

@@ -41,7 +41,7 @@ fn start(site: &Site, address: std::net::IpAddr, check: &str) -> Result<Gateway>
     let target = SocketAddr::new(address, PORT);
     let more = format!("{PROXY}check = {{ type = \"tcp\", {check} }}\n");
     let body = ALWAYS.to_owned() + &site.service("data", target, &more);
-    Gateway::start(&site.net.gateway, &site.configuration(&body))
+    site.start(&body)
 }
 
 /// A connection that works, and what the client has in it.
@@ -139,8 +139,6 @@ fn a_backend_that_changes_resets_who_was_promised_more() -> Result<()> {
         counted(&gateway, &["reset-no-stamps"]).is_ok_and(|count| count >= 2)
     })?;
     let text = std::fs::read_to_string(gateway.configuration())?;
-    gateway.rewrite(&text.replace("\"60s\"", "\"200ms\""))?;
-    let reloaded = gateway.ringway(&["reload"])?;
-    ensure!(reloaded.code == 0, "{reloaded:?}");
+    gateway.reload(&text.replace("\"60s\"", "\"200ms\""))?;
     wait(&site, target, |got| !got.stamps)
 }

@@ -12,8 +12,7 @@ use ringway_testnet::wait_for;
 fn one_look_has_the_rates_of_its_time() -> Result<()> {
     needs_root!();
     let site = Site::new(2)?;
-    let text = site.configuration(&site.service("web", WEB, ""));
-    let mut gateway = Gateway::start(&site.net.gateway, &text)?;
+    let mut gateway = site.start(&site.service("web", WEB, ""))?;
     let load = Load::start_closing(site.client(), &format!("http://{SERVICE_V4}/"), 10, 60)?;
     gateway.wait_status("traffic", |status| {
         status["services"][0]["backends"][0]["packets"].as_u64() > Some(0)
@@ -100,8 +99,7 @@ fn keys_work_at_forty_columns_and_the_terminal_comes_back() -> Result<()> {
         return Ok(());
     }
     let site = Site::new(2)?;
-    let text = site.configuration(&site.service("web", WEB, ""));
-    let gateway = Gateway::start(&site.net.gateway, &text)?;
+    let gateway = site.start(&site.service("web", WEB, ""))?;
     let socket = site.net.gateway.directory().join("tmux").to_string_lossy().into_owned();
     let screen = Screen { gateway: &gateway, socket };
     screen.tmux(&["-f", "/dev/null", "new-session", "-d", "-x", "40", "-y", "12", "sh"])?;

@@ -1,14 +1,13 @@
 //! UDP, and large transfers.
 
-use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::net::{SocketAddr, UdpSocket};
 
 use anyhow::{Context, Result, ensure};
 use ringway_net_tests::{
-    Dns, Echo, Gateway, SERVICE_V4, SERVICE_V6, SOON, Site, ask_udp, needs_root, service,
+    Echo, Gateway, SERVICE_V4, SERVICE_V6, SOON, Site, ask_udp, needs_root, service,
 };
 use serde_json::Value;
 
-const DNS: SocketAddr = SocketAddr::new(SERVICE_V4, 53);
 /// nginx tells whether the machine lives.
 const CHECK: &str =
     "protocol = \"udp\"\ncheck = { type = \"tcp\", port = 80, interval = \"200ms\", fall = 5 }\n";
@@ -20,7 +19,7 @@ pub(super) fn echoes(site: &Site) -> Result<(Gateway, [SocketAddr; 2], Vec<Echo>
     servers.extend(site.echo(SERVICE_V6, 7)?);
     let services =
         site.service("echo", targets[0], CHECK) + &site.service("echo6", targets[1], CHECK);
-    let gateway = Gateway::start(&site.net.gateway, &site.configuration(&services))?;
+    let gateway = site.start(&services)?;
     Ok((gateway, targets, servers))
 }
 
@@ -30,30 +29,6 @@ pub(super) fn socket_to(site: &Site, target: SocketAddr) -> Result<UdpSocket> {
     let socket = site.client().run(|| UdpSocket::bind(any))??;
     socket.connect(target)?;
     Ok(socket)
-}
-
-#[test]
-fn dig_asks_and_every_backend_answers() -> Result<()> {
-    needs_root!();
-    let site = Site::new(3)?;
-    let mut servers = Vec::new();
-    for (n, endpoint) in site.backends(SERVICE_V4, 53).into_iter().enumerate() {
-        let record = Ipv4Addr::new(192, 0, 2, n as u8 + 1);
-        servers.push(Dns::start(&site.net.backends[n].ns, endpoint, record)?);
-    }
-    let services = site.service("dns", DNS, CHECK);
-    let _gateway = Gateway::start(&site.net.gateway, &site.configuration(&services))?;
-    let mut seen = std::collections::BTreeSet::new();
-    for _ in 0..30 {
-        let mut dig = site.client().tool("dig")?;
-        let arguments = ["+short", "+noedns", "+tries=1", "+time=30", "@10.1.0.80", "x.example"];
-        let output = dig.args(arguments).output()?;
-        let answer = String::from_utf8_lossy(&output.stdout).trim().to_owned();
-        ensure!(answer.starts_with("192.0.2."), "dig said {answer:?}");
-        seen.insert(answer);
-    }
-    ensure!(seen.len() == 3, "only {seen:?} answered");
-    Ok(())
 }
 
 #[test]
@@ -81,12 +56,12 @@ pub(super) fn before_iperf(site: &Site) -> Result<Gateway> {
     let target = SocketAddr::new(SERVICE_V4, 5201);
     let more = "announce = \"arp\"\nprotocol = [\"tcp\", \"udp\"]\n";
     let services = service("bulk", target, &site.backends(SERVICE_V4, 5201), more);
-    Gateway::start(&site.net.gateway, &site.configuration(&services))
+    site.start(&services)
 }
 
 /// Two seconds of iperf3, and what the client says at their end. With a server for this one:
 /// between two, none listens.
-pub(super) fn iperf(site: &Site, more: &[&str]) -> Result<Value> {
+fn iperf(site: &Site, more: &[&str]) -> Result<Value> {
     let mut server = site.net.backends[0].ns.tool("iperf3")?;
     server.args(["-s", "-1", "--forceflush"]);
     let mut server = site.net.backends[0].ns.spawn(server)?;
@@ -99,19 +74,26 @@ pub(super) fn iperf(site: &Site, more: &[&str]) -> Result<Value> {
     Ok(said["end"].clone())
 }
 
+/// Nothing is lost on its way: what a receiver that has to wait for a busy machine loses is not the
+/// gateway's.
+pub(super) fn carries(site: &Site, gateway: &Gateway, more: &[&str]) -> Result<()> {
+    let end = iperf(site, more)?;
+    let sum = if end["sum_received"].is_null() { &end["sum"] } else { &end["sum_received"] };
+    ensure!(sum["bytes"].as_f64() > Some(1e5), "{more:?}: {end}");
+    let status = gateway.status()?;
+    let mut counters = status["counters"].as_array().into_iter().flatten();
+    ensure!(!counters.any(|counter| counter["verdict"] == "drop"), "{}", status["counters"]);
+    ensure!(status["losses"] == Value::Array(vec![]), "{}", status["losses"]);
+    Ok(())
+}
+
 #[test]
-fn bulk_tcp_flows_without_retransmissions() -> Result<()> {
+fn bulk_loses_nothing_on_its_way() -> Result<()> {
     needs_root!();
     let site = Site::new(1)?;
-    let _gateway = before_iperf(&site)?;
-    for direction in [&[][..], &["-R"][..]] {
-        let end = iperf(&site, direction)?;
-        let rate = end["sum_received"]["bits_per_second"].as_f64().context("no rate")?;
-        let bytes = end["sum_sent"]["bytes"].as_f64().context("no bytes")?;
-        let again = end["sum_sent"]["retransmits"].as_f64().context("no retransmits")?;
-        ensure!(rate > 100e6, "{direction:?}: {rate} bit/s");
-        let segments = bytes / 1448.0;
-        ensure!(again < segments / 100.0, "{direction:?}: {again} of {segments} segments again");
+    let gateway = before_iperf(&site)?;
+    for more in [&[][..], &["-R"], &["-u", "-b", "10M", "-l", "1400"]] {
+        carries(&site, &gateway, more)?;
     }
     Ok(())
 }
@@ -126,27 +108,7 @@ fn bulk_tcp_with_jumbo_frames() -> Result<()> {
     }
     site.net.switch.ip("link set dev b1 mtu 9000\nlink set dev gw mtu 9000\n")?;
     site.net.gateway.ip("link set dev eth0 mtu 9000\nlink set dev eth1 mtu 9000\n")?;
-    let _gateway = before_iperf(&site)?;
-    for direction in [&[][..], &["-R"][..]] {
-        let end = iperf(&site, direction)?;
-        let rate = end["sum_received"]["bits_per_second"].as_f64().context("no rate")?;
-        ensure!(rate > 100e6, "{direction:?}: {rate} bit/s");
-    }
-    Ok(())
-}
-
-/// A receiver that has to wait for a busy machine may lose some; the gateway must not.
-#[test]
-fn bulk_udp_loses_nothing_on_its_way() -> Result<()> {
-    needs_root!();
-    let site = Site::new(1)?;
     let gateway = before_iperf(&site)?;
-    let end = iperf(&site, &["-u", "-b", "10M", "-l", "1400"])?;
-    let lost = end["sum"]["lost_percent"].as_f64().context("no loss")?;
-    let packets = end["sum"]["packets"].as_f64().context("no packets")?;
-    ensure!(packets > 1500.0 && lost < 5.0, "{lost} % of {packets} lost");
-    let status = gateway.status()?;
-    let mut counters = status["counters"].as_array().into_iter().flatten();
-    ensure!(!counters.any(|counter| counter["verdict"] == "drop"), "{}", status["counters"]);
-    Ok(())
+    carries(&site, &gateway, &[])?;
+    carries(&site, &gateway, &["-R"])
 }

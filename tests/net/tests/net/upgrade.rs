@@ -73,8 +73,7 @@ fn the_previous_release_this_one_and_back_fail_no_request() -> Result<()> {
 fn it_says_what_is_kept_before_anything_changes() -> Result<()> {
     needs_root!();
     let site = Site::new(1)?;
-    let gateway =
-        Gateway::start(&site.net.gateway, &site.configuration(&site.service("web", WEB, "")))?;
+    let gateway = site.start(&site.service("web", WEB, ""))?;
 
     let ran = gateway.ringway(&["check", "--upgrade", "-o", "json"])?;
     let report = ran.json()?;

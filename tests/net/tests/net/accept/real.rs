@@ -111,7 +111,8 @@ fn a_connection_survives_restarts() -> Result<()> {
     let Some(mut place) = Place::new(Opener::Nobody)? else { return Ok(()) };
     let (mut gateway, web) = place.gateway("dsr-l2", false)?;
     let mut line = Line::open(place.dsr.client(), SocketAddr::new(web.ip(), ECHO))?;
-    line.ask("before").context("before")?;
+    // Much more than a segment, either way.
+    line.ask(&"before".repeat(10_000)).context("before")?;
     place.accepts.clear();
     line.ask("accept is gone").context("accept is gone")?;
     drop(gateway);
@@ -122,5 +123,34 @@ fn a_connection_survives_restarts() -> Result<()> {
     line.ask("after").context("after")?;
     get(place.dsr.client(), web)?;
     drop(gateway);
+    Ok(())
+}
+
+/// A client's data open the connection in its place; until then nobody speaks.
+#[test]
+fn a_lost_acknowledgement() -> Result<()> {
+    needs_root!();
+    let Some(place) = Place::new(Opener::Nobody)? else { return Ok(()) };
+    let nft = |words: &str| -> Result<String> {
+        let output = place.dsr.client().tool("nft")?.arg(words).output()?;
+        ensure!(output.status.success(), "nft: {}", String::from_utf8_lossy(&output.stderr));
+        Ok(String::from_utf8(output.stdout)?)
+    };
+    let accepted = || place.dsr.echo.iter().map(|echo| echo.seen.peers().len()).sum::<usize>();
+    for v6 in [false, true] {
+        let (_gateway, web) = place.gateway("dsr-l2", v6)?;
+        nft(
+            "add table inet loss; add chain inet loss o { type filter hook output priority 0; }; \
+             add rule inet loss o tcp flags == ack counter drop",
+        )?;
+        let before = accepted();
+        let mut line = Line::open(place.dsr.client(), SocketAddr::new(web.ip(), ECHO))?;
+        let rules = nft("list ruleset")?;
+        ensure!(!rules.contains("packets 0 "), "nothing was lost: {rules}");
+        nft("delete table inet loss")?;
+        ensure!(accepted() == before, "a server knows of it");
+        line.ask("anybody?").with_context(|| web.to_string())?;
+        ensure!(accepted() == before + 1);
+    }
     Ok(())
 }

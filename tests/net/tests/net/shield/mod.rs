@@ -187,6 +187,10 @@ fn what_is_typed_meets_packets_for_its_time() -> Result<()> {
         ("fd01::2", "answered"),
     ];
     world.is("typed", &typed)?;
+    let status = shield(&world.gateway)?;
+    for of in ["blocked", "allowed"] {
+        ensure!(status[of]["packets"].as_u64() > Some(0), "{of} packets are not counted: {status}");
+    }
     for word in ["off", "observe"] {
         run(&world, &format!("shield {word} --for 15m"))?;
         world.is(word, &[("10.1.0.3", "answered")])?;

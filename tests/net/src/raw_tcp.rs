@@ -4,36 +4,38 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
-use ringway_testnet::Namespace;
+use ringway_testnet::{Namespace, wait_for};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, socket_with};
 
-pub(super) const FIN: u8 = 0x01;
-pub(super) const SYN: u8 = 0x02;
-pub(super) const RST: u8 = 0x04;
-pub(super) const PSH: u8 = 0x08;
-pub(super) const ACK: u8 = 0x10;
+use crate::SOON;
+
+pub const FIN: u8 = 0x01;
+pub const SYN: u8 = 0x02;
+pub const RST: u8 = 0x04;
+pub const PSH: u8 = 0x08;
+pub const ACK: u8 = 0x10;
 
 /// MSS of 1460, a scale of 3, SACK, no ECN.
-pub(super) const AGREED: u32 = 6 << 6 | 3 << 2 | 2;
+pub const AGREED: u32 = 6 << 6 | 3 << 2 | 2;
 /// No scale, neither SACK nor ECN; MSS of 1220.
-pub(super) const PLAIN: u32 = 2 << 6 | 15 << 2;
+pub const PLAIN: u32 = 2 << 6 | 15 << 2;
 const STAMPS: u32 = 0x200;
 const PERIOD_S: u64 = 64;
 
 /// What a gateway answers a SYN with.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Cookie {
-    pub(super) number: u32,
-    pub(super) stamp: u32,
+pub struct Cookie {
+    pub number: u32,
+    pub stamp: u32,
 }
 
 /// `age`: so many seconds ago.
 #[allow(deprecated)]
-pub(super) fn cookie(
+pub fn cookie(
     [key0, key1]: [u64; 2],
     (from, to): (SocketAddr, SocketAddr),
     isn: u32,
@@ -61,65 +63,92 @@ pub(super) fn cookie(
 
 /// A segment as it is sent, or has come.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Segment {
-    pub(super) from: SocketAddr,
-    pub(super) to: SocketAddr,
-    pub(super) flags: u8,
-    pub(super) seq: u32,
-    pub(super) ack: u32,
+pub struct Segment {
+    pub from: SocketAddr,
+    pub to: SocketAddr,
+    pub flags: u8,
+    pub seq: u32,
+    pub ack: u32,
     /// TSval, TSecr
-    pub(super) stamps: Option<(u32, u32)>,
+    pub stamps: Option<(u32, u32)>,
     /// Options before these, whole words.
-    pub(super) options: Vec<u8>,
-    pub(super) payload: Vec<u8>,
+    pub options: Vec<u8>,
+    pub payload: Vec<u8>,
 }
 
 /// On eth0 of a namespace, past its kernel.
-pub(super) struct Client {
+#[derive(Debug)]
+pub struct Client {
     socket: OwnedFd,
     macs: [u8; 12],
 }
 
 impl Client {
-    pub(super) fn new(namespace: &Namespace, macs: [u8; 12]) -> Result<Self> {
-        Ok(Self { socket: namespace.run(|| packet_socket("eth0"))??, macs })
+    pub fn new(namespace: &Namespace, macs: [u8; 12]) -> Result<Self> {
+        let socket = namespace.run(|| packet_socket("eth0"))??;
+        rustix::net::sockopt::set_socket_recv_buffer_size(&socket, 8 << 20)?;
+        Ok(Self { socket, macs })
     }
 
-    pub(super) fn send(&self, segment: &Segment) -> Result<()> {
+    /// Sends it as soon as there is room.
+    ///
+    /// # Errors
+    /// The interface is down.
+    pub fn send(&self, segment: &Segment) -> io::Result<()> {
         let frame = frame(&self.macs, segment);
-        rustix::net::send(&self.socket, &frame, SendFlags::empty())?;
-        Ok(())
-    }
-
-    /// The first segment to this address that `wanted` likes, within a time.
-    pub(super) fn receive(
-        &self,
-        to: SocketAddr,
-        within: Duration,
-        wanted: impl Fn(&Segment) -> bool,
-    ) -> Result<Option<Segment>> {
-        let until = Instant::now() + within;
-        let mut buffer = [0; 4096];
-        while Instant::now() < until {
-            let length = match rustix::net::recv(&self.socket, &mut buffer, RecvFlags::empty()) {
-                Ok((length, _)) => length,
-                Err(Errno::AGAIN) => {
-                    std::thread::sleep(Duration::from_millis(2));
-                    continue;
-                }
-                Err(errno) => return Err(errno.into()),
-            };
-            let segment = read(&buffer[..length]).filter(|one| one.to == to && wanted(one));
-            if segment.is_some() {
-                return Ok(segment);
+        loop {
+            match rustix::net::send(&self.socket, &frame, SendFlags::empty()) {
+                Err(Errno::NOBUFS | Errno::AGAIN) => std::thread::yield_now(),
+                sent => return sent.map(drop).map_err(Into::into),
             }
         }
-        Ok(None)
+    }
+
+    /// The next segment that has come already.
+    ///
+    /// # Errors
+    /// The interface is gone.
+    pub fn next(&self) -> io::Result<Option<Segment>> {
+        let mut buffer = [0; 4096];
+        loop {
+            match rustix::net::recv(&self.socket, &mut buffer, RecvFlags::empty()) {
+                Ok((length, _)) => match read(&buffer[..length]) {
+                    None => {}
+                    segment => return Ok(segment),
+                },
+                Err(Errno::AGAIN) => return Ok(None),
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+    }
+
+    /// The first segment to this address that `wanted` likes.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn receive(&self, to: SocketAddr, wanted: impl Fn(&Segment) -> bool) -> Result<Segment> {
+        let look = || {
+            while let Some(segment) = self.next().map_err(|error| error.to_string())? {
+                if segment.to == to && wanted(&segment) {
+                    return Ok(segment);
+                }
+            }
+            Err("none".to_owned())
+        };
+        Ok(wait_for(format!("a segment to {to}"), SOON, look)?)
+    }
+}
+
+impl Segment {
+    /// One without acknowledgement, options and data.
+    pub fn bare(from: SocketAddr, to: SocketAddr, flags: u8, seq: u32) -> Segment {
+        let (options, payload) = (Vec::new(), Vec::new());
+        Segment { from, to, flags, seq, ack: 0, stamps: None, options, payload }
     }
 }
 
 /// Bound to an interface of the thread's namespace: all protocols.
-pub(super) fn packet_socket(interface: &str) -> io::Result<OwnedFd> {
+fn packet_socket(interface: &str) -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None)?;
     let index = rustix::net::netdevice::name_to_index(&socket, interface)?;
@@ -134,7 +163,7 @@ pub(super) fn packet_socket(interface: &str) -> io::Result<OwnedFd> {
     if bound == 0 { Ok(socket) } else { Err(io::Error::last_os_error()) }
 }
 
-pub(super) fn sum(bytes: &[&[u8]]) -> u16 {
+fn sum(bytes: &[&[u8]]) -> u16 {
     let word = |pair: &[u8]| u32::from(pair[0]) << 8 | u32::from(*pair.get(1).unwrap_or(&0));
     let mut sum: u32 = bytes.iter().flat_map(|part| part.chunks(2).map(word)).sum();
     while sum > 0xffff {
@@ -150,7 +179,7 @@ fn octets(address: IpAddr) -> Vec<u8> {
     }
 }
 
-pub(super) fn frame(macs: &[u8; 12], segment: &Segment) -> Vec<u8> {
+fn frame(macs: &[u8; 12], segment: &Segment) -> Vec<u8> {
     let Segment { from, to, flags, seq, ack, stamps, options, payload } = segment;
     let mut options = options.clone();
     if let Some((value, echo)) = stamps {
@@ -186,7 +215,7 @@ pub(super) fn frame(macs: &[u8; 12], segment: &Segment) -> Vec<u8> {
 }
 
 /// A frame with TCP in it, without options before that.
-pub(super) fn read(frame: &[u8]) -> Option<Segment> {
+fn read(frame: &[u8]) -> Option<Segment> {
     let (source, target, at) = match frame.get(12..14)? {
         [0x08, 0x00] if frame.get(23) == Some(&6) => {
             let of = |at: usize| -> Option<IpAddr> {
@@ -220,7 +249,7 @@ pub(super) fn read(frame: &[u8]) -> Option<Segment> {
 }
 
 /// The MAC address of an interface.
-pub(super) fn mac(namespace: &Namespace, interface: &str) -> Result<[u8; 6]> {
+pub fn mac(namespace: &Namespace, interface: &str) -> Result<[u8; 6]> {
     let output = namespace.command("ip").args(["-j", "link", "show", interface]).output()?;
     let links: serde_json::Value = serde_json::from_slice(&output.stdout)?;
     let text = links[0]["address"].as_str().context("no MAC address")?;
