@@ -19,6 +19,7 @@ pub mod programs;
 mod read;
 mod requirements;
 pub mod shield;
+mod sources;
 mod tables;
 mod testrun;
 
@@ -30,9 +31,6 @@ pub use gateway::{Gateway, Interface, Vlan};
 pub use link::attach::{Attached, NativeRefused};
 pub use link::attach_state::{AttachState, AttachStateQuery};
 pub use link::xdp_owner::{XdpOwner, program_name, xdp_owner};
-pub use load::Sources;
-pub use load::clock::{Clock, ManualClock, now_seconds};
-pub use load::random::Randomness;
 pub use maps::WhenFull;
 pub use maps::shape::Shape;
 pub use objects::objects;
@@ -58,6 +56,7 @@ pub use requirements::{
     Bpffs, Probe, bpffs_is_hidden, bpffs_is_overmounted, compiles_programs, ensure_bpffs, probe,
 };
 pub use ringway_bpf_sys::{XdpLink, XdpMode};
+pub use sources::{Clock, ManualClock, Randomness, Sources, now_seconds};
 pub use tables::delta::Applied;
 pub use tables::rows::Existing;
 pub use testrun::{Frame, TestRun};

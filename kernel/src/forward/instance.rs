@@ -11,11 +11,11 @@ use ringway_abi::raw::{
 use ringway_abi::{ForwardMode, Slot};
 
 use crate::load;
-use crate::load::clock::set_clock;
-use crate::load::random::Purpose;
+use crate::load::set_clock;
 use crate::maps::{self, Map, Maps, map};
 use crate::objects::capture_forward::CaptureForwardSkelBuilder;
 use crate::objects::forward::{self, ForwardSkelBuilder};
+use crate::sources::random::Purpose;
 use crate::{Result, View};
 
 const FORWARD: &str = "ringway_forward";

@@ -11,9 +11,9 @@ use ringway_abi::raw::{
 };
 
 use super::instance::Instance;
-use crate::load::clock::Clock;
 use crate::maps::table_view::TableView;
 use crate::maps::{Map, Maps};
+use crate::sources::clock::Clock;
 use crate::{Error, Result};
 
 /// Tables of the program in force, kept by one thread, which may be any.

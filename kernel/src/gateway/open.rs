@@ -12,11 +12,12 @@ use ringway_host::netlink::links;
 
 use crate::gateway::layout::check_layout;
 use crate::link::{OnInterface, info_of, open_link};
-use crate::load::random::Purpose;
-use crate::load::{FlowSizes, Programs, Sources, load_gateway, possible_cpus};
+use crate::load::{FlowSizes, Programs, load_gateway, possible_cpus};
 use crate::maps::{self, Map, MapName, Maps};
 use crate::pins::{DEFAULT_BPFFS, Pins};
 use crate::shield::challenge_key;
+use crate::sources::Sources;
+use crate::sources::random::Purpose;
 use crate::tables::service_index;
 use crate::{Error, Result};
 

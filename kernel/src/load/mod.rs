@@ -1,8 +1,6 @@
 //! Loads the programs, into new maps or into those that are already pinned.
 
-pub(crate) mod clock;
 pub(crate) mod log;
-pub(crate) mod random;
 
 use std::collections::BTreeMap;
 use std::mem::MaybeUninit;
@@ -15,13 +13,12 @@ use ringway_abi::Slot;
 use ringway_abi::raw::{rw_root, rw_trace};
 use ringway_filter::Instruction;
 
-use crate::load::clock::{Clock, set_clock};
-use crate::load::random::Randomness;
 use crate::maps::shape::Shape;
 use crate::maps::{self, Map, Maps, map_error};
 use crate::objects::gateway::{GatewaySkelBuilder, OpenGatewaySkel, types};
 use crate::objects::root::RootSkelBuilder;
 use crate::pins::Pins;
+use crate::sources::Sources;
 use crate::{Error, Result};
 
 const GATEWAY: &str = "ringway_balance";
@@ -33,13 +30,6 @@ const ROOT: &str = "ringway_root";
 pub(crate) struct Programs {
     pub(crate) balance: OwnedFd,
     pub(crate) icmp: OwnedFd,
-}
-
-/// Where a gateway has its time and its random numbers from.
-#[derive(Clone, Debug, Default)]
-pub struct Sources {
-    pub clock: Clock,
-    pub randomness: Randomness,
 }
 
 /// Entries of the tables that the configuration sizes.
@@ -166,6 +156,20 @@ pub(crate) fn load<'obj, S: OpenSkel<'obj>>(program: &'static str, open: S) -> R
     let (result, log) = log::capture(|| open.load());
     result.map_err(|source| Error::Load { program, source, log })
 }
+
+/// Gives an object that is open the clock that its programs go by.
+macro_rules! set_clock {
+    ($open:expr, $clock:expr) => {
+        match $clock.map() {
+            Some(map) => $crate::maps::reuse(&mut $open.maps.rodata_clock, map)?,
+            None => {
+                let constants = $crate::load::constants(&mut $open.maps.rodata_clock_data)?;
+                constants.ticks = $clock.ticks()?;
+            }
+        }
+    };
+}
+pub(crate) use set_clock;
 
 /// The constants of a section (`const volatile` in bpf), until the object is loaded.
 pub(crate) fn constants<'a, T>(section: &'a mut Option<&mut T>) -> Result<&'a mut T> {

@@ -25,7 +25,6 @@ use ringway_abi::{FromBytes, IntoBytes};
 use zerocopy::Immutable;
 
 use self::WhenFull::{Never, Then};
-use crate::load::Sources;
 use crate::objects::capture::OpenCaptureMaps;
 use crate::objects::capture_forward::OpenCaptureForwardMaps;
 use crate::objects::capture_shield::OpenCaptureShieldMaps;
@@ -33,6 +32,7 @@ use crate::objects::forward::OpenForwardMaps;
 use crate::objects::gateway::{self, GatewayMaps, OpenGatewayMaps};
 use crate::objects::shield::OpenShieldMaps;
 use crate::pins::Pins;
+use crate::sources::Sources;
 use crate::{Error, Result};
 
 use shape::{Shape, shape_of, wanted_shape};

@@ -14,11 +14,13 @@ use ringway_abi::{addr_from_words, addr_to_words};
 use ringway_bpf_sys as bpf;
 use rustix::io::Errno;
 
-use crate::load::clock::{Clock, set_clock};
-use crate::load::{self, Sources, log};
+use crate::load::set_clock;
+use crate::load::{self, log};
 use crate::maps::{Map, map};
 use crate::objects::accept::{self, AcceptSkelBuilder};
 use crate::shield::{ChallengeKey, SynSecrets, challenge_key};
+use crate::sources::Sources;
+use crate::sources::clock::Clock;
 use crate::{Error, Result, requirements};
 
 /// Name of the program, as `bpftool` shows it.

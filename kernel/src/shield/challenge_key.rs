@@ -8,10 +8,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use ringway_abi::raw::rw_syn_secrets;
 
 use crate::Result;
-use crate::load::Sources;
-use crate::load::clock::Clock;
-use crate::load::random::Purpose;
 use crate::maps::{Map, Maps};
+use crate::sources::Sources;
+use crate::sources::clock::Clock;
+use crate::sources::random::Purpose;
 
 /// A key of SipHash, 128 bits.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -16,7 +16,7 @@ use ringway_plan::prefix_list::ListTables;
 use ringway_plan::tables::RateLimit;
 
 use super::challenge_key::ChallengeKey;
-use crate::load::clock::set_clock;
+use crate::load::set_clock;
 use crate::load::{self, as_kernel};
 use crate::maps::table_view::TableView;
 use crate::maps::{self, Map, Maps, map};

@@ -15,8 +15,8 @@ use ringway_plan::tables::{
 };
 
 use crate::Result;
-use crate::load::clock::Clock;
 use crate::load::possible_cpus;
+use crate::sources::clock::Clock;
 
 /// At most so many packets does a CPU take from a budget at once.
 const LARGEST_BATCH: u32 = 64;

@@ -20,8 +20,8 @@ use ringway_plan::tables::{
 use ringway_plan::{Ids, Planner};
 
 use crate::Result;
-use crate::load::clock::Clock;
 use crate::maps::Maps;
+use crate::sources::clock::Clock;
 use crate::tables::members::{self, Members};
 use crate::tables::policies::policies;
 use crate::tables::rings;

@@ -13,9 +13,9 @@ use ringway_abi::raw::{
     rw_service_place,
 };
 
-use crate::load::random::Purpose;
 use crate::maps::Maps;
 use crate::maps::table_view::TableView;
+use crate::sources::random::Purpose;
 use crate::tables::rings;
 use crate::{Error, Result};
 

@@ -16,7 +16,7 @@ use ringway_filter::{Instruction, Surroundings};
 
 use super::place::Place;
 use crate::forward::{self, Instance};
-use crate::load::clock::set_clock;
+use crate::load::set_clock;
 use crate::load::{self, as_kernel};
 use crate::maps::{self, Map, MapName, Maps, map, map_error};
 use crate::objects::capture::{self, CaptureMaps, CaptureProgs, CaptureSkelBuilder};

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use libbpf_rs::libbpf_sys::{BPF_F_MMAPABLE, BPF_F_RDONLY_PROG};
-use libbpf_rs::{MapHandle, MapType};
+use libbpf_rs::libbpf_sys::{BPF_F_MMAPABLE, BPF_F_RDONLY_PROG, bpf_map_create_opts};
+use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
+use ringway_abi::IntoBytes;
 use ringway_abi::raw::{RW_TICK_SHIFT, rw_clock};
 use ringway_bpf_sys::{Instruction, Program};
 use rustix::time::{ClockId, clock_getres, clock_gettime};
 
-use crate::maps::{self, Map};
 use crate::testrun::{self, Frame};
 use crate::{Error, Result};
 
@@ -69,7 +69,7 @@ impl Clock {
 /// would be in, which libbpf neither fills nor freezes when it is given one.
 #[derive(Debug)]
 pub struct ManualClock {
-    map: Map<u32, rw_clock>,
+    map: MapHandle,
     nanoseconds: AtomicU64,
 }
 
@@ -79,9 +79,14 @@ impl ManualClock {
     /// # Errors
     /// The kernel makes no map.
     pub fn new(since_boot: Duration) -> Result<Arc<Self>> {
-        let shape = (4, size_of::<rw_clock>() as u32);
-        let flags = BPF_F_RDONLY_PROG | BPF_F_MMAPABLE;
-        let map = maps::create(MapType::Array, "clock", shape, 1, flags)?.into();
+        let options = bpf_map_create_opts {
+            sz: size_of::<bpf_map_create_opts>() as _,
+            map_flags: BPF_F_RDONLY_PROG | BPF_F_MMAPABLE,
+            ..Default::default()
+        };
+        let value = size_of::<rw_clock>() as u32;
+        let map = MapHandle::create(MapType::Array, Some("clock"), 4, value, 1, &options);
+        let map = map.map_err(|source| failed("make a clock", source))?;
         let clock = Self { map, nanoseconds: AtomicU64::new(0) };
         clock.set(since_boot)?;
         Ok(Arc::new(clock))
@@ -102,7 +107,9 @@ impl ManualClock {
     /// # Errors
     /// The kernel's.
     pub fn set(&self, since_boot: Duration) -> Result<()> {
-        self.map.put(&0, &stopped(since_boot))?;
+        let value = stopped(since_boot);
+        let put = self.map.update(0u32.as_bytes(), value.as_bytes(), MapFlags::ANY);
+        put.map_err(|source| failed("set a clock", source))?;
         let nanoseconds = u64::try_from(since_boot.as_nanos()).unwrap_or(u64::MAX);
         self.nanoseconds.store(nanoseconds, Ordering::Relaxed);
         Ok(())
@@ -117,25 +124,15 @@ impl ManualClock {
     }
 }
 
+fn failed(action: &'static str, source: libbpf_rs::Error) -> Error {
+    Error::System { action, source: std::io::Error::other(source) }
+}
+
 /// Rounded up: a second that has begun is never shown as the one before.
 fn stopped(since_boot: Duration) -> rw_clock {
     let base = (since_boot.as_nanos() << RW_TICK_SHIFT).div_ceil(NANOSECONDS) as u64;
     rw_clock { per_tick: 0, base }
 }
-
-/// Gives an object that is open the clock that its programs go by.
-macro_rules! set_clock {
-    ($open:expr, $clock:expr) => {
-        match $clock.map() {
-            Some(map) => $crate::maps::reuse(&mut $open.maps.rodata_clock, map)?,
-            None => {
-                let constants = $crate::load::constants(&mut $open.maps.rodata_clock_data)?;
-                constants.ticks = $clock.ticks()?;
-            }
-        }
-    };
-}
-pub(crate) use set_clock;
 
 /// Counts ticks as the kernel does now, and sets its clock by its CLOCK_MONOTONIC: that of this
 /// process may be another one's, in a time namespace.
