@@ -267,11 +267,25 @@ impl Work {
         if let Some(bridge) = plan.bridge.as_ref().filter(|_| anew) {
             let slots: HashMap<u32, u32> = plan.ways().into_iter().collect();
             let mut mirror = Mirror::new(bridge.ifindex, slots, &self.tables);
+            self.discard_waiting()?;
             let entries = bridge::fdb(bridge.ifindex).map_err(|e| e.to_string())?;
             entries.into_iter().for_each(|entry| mirror.put(entry, &self.tables));
             (self.mirror, self.refreshed) = (Some(mirror), now_seconds());
         }
         Ok(())
+    }
+
+    /// Discards the announcements that wait. They are older than the table that is read next, and
+    /// would undo parts of it.
+    fn discard_waiting(&mut self) -> Result<(), String> {
+        for _ in 0..DRAIN {
+            if self.monitor.is_drained() {
+                return Ok(());
+            }
+            let changes = self.monitor.next(Some(Duration::ZERO)).map_err(|e| e.to_string())?;
+            self.state.must_look |= changes.contains(&BridgeChange::Link);
+        }
+        Err("the kernel announces changes faster than they can be read".into())
     }
 
     fn reconcile(&mut self) {
