@@ -268,25 +268,29 @@ static __always_inline bool entry_swap(__u64 *at, __u64 old, __u64 new)
  * RW_INDEX_ENTRIES: none gives way. */
 static __always_inline __u32 entry_least(const struct rw_index_bucket *bucket, __u32 now)
 {
-	__u32 least = RW_INDEX_ENTRIES, worth = WORTH_CONFIRMED;
-	__s32 idle = 0;
+	__u64 least = (__u64)WORTH_CONFIRMED << 32;
+	__u32 number = RW_INDEX_ENTRIES;
 
 	for (__u32 i = 0; i < RW_INDEX_ENTRIES; i++) {
 		struct rw_flow *flow = flow_at((__u32)READ_ONCE(bucket->entries[i]));
-		__u32 that;
-		__s32 this;
+		__u32 seen;
+		__u64 that;
 
 		if (!flow)
 			continue;
-		that = flow_worth(flow, READ_ONCE(flow->key), now);
-		this = (__s32)(now - READ_ONCE(flow->seen));
-		if (that == WORTH_CONFIRMED || that > worth || (that == worth && this <= idle))
-			continue;
-		worth = that;
-		idle = this;
-		least = i;
+		seen = READ_ONCE(flow->seen);
+		/* Its worth, then its age; another CPU's clock may be a tick ahead. */
+		that = (__u64)flow_worth(flow, READ_ONCE(flow->key), now) << 32 |
+		       (seen - now + 0x80000000);
+		verifier_forget(that, seen);
+		if (that < least) {
+			least = that;
+			number = i;
+		}
+		verifier_forget(least, seen);
+		verifier_forget(number, seen);
 	}
-	return least;
+	return number;
 }
 
 /* Points the request tuple to its record, in place of a flow that gives way. */
