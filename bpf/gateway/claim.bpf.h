@@ -106,7 +106,7 @@ enum considered {
 };
 
 static __always_inline void take(struct victim *victim, __u64 key, __u32 number, __u32 seen,
-				 bool alive, __u32 worth)
+				 __u32 alive, __u32 worth)
 {
 	victim->key = key;
 	victim->number = number;
@@ -132,10 +132,12 @@ static __always_inline enum considered consider(const struct rw_settings *set, s
 	struct victim *victim = &ask->victim;
 	__u64 key = READ_ONCE(flow->key);
 	__u32 seen = READ_ONCE(flow->seen);
-	bool held = claim_held(set, key, seen, ask->now);
+	__u32 held = claim_held(set, key, seen, ask->now);
 	/* A resting port is free for nobody. */
 	__u32 worth = key_rests(key) ? WORTH_CONFIRMED : flow_worth(flow, key, ask->now);
 
+	verifier_forget(held, seen);
+	verifier_forget(worth, seen);
 	if (is_rival(set, flow, ask->key, ask->now, client)) {
 		if (worth == WORTH_CLOSING)
 			ask->closing = ask->place + 1;
