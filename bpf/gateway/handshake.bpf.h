@@ -242,7 +242,7 @@ static __always_inline bool follow_answer(struct xdp_md *ctx, struct packet_cont
 					  __u64 *key)
 {
 	struct rw_backend *backend = backend_of(key_backend(*key));
-	bool own = is_its_own(pctx->in, p->eth, backend);
+	__u32 own = is_its_own(pctx->in, p->eth, backend);
 	struct rw_shift *shift = shift_at(place);
 	struct rw_flow *flow = flow_at(place);
 
@@ -253,7 +253,7 @@ static __always_inline bool follow_answer(struct xdp_md *ctx, struct packet_cont
 		return shift_learn(ctx, pctx->scratch, &room->shift);
 	}
 	/* Once it is known, only the backend itself may change it. */
-	if (key_state(*key) <= RW_FLOW_SYN_ACK && (own || !(shift->flags & RW_SHIFT_KNOWN)) &&
+	if (is_one_of(NOT_BEGUN, key_state(*key)) && (own || !(shift->flags & RW_SHIFT_KNOWN)) &&
 	    !shift_learn(ctx, pctx->scratch, shift))
 		return false;
 	return (shift->flags & RW_SHIFT_KNOWN) &&
