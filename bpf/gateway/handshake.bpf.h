@@ -38,8 +38,7 @@ static __always_inline bool ask_backend(struct xdp_md *ctx, const struct rw_scra
 					__u16 most_mss)
 {
 	struct tcphdr *tcp = tcp_of(ctx, s);
-	__u32 agreed, mss, scale, window;
-	__u8 flags = TCP_SYN;
+	__u32 agreed, mss, scale, window, flags = TCP_SYN;
 
 	if (!tcp)
 		return false;
@@ -57,6 +56,10 @@ static __always_inline bool ask_backend(struct xdp_md *ctx, const struct rw_scra
 	mss = cookie_mss(agreed);
 	if (most_mss && mss > most_mss)
 		mss = most_mss;
+	/* Else the verifier goes on once for each. */
+	verifier_forget(mss, agreed);
+	verifier_forget(flags, agreed);
+	verifier_forget(scale, agreed);
 	segment_begin(&room->out, sport_be, dport_be, room->isn, 0, flags, (__u16)window);
 	segment_options(&room->out, agreed, mss, scale, room->options.stamp, 0);
 	return true;
