@@ -367,6 +367,12 @@ static __always_inline bool opens_tracked(const struct rw_tuple *t, const struct
 				!backend_has(ask->owners.former, RW_BACKEND_TAKES_NEW)));
 }
 
+/* The slot is settling, or its former owner has just died: flows need no record. */
+static __always_inline bool needs_no_record(const struct owners *owners)
+{
+	return owners->current == owners->former || !backend_has(owners->former, RW_BACKEND_UP);
+}
+
 /* The same of a packet whose flow has no record, or that of another connection, and may get one; 0:
  * nobody, or the packet is refused (ask->refused). */
 __noinline __u32 track_unknown(const struct rw_tuple *t, struct tracked *ask)
@@ -387,12 +393,11 @@ __noinline __u32 track_unknown(const struct rw_tuple *t, struct tracked *ask)
 		ask->cookies = false;
 		return track_find(set, &at, t, ask);
 	}
-	/* The slot is settling, or its former owner has just died: no record needed. */
-	if (!ask->other && (current == former || !backend_has(former, RW_BACKEND_UP)))
+	if (!ask->other && needs_no_record(&ask->owners))
 		return current;
 	owner = opens ? current : former;
-	if (ask->look || !owner)
-		return owner;
+	if (!owner)
+		return 0;
 	syn = is_syn(t);
 	state = t->proto == IPPROTO_UDP ? RW_TRACK_UDP : syn ? RW_TRACK_SYN : 0;
 	if (!syn && (t->tcp_flags & (TCP_FIN | TCP_RST)))
@@ -443,8 +448,12 @@ static __always_inline __u32 dsr_owner(struct xdp_md *ctx, const struct packet *
 	ask.data = carries_data(ctx, p);
 	ask.cookies = !look && (service->flags & RW_SVC_SYN_COOKIES);
 	reference = track_known(p->t, &ask);
-	if (!reference || ask.other) {
-		ask.cookie = !look && ask.cookies && cookie_met(ctx, service->id, 0, 0);
+	if (look) { /* at the flow of a quoted packet, which opens none */
+		if (!reference)
+			reference = needs_no_record(&ask.owners) ? ask.owners.current :
+								   ask.owners.former;
+	} else if (!reference || ask.other) {
+		ask.cookie = ask.cookies && cookie_met(ctx, service->id, 0, 0);
 		reference = track_unknown(p->t, &ask);
 	}
 	why = ask.refused;
