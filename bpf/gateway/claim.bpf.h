@@ -106,7 +106,7 @@ enum considered {
 };
 
 static __always_inline void take(struct victim *victim, __u64 key, __u32 number, __u32 seen,
-				 bool alive, __u32 worth)
+				 __u32 alive, __u32 worth)
 {
 	victim->key = key;
 	victim->number = number;
@@ -132,10 +132,12 @@ static __always_inline enum considered consider(const struct rw_settings *set, s
 	struct victim *victim = &ask->victim;
 	__u64 key = READ_ONCE(flow->key);
 	__u32 seen = READ_ONCE(flow->seen);
-	bool held = claim_held(set, key, seen, ask->now);
+	__u32 held = claim_held(set, key, seen, ask->now);
 	/* A resting port is free for nobody. */
 	__u32 worth = key_rests(key) ? WORTH_CONFIRMED : flow_worth(flow, key, ask->now);
 
+	verifier_forget(held, seen);
+	verifier_forget(worth, seen);
 	if (is_rival(set, flow, ask->key, ask->now, client)) {
 		if (worth == WORTH_CLOSING)
 			ask->closing = ask->place + 1;
@@ -194,19 +196,43 @@ static __always_inline bool claim_take(const struct rw_settings *set, struct rw_
 	return true;
 }
 
+/* Selects the port at a place of the ring. */
+static __always_inline bool select_port(const struct rw_settings *set, struct claim_ask *ask,
+					struct rw_tuple *reply, const struct rw_backend *backend,
+					__u32 place)
+{
+	__u32 count = set->port_count ?: 1, addrs = backend->nat_count ?: 1;
+	__u32 nat = (backend->nat_first + place / count % addrs) & 0xff;
+	__u32 port = set->port_first + place % count;
+	struct rw_address *own = bpf_map_lookup_elem(&nat_addrs, &nat);
+
+	if (!own)
+		return false;
+	copy_addr(reply->daddr, own->addr);
+	reply->dport_be = bpf_htons((__u16)port);
+	ask->key = flow_key(key_backend(ask->key), (__u16)port, nat, RW_FLOW_CLAIMED);
+	ask->bucket = reply_bucket(set, reply_hash(set, reply), reply->dport_be, 0);
+	ask->place = place;
+	return true;
+}
+
 /*
  * Takes a dead record of a bucket, or one that must give way. `client` is set
- * when the source stays the client's. Returns its place; 0: there is none.
+ * when the source stays the client's; without it, the port at ask->place is
+ * selected, and its bucket. Returns its place; 0: there is none.
  * Two CPUs that claim one port in two records of a bucket see each other after
  * their own compare-and-swap, a full barrier; at least one gives way.
  */
-__noinline __u32 flow_claim(struct claim_ask *ask, const struct rw_address *client)
+__noinline __u32 flow_claim(struct claim_ask *ask, const struct rw_address *client,
+			    struct rw_tuple *reply, const struct rw_backend *backend)
 {
 	struct rw_settings *set = RW_ONLY(settings);
 	struct rw_flow_bucket *bucket;
 	__u32 number, mine;
 
 	if (!set || !ask)
+		return 0;
+	if (!client && (!reply || !backend || !select_port(set, ask, reply, backend, ask->place)))
 		return 0;
 	number = ask->bucket;
 	bucket = bpf_map_lookup_elem(&flows, &number);
@@ -268,25 +294,29 @@ static __always_inline bool entry_swap(__u64 *at, __u64 old, __u64 new)
  * RW_INDEX_ENTRIES: none gives way. */
 static __always_inline __u32 entry_least(const struct rw_index_bucket *bucket, __u32 now)
 {
-	__u32 least = RW_INDEX_ENTRIES, worth = WORTH_CONFIRMED;
-	__s32 idle = 0;
+	__u64 least = (__u64)WORTH_CONFIRMED << 32;
+	__u32 number = RW_INDEX_ENTRIES;
 
 	for (__u32 i = 0; i < RW_INDEX_ENTRIES; i++) {
 		struct rw_flow *flow = flow_at((__u32)READ_ONCE(bucket->entries[i]));
-		__u32 that;
-		__s32 this;
+		__u32 seen;
+		__u64 that;
 
 		if (!flow)
 			continue;
-		that = flow_worth(flow, READ_ONCE(flow->key), now);
-		this = (__s32)(now - READ_ONCE(flow->seen));
-		if (that == WORTH_CONFIRMED || that > worth || (that == worth && this <= idle))
-			continue;
-		worth = that;
-		idle = this;
-		least = i;
+		seen = READ_ONCE(flow->seen);
+		/* Its worth, then its age; another CPU's clock may be a tick ahead. */
+		that = (__u64)flow_worth(flow, READ_ONCE(flow->key), now) << 32 |
+		       (seen - now + 0x80000000);
+		verifier_forget(that, seen);
+		if (that < least) {
+			least = that;
+			number = i;
+		}
+		verifier_forget(least, seen);
+		verifier_forget(number, seen);
 	}
-	return least;
+	return number;
 }
 
 /* Points the request tuple to its record, in place of a flow that gives way. */
@@ -392,35 +422,16 @@ static __always_inline void reply_from(struct rw_tuple *reply, const struct rw_b
 	reply->pad = 0;
 }
 
-/* Selects the port at a place of the ring. */
-static __always_inline bool ask_for(const struct rw_settings *set, const struct rw_backend *backend,
-				    const struct rw_opening *open, struct rw_tuple *reply,
-				    __u32 place, struct claim_ask *ask)
-{
-	__u32 count = set->port_count ?: 1, addrs = backend->nat_count ?: 1;
-	__u32 nat = (backend->nat_first + place / count % addrs) & 0xff;
-	__u32 port = set->port_first + place % count;
-	struct rw_address *own = bpf_map_lookup_elem(&nat_addrs, &nat);
-
-	if (!own)
-		return false;
-	copy_addr(reply->daddr, own->addr);
-	reply->dport_be = bpf_htons((__u16)port);
-	ask->key = flow_key(open->backend, (__u16)port, nat, RW_FLOW_CLAIMED);
-	ask->bucket = reply_bucket(set, reply_hash(set, reply), reply->dport_be, 0);
-	ask->place = place;
-	return true;
-}
-
-/* Ends the UDP flow on probation on the selected port; one whose time is over is no longer
- * counted. */
-__noinline __u32 rest_port(const struct claim_ask *ask)
+/* Ends the UDP flow on probation half a round ahead; one whose time is over is no longer counted. */
+__noinline __u32 rest_port(struct claim_ask *ask, struct rw_tuple *reply,
+			   const struct rw_backend *backend)
 {
 	struct rw_settings *set = RW_ONLY(settings);
 	struct rw_flow_bucket *bucket;
 	__u32 number;
 
-	if (!set || !ask)
+	if (!set || !ask || !reply || !backend ||
+	    !select_port(set, ask, reply, backend, ask->place + ask->places / 2))
 		return 0;
 	number = ask->bucket;
 	bucket = bpf_map_lookup_elem(&flows, &number);
@@ -505,7 +516,7 @@ static __always_inline void note_search(const struct claim_ask *ask, __u32 index
 
 /* The nth place to try, and what may give way there. False: no more. */
 static __always_inline bool nth_place(struct rw_traffic *t, __u32 *hand, struct claim_ask *ask,
-				      __u32 n, __u32 *place)
+				      __u32 n)
 {
 	__u32 m = n - TRIES_FREE;
 	bool ordered = n < TRIES_NEXT;
@@ -521,14 +532,14 @@ static __always_inline bool nth_place(struct rw_traffic *t, __u32 *hand, struct 
 		ordered = m < TRIES_NEXT_EVICT;
 	} else if (m == ask->half_open && ask->closing) {
 		ask->evict = WORTH_CLOSING;
-		*place = ask->closing - 1;
+		ask->place = ask->closing - 1;
 		return true;
 	} else if (m > ask->half_open + ask->any || !ask->any) {
 		return false;
 	} else {
 		ask->evict = WORTH_PROBATION;
 	}
-	*place = ordered ? place_next(t, hand, ask) : place_elsewhere(hand, ask, n);
+	ask->place = ordered ? place_next(t, hand, ask) : place_elsewhere(hand, ask, n);
 	return true;
 }
 
@@ -551,7 +562,7 @@ __noinline __u32 claim_port(struct rw_tuple *reply, struct rw_opening *open)
 	struct rw_settings *set = RW_ONLY(settings);
 	struct claim_ask *ask = RW_ONLY(claims);
 	struct rw_backend *backend;
-	__u32 index, place, record, *hand;
+	__u32 index, record, *hand;
 	struct rw_traffic *t;
 
 	if (!set || !ask || !reply || !open)
@@ -562,6 +573,7 @@ __noinline __u32 claim_port(struct rw_tuple *reply, struct rw_opening *open)
 	hand = bpf_map_lookup_elem(&port_hands, &index);
 	if (!backend || !t || !hand)
 		return 0;
+	ask->key = open->backend;
 	ask->now = open->now;
 	ask->places = set->port_count * (backend->nat_count ?: 1) ?: 1;
 	ask->udp = backend->proto == IPPROTO_UDP;
@@ -569,19 +581,16 @@ __noinline __u32 claim_port(struct rw_tuple *reply, struct rw_opening *open)
 	ask->at = (__u32)t->ports;
 	plan_search(ask, index);
 	for (__u32 n = ask->full && !ask->udp ? TRIES_FREE : 0; n < TRIES; n++) {
-		if (!nth_place(t, hand, ask, n, &place))
+		if (!nth_place(t, hand, ask, n))
 			break;
 		if (n + 1 == TRIES_FREE)
 			ports_note_full(t, ask->now);
-		if (!ask_for(set, backend, open, reply, place, ask))
-			return 0;
-		record = flow_claim(ask, NULL);
+		record = flow_claim(ask, NULL, reply, backend);
 		if (!record)
 			continue;
 		open->key = ask->key;
-		if (ask->udp && !dry &&
-		    ask_for(set, backend, open, reply, place + ask->places / 2, ask))
-			rest_port(ask);
+		if (ask->udp && !dry)
+			rest_port(ask, reply, backend);
 		note_search(ask, RW_BACKEND_INDEX(open->backend), true);
 		return record;
 	}
@@ -624,7 +633,7 @@ static __always_inline bool claim_choice(const struct rw_settings *set, const st
 					 struct claim_ask *ask, __u32 choice, __u32 *place)
 {
 	ask->bucket = reply_bucket(set, reply_hash_of(reply), reply->dport_be, choice);
-	*place = flow_claim(ask, (const struct rw_address *)t->saddr);
+	*place = flow_claim(ask, (const struct rw_address *)t->saddr, NULL, NULL);
 	if (*place) {
 		open->key = ask->key;
 		return true;

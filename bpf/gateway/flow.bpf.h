@@ -41,6 +41,13 @@ static __always_inline __u8 key_state(__u64 key)
 	return (__u8)(key >> 56);
 }
 
+/* Whether a state is one of a set, a bit each. A jump for each state would multiply the verifier's
+ * work. */
+static __always_inline bool is_one_of(__u32 states, __u8 state)
+{
+	return states >> (state & 31) & 1;
+}
+
 static __always_inline __u64 key_with_state(__u64 key, __u8 state)
 {
 	return (key & 0x00ffffffffffffffull) | ((__u64)state << 56);
@@ -51,14 +58,13 @@ static __always_inline __u64 flow_key(__u32 backend, __u16 port, __u8 nat_addr, 
 	return backend | ((__u64)port << 32) | ((__u64)nat_addr << 48) | ((__u64)state << 56);
 }
 
+#define RESTING_STATES (1u << RW_FLOW_UDP_NEW | 1u << RW_FLOW_UDP | 1u << RW_FLOW_RESTING)
+
 /* Whether a flow's port rests when it ends: for UDP, because a late answer does not name its flow.
  * With source = "client" the port is the client's own. */
 static __always_inline bool key_rests(__u64 key)
 {
-	__u32 state = key_state(key);
-
-	return (state == RW_FLOW_UDP_NEW || state == RW_FLOW_UDP || state == RW_FLOW_RESTING) &&
-	       key_nat_addr(key) != RW_NAT_CLIENT;
+	return is_one_of(RESTING_STATES, key_state(key)) && key_nat_addr(key) != RW_NAT_CLIENT;
 }
 
 /* A claimed record is alive whatever its age: its writer is at work. */

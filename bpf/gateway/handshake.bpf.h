@@ -38,8 +38,7 @@ static __always_inline bool ask_backend(struct xdp_md *ctx, const struct rw_scra
 					__u16 most_mss)
 {
 	struct tcphdr *tcp = tcp_of(ctx, s);
-	__u32 agreed, mss, scale, window;
-	__u8 flags = TCP_SYN;
+	__u32 agreed, mss, scale, window, flags = TCP_SYN;
 
 	if (!tcp)
 		return false;
@@ -57,6 +56,10 @@ static __always_inline bool ask_backend(struct xdp_md *ctx, const struct rw_scra
 	mss = cookie_mss(agreed);
 	if (most_mss && mss > most_mss)
 		mss = most_mss;
+	/* Else the verifier goes on once for each. */
+	verifier_forget(mss, agreed);
+	verifier_forget(flags, agreed);
+	verifier_forget(scale, agreed);
 	segment_begin(&room->out, sport_be, dport_be, room->isn, 0, flags, (__u16)window);
 	segment_options(&room->out, agreed, mss, scale, room->options.stamp, 0);
 	return true;
@@ -242,7 +245,7 @@ static __always_inline bool follow_answer(struct xdp_md *ctx, struct packet_cont
 					  __u64 *key)
 {
 	struct rw_backend *backend = backend_of(key_backend(*key));
-	bool own = is_its_own(pctx->in, p->eth, backend);
+	__u32 own = is_its_own(pctx->in, p->eth, backend);
 	struct rw_shift *shift = shift_at(place);
 	struct rw_flow *flow = flow_at(place);
 
@@ -253,7 +256,7 @@ static __always_inline bool follow_answer(struct xdp_md *ctx, struct packet_cont
 		return shift_learn(ctx, pctx->scratch, &room->shift);
 	}
 	/* Once it is known, only the backend itself may change it. */
-	if (key_state(*key) <= RW_FLOW_SYN_ACK && (own || !(shift->flags & RW_SHIFT_KNOWN)) &&
+	if (is_one_of(NOT_BEGUN, key_state(*key)) && (own || !(shift->flags & RW_SHIFT_KNOWN)) &&
 	    !shift_learn(ctx, pctx->scratch, shift))
 		return false;
 	return (shift->flags & RW_SHIFT_KNOWN) &&

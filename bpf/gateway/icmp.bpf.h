@@ -16,13 +16,14 @@
 
 /* An IP packet's upper layer, behind options or extension headers. */
 struct upper {
-	__u32 at;   /* from the start of layer 3 */
-	__u8 proto; /* 0: not reached */
-	bool later; /* a fragment without the upper layer's header */
+	__u32 at;    /* from the start of layer 3 */
+	__u32 proto; /* 0: not reached */
+	__u32 later; /* 1: a fragment without the upper layer's header */
 };
 
 /* Extension headers that are searched. Legitimate packets have no more. */
 #define EXTENSIONS_MAX 6
+#define UPPER_AT_MAX 1024 /* a power of two */
 
 static __always_inline struct upper upper6(void *l3, void *end)
 {
@@ -49,9 +50,12 @@ static __always_inline struct upper upper6(void *l3, void *end)
 			len += extension[1] * 8u;
 		next = extension[0];
 		upper.at += len;
-		if (upper.at > 1024)
+		if (upper.at > UPPER_AT_MAX)
 			return upper;
 	}
+	/* Else the verifier goes on once for each extension. */
+	verifier_forget(upper.at, ip->daddr.in6_u.u6_addr32[3]);
+	verifier_forget(upper.later, ip->daddr.in6_u.u6_addr32[3]);
 	upper.proto = next;
 	return upper;
 }
@@ -241,7 +245,9 @@ static __always_inline enum rw_reason quote_read(struct icmp_packet *it, struct 
 	/* Lengths as the quoted header has them, and as much of it as was quoted. */
 	if (len > it->icmp_len - 8)
 		len = it->icmp_len - 8;
-	q->l4 = q->l3 + upper.at;
+	/* The verifier of 6.1 follows no copy of what was checked. */
+	barrier_var(upper.at);
+	q->l4 = q->l3 + (upper.at & (2 * UPPER_AT_MAX - 1));
 	if (!upper.proto || len < upper.at + 8 || (void *)(q->l4 + 4) > it->end)
 		return RW_REASON_MALFORMED;
 	q->l4_len = len - upper.at;

@@ -21,8 +21,8 @@
 /* A segment, as far as it matters to its connection. */
 struct segment {
 	__u8 flags;
-	bool fin;
-	bool data;   /* has payload */
+	__u8 fin;
+	__u8 data;   /* has payload */
 	__u8 number; /* isn_bits() of its own, of a SYN that which acknowledges it; 0: unknown */
 	__u8 acked;  /* of what it acknowledges */
 };
@@ -40,6 +40,9 @@ static __always_inline struct segment segment_of(const struct packet_context *pc
 	s.data = s.flags && has_data(p, tcp);
 	s.number = isn_bits(bpf_ntohl(tcp->seq) + !!(s.flags & TCP_SYN));
 	s.acked = isn_bits(bpf_ntohl(tcp->ack_seq));
+	/* Else the verifier goes on once for each. */
+	verifier_forget(s.fin, s.acked);
+	verifier_forget(s.data, s.acked);
 	return s;
 }
 
@@ -153,6 +156,8 @@ static __always_inline bool is_late(const struct segment *s, const struct rw_flo
 	       isn != s->number;
 }
 
+#define HALF_OPEN_STATES (1u << RW_FLOW_SYN | 1u << RW_FLOW_SYN_ACK)
+
 /* Updates the time of last use. Written only when it changes: a busy flow dirties its line once a
  * second, one on probation once in two. */
 static __always_inline void flow_seen(struct rw_flow *flow, __u8 state, __u32 now, bool request)
@@ -161,7 +166,7 @@ static __always_inline void flow_seen(struct rw_flow *flow, __u8 state, __u32 no
 
 	if (!idle)
 		return;
-	if ((flow->confirmed & RW_CONFIRMED) || state == RW_FLOW_SYN || state == RW_FLOW_SYN_ACK) {
+	if ((flow->confirmed & RW_CONFIRMED) || is_one_of(HALF_OPEN_STATES, state)) {
 		WRITE_ONCE(flow->seen, now);
 	} else if ((__s32)idle >= PROBATION_TICKS) {
 		WRITE_ONCE(flow->seen, now);
@@ -250,6 +255,8 @@ static __always_inline void flow_requested(const struct packet_context *pctx,
 	if (p->t->proto == IPPROTO_TCP && !segment_plain(p, state)) {
 		s = segment_of(pctx, p);
 		next = state_after_request(state, &s);
+		verifier_forget(next, *key);
+		verifier_forget(state, *key);
 		again = state == RW_FLOW_SYN && (s.flags & TCP_SYN);
 		if ((again || next != state) && !may_change(pctx, p))
 			next = state;
@@ -265,12 +272,14 @@ static __always_inline void flow_requested(const struct packet_context *pctx,
 /* A reply of an existing flow. `own`: only its backend can have sent it (faces.bpf.h). False: it
  * does not pass. */
 static __always_inline bool flow_replied(const struct packet_context *pctx, const struct packet *p,
-					 struct rw_flow *flow, __u64 *key, __u32 now, bool own)
+					 struct rw_flow *flow, __u64 *key, __u32 now, __u32 own)
 {
 	bool tells = p->t->proto == IPPROTO_TCP && !segment_plain(p, key_state(*key));
 	__u8 state = key_state(*key), next = state;
 	struct segment s = {};
 
+	/* Else the verifier goes on once for each. */
+	verifier_forget(own, *key);
 	if (tells) {
 		s = segment_of(pctx, p);
 		if (state == RW_FLOW_SYN_ACK && is_late(&s, flow))
@@ -288,6 +297,8 @@ static __always_inline bool flow_replied(const struct packet_context *pctx, cons
 			next = RW_FLOW_SYN_ACK;
 		if (!own)
 			next = state_in_doubt(state, next, s.flags & TCP_RST);
+		verifier_forget(next, *key);
+		verifier_forget(state, *key);
 		if ((next != state || (s.flags & TCP_SYN)) && !may_change(pctx, p)) {
 			next = state;
 			s.flags = 0;

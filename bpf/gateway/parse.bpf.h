@@ -26,7 +26,7 @@ struct packet {
 	__u16 l3_len;	    /* bytes of layer 3, by its own header */
 	__u16 l4_len;	    /* of these, layer 4's */
 	bool v6;
-	bool unfinished; /* *check is the pseudo-header's sum, and stays that (partial.bpf.h) */
+	__u32 unfinished; /* 1: *check is the pseudo-header's sum, and stays that (partial.bpf.h) */
 };
 
 static __always_inline enum rw_reason parse_tcp(struct packet *p, void *end)

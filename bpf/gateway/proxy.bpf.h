@@ -48,11 +48,10 @@ static __always_inline struct cookie_ack *ack_in(struct rw_scratch *s)
 #define NOT_BEGUN ((2u << RW_FLOW_SYN_ACK) - 1)
 #define COOKIE_STATES (NOT_BEGUN | 1u << RW_FLOW_CLOSED | 1u << RW_FLOW_RESET)
 
-/* Whether a packet of this flow, or none, may bring back a cookie. A jump for each state would
- * multiply the verifier's work. */
+/* Whether a packet of this flow, or none, may bring back a cookie. */
 static __always_inline bool may_bring_cookie(__u64 key)
 {
-	return COOKIE_STATES >> (key_state(key) & 31) & 1;
+	return is_one_of(COOKIE_STATES, key_state(key));
 }
 
 /* An ACK of no flow and without data, as answers are, fits none: guessed, late, of another node's key

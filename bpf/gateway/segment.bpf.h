@@ -171,12 +171,12 @@ __noinline __u32 read_options(struct xdp_md *ctx, __u32 tcp_at)
 }
 
 static __always_inline void segment_begin(struct segment_out *out, __be16 sport_be, __be16 dport_be,
-					  __u32 seq, __u32 ack, __u8 flags, __u16 window)
+					  __u32 seq, __u32 ack, __u32 flags, __u16 window)
 {
 	out->word[0] = sport_be | (__u32)dport_be << 16;
 	out->word[1] = bpf_htonl(seq);
 	out->word[2] = bpf_htonl(ack);
-	out->word[3] = bpf_htonl((__u32)flags << 16 | window);
+	out->word[3] = bpf_htonl(flags << 16 | window);
 	out->word[4] = 0;
 	out->words = 5;
 	out->payload = 0;

@@ -221,6 +221,9 @@ static __always_inline bool track_within_quota(const struct rw_settings *set,
 	return true;
 }
 
+#define TRACK_WORTH_OWN 0xffffffff
+#define TRACK_WORTH_FREE 0xfffffffe
+
 /* How readily a record makes room: 0 not at all. */
 static __always_inline __u32 track_worth(const struct rw_settings *set, __u64 who, __u64 what,
 					 __u64 wanted, __u32 now)
@@ -229,9 +232,9 @@ static __always_inline __u32 track_worth(const struct rw_settings *set, __u64 wh
 		return 0;
 	/* A stale record of this very flow first: it must not stay beside the new one. */
 	if (who == wanted)
-		return 0xffffffff;
+		return TRACK_WORTH_OWN;
 	if (who == TRACK_FREE || !track_alive(set, what, now))
-		return 0xfffffffe;
+		return TRACK_WORTH_FREE;
 	if (track_state(what) & RW_TRACK_PROMOTED)
 		return 0;
 	/* The oldest on probation, but only after its two seconds. */
@@ -258,55 +261,75 @@ static __always_inline void track_evicted(struct rw_tracking *count, __u64 what,
 		track_failed(backend->service, now);
 }
 
+/* The record of a bucket that makes room most readily. */
+struct track_room {
+	struct rw_track_bucket *bucket;
+	__u32 number;
+	__u32 worth; /* 0: none makes room */
+	__u32 free;  /* records of the bucket that are */
+};
+
+static __always_inline void track_find_room(const struct rw_settings *set, __u64 wanted, __u32 now,
+					    struct track_room *room)
+{
+	for (__u32 i = 0; i < RW_BUCKET_TRACKS; i++) {
+		__u64 who = READ_ONCE(room->bucket->tracks[i].who);
+		__u64 what = READ_ONCE(room->bucket->tracks[i].what);
+		__u32 worth = track_worth(set, who, what, wanted, now);
+
+		verifier_forget(worth, what);
+		if (worth > room->worth) {
+			room->worth = worth;
+			room->number = i;
+		}
+		room->free += worth == TRACK_WORTH_FREE;
+		verifier_forget(room->worth, what);
+		verifier_forget(room->number, what);
+		verifier_forget(room->free, what);
+	}
+}
+
 /* Opens a record. False: there is no room. */
 static __always_inline bool track_open(const struct rw_settings *set, const struct track_place *at,
 				       __u64 what, __u32 now, struct rw_tracking *count)
 {
-	__u64 old_who = 0, old_what = 0;
-	struct rw_track *best = NULL;
-	__u32 most = 0, free_before = 0;
+	struct track_room room = {};
+	struct rw_track *best;
+	__u64 who, was;
 
 	for (int b = 0; b < 2; b++) {
-		__u32 number = at->bucket[b & 1], free = 0;
-		struct rw_track_bucket *bucket = bpf_map_lookup_elem(&tracked, &number);
+		struct track_room that = {};
+		__u32 number = at->bucket[b & 1];
 
-		if (!bucket)
+		that.bucket = bpf_map_lookup_elem(&tracked, &number);
+		if (!that.bucket)
 			return false;
-		for (int i = 0; i < RW_BUCKET_TRACKS; i++) {
-			__u64 who = READ_ONCE(bucket->tracks[i].who);
-			__u64 was = READ_ONCE(bucket->tracks[i].what);
-			__u32 worth = track_worth(set, who, was, at->who, now);
-
-			free += worth == 0xfffffffe;
-			/* Of two buckets the emptier one: both stay half as full. */
-			if (worth > most ||
-			    (worth == 0xfffffffe && worth == most && b && free > free_before)) {
-				most = worth;
-				best = &bucket->tracks[i];
-				old_who = who;
-				old_what = was;
-			}
-			verifier_forget(most, was);
-			verifier_forget(free, was);
-		}
-		free_before = free;
+		track_find_room(set, at->who, now, &that);
+		/* Of two buckets the emptier one: both stay half as full. */
+		if (that.worth > room.worth || (that.worth == TRACK_WORTH_FREE &&
+						that.worth == room.worth && that.free > room.free))
+			room = that;
 	}
-	if (!best)
+	if (!room.worth || !room.bucket)
 		return false;
 	if (dry)
 		return true;
-	if (__sync_val_compare_and_swap(&best->who, old_who, TRACK_BEING_WRITTEN) != old_who)
+	best = &room.bucket->tracks[room.number % RW_BUCKET_TRACKS];
+	who = READ_ONCE(best->who);
+	was = READ_ONCE(best->what);
+	if (track_worth(set, who, was, at->who, now) != room.worth ||
+	    __sync_val_compare_and_swap(&best->who, who, TRACK_BEING_WRITTEN) != who)
 		return false;
 	/* It may have become live since it was read. */
-	if (READ_ONCE(best->what) != old_what) {
-		WRITE_ONCE(best->who, old_who);
+	if (READ_ONCE(best->what) != was) {
+		WRITE_ONCE(best->who, who);
 		return false;
 	}
 	/* Exchanges, not stores: `what` is written before `who` names its flow. */
 	__sync_lock_test_and_set(&best->what, what);
 	__sync_lock_test_and_set(&best->who, at->who);
-	if (most < 0xfffffffe)
-		track_evicted(count, old_what, now);
+	if (room.worth < TRACK_WORTH_FREE)
+		track_evicted(count, was, now);
 	return true;
 }
 
@@ -344,15 +367,20 @@ static __always_inline bool opens_tracked(const struct rw_tuple *t, const struct
 				!backend_has(ask->owners.former, RW_BACKEND_TAKES_NEW)));
 }
 
+/* The slot is settling, or its former owner has just died: flows need no record. */
+static __always_inline bool needs_no_record(const struct owners *owners)
+{
+	return owners->current == owners->former || !backend_has(owners->former, RW_BACKEND_UP);
+}
+
 /* The same of a packet whose flow has no record, or that of another connection, and may get one; 0:
  * nobody, or the packet is refused (ask->refused). */
 __noinline __u32 track_unknown(const struct rw_tuple *t, struct tracked *ask)
 {
 	struct rw_settings *set = RW_ONLY(settings);
 	struct rw_tracking *count = RW_ONLY(tracking);
-	__u32 current, former, state, owner;
+	__u32 current, former, state, owner, syn, opens;
 	struct track_place at;
-	bool syn, opens;
 
 	if (!set || !count || !t || !ask)
 		return 0;
@@ -365,16 +393,20 @@ __noinline __u32 track_unknown(const struct rw_tuple *t, struct tracked *ask)
 		ask->cookies = false;
 		return track_find(set, &at, t, ask);
 	}
-	/* The slot is settling, or its former owner has just died: no record needed. */
-	if (!ask->other && (current == former || !backend_has(former, RW_BACKEND_UP)))
+	if (!ask->other && needs_no_record(&ask->owners))
 		return current;
 	owner = opens ? current : former;
-	if (ask->look || !owner)
-		return owner;
+	if (!owner)
+		return 0;
 	syn = is_syn(t);
 	state = t->proto == IPPROTO_UDP ? RW_TRACK_UDP : syn ? RW_TRACK_SYN : 0;
 	if (!syn && (t->tcp_flags & (TCP_FIN | TCP_RST)))
 		state |= RW_TRACK_CLOSING;
+	/* Else the verifier goes on once for each. */
+	verifier_forget(former, ask->now);
+	verifier_forget(state, ask->now);
+	verifier_forget(syn, ask->now);
+	verifier_forget(opens, ask->now);
 	if (!track_within_quota(set, t, ask->now)) {
 		ask->refused = RW_REASON_TRACK_QUOTA;
 		count->refused_quota++;
@@ -416,8 +448,12 @@ static __always_inline __u32 dsr_owner(struct xdp_md *ctx, const struct packet *
 	ask.data = carries_data(ctx, p);
 	ask.cookies = !look && (service->flags & RW_SVC_SYN_COOKIES);
 	reference = track_known(p->t, &ask);
-	if (!reference || ask.other) {
-		ask.cookie = !look && ask.cookies && cookie_met(ctx, service->id, 0, 0);
+	if (look) { /* at the flow of a quoted packet, which opens none */
+		if (!reference)
+			reference = needs_no_record(&ask.owners) ? ask.owners.current :
+								   ask.owners.former;
+	} else if (!reference || ask.other) {
+		ask.cookie = ask.cookies && cookie_met(ctx, service->id, 0, 0);
 		reference = track_unknown(p->t, &ask);
 	}
 	why = ask.refused;

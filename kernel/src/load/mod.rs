@@ -5,10 +5,12 @@ pub(crate) mod log;
 use std::collections::BTreeMap;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
+use std::panic::resume_unwind;
 use std::ptr::null_mut;
+use std::thread;
 
-use libbpf_rs::skel::{OpenSkel, SkelBuilder};
-use libbpf_rs::{MapCore, MapHandle, OpenMapMut, OpenObject, ProgramMut};
+use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
+use libbpf_rs::{MapCore, MapHandle, Object, OpenMapMut, OpenObject, ProgramMut};
 use ringway_abi::Slot;
 use ringway_abi::raw::{rw_root, rw_trace};
 use ringway_filter::Instruction;
@@ -43,7 +45,8 @@ pub(crate) struct FlowSizes {
     pub(crate) service_places: u32,
 }
 
-/// Loads the balancer, upon the maps that are pinned; the others are made.
+/// Loads the balancer, upon the maps that are pinned; the others are made. Its two programs are
+/// verified at the same time: that is nearly all that a start costs.
 pub(crate) fn load_gateway(
     sizes: FlowSizes,
     sources: &Sources,
@@ -53,10 +56,38 @@ pub(crate) fn load_gateway(
     let mut open = open_gateway(sizes, &mut storage)?;
     set_clock!(open, sources.clock);
     pins.map_or(Ok(()), |pins| Maps::share_pinned(pins, &mut open.maps))?;
-    let loaded = load(GATEWAY, open)?;
-    let balance = program(&loaded.progs.ringway_balance)?;
-    let icmp = program(&loaded.progs.ringway_icmp)?;
-    Ok((Programs { balance, icmp }, Maps::of(&loaded.maps, sources)?))
+    open.progs.ringway_balance.set_autoload(false);
+    open.progs.ringway_icmp.set_autoload(false);
+    let tables = load(GATEWAY, open)?;
+    let made = tables.object();
+    let (balance, icmp) = thread::scope(|scope| {
+        let icmp = scope.spawn(|| load_alone(ICMP, made));
+        (load_alone(GATEWAY, made), icmp.join())
+    });
+    let icmp = icmp.unwrap_or_else(|panic| resume_unwind(panic))?;
+    Ok((Programs { balance: balance?, icmp }, Maps::of(&tables.maps, sources)?))
+}
+
+/// Loads one of the gateway's programs, upon the maps of this object.
+fn load_alone(name: &'static str, made: &Object) -> Result<OwnedFd> {
+    let mut storage = MaybeUninit::uninit();
+    let mut open = open::<GatewaySkelBuilder>(name, &mut storage)?;
+    for mut program in open.open_object_mut().progs_mut() {
+        let wanted = program.name() == name;
+        program.set_autoload(wanted);
+    }
+    for mut map in open.open_object_mut().maps_mut() {
+        if let Some(there) = made.maps().find(|there| there.name() == map.name()) {
+            let shared = map.reuse_fd(there.as_fd());
+            shared.map_err(|error| map_error("reuse", &map.name().to_string_lossy())(error))?;
+        }
+    }
+    let loaded = load(name, open)?;
+    let found = loaded.object().progs_mut().find(|program| program.name() == name);
+    program(&found.ok_or_else(|| Error::Content {
+        map: name.to_owned(),
+        detail: "the object does not have this program".to_owned(),
+    })?)
 }
 
 /// Loads the balancer once more, upon the same maps, to find and decide as the first one does and

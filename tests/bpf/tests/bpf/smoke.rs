@@ -8,8 +8,8 @@ use ringway_abi::{IntoBytes, Slot};
 use ringway_bpf_tests::run::Program;
 use ringway_bpf_tests::{World, can_run};
 
-/// The kernel gives up at a million. 6.1 takes most: 641 thousand for the gateway.
-const VERIFIER_LIMIT: u32 = 680_000;
+/// The kernel gives up at a million. 6.1 takes most: 282 thousand for the gateway.
+const VERIFIER_LIMIT: u32 = 450_000;
 
 #[test]
 fn the_verifier_has_an_easy_time() {
