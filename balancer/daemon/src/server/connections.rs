@@ -124,7 +124,7 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     /// What ends does so after [`HEAD`], 2 s, or at once.
-    const SOON: Duration = Duration::from_secs(10);
+    const SOON: Duration = Duration::from_secs(30);
     const LONG: Duration = Duration::from_secs(3600);
 
     async fn server(longest: Duration) -> std::net::SocketAddr {
