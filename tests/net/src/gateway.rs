@@ -309,7 +309,7 @@ impl Gateway {
     /// # Errors
     /// It goes on running.
     pub fn refusal(&mut self) -> Result<(i32, String)> {
-        let end = self.child.wait(SOON)?;
+        let end = self.child.wait(STARTED)?;
         Ok((end.status.code().unwrap_or(-1), end.log))
     }
 }

@@ -53,7 +53,7 @@ pub const SOON: Duration = Duration::from_secs(30);
 
 /// A daemon's way from its start to serving: the verifier reads all programs, beside other
 /// verifiers.
-pub const STARTED: Duration = Duration::from_secs(45);
+pub const STARTED: Duration = Duration::from_secs(90);
 
 /// Says past the test harness, which swallows what passing tests print, that something could not be
 /// tested on this machine.

@@ -104,20 +104,24 @@ fn a_check_of_the_host_finds_what_a_start_would_refuse_and_touches_nothing() -> 
     Ok(())
 }
 
+const GOOD: &str = "[node]\nname = \"gw\"\ninterfaces = [\"eth0\"]\n\n[[service]]\nname = \"web\"\n\
+    address = \"10.1.0.80\"\nport = 80\nbackends = [{ address = \"10.2.0.11\" }]\n";
+
 /// No root needed: nothing is touched.
-fn check(text: &str) -> Result<Ran> {
+fn with(text: &str, arguments: &[&str]) -> Result<Ran> {
     let directory = tempfile::tempdir()?;
     let file = directory.path().join("ringway.toml");
     fs::write(&file, text)?;
-    let output = Command::new(binary()?).args(["check", "-c"]).arg(&file).output()?;
-    Ok(output.into())
+    Ok(Command::new(binary()?).args(arguments).arg("-c").arg(&file).output()?.into())
+}
+
+fn check(text: &str) -> Result<Ran> {
+    with(text, &["check"])
 }
 
 #[test]
 fn configuration_errors_have_a_place_and_a_remedy() -> Result<()> {
-    let good = "[node]\nname = \"gw\"\ninterfaces = [\"eth0\"]\n\n[[service]]\nname = \"web\"\n\
-                address = \"10.1.0.80\"\nport = 80\nbackends = [{ address = \"10.2.0.11\" }]\n";
-    let fine = check(good)?;
+    let fine = check(GOOD)?;
     ensure!(fine.code == 0 && fine.out.contains("valid"), "{fine:?}");
     for (from, to, words) in [
         ("port = 80", "prot = 80", "ringway.toml:8:1: "),
@@ -129,10 +133,10 @@ fn configuration_errors_have_a_place_and_a_remedy() -> Result<()> {
         ("name = \"gw\"\n", "", "ringway.toml:1:"),
         ("port = 80\n", "port = 80\ncheck = { type = \"tcp\", interval = 5 }\n", "\"5s\""),
     ] {
-        let ran = check(&good.replacen(from, to, 1))?;
+        let ran = check(&GOOD.replacen(from, to, 1))?;
         ensure!(ran.code == 2 && ran.err.contains(words), "{to}: {words} not in {ran:?}");
     }
-    let twice = check(&format!("{good}{}", good.split_once("\n\n").map_or("", |(_, s)| s)))?;
+    let twice = check(&format!("{GOOD}{}", GOOD.split_once("\n\n").map_or("", |(_, s)| s)))?;
     ensure!(twice.code == 2 && twice.err.contains("web"), "{twice:?}");
     Ok(())
 }
@@ -152,14 +156,19 @@ fn a_file_that_is_not_there_and_a_command_that_is_none() -> Result<()> {
 /// Nothing is touched, so no root is needed.
 #[test]
 fn without_what_a_check_needs_nothing_starts() -> Result<()> {
-    let good = "[node]\nname = \"gw\"\ninterfaces = [\"eth0\"]\n[[service]]\nname = \"web\"\n\
-                address = \"10.1.0.80\"\nport = 80\nbackends = [{ address = \"10.2.0.11\" }]\n";
-    let with = |what: &str| check(&format!("{good}check = {{ {what} }}\n"));
-    let ran = with("type = \"https\", ca_file = \"/nonexistent/ca.pem\"")?;
+    let of = |what: &str| check(&format!("{GOOD}check = {{ {what} }}\n"));
+    let ran = of("type = \"https\", ca_file = \"/nonexistent/ca.pem\"")?;
     let words = "/nonexistent/ca.pem cannot be used: No such file";
     ensure!(ran.code == 2 && ran.said().contains(words), "{ran:?}");
-    ensure!(ran.said().contains("ringway.toml:9:37: https check"), "{ran:?}");
-    let ran = with("type = \"exec\", command = [\"/nonexistent/check\"]")?;
+    ensure!(ran.said().contains("ringway.toml:10:37: https check"), "{ran:?}");
+    let ran = of("type = \"exec\", command = [\"/nonexistent/check\"]")?;
     ensure!(ran.code == 2 && ran.said().contains("install it, or write the path"), "{ran:?}");
+    Ok(())
+}
+
+#[test]
+fn a_misspelt_log_level_is_refused() -> Result<()> {
+    let ran = with(GOOD, &["run", "--log", "lloud"])?;
+    ensure!(ran.code == 2 && ran.err.contains("\"lloud\" is not a level"), "{ran:?}");
     Ok(())
 }
