@@ -207,9 +207,11 @@ fn udp_and_dns_take_the_road() -> Result<()> {
             .collect();
         let to =
             |port: u16| backends.iter().map(|b| SocketAddr::new(b.ip(), port)).collect::<Vec<_>>();
+        // So rarely that the backend's kernel answers every check of a port that is closed: it sends
+        // six ICMP errors at once to one host, and then one a second.
         let more = |check: &str| {
             format!(
-                "announce = \"arp\"\nprotocol = \"udp\"\nforward = {forward:?}\ncheck = {{ {check}, interval = \"200ms\", fall = 5 }}\n"
+                "announce = \"arp\"\nprotocol = \"udp\"\nforward = {forward:?}\ncheck = {{ {check}, interval = \"1s\", timeout = \"900ms\", fall = 2 }}\n"
             )
         };
         let services = service(

@@ -83,7 +83,9 @@ pub(super) fn carries(site: &Site, gateway: &Gateway, more: &[&str]) -> Result<(
     let status = gateway.status()?;
     let mut counters = status["counters"].as_array().into_iter().flatten();
     ensure!(!counters.any(|counter| counter["verdict"] == "drop"), "{}", status["counters"]);
-    ensure!(status["losses"] == Value::Array(vec![]), "{}", status["losses"]);
+    // A queue of veth's is full where the receiver's processor is busy.
+    let mut losses = status["losses"].as_array().into_iter().flatten();
+    ensure!(!losses.any(|loss| loss["reason"] != "lost-queue-full"), "{}", status["losses"]);
     Ok(())
 }
 
