@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::os::fd::AsRawFd;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use ringway_testnet::{Namespace, slowed};
@@ -143,7 +144,15 @@ pub fn no_ping_is_lost(said: &str, count: u32) -> bool {
 /// # Errors
 /// No answer, or a wrong one.
 pub fn ask_udp(socket: &UdpSocket, text: &str) -> io::Result<String> {
-    socket.set_read_timeout(Some(slowed(SOON)))?;
+    ask_udp_within(SOON, socket, text)
+}
+
+/// The same, with this patience: for who asks again, as a datagram may be lost.
+///
+/// # Errors
+/// No answer, or a wrong one: that to a question before.
+pub fn ask_udp_within(patience: Duration, socket: &UdpSocket, text: &str) -> io::Result<String> {
+    socket.set_read_timeout(Some(slowed(patience)))?;
     socket.send(text.as_bytes())?;
     let mut answer = [0; 65536];
     let length = socket.recv(&mut answer)?;

@@ -3,12 +3,12 @@
 
 use std::fs;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use ringway_driver_tests::Cell;
 use ringway_net_tests::{
-    Echo, Gateway, Line, ask_udp, binary, configuration, lab_binary, ringway, service,
+    Echo, Gateway, Line, ask_udp_within, binary, configuration, lab_binary, ringway, service,
 };
 use ringway_testnet::{Child, wait_for, wait_until};
 use serde_json::Value;
@@ -124,7 +124,7 @@ impl Pair<'_> {
         let socket = self.client.far.run(|| UdpSocket::bind(any))??;
         socket.connect(to)?;
         for text in ["d", &long[..1200]] {
-            let asked = || ask_udp(&socket, text);
+            let asked = || ask_udp_within(Duration::from_secs(1), &socket, text);
             wait_for("an answer to a datagram", SOON, asked)?;
         }
         Ok(())
