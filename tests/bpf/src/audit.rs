@@ -119,7 +119,12 @@ pub fn handle(map: BorrowedFd<'_>) -> MapHandle {
 
 /// Reads one element of an array.
 pub fn read(map: BorrowedFd<'_>, index: u32) -> Vec<u8> {
-    handle(map).lookup(index.as_bytes(), MapFlags::ANY).unwrap().unwrap()
+    find(map, index).unwrap()
+}
+
+/// The same; `None` where an array of programs has none.
+pub(crate) fn find(map: BorrowedFd<'_>, index: u32) -> Option<Vec<u8>> {
+    handle(map).lookup(index.as_bytes(), MapFlags::ANY).unwrap()
 }
 
 /// Writes one element of an array.

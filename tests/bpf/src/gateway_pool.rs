@@ -2,6 +2,7 @@
 //! last. A world gives its own back, emptied; the next world of that size writes its tables over
 //! the rest.
 
+use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -67,7 +68,6 @@ struct Spare {
 }
 
 /// A gateway, and the dry instance that is asked before each frame once it is loaded.
-#[derive(Debug)]
 pub struct PooledGateway {
     /// `None` only while it is dropped.
     gateway: Option<Gateway>,
@@ -76,7 +76,11 @@ pub struct PooledGateway {
     flows: u32,
     spoilt: AtomicBool,
     limited: AtomicBool,
+    undo: Mutex<Vec<Undo>>,
 }
+
+/// Takes back what tables do not.
+type Undo = Box<dyn FnOnce(&mut Gateway) + Send>;
 
 impl PooledGateway {
     /// One for so many flows that was used before, if there is any.
@@ -85,8 +89,7 @@ impl PooledGateway {
         let at = spare.iter().position(|spare| spare.flows == flows)?;
         let Spare { gateway, clock, dry, .. } = spare.swap_remove(at);
         clock.set(START).unwrap();
-        let (gateway, dry, spoilt) = (Some(gateway), Mutex::new(dry), AtomicBool::default());
-        Some(Self { gateway, dry, clock, flows, spoilt, limited: AtomicBool::default() })
+        Some(Self::of(gateway, Mutex::new(dry), clock, flows))
     }
 
     /// A new one, which is not used again if it is pinned or large.
@@ -96,9 +99,16 @@ impl PooledGateway {
         let sources = Sources { clock: Clock::Manual(Arc::clone(&clock)), randomness };
         let GatewayOptions { flows, pin, .. } = options;
         let gateway = Gateway::open(&GatewayOptions { sources, ..options }).unwrap().0;
-        let spoilt = AtomicBool::new(pin || flows > MOST_FLOWS);
-        let limited = AtomicBool::default();
-        Self { gateway: Some(gateway), dry: Mutex::default(), clock, flows, spoilt, limited }
+        let new = Self::of(gateway, Mutex::default(), clock, flows);
+        if pin || flows > MOST_FLOWS {
+            new.spoil();
+        }
+        new
+    }
+
+    fn of(gateway: Gateway, dry: Mutex<Option<Dry>>, clock: Arc<ManualClock>, flows: u32) -> Self {
+        let (spoilt, limited) = (AtomicBool::default(), AtomicBool::default());
+        Self { gateway: Some(gateway), dry, clock, flows, spoilt, limited, undo: Mutex::default() }
     }
 
     /// Its clock, which stands still.
@@ -111,9 +121,20 @@ impl PooledGateway {
         self.limited.store(true, Ordering::Relaxed);
     }
 
-    /// Something was changed that tables do not change back.
+    /// How to take back, before it is used again, what tables do not change back.
+    pub(crate) fn undo(&self, undo: impl FnOnce(&mut Gateway) + Send + 'static) {
+        self.undo.lock().unwrap().push(Box::new(undo));
+    }
+
+    /// Something was changed that nothing changes back.
     pub(crate) fn spoil(&self) {
         self.spoilt.store(true, Ordering::Relaxed);
+    }
+}
+
+impl fmt::Debug for PooledGateway {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PooledGateway").field("gateway", &self.gateway).finish_non_exhaustive()
     }
 }
 
@@ -137,6 +158,8 @@ impl Drop for PooledGateway {
         if std::thread::panicking() || self.spoilt.load(Ordering::Relaxed) {
             return;
         }
+        let undo = self.undo.get_mut().unwrap_or_else(PoisonError::into_inner);
+        undo.drain(..).rev().for_each(|undo| undo(&mut gateway));
         empty(&gateway);
         if self.limited.load(Ordering::Relaxed) {
             remove_limits(&mut gateway);

@@ -12,7 +12,7 @@ use ringway_abi::{
 use ringway_kernel::forward::ForwardTables;
 use ringway_kernel::programs::capture::Session;
 use ringway_kernel::shield::{ChallengeKey, Generation};
-use ringway_kernel::{Detached, GatewayOptions, Interface};
+use ringway_kernel::{Detached, Gateway, GatewayOptions, Interface};
 use ringway_plan::prefix_list::ListTables;
 use ringway_plan::tables::{
     BackendRow, Protocol, ServiceKey, ServicePolicy, ServiceRow, SynAnswer, Tables,
@@ -157,10 +157,12 @@ pub struct World {
 
 /// Of most worlds: those of one size use one another's gateways.
 const USUAL_FLOWS: u32 = 8_192;
+/// Of those that no other world uses.
+const FRESH_FLOWS: u32 = 1_001;
 
 fn pooled(flows: u32, node: Option<&Node>) -> PooledGateway {
     let pin = node.is_some();
-    let spare = if pin { None } else { PooledGateway::spare(flows) };
+    let spare = if pin || flows == FRESH_FLOWS { None } else { PooledGateway::spare(flows) };
     spare.unwrap_or_else(|| {
         let name = node.map_or_else(String::new, |node| node.name.clone());
         let options =
@@ -193,6 +195,11 @@ impl World {
             Some(_) => Self::watched_with(flows, change),
             None => Self::build(flows, None, change),
         }
+    }
+
+    /// One whose gateway no world had before.
+    pub fn fresh() -> Self {
+        Self::build(FRESH_FLOWS, None, |_| ())
     }
 
     /// One that is never watched: for tests of the stages' slots, where a capture has programs of
@@ -277,7 +284,7 @@ impl World {
         self.gateway.apply(&self.tables).unwrap();
     }
 
-    /// Gives the services of these ports limits. A gateway that answers SYNs is not used again.
+    /// Gives the services of these ports limits.
     pub fn limit(&mut self, ports: &[u16], policy: ServicePolicy) {
         self.gateway.limit();
         if policy.syn.answer != SynAnswer::Forward {
@@ -296,9 +303,9 @@ impl World {
         self.shield(true, key);
     }
 
-    /// Gives it a shield with nothing but, maybe, answers to SYNs. The gateway is not used again.
+    /// Gives it a shield with nothing but, maybe, answers to SYNs.
     pub fn shield(&mut self, answers: bool, key: Option<[u64; 2]>) {
-        self.gateway.spoil();
+        self.gateway.limit();
         let generation = Generation {
             mode: ShieldMode::Enforce,
             sanity: false,
@@ -314,9 +321,9 @@ impl World {
         self.gateway.set_shield(Some(&generation)).unwrap();
     }
 
-    /// Forwards between both interfaces. The gateway is not used again.
+    /// Forwards between both interfaces.
     pub fn forward(&mut self, mode: ForwardMode) -> ForwardTables {
-        self.gateway.spoil();
+        self.gateway.undo(|gateway| gateway.end_forwarding().unwrap());
         self.gateway.set_forwarding(mode, &[FRONT, BACK]).unwrap()
     }
 
@@ -526,11 +533,16 @@ impl World {
 
     /// Changes the settings behind the gateway's back.
     pub fn change_settings(&self, change: impl FnOnce(&mut rw_settings)) {
-        self.gateway.spoil();
-        let map = self.map("settings");
-        let mut settings = rw_settings::read_from_bytes(&audit::read(map, 0)).unwrap();
+        let before = settings_of(&self.gateway);
+        let mut settings = before;
         change(&mut settings);
-        audit::write(map, 0, settings.as_bytes());
+        audit::write(self.map("settings"), 0, settings.as_bytes());
+        self.gateway.undo(move |gateway| {
+            // Rows of services go by the epoch of the tables.
+            let services_epoch = settings_of(gateway).services_epoch;
+            let settings = rw_settings { services_epoch, ..before };
+            audit::write(gateway.map("settings").unwrap(), 0, settings.as_bytes());
+        });
     }
 
     /// Puts a program into a slot of the node's program array, or empties it; says so in the
@@ -546,8 +558,13 @@ impl World {
         program: Option<&Program>,
         told: bool,
     ) -> Result<(), libbpf_rs::Error> {
-        self.gateway.spoil();
+        let before = audit::find(self.map("slots"), slot as u32);
+        let before = before.map(|id| Program::by_id(u32::read_from_bytes(&id).unwrap()));
         audit::set_program(self.map("slots"), slot as u32, program)?;
+        self.gateway.undo(move |gateway| {
+            let slots = gateway.map("slots").unwrap();
+            audit::set_program(slots, slot as u32, before.as_ref()).unwrap();
+        });
         let bit = 1 << slot as u32;
         self.change_settings(|settings| {
             settings.stages &= !bit;
@@ -578,7 +595,7 @@ impl World {
     /// Makes the interface of a slot one without an Ethernet header, in the generic path as all of
     /// them are. What it is fed from now on begins with the IP header.
     pub fn make_layer3(&mut self, slot: u32) {
-        self.gateway.spoil();
+        self.gateway.undo(move |gateway| gateway.set_generic(slot, false).unwrap());
         let iface = Interface { layer3: true, ..interface(slot, [0; 6]) };
         self.gateway.set_iface(&iface).unwrap();
         self.gateway.set_generic(slot, true).unwrap();
@@ -599,11 +616,18 @@ impl World {
 
     /// Changes what the packet path knows of an interface.
     pub fn change_iface(&self, slot: u32, change: impl FnOnce(&mut rw_iface)) {
-        self.gateway.spoil();
-        let mut iface = self.iface(slot);
+        let before = self.iface(slot);
+        let mut iface = before;
         change(&mut iface);
         audit::write(self.map("ifaces"), slot, iface.as_bytes());
+        self.gateway.undo(move |gateway| {
+            audit::write(gateway.map("ifaces").unwrap(), slot, before.as_bytes());
+        });
     }
+}
+
+fn settings_of(gateway: &Gateway) -> rw_settings {
+    rw_settings::read_from_bytes(&audit::read(gateway.map("settings").unwrap(), 0)).unwrap()
 }
 
 /// The backend at this address of the service on this port.

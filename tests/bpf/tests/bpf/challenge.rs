@@ -372,7 +372,7 @@ fn damage_stays() {
 fn the_first_key_has_no_former_one() {
     needs_root!("the_first_key_has_no_former_one");
     for key in [Some([1, 2]), None] {
-        let mut world = World::unwatched();
+        let mut world = World::fresh();
         let of_the_maps = secrets(&world).keys[0];
         world.answer_syns(key);
         assert_eq!(secrets(&world).keys, [key.unwrap_or(of_the_maps); 2]);
@@ -384,7 +384,8 @@ fn the_first_key_has_no_former_one() {
 #[test]
 fn former_keys_are_forgotten() {
     needs_root!("former_keys_are_forgotten");
-    let mut world = world(challenging());
+    let mut world = World::fresh();
+    world.limit(&[ports::ACROSS], challenging());
     let own = secrets(&world).keys[0];
     world.answer_syns(Some([1, 2]));
     assert_eq!(secrets(&world).keys, [[1, 2], own]);

@@ -383,6 +383,8 @@ type Narrow = fn(&mut rw_settings);
 #[test]
 fn the_oldest_on_probation_gives_way() {
     needs_root!("the_oldest_on_probation_gives_way");
+    // Two backends' flows in one bucket have no port in common while a CPU gives them out alone.
+    pin(0);
     let full: [(Narrow, usize); 2] = [
         (|settings| settings.index_mask = 0, RW_INDEX_ENTRIES as usize),
         (|settings| settings.flow_mask = 0, RW_BUCKET_FLOWS as usize),
@@ -418,7 +420,8 @@ fn the_oldest_on_probation_gives_way() {
             );
             let left = audit::records(&world);
             assert_eq!(left.len(), room);
-            assert!(left.iter().all(|record| record.client != gone.request.src), "{gone:?}");
+            let stays = left.iter().any(|record| record.client == gone.request.src);
+            assert!(!stays, "{n} of {room}: {}: {left:#?}", gone.request.src);
         }
         world.request(&kept, ACK);
         audit::audit(&world);
