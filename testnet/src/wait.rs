@@ -10,6 +10,10 @@ use crate::{Error, Result};
 
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
+/// A look that takes long, at a daemon's status say, is not taken so often that it is the machine's
+/// main work.
+const PAUSE_TO_LOOK: u32 = 4;
+const LONGEST_PAUSE_TO_LOOK: Duration = Duration::from_millis(100);
 /// However long a try takes: one that waits for a lost packet says nothing of the next.
 const FEWEST_TRIES: u32 = 3;
 
@@ -43,6 +47,7 @@ pub fn wait_for<T, E: Display>(
     let mut tries: u32 = 0;
     loop {
         tries += 1;
+        let looked = Instant::now();
         match attempt() {
             Ok(value) => return Ok(value),
             Err(last) if tries >= FEWEST_TRIES && start.elapsed() >= timeout => {
@@ -53,7 +58,9 @@ pub fn wait_for<T, E: Display>(
                     last: last.to_string(),
                 });
             }
-            Err(_) => sleep(pause),
+            Err(_) => {
+                sleep(pause.max((looked.elapsed() * PAUSE_TO_LOOK).min(LONGEST_PAUSE_TO_LOOK)));
+            }
         }
         pause = (pause * 2).min(LONGEST_PAUSE);
     }

@@ -138,6 +138,9 @@ pub fn configuration(namespace: &Namespace, interfaces: &[&str], body: &str) -> 
     if !body.contains("[nat]") {
         text += "[nat]\nflows = 65536\n\n";
     }
+    if !body.contains("[flows]") {
+        text += "[flows]\ntracked = 65536\n\n";
+    }
     text + body
 }
 

@@ -109,26 +109,6 @@ fn interfaces_that_cannot_be_are_refused() -> Result<()> {
     Ok(())
 }
 
-/// A setting that was measured is kept when the run is interrupted.
-#[test]
-fn a_setting_is_kept() -> Result<()> {
-    needs_root!();
-    let place = Namespace::new("place")?;
-    let folder = place.directory().join("tune");
-    let path = folder.display().to_string();
-    let mut bench = forward(&place, &["--tune", "--road", "af_xdp", "--folder", &path])?;
-    bench.wait_for_log("--ring=64 ", MEASURED)?;
-    bench.signal(Signal::INT)?;
-    ensure!(!bench.wait(SOON)?.status.success());
-    let curve = std::fs::read_to_string(folder.join("tune-af_xdp-64.csv"))?;
-    ensure!(curve.contains("\nring,64,64,16384,0,"), "{curve}");
-    let found = report(&folder)?;
-    ensure!(found["cells"][0]["curve"][0]["ring"] == 64, "{found}");
-    let none = forward(&place, &["--tune", "--road", "linux-bridge"])?.wait(SOON)?;
-    ensure!(none.log.contains("`--tune --road af_xdp`"), "{}", none.log);
-    Ok(())
-}
-
 /// Namespaces of devices that a bench has made, by name.
 fn devices_of(bench: &Child) -> Vec<String> {
     let own = format!("rw-device-{}-", bench.pid());
@@ -244,6 +224,26 @@ mod long {
             found["failed"][0]["reason"].as_str().is_some_and(|why| why.contains("p1")),
             "{found}"
         );
+        Ok(())
+    }
+
+    /// A setting that was measured is kept when the run is interrupted.
+    #[test]
+    fn a_setting_is_kept() -> Result<()> {
+        needs_root!();
+        let place = Namespace::new("place")?;
+        let folder = place.directory().join("tune");
+        let path = folder.display().to_string();
+        let mut bench = forward(&place, &["--tune", "--road", "af_xdp", "--folder", &path])?;
+        bench.wait_for_log("--ring=64 ", MEASURED)?;
+        bench.signal(Signal::INT)?;
+        ensure!(!bench.wait(SOON)?.status.success());
+        let curve = std::fs::read_to_string(folder.join("tune-af_xdp-64.csv"))?;
+        ensure!(curve.contains("\nring,64,64,16384,0,"), "{curve}");
+        let found = report(&folder)?;
+        ensure!(found["cells"][0]["curve"][0]["ring"] == 64, "{found}");
+        let none = forward(&place, &["--tune", "--road", "linux-bridge"])?.wait(SOON)?;
+        ensure!(none.log.contains("`--tune --road af_xdp`"), "{}", none.log);
         Ok(())
     }
 }
