@@ -34,6 +34,21 @@ pub fn http(client: &Namespace, target: SocketAddr, path: &str) -> Result<String
     http_raw(client, target, request.as_bytes())
 }
 
+/// Whether nobody answers one `GET /` within a second: for what must not be answered.
+///
+/// # Errors
+/// The client's namespace is gone.
+pub fn is_silent(client: &Namespace, target: SocketAddr) -> Result<bool> {
+    let patience = slowed(Duration::from_secs(1));
+    let ask = || -> io::Result<usize> {
+        let mut stream = TcpStream::connect_timeout(&target, patience)?;
+        stream.set_read_timeout(Some(patience))?;
+        stream.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")?;
+        stream.read(&mut [0])
+    };
+    Ok(client.run(ask)?.is_err())
+}
+
 /// Sends these bytes and reads until the other side closes.
 ///
 /// # Errors

@@ -12,7 +12,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use ringway_net_tests::{
-    Frozen, Gateway, HeldFile, Line, Ran, SERVICE_V4, SOON, Site, WEB, get, needs_root, ringway,
+    Frozen, Gateway, HeldFile, Line, Ran, SERVICE_V4, SOON, Site, WEB, get, is_silent, needs_root,
+    ringway,
 };
 use ringway_testnet::wait_for;
 use serde_json::{Value, json};
@@ -252,7 +253,7 @@ fn weights_are_set_listed_and_cleared() -> Result<()> {
     // All drained: no new flow, and everybody says so, and what undoes it.
     let told = done(&gateway, &["backend", "drain", "web", "10.2.0.12"])?;
     ensure!(told["unserved_services"] == json!(["web"]), "{told}");
-    ensure!(get(site.client(), WEB).is_err());
+    ensure!(is_silent(site.client(), WEB)?);
     gateway.wait_status("no backend", |status| status["healthy"] == false)?;
     let said = gateway.ringway(&["status"])?;
     ensure!(said.code == 3 && said.out.contains("no backend gets traffic"), "{said:?}");
@@ -271,7 +272,7 @@ fn weights_are_set_listed_and_cleared() -> Result<()> {
     let said = gateway.ringway(&["backend", "weight", "web", "10.2.0.12", "4"])?.out;
     ensure!(said.starts_with("web: 10.2.0.12:80 is drained: no new flows; "), "{said}");
     ensure!(said.contains("; weight 4 once it is undrained\n"), "{said}");
-    ensure!(get(site.client(), WEB).is_err(), "it is drained");
+    ensure!(is_silent(site.client(), WEB)?, "it is drained");
     let said = gateway.ringway(&["overrides", "clear", "web", "10.2.0.12"])?.out;
     ensure!(said.contains("1 override is cleared"), "{said}");
     ensure!(said.contains("web: 10.2.0.12:80 gets new flows by weight 1; "), "{said}");
