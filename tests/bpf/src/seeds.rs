@@ -36,6 +36,13 @@ pub fn of_nat(world: &mut World) -> Vec<Seed> {
             let just_fits = vec![3; 1280 - family.header_len() - if proto == TCP { 20 } else { 8 }];
             add(FRONT, &Frame { proto, flags: SYN, ..Frame::udp(src, dst) }.payload(&just_fits));
             add(FRONT, &Frame { proto, flags: SYN, ..Frame::udp(src, dst) }.payload(&[3; 1300]));
+            if (family, proto) == (Family::V4, UDP) {
+                // Nobody is told that a later fragment is too big.
+                for (fragment, length) in [(0x2000, 1200), (1208 / 8, 1300)] {
+                    let part = Frame { id: 7, fragment, ..Frame::udp(src, dst) };
+                    add(FRONT, &part.payload(&vec![3; length]));
+                }
+            }
             let (src, dst) = world.ends(family, ports::ACROSS);
             let plain = Frame { proto, flags: SYN, ..Frame::udp(src, dst) };
             add(FRONT, &plain.clone().with(|f| f.vlans = vec![(0x8100, 5)]));
