@@ -13,11 +13,11 @@ use crate::{Summary, World};
 /// Read where they lie, before and after a world's first thousand frames and some of the others:
 /// what a packet's flow changes.
 const MAPPED: [&str; 3] = ["flows", "flow_index", "tracked"];
-/// Tables, which packets never change: read for a world's first frame and some of the others, as
+/// Tables, which packets never change: read for a gateway's first frame and some of the others, as
 /// this takes 50 ms.
 const TABLES: [&str; 6] =
     ["settings", "services", "service_info", "backends", "nat_addrs", "ifaces"];
-/// What other packets change, too: read for a few frames more.
+/// Packets change these, too: they are read for a world's first frames as well.
 const WRITTEN: [&str; 10] = [
     "fragments",
     "track_quotas",
@@ -30,7 +30,7 @@ const WRITTEN: [&str; 10] = [
     "ledger",
     "scratch",
 ];
-const FIRST_WRITTEN: u32 = 3;
+const FIRST_WRITTEN: u32 = 2;
 const EVERY: u32 = 1024;
 const FIRST_MAPPED: u32 = 1000;
 
@@ -39,7 +39,10 @@ const FIRST_MAPPED: u32 = 1000;
 pub(crate) struct Dry {
     explainer: Explainer,
     mapped: Vec<(&'static str, Mapping)>,
+    /// Since the gateway was made.
     asked: u32,
+    /// By the world that has it now.
+    asked_by_world: u32,
 }
 
 /// A prediction, and its CPU.
@@ -53,18 +56,30 @@ pub(crate) struct Foretold {
 impl Dry {
     pub(crate) fn new(world: &World) -> Self {
         let mapped = MAPPED.map(|name| (name, Mapping::new(world.map(name)))).into();
-        Self { explainer: Explainer::new(&world.gateway.view()).unwrap(), mapped, asked: 0 }
+        Self {
+            explainer: Explainer::new(&world.gateway.view()).unwrap(),
+            mapped,
+            asked: 0,
+            asked_by_world: 0,
+        }
+    }
+
+    /// Another world has the gateway now.
+    pub(crate) fn begin_world(&mut self) {
+        self.asked_by_world = 0;
     }
 
     /// Asks what would become of a frame; panics when that changed anything.
     pub(crate) fn foretell(&mut self, world: &World, slot: u32, frame: &[u8]) -> Foretold {
         let tables = self.asked.is_multiple_of(EVERY);
-        let written = tables || self.asked < FIRST_WRITTEN;
-        let mapped = if tables || self.asked < FIRST_MAPPED { &self.mapped[..] } else { &[] };
+        let written = tables || self.asked_by_world < FIRST_WRITTEN;
+        let mapped =
+            if tables || self.asked_by_world < FIRST_MAPPED { &self.mapped[..] } else { &[] };
         let read =
             [if tables { &TABLES[..] } else { &[] }, if written { &WRITTEN[..] } else { &[] }]
                 .concat();
         self.asked += 1;
+        self.asked_by_world += 1;
         let before: Vec<Vec<u8>> = mapped.iter().map(|(_, map)| map.bytes().to_vec()).collect();
         let read_before: Vec<Vec<u8>> = read.iter().map(|name| dump(world.map(name))).collect();
         let affinity = sched_getaffinity(None).unwrap();

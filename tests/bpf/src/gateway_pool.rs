@@ -87,7 +87,8 @@ impl PooledGateway {
     pub(crate) fn spare(flows: u32) -> Option<Self> {
         let mut spare = SPARE.lock().unwrap_or_else(PoisonError::into_inner);
         let at = spare.iter().position(|spare| spare.flows == flows)?;
-        let Spare { gateway, clock, dry, .. } = spare.swap_remove(at);
+        let Spare { gateway, clock, mut dry, .. } = spare.swap_remove(at);
+        dry.iter_mut().for_each(Dry::begin_world);
         clock.set(START).unwrap();
         Some(Self::of(gateway, Mutex::new(dry), clock, flows))
     }
@@ -121,7 +122,7 @@ impl PooledGateway {
         self.limited.store(true, Ordering::Relaxed);
     }
 
-    /// How to take back, before it is used again, what tables do not change back.
+    /// Keeps `undo` until the gateway is used again: it takes back what tables do not.
     pub(crate) fn undo(&self, undo: impl FnOnce(&mut Gateway) + Send + 'static) {
         self.undo.lock().unwrap().push(Box::new(undo));
     }

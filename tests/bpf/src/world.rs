@@ -157,7 +157,7 @@ pub struct World {
 
 /// Of most worlds: those of one size use one another's gateways.
 const USUAL_FLOWS: u32 = 8_192;
-/// Of those that no other world uses.
+/// Gateways of this size are used by one world.
 const FRESH_FLOWS: u32 = 1_001;
 
 fn pooled(flows: u32, node: Option<&Node>) -> PooledGateway {

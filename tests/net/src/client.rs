@@ -34,7 +34,8 @@ pub fn http(client: &Namespace, target: SocketAddr, path: &str) -> Result<String
     http_raw(client, target, request.as_bytes())
 }
 
-/// Whether nobody answers one `GET /` within a second: for what must not be answered.
+/// Asks with one `GET /`, and tells whether nobody answers within a second: for what must not be
+/// answered.
 ///
 /// # Errors
 /// The client's namespace is gone.
