@@ -14,6 +14,9 @@ pub enum Error {
         name: String,
         source: io::Error,
     },
+    /// A namespace was to be made after [`crate::remove_own`].
+    #[error("no namespace is made any more: this process ends")]
+    Ending,
     /// A file or directory could not be used.
     #[error("{what} {path}: {source}{}", privilege_hint(source))]
     File {

@@ -5,6 +5,7 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 
 use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::{Pid, Signal, kill_process};
@@ -13,6 +14,9 @@ use crate::owner::{Owner, directory_of, parse_stat};
 use crate::{Error, Result};
 
 pub(crate) const NETNS: &str = "/run/netns";
+
+/// [`remove_own`] has begun.
+static ENDING: RwLock<bool> = RwLock::new(false);
 
 /// Removes the namespaces whose owner no longer lives, and the programs it left in them. Runs by
 /// itself before a process makes its first namespace. Returns the names removed.
@@ -34,9 +38,10 @@ pub fn keepers() -> Result<BTreeSet<u32>> {
 }
 
 /// Removes all namespaces made by this process, kept ones too, and ends the programs in them. For
-/// ending at once, as on a signal: no handle to them may be used any more. Returns the names
-/// removed.
+/// ending at once, as on a signal: no handle to them may be used any more, and this process makes
+/// no more of them. Returns the names removed.
 pub fn remove_own() -> Result<Vec<String>> {
+    *ENDING.write().unwrap_or_else(PoisonError::into_inner) = true;
     let this = Owner::this()?;
     remove_where(|owner, _| owner == this)
 }
@@ -45,6 +50,12 @@ pub fn remove_own() -> Result<Vec<String>> {
 /// in many processes at once: that there is no such namespace says nothing about its owner.
 pub fn abandoned(name: &str) -> bool {
     Owner::of_name(name).is_some_and(|(owner, kept)| !kept && !owner.lives())
+}
+
+/// Leave to make a namespace, while it is held. `None`: this process has removed its own.
+pub(crate) fn leave_to_make() -> Option<RwLockReadGuard<'static, bool>> {
+    let ending = ENDING.read().unwrap_or_else(PoisonError::into_inner);
+    (!*ending).then_some(ending)
 }
 
 fn remove_where(doomed: impl Fn(Owner, bool) -> bool) -> Result<Vec<String>> {
@@ -136,7 +147,7 @@ fn kill_leftovers(directory: &Path, netns_inode: u64) {
 #[cfg(test)]
 mod tests {
     use std::env;
-    use std::process::Command;
+    use std::process::{Command, Output};
 
     use super::*;
     use crate::{Namespace, keep_everything, owner, root_or_skip};
@@ -158,11 +169,7 @@ mod tests {
         if !root_or_skip("kept_namespaces_outlive_their_owner_until_removed") {
             return;
         }
-        let output = Command::new(env::current_exe().unwrap())
-            .args(["--exact", "sweep::tests::owner_that_keeps", "--nocapture"])
-            .env(ROLE, "1")
-            .output()
-            .unwrap();
+        let output = alone("owner_that_keeps");
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         let line = text.split_once("KEPT ").unwrap().1.lines().next().unwrap();
         let (name, pid) = line.split_once(' ').unwrap();
@@ -177,7 +184,36 @@ mod tests {
             .unwrap();
     }
 
+    #[test]
+    fn after_remove_own_no_more_are_made() {
+        if !root_or_skip("after_remove_own_no_more_are_made") {
+            return;
+        }
+        let output = alone("owner_that_removes_its_own");
+        assert!(output.status.success(), "{output:?}");
+    }
+
     /// Not a test by itself: the one above runs it in a process of its own.
+    #[test]
+    fn owner_that_removes_its_own() {
+        if env::var_os(ROLE).is_none() {
+            return;
+        }
+        let ns = Namespace::new("own").unwrap();
+        assert_eq!(remove_own().unwrap(), [ns.name()]);
+        let refused = Namespace::new("own").map(|ns| ns.name().to_owned());
+        assert!(matches!(refused, Err(Error::Ending)), "{refused:?}");
+    }
+
+    fn alone(test: &str) -> Output {
+        Command::new(env::current_exe().unwrap())
+            .args(["--exact", &format!("sweep::tests::{test}"), "--nocapture"])
+            .env(ROLE, "1")
+            .output()
+            .unwrap()
+    }
+
+    /// Not a test by itself: another runs it in a process of its own.
     #[test]
     fn owner_that_keeps() {
         if env::var_os(ROLE).is_none() {

@@ -58,6 +58,7 @@ impl Namespace {
         process::start_spawner();
         let name = Owner::this()?.name(hint);
         let directory = directory_of(&name);
+        let _leave = sweep::leave_to_make().ok_or(Error::Ending)?;
         fs::create_dir_all(&directory)
             .map_err(|e| Error::file("creating", directory.as_path(), e))?;
         let file = mount_named(&name, anew).map_err(|source| {
