@@ -6,7 +6,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use ringway_net_tests::{
-    Gateway, Load, SERVICE_V4, SOON, STARTED, Site, WEB, binary, get, needs_root, not_tested,
+    Gateway, Load, SERVICE_V4, SOON, STARTED, Site, WEB, binary, get, http, needs_root, not_tested,
     packets, ringway, service,
 };
 use ringway_testnet::{Child, Namespace, Signal, tools, wait_for, wait_until};
@@ -58,6 +58,11 @@ fn shell(ns: &Namespace, script: &str) -> Result<Command> {
     let capture = format!("{} capture --node {}", binary()?.display(), ns.name());
     command.arg("-c").arg(script).env("CAPTURE", capture).current_dir(ns.directory());
     Ok(command)
+}
+
+fn contains(file: &Path, words: &str) -> bool {
+    let bytes = std::fs::read(file).unwrap_or_default();
+    bytes.windows(words.len()).any(|window| window == words.as_bytes())
 }
 
 /// Lines of what tshark says of a capture's packets; it must find nothing wrong with the file.
@@ -445,15 +450,20 @@ fn losses_are_told() -> Result<()> {
     let outcome = load.stop()?;
     std::fs::write(ns.directory().join("go"), "\n")?;
     child.wait_for_log("packets are lost: ", SOON)?;
-    get(site.client(), WEB)?;
+    // Losses are told by a packet of a later look, so the second is one that has room for certain.
+    let lost_file = ns.directory().join("lost.pcapng");
+    for path in ["/room", "/told"] {
+        wait_until("a request in the file", SOON, || {
+            http(site.client(), WEB, path).is_ok() && contains(&lost_file, path)
+        })?;
+    }
     let pid = std::fs::read_to_string(ns.directory().join("pid"))?;
     ensure!(Command::new("kill").args(["-INT", pid.trim()]).status()?.success(), "no {pid}");
     let (code, log) = ended(child)?;
     let [captured, lost, matched] = totals(&log)?;
     ensure!(code == 0 && captured > 0 && lost > 0 && captured + lost == matched, "{log}");
     // The file tells of each, by the packet that comes next.
-    let rows =
-        tshark(&site.net.gateway, &ns.directory().join("lost.pcapng"), &["frame.drop_count"])?;
+    let rows = tshark(&site.net.gateway, &lost_file, &["frame.drop_count"])?;
     let told: u64 = rows.iter().filter_map(|row| row.parse::<u64>().ok()).sum();
     ensure!(told == lost, "{told} of {lost}");
     ensure!(outcome.errors == 0, "{outcome:?}");
