@@ -10,6 +10,7 @@ pub(crate) mod upgrade;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use libbpf_rs::{ErrorKind, MapCore};
@@ -196,11 +197,19 @@ impl Gateway {
     /// What the tables hold now: lets a new daemon give services and backends the numbers they
     /// had, so that flows survive.
     pub fn existing(&mut self) -> Result<Existing> {
-        let mut rows = Rows::read(&self.maps)?;
+        let mut rows = self.read_rows()?;
         rows.read_rings(&self.maps)?;
         let existing = rows.existing(&self.maps)?;
         self.rows.get_or_insert(rows);
         Ok(existing)
+    }
+
+    /// From now on this process reads as many rows of backends as it finds here or writes itself.
+    pub(crate) fn read_rows(&self) -> Result<Rows> {
+        let rows = Rows::read(&self.maps)?;
+        let written = rows.backends.last().map_or(0, |(index, _)| index + 1);
+        self.maps.written_backends.store(written, Relaxed);
+        Ok(rows)
     }
 
     /// Describes the interface of a slot to the packet path. Attaches nothing.

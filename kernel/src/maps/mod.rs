@@ -8,6 +8,7 @@ use std::marker::PhantomData;
 use std::ops::Deref;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::Path;
+use std::sync::atomic::AtomicU32;
 use std::time::{Duration, Instant};
 use std::{fs, io};
 
@@ -92,6 +93,9 @@ macro_rules! maps {
             $(#[doc = $purpose] pub(crate) $name: Map<$key, $value>,)*
             /// Of the gateway whose maps they are; the kernel's where only pins are known.
             pub(crate) sources: Sources,
+            /// Rows of `backends` that were ever written: those below this index. All of them,
+            /// where another process may write.
+            pub(crate) written_backends: AtomicU32,
         }
 
         /// A map, by the name that bpf and its pin have.
@@ -137,14 +141,14 @@ macro_rules! maps {
 
             /// Those of a gateway that was loaded.
             pub(crate) fn of(loaded: &GatewayMaps<'_>, sources: &Sources) -> Result<Self> {
-                let sources = sources.clone();
-                Ok(Self { sources, $($name: map!(gateway, loaded, $name $([$maps])?)?,)* })
+                let (sources, written_backends) = (sources.clone(), u32::MAX.into());
+                Ok(Self { sources, written_backends, $($name: map!(gateway, loaded, $name $([$maps])?)?,)* })
             }
 
             /// Opens the pinned maps for reading only.
             pub(crate) fn open_read_only(pins: &Pins) -> Result<Self> {
-                let sources = Sources::default();
-                Ok(Self { sources, $($name: open_read_only(pins, MapName::$name)?.into(),)* })
+                let (sources, written_backends) = (Sources::default(), u32::MAX.into());
+                Ok(Self { sources, written_backends, $($name: open_read_only(pins, MapName::$name)?.into(),)* })
             }
 
             /// Refuses those of an earlier version: programs of this one would find no service.
@@ -669,12 +673,17 @@ impl<V: FromBytes> Map<u32, V> {
     }
 
     /// Visits every element of an array, many per system call.
-    pub(crate) fn for_each(&self, mut visit: impl FnMut(u32, V)) -> Result<()> {
-        let elements = self.max_entries();
+    pub(crate) fn for_each(&self, visit: impl FnMut(u32, V)) -> Result<()> {
+        self.for_each_below(self.max_entries(), visit)
+    }
+
+    /// The elements below an index.
+    pub(crate) fn for_each_below(&self, end: u32, mut visit: impl FnMut(u32, V)) -> Result<()> {
+        let elements = end.min(self.max_entries());
         let batch = elements.clamp(1, BATCH as u32);
         let found = self.lookup_batch(batch, MapFlags::ANY, MapFlags::ANY);
         let mut visited = 0;
-        for (key, value) in found.map_err(self.failed("read"))? {
+        for (key, value) in found.map_err(self.failed("read"))?.take(elements as usize) {
             visit(self.parse(&key)?, self.parse(&value)?);
             visited += 1;
         }

@@ -210,7 +210,7 @@ impl View {
 
     /// Services with their backends, by ascending id.
     pub fn services(&self) -> Result<Vec<ServiceState>> {
-        let rows = Rows::read(&self.maps)?;
+        let rows = Rows::read_services(&self.maps)?;
         let mut services = Vec::new();
         for (id, info) in &rows.info {
             services.push(ServiceState {
@@ -228,7 +228,7 @@ impl View {
 
     /// Service addresses that the packet path answers ARP and neighbour solicitations for.
     pub fn announced(&self) -> Result<BTreeSet<IpAddr>> {
-        let rows = Rows::read(&self.maps)?;
+        let rows = Rows::read_services(&self.maps)?;
         let services = rows.info.iter().filter_map(|(id, info)| rows.service(*id, info));
         Ok(services.filter(|row| row.announce).map(|row| row.key.address).collect())
     }

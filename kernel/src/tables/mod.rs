@@ -12,6 +12,7 @@ pub(crate) mod switch;
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use libbpf_rs::MapCore;
 use ringway_abi::FlowState;
@@ -43,7 +44,7 @@ impl Gateway {
         check(tables, self.maps().backends.max_entries())?;
         let have = match self.rows.take() {
             Some(rows) => rows,
-            None => Rows::read(self.maps())?,
+            None => self.read_rows()?,
         };
         let room = |want: &Rows| service_index::check(want.services.len(), self.maps());
         let want = Rows::wanted(tables, &have, &self.maps().sources.clock);
@@ -177,6 +178,8 @@ fn write_backends(maps: &Maps, have: &Rows, want: &Rows) -> Result<usize> {
         indexes.push(index);
         rows.push(*row);
     }
+    let written = indexes.last().map_or(0, |index| index + 1);
+    maps.written_backends.fetch_max(written, Relaxed);
     maps.backends.put_all(&indexes, &rows)?;
     Ok(rows.len())
 }

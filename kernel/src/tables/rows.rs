@@ -3,6 +3,7 @@
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::IpAddr;
+use std::sync::atomic::Ordering::Relaxed;
 
 use libbpf_rs::MapCore;
 use ringway_abi::raw::{
@@ -101,6 +102,20 @@ impl Rows {
 
     /// What the tables hold now.
     pub(crate) fn read(maps: &Maps) -> Result<Self> {
+        let mut rows = Self::read_services(maps)?;
+        maps.shield_policies.for_each(|id, policy| {
+            if policy != rw_shield_policy::default() {
+                rows.policies.insert(id, policy);
+            }
+        })?;
+        maps.nat_addrs.for_each(|_, address| rows.nat.push(address))?;
+        let used = rows.nat.iter().rposition(|address| *address != rw_address::default());
+        rows.nat.truncate(used.map_or(0, |last| last + 1));
+        Ok(rows)
+    }
+
+    /// The same without policies and nat addresses.
+    pub(crate) fn read_services(maps: &Maps) -> Result<Self> {
         let mut rows = Self::default();
         maps.service_info.for_each(|id, info| {
             if info.used != 0 {
@@ -110,19 +125,11 @@ impl Rows {
         for id in rows.info.keys() {
             rows.labels.insert(*id, maps.labels.get(*id)?);
         }
-        maps.shield_policies.for_each(|id, policy| {
-            if policy != rw_shield_policy::default() {
-                rows.policies.insert(id, policy);
-            }
-        })?;
-        maps.backends.for_each(|index, row| {
+        maps.backends.for_each_below(maps.written_backends.load(Relaxed), |index, row| {
             if row != rw_backend::default() {
                 rows.backends.push((index, row));
             }
         })?;
-        maps.nat_addrs.for_each(|_, address| rows.nat.push(address))?;
-        let used = rows.nat.iter().rposition(|address| *address != rw_address::default());
-        rows.nat.truncate(used.map_or(0, |last| last + 1));
         for (key, service) in maps.services.entries()? {
             // Rings are read where they matter: up to 6.7 the kernel waits an RCU grace period
             // for each look at one, a minute for all.
