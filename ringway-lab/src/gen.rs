@@ -28,9 +28,9 @@ use ringway_terminal::exit::{Exit, say};
 
 /// How often it looks whether something has happened.
 const LOOKS: Duration = Duration::from_millis(5);
-/// Packets that are on their way still come within this time of the one before, and all of them
-/// within the other; so is a link back.
-const QUIET: Duration = Duration::from_secs(1);
+/// So many looks without another packet, about a second, end the wait for those on their way; so
+/// does this time. Looks are counted because a busy machine may let this thread stand still.
+const QUIET_LOOKS: u32 = 200;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Frames up to this length fit into 2 048 bytes.
 const SHORT: usize = 1792;
@@ -154,15 +154,14 @@ impl<'a> Run<'a> {
     fn wait_for_the_rest(&mut self) {
         self.told = false;
         let (since, sent) = (Instant::now(), self.control.made().packets);
-        let (mut last, mut seen) = (Instant::now(), 0);
-        while !self.told && last.elapsed() < QUIET && since.elapsed() < PATIENCE {
+        let (mut quiet, mut seen) = (0, 0);
+        while !self.told && quiet < QUIET_LOOKS && since.elapsed() < PATIENCE {
             let (unique, all) = {
                 let checked = lock(&self.checked);
                 (checked.unique_packets(), checked.received_packets())
             };
-            if all != seen {
-                (last, seen) = (Instant::now(), all);
-            }
+            quiet = if all == seen { quiet + 1 } else { 0 };
+            seen = all;
             if unique >= sent {
                 return;
             }

@@ -58,7 +58,13 @@ impl Cgroup {
             not_tested("threads without memory: control groups of version 2 have processes only");
             return Ok(false);
         }
-        threads.into_iter().try_for_each(|thread| self.write("tasks", thread))?;
+        for thread in threads {
+            let moved = self.write("tasks", thread);
+            // One that has just ended.
+            if Path::new("/proc").join(thread.to_string()).exists() {
+                moved?;
+            }
+        }
         Ok(true)
     }
 

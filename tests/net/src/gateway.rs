@@ -26,13 +26,17 @@ pub struct Gateway {
 }
 
 impl Gateway {
-    /// Writes the configuration, starts the daemon, and waits until it serves and nothing is wrong.
+    /// Writes the configuration, starts the daemon, and waits until it serves, nothing is wrong and
+    /// every backend gets traffic: on a busy machine the first result of a check may be a failure.
     ///
     /// # Errors
     /// It ends instead, or something stays wrong.
     pub fn start(namespace: &Namespace, text: &str) -> Result<Gateway> {
         let mut gateway = Gateway::launch(namespace, text)?;
-        gateway.wait_healthy()?;
+        gateway.wait_serving()?;
+        gateway.wait_status("a gateway with all its backends", |status| {
+            status["healthy"] == true && status["degraded"] == false
+        })?;
         Ok(gateway)
     }
 
@@ -200,7 +204,6 @@ impl Gateway {
                 Ok(status) => status,
                 Err(error) => return Ok(Err(error)),
             };
-            // A busy machine may keep the daemon from answering within two seconds.
             let late = status["from_pins"] == true && self.goes_on();
             if late { Err(summary(&status)) } else { Ok(Ok(status)) }
         };
@@ -214,14 +217,22 @@ impl Gateway {
         state.is_some_and(|state| !"TtZX".contains(state))
     }
 
-    /// `ringway ARGUMENTS -c CONFIGURATION` in the gateway's namespace, of the gateway's version.
+    /// `ringway ARGUMENTS -c CONFIGURATION` in the gateway's namespace, of the gateway's version. A
+    /// busy machine may keep the daemon from answering within two seconds; then `status` asks again.
     ///
     /// # Errors
     /// It cannot be started.
     pub fn ringway(&self, arguments: &[&str]) -> Result<Ran> {
         let configuration = self.configuration.to_string_lossy();
-        let arguments = [arguments, &["-c", &configuration]].concat();
-        binary::run(&self.binary, &self.namespace, &arguments)
+        let all = [arguments, &["-c", &configuration]].concat();
+        let ask = || {
+            let ran = binary::run(&self.binary, &self.namespace, &all);
+            let late = arguments.first() == Some(&"status")
+                && ran.as_ref().is_ok_and(|ran| ran.out.contains("its daemon does not answer"))
+                && self.goes_on();
+            if late { Err("it does not answer") } else { Ok(ran) }
+        };
+        wait_for("the daemon's answer", SOON, ask)?
     }
 
     /// `ringway ARGUMENTS`, of the gateway's version; of commands that are about no node.

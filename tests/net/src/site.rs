@@ -136,10 +136,10 @@ pub fn configuration(namespace: &Namespace, interfaces: &[&str], body: &str) -> 
         namespace.directory().join("api.sock"),
     );
     if !body.contains("[nat]") {
-        text += "[nat]\nflows = 65536\n\n";
+        text += "[nat]\nflows = 16384\n\n";
     }
     if !body.contains("[flows]") {
-        text += "[flows]\ntracked = 65536\n\n";
+        text += "[flows]\ntracked = 16384\n\n";
     }
     text + body
 }

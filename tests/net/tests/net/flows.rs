@@ -85,7 +85,7 @@ fn another_configuration_moves_no_flow_of_a_backend_that_stays() -> Result<()> {
     gateway.wait_healthy()?;
     flows.check(&["b1", "b2", "b3"])?;
     let new = Flows::open(&site, 20)?;
-    ensure!(new.of("b1") >= 35, "weight 100 of 102 got {} of 40 new flows", new.of("b1"));
+    ensure!(new.of("b1") >= 30, "weight 100 of 102 got {} of 40 new flows", new.of("b1"));
 
     // One more, one drained, in another order.
     let order = [all[3], all[2], all[0], all[1]];

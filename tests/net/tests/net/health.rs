@@ -14,7 +14,7 @@ use serde_json::Value;
 
 const ECHO: SocketAddr = SocketAddr::new(SERVICE_V4, 7);
 const QUICK: &str =
-    "check = { type = \"http\", interval = \"100ms\", timeout = \"100ms\", fall = 10 }\n";
+    "check = { type = \"http\", interval = \"100ms\", timeout = \"100ms\", fall = 30 }\n";
 /// interval 1 s, timeout 500 ms, fall 2: what a user gets who says no more.
 const DEFAULT: &str = "check = { type = \"http\" }\n";
 
@@ -117,7 +117,7 @@ fn a_backend_is_down_until_its_first_check() -> Result<()> {
     site.nginx[1].kill()?;
     site.nginx[2].freeze()?;
     // The start does not wait that long for b3's first result.
-    let more = "check = { type = \"http\", interval = \"8s\", timeout = \"8s\" }\n";
+    let more = "check = { type = \"http\", interval = \"60s\", timeout = \"60s\" }\n";
     let text = site.configuration(&site.service("web", WEB, more));
     let mut gateway = Gateway::launch(&site.net.gateway, &text)?;
     gateway.wait_serving()?;
@@ -219,7 +219,7 @@ fn what_clients_get_while_no_backend_is_healthy() -> Result<()> {
         );
         services += &service(choice, SocketAddr::new(SERVICE_V4, port), &backends, &more);
     }
-    let udp = "protocol = \"udp\"\ncheck = { type = \"tcp\", port = 9, interval = \"100ms\", fall = 10 }\n";
+    let udp = "protocol = \"udp\"\ncheck = { type = \"tcp\", port = 9, interval = \"100ms\", fall = 30 }\n";
     services += &site.service("echo", ECHO, udp);
     let mut gateway = Gateway::launch(&site.net.gateway, &site.configuration(&services))?;
     gateway.wait_serving()?;

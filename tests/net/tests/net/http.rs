@@ -11,7 +11,7 @@ use ringway_testnet::{
     End, Namespace, Nginx, VethOptions, XdpReceive, detach_pass, one_bridge, veth,
 };
 
-const CHECK: &str = "check = { type = \"http\", interval = \"200ms\", fall = 5 }\n";
+const CHECK: &str = "check = { type = \"http\", interval = \"200ms\", fall = 15 }\n";
 
 /// Names of all backends that answer within 64 requests.
 fn who_answers(client: &Namespace, target: SocketAddr) -> Result<BTreeSet<String>> {

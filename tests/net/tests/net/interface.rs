@@ -133,7 +133,12 @@ fn interface(version: &Path) -> Result<Lines> {
     let text = site.configuration(&body);
     let mut gateway = Gateway::launch_binary(version.into(), &site.net.gateway, &text, |_| ())?;
     gateway.wait_serving()?;
-    gateway.wait_status("checks", |s| s["services"][0]["backends"][0]["health"] == "up")?;
+    gateway.wait_status("checks and rates", |status| {
+        let service = &status["services"][0];
+        let rates =
+            [&service["rates"], &service["backends"][0]["rates"], &service["backends"][1]["rates"]];
+        service["backends"][0]["health"] == "up" && rates.iter().all(|rates| rates.is_object())
+    })?;
     get(site.client(), WEB)?;
 
     let mut found = Lines::new();

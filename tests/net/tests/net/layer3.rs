@@ -16,7 +16,7 @@ use crate::passing::counted;
 const ECHO: u16 = 7;
 const SERVICES: [IpAddr; 2] = [SERVICE_V4, SERVICE_V6];
 const ARP: &str = "announce = \"arp\"\n";
-const CHECK: &str = "check = { type = \"tcp\", interval = \"200ms\", fall = 5 }\n";
+const CHECK: &str = "check = { type = \"tcp\", interval = \"200ms\", fall = 15 }\n";
 
 /// A web server and an echo server.
 struct Backend {
@@ -201,7 +201,7 @@ fn clients_behind_it() -> Result<()> {
     let count = |interface, verdict, reason| counted(&status, interface, verdict, reason);
     ensure!(count("tun0", "redirect", "nat-forward") > 100, "{}", status["counters"]);
     ensure!(count("eth1", "pass", "pass-rewritten") > 100, "{}", status["counters"]);
-    ensure!(count("tun0", "tx", "reset-no-backend") == 1, "{}", status["counters"]);
+    ensure!(count("tun0", "tx", "reset-no-backend") >= 1, "{}", status["counters"]);
     ensure!(count("tun0", "tx", "echo-reply") == 4, "{}", status["counters"]);
     balanced(&status)
 }

@@ -97,7 +97,7 @@ fn the_ledger_agrees_with_itself_the_device_and_the_kernel() -> Result<()> {
     let after = count(&site, &gateway, &runs)?;
     for ((name, before), after) in INTERFACES.iter().zip(before).zip(after) {
         let Count { seen, received, runs } = after.since(before);
-        ensure!(seen > 1000, "{name}: hardly any traffic, {seen} packets");
+        ensure!(seen > 100, "{name}: hardly any traffic, {seen} packets");
         ensure!(seen == received && seen == runs, "{name}: {seen}, {received}, {runs}");
     }
 

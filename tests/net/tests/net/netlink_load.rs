@@ -18,7 +18,7 @@ const NOTICED: Duration = Duration::from_secs(55);
 const NEIGHBOURS: u32 = 1 << 2;
 /// The daemon asks the kernel how its programs stand several times meanwhile.
 const HELD: Duration = Duration::from_secs(3);
-const CHECK: &str = "check = { type = \"http\", interval = \"100ms\", fall = 10 }\n";
+const CHECK: &str = "check = { type = \"http\", interval = \"100ms\", fall = 30 }\n";
 
 /// How many messages the kernel could not deliver to the daemon's subscription to changes.
 fn lost(gateway: &mut Gateway) -> Result<u64> {

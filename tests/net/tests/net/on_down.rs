@@ -13,7 +13,7 @@ use crate::dsr::{Dsr, ECHO as DSR_ECHO, Opener};
 const ECHO: SocketAddr = SocketAddr::new(SERVICE_V4, 7);
 /// The echo servers live on when the web server that the checks ask is killed.
 const BOTH: &str = "protocol = [\"tcp\", \"udp\"]\n\
-    check = { type = \"http\", port = 80, interval = \"1s\", timeout = \"500ms\" }\n";
+    check = { type = \"http\", port = 80, interval = \"1s\", timeout = \"500ms\", fall = 4 }\n";
 
 /// `field` of the first backend of the first service.
 fn first<'s>(status: &'s Value, field: &str) -> &'s Value {

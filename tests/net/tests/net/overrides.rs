@@ -464,7 +464,9 @@ fn a_state_directory_that_is_full_or_read_only() -> Result<()> {
     mode(0o750)?;
     small.fill()?;
     refused("no room is left")?;
-    small.run("mount", &["-o", "remount,ro"])?;
+    // The daemon may be trying to write just then.
+    let read_only = || small.run("mount", &["-o", "remount,ro"]).map_err(|e| format!("{e:#}"));
+    wait_for("a file system that is read-only", SOON, read_only)?;
     refused("read-only")?;
 
     small.run("mount", &["-o", "remount,rw"])?;
