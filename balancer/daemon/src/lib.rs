@@ -4,6 +4,8 @@ pub mod backends;
 pub mod commit_confirm;
 pub mod daemon;
 mod descriptor_reserve;
+#[cfg(test)]
+mod fixtures;
 pub mod health;
 pub mod metrics;
 pub mod monitor;

@@ -199,6 +199,7 @@ mod tests {
 
     use super::*;
     use crate::daemon::shield_plan::{SecretReading, Unreadable};
+    use crate::fixtures::gateway;
 
     fn entry(prefix: &str, action: ListAction) -> ShieldEntry {
         let (prefix, reason) = (prefix.parse().expect("a prefix"), String::new());
@@ -221,12 +222,7 @@ mod tests {
         before: impl IntoIterator<Item = ShieldChange>,
         mode: Option<ModeOverride>,
     ) -> Vec<String> {
-        let text = format!(
-            "[node]\nname = \"gw\"\ninterfaces = [\"eth0\"]\n[shield]\n{shield}\n[[service]]\n\
-             name = \"web\"\naddress = \"203.0.113.9\"\nport = 80\n{own}\n\
-             backends = [{{ address = \"10.0.0.1\" }}]\n"
-        );
-        let config = Arc::new(ringway_config::parse(&text, "gw.toml").expect("valid"));
+        let config = Arc::new(gateway(&format!("[shield]\n{shield}"), own));
         let plan = ShieldPlan::read(&config, Unreadable::Refused, SecretReading::default())
             .expect("readable");
         let (now, wall) = (Instant::now(), SystemTime::UNIX_EPOCH);

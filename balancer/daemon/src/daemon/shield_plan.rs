@@ -469,15 +469,13 @@ fn read_text(path: &Path) -> io::Result<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fixtures::gateway;
 
     fn config(list: &Path, bad_lines: &str) -> Config {
-        let text = format!(
-            "[node]\nname = \"gw\"\ninterfaces = [\"eth0\"]\n[shield]\nlist = [\n\
-             {{ name = \"junk\", file = {list:?}, action = \"block\", bad_lines = {bad_lines:?} }},\n]\n\
-             [[service]]\nname = \"web\"\naddress = \"203.0.113.9\"\nport = 80\n\
-             backends = [{{ address = \"10.0.0.2\" }}]\n"
+        let list = format!(
+            "[shield]\nlist = [{{ name = \"junk\", file = {list:?}, action = \"block\", bad_lines = {bad_lines:?} }}]"
         );
-        ringway_config::parse(&text, "gw.toml").expect("valid")
+        gateway(&list, "")
     }
 
     #[test]

@@ -17,6 +17,7 @@ use super::Event;
 use crate::daemon::datapath_thread::DatapathEvent;
 use crate::daemon::load::Refusal;
 use crate::daemon::shield_plan::{SecretReading, ShieldPlan, Unreadable};
+use crate::fixtures::gateway;
 use world::{PATIENCE, SLOTS, World};
 
 #[derive(Clone, Debug)]
@@ -444,13 +445,8 @@ fn a_list_that_becomes_wide_is_told() {
     let file = place.path().join("list");
     let read = |prefixes: &str| {
         std::fs::write(&file, prefixes).expect("written");
-        let text = format!(
-            "[node]\nname = \"gw\"\ninterfaces = [\"eth0\"]\n[shield]\n\
-             list = [{{ name = \"l\", file = {file:?}, action = \"block\" }}]\n\
-             [[service]]\nname = \"web\"\naddress = \"203.0.113.9\"\nport = 80\n\
-             backends = [{{ address = \"10.0.0.1\" }}]\n"
-        );
-        let config = ringway_config::parse(&text, "gw.toml").expect("valid");
+        let list = format!("list = [{{ name = \"l\", file = {file:?}, action = \"block\" }}]");
+        let config = gateway(&format!("[shield]\n{list}"), "");
         ShieldPlan::read(&config, Unreadable::Refused, SecretReading::default())
             .expect("read")
             .expect("a shield")
@@ -465,7 +461,7 @@ fn a_list_that_becomes_wide_is_told() {
             findings.into_iter().map(|it| it.error).collect::<Vec<_>>(),
         )
     };
-    let wide = "list l: line 2: 10.0.0.0/8 blocks 10.0.0.1, a backend of service web";
+    let wide = "list l: line 2: 10.0.0.0/8 blocks 10.0.0.2, a backend of service web";
     assert_eq!(findings("192.0.2.0/24\n10.0.0.0/8\n"), (wide.into(), vec![wide.into()]));
     let (line, none) = findings("192.0.2.0/24\n");
     assert!(line.starts_with("lists read again") && none.is_empty(), "{line} {none:?}");

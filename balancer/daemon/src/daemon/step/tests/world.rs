@@ -2,11 +2,11 @@
 //! holds each effect against what may be done at that time.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::mem::discriminant;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use ringway_abi::Faces;
 use ringway_api::clock::Timestamp;
 use ringway_api::documents::changes::Changes;
 use ringway_api::documents::shield::ShieldStatus;
@@ -15,7 +15,6 @@ use ringway_api::overrides::{OverrideChange, Overrides};
 use ringway_api::problem_kind::ProblemKind;
 use ringway_api::shield::{RuntimeShield, ShieldChange};
 use ringway_config::{Config, ShieldMode};
-use ringway_host::Mac;
 use ringway_kernel::{AttachState, Attached, Interface, XdpMode};
 use ringway_plan::prefix_list::Prefix;
 use ringway_plan::tables::{Protocol, ServiceKey};
@@ -32,10 +31,11 @@ use crate::daemon::document_writer::NONE;
 use crate::daemon::load::{Loaded, Refusal};
 use crate::daemon::netlink_watch::Found;
 use crate::daemon::shield_plan::PlannedShield;
+use crate::fixtures;
+use crate::health::Health;
 use crate::health::dsr_probe::Surroundings;
-use crate::health::{self, Health};
 use crate::monitor::attack_watch::Arrived;
-use crate::network::next_hop::{Existing, Hop, NoWay, Ways};
+use crate::network::next_hop::{Existing, NoWay, Ways};
 use crate::server::control::{Asker, Command, PendingRequests, Reply, ShieldReply};
 
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
@@ -53,20 +53,7 @@ fn name(slot: u32) -> String {
 }
 
 fn interface(slot: u32, mtu: u16) -> Interface {
-    Interface {
-        slot,
-        name: name(slot),
-        ifindex: 10 + slot,
-        mac: [2; 6],
-        alt_mac: None,
-        mtu,
-        redirect: false,
-        layer3: false,
-        local: false,
-        raw: false,
-        vlan: None,
-        faces: Faces::Both,
-    }
+    Interface { mtu, ..fixtures::interface(slot, 10 + slot, &name(slot)) }
 }
 
 /// A file with so many backends. With three, attacks are not looked for; with four, the program is
@@ -380,52 +367,37 @@ impl World {
     /// An order, against those that wait.
     fn hold_against_others(&mut self, command: &DatapathCommand) {
         let reverted = self.state.confirm.reverted().to_vec();
-        let count =
-            |what: fn(&DatapathCommand) -> bool| self.orders.iter().filter(|o| what(o)).count();
+        let waits = |what: fn(&DatapathCommand) -> bool| self.orders.iter().any(what);
+        let alike = |other| discriminant(other) == discriminant(command);
+        let is_like_another = self.orders.iter().any(alike);
         match command {
             DatapathCommand::Attach(..) => {
-                assert_eq!(count(|o| matches!(o, DatapathCommand::Attach(..))), 0);
+                assert!(!is_like_another);
                 let late = self.now >= self.started + FIRST_RESULTS;
                 assert!(late || !self.state.tables.backend_set.waiting(), "checks come first");
             }
-            DatapathCommand::Adopt(..) => {
-                assert_eq!(count(|o| matches!(o, DatapathCommand::Adopt(..))), 0);
-            }
             DatapathCommand::Apply(number, _) => {
                 assert!(*number > self.numbers.1 && self.state.attachment.is_done());
-                assert_eq!(
-                    count(|o| matches!(o, DatapathCommand::Adopt(..))),
-                    0,
-                    "backends in force, though others are being written"
-                );
+                let adopts = waits(|order| matches!(order, DatapathCommand::Adopt(..)));
+                assert!(!adopts, "backends in force, though others are being written");
                 self.numbers.1 = *number;
             }
             DatapathCommand::Reattach(interfaces) => {
-                assert_eq!(count(|o| matches!(o, DatapathCommand::Reattach(..))), 0);
+                assert!(!is_like_another);
                 let given_up = interfaces.iter().any(|one| reverted.contains(&one.name));
                 assert!(!given_up, "it was given up");
             }
             DatapathCommand::Confirm => assert!(reverted.is_empty()),
             DatapathCommand::Revert => {
-                assert_eq!(count(|o| matches!(o, DatapathCommand::Confirm)), 0, "it is confirmed");
-                assert!(!reverted.is_empty());
+                let confirms = waits(|order| matches!(order, DatapathCommand::Confirm));
+                assert!(!confirms && !reverted.is_empty(), "it is confirmed");
             }
             DatapathCommand::Shield(..) => {
-                let waiting = count(|o| matches!(o, DatapathCommand::Shield(..)));
-                assert_eq!(waiting, 0, "one after the other");
-                assert!(self.state.attachment.is_done());
+                assert!(!is_like_another && self.state.attachment.is_done(), "one after the other");
             }
-            DatapathCommand::Lists(_) => {
-                let waiting = count(|o| matches!(o, DatapathCommand::Lists(..)));
-                assert_eq!(waiting, 0, "one after the other");
-            }
-            DatapathCommand::ReadArrivals => {
-                assert_eq!(
-                    count(|o| matches!(o, DatapathCommand::ReadArrivals)),
-                    0,
-                    "one at a time"
-                );
-            }
+            DatapathCommand::Adopt(..)
+            | DatapathCommand::Lists(_)
+            | DatapathCommand::ReadArrivals => assert!(!is_like_another, "one at a time"),
             DatapathCommand::Arm(..) | DatapathCommand::Describe(_) | DatapathCommand::Beat => {}
         }
     }
@@ -631,14 +603,7 @@ impl World {
     pub(super) fn network(&mut self) {
         self.looking = false;
         let way = match self.there.contains(&0) {
-            true => Ok(Hop {
-                slot: 0,
-                interface: name(0),
-                mac: Mac([2; 6]),
-                mtu: 1500,
-                source: None,
-                router: None,
-            }),
+            true => Ok(fixtures::hop()),
             false => Err(NoWay::NoRoute("no route".into())),
         };
         let all = (1..=4).map(|n| (IpAddr::from([10, 0, 0, n]), way.clone()));
@@ -659,15 +624,9 @@ impl World {
         let next = self.state.reload.next().map(|(_, next)| next.ids());
         let mut ids = self.state.tables.backend_set.ids();
         ids.extend(next.unwrap_or_default());
-        let (id, at) = (ids[backend % ids.len()], SystemTime::UNIX_EPOCH);
+        let id = ids[backend % ids.len()];
         let health = if up { Health::Up } else { Health::Down };
-        self.event(Event::Checked(health::CheckEvent {
-            id,
-            health,
-            at,
-            reason: None,
-            offer: None,
-        }));
+        self.event(Event::Checked(fixtures::event(id, health)));
     }
 
     /// Somebody asks for a change; he waits while another is on its way.
