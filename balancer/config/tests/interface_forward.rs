@@ -37,14 +37,6 @@ fn a_bridge_needs_no_service() {
     assert_ne!(config, read("[forward]\nmode = \"route\"\n"));
 }
 
-#[test]
-fn without_it_a_file_needs_a_service() {
-    assert_eq!(
-        messages(NODE),
-        ["1:1: the file has no service: add [[service]] with name, address, port and backends"]
-    );
-}
-
 /// Also where services are said to lie in files of which there is none.
 #[test]
 fn included_files_may_be_missing() {
