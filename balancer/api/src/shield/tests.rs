@@ -102,15 +102,10 @@ fn what_is_kept_comes_back_unless_its_time_is_over() {
         RuntimeShield::load(&state, now, wall).expect("read")
     };
     let soon = later(4);
-    assert_eq!(
-        (soon.entries.len(), soon.mode.map(|mode| mode.mode)),
-        (2, Some(ShieldMode::Observe))
-    );
-    assert_eq!(
-        soon.entries.iter().next().expect("one").ends,
-        Some(now + Duration::from_secs(6)),
-        "what is left of it"
-    );
+    let want = (2, Some(ShieldMode::Observe));
+    assert_eq!((soon.entries.len(), soon.mode.map(|mode| mode.mode)), want);
+    let want = Some(now + Duration::from_secs(6));
+    assert_eq!(soon.entries.iter().next().expect("one").ends, want, "what is left of it");
     let late = later(10);
     assert_eq!((shown(&late), late.mode), (vec!["198.51.100.0/24 block".into()], None));
 }
