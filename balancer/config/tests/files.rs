@@ -70,10 +70,8 @@ fn the_shield_and_its_defaults() {
     assert_eq!(right(MINIMAL).shield, None);
     let empty = read("[shield]\n");
     let shield = empty.shield.unwrap();
-    assert_eq!(
-        (shield.mode, shield.protect, shield.sanity),
-        (ShieldMode::Enforce, Protect::Services, true)
-    );
+    let want = (ShieldMode::Enforce, Protect::Services, true);
+    assert_eq!((shield.mode, shield.protect, shield.sanity), want);
     assert!(shield.lists.is_empty() && shield.rules.is_empty());
     assert_eq!(shield.mode_of(&empty.services[0]), ShieldMode::Off);
     let limits = shield.limits_of(&empty.services[0]);
@@ -95,10 +93,8 @@ fn the_shield_and_its_defaults() {
          [[shield.rule]]\nmatch = \"icmp6\"\naction = \"count\"\n",
     );
     let shield = config.shield.unwrap();
-    assert_eq!(
-        (shield.mode, shield.protect, shield.sanity),
-        (ShieldMode::Observe, Protect::Host, false)
-    );
+    let want = (ShieldMode::Observe, Protect::Host, false);
+    assert_eq!((shield.mode, shield.protect, shield.sanity), want);
     let list = &shield.lists[0];
     assert_eq!((list.name.as_str(), list.file.as_path()), ("drop", Path::new("/drop.txt")));
     assert_eq!((list.action, list.bad_lines), (ListAction::Block, BadLines::Refuse));

@@ -87,17 +87,11 @@ interfaces = ["eth0", "eth/1"]
 "#;
     check_table(table, |lines| format!("{NODE}[forward]\n{lines}\n"));
     let one = "[node]\nname = \"gw1\"\ninterfaces = [\"eth0\"]\n";
-    assert_eq!(
-        messages(&format!("{one}[forward]\nmode = \"bridge\"\n")),
-        [
-            "5:8: mode = \"bridge\" in [forward] takes two interfaces or more, and [node] has one: add another to interfaces of [node], or write mode = \"route\""
-        ]
-    );
+    let want = "5:8: mode = \"bridge\" in [forward] takes two interfaces or more, and [node] has one: add another to interfaces of [node], or write mode = \"route\"";
+    assert_eq!(messages(&format!("{one}[forward]\nmode = \"bridge\"\n")), [want]);
     assert!(parse(&format!("{one}[forward]\nmode = \"route\"\n"), "gw.toml").is_ok());
-    assert_eq!(
-        messages(&format!("{NODE}[[forward]]\nmode = \"route\"\n")),
-        ["4:1: [[forward]] is a list: write [forward], once"]
-    );
+    let want = "4:1: [[forward]] is a list: write [forward], once";
+    assert_eq!(messages(&format!("{NODE}[[forward]]\nmode = \"route\"\n")), [want]);
 }
 
 fn options(interfaces: &[&str], mode: ForwardMode) -> ForwardOptions {
