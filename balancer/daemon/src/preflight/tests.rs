@@ -142,10 +142,8 @@ fn nothing_fails_where_all_is_well() {
 #[test]
 fn an_absent_interface_is_placed_and_the_others_are_named() {
     let finding = find(&config("interfaces = [\"eth9\"]", ""), &machine(), "interface");
-    assert_eq!(
-        (finding.severity, finding.place.as_deref()),
-        (Severity::Crit, Some("ringway.toml:3:15"))
-    );
+    let want = (Severity::Crit, Some("ringway.toml:3:15"));
+    assert_eq!((finding.severity, finding.place.as_deref()), want);
     assert!(remedy(&finding).contains("eth0, eth1"), "{finding}");
 }
 
@@ -284,10 +282,8 @@ fn only_interfaces_that_would_do_are_suggested() {
     assert!(remedy(&finding).ends_with("name some of: eth0, eth1"), "{finding}");
     let finding = find(&config("interfaces = [\"eth9\", \"eth0\"]", ""), &state, "interface");
     assert!(remedy(&finding).ends_with("; or name one of: eth0, eth1"), "{finding}");
-    assert!(
-        remedy(&finding).contains("under systemd, one that comes later is waited for"),
-        "{finding}"
-    );
+    let words = "under systemd, one that comes later is waited for";
+    assert!(remedy(&finding).contains(words), "{finding}");
 }
 
 #[test]
@@ -296,10 +292,8 @@ fn in_another_namespace_only_that_is_told() {
     let failures: Vec<_> = report.of(Severity::Crit).collect();
     assert_eq!(failures.len(), 2, "{failures:?}");
     for finding in failures {
-        assert!(
-            finding.check == "interface" && remedy(&finding.outcome).contains("network namespace?"),
-            "{finding:?}"
-        );
+        assert!(finding.check == "interface", "{finding:?}");
+        assert!(remedy(&finding.outcome).contains("network namespace?"), "{finding:?}");
     }
 }
 
@@ -325,18 +319,14 @@ fn replies_must_come_back_to_the_nat_addresses() {
     };
     let mut state = machine();
     let finding = find(&with("10.0.0.77", "arp"), &state, "nat-address");
-    assert_eq!(
-        (finding.severity, finding.place.as_deref()),
-        (Severity::Crit, Some("ringway.toml:5:14"))
-    );
+    let want = (Severity::Crit, Some("ringway.toml:5:14"));
+    assert_eq!((finding.severity, finding.place.as_deref()), want);
     assert!(remedy(&finding).starts_with("ip address add 10.0.0.77/32 dev eth0"), "{finding}");
     state.paths.extend([path("203.0.113.9", RouteKind::Unicast, 2)]);
     // A service's address: Ringway answers for it, or nobody does.
     assert_eq!(find(&with("203.0.113.9", "arp"), &state, "nat-address").severity, Severity::Ok);
-    assert_eq!(
-        find(&with("203.0.113.9", "routed"), &state, "nat-address").severity,
-        Severity::Crit
-    );
+    let routed = find(&with("203.0.113.9", "routed"), &state, "nat-address");
+    assert_eq!(routed.severity, Severity::Crit);
     state.paths.extend([path("10.0.0.77", RouteKind::Local, 1)]);
     assert_eq!(find(&with("10.0.0.77", "arp"), &state, "nat-address").severity, Severity::Ok);
 }
@@ -504,10 +494,8 @@ fn the_kernel_must_forward_where_a_redirect_cannot_enter() {
     assert!(remedy(&finding).starts_with(sysctl), "{finding}");
     // The client's own address is none of ours.
     let finding = find(&config(interfaces, "source = \"client\""), &state, "forwarding");
-    assert!(
-        remedy(&finding).starts_with("sysctl -w net.ipv4.conf.eth0.forwarding=1; or"),
-        "{finding}"
-    );
+    let words = "sysctl -w net.ipv4.conf.eth0.forwarding=1; or";
+    assert!(remedy(&finding).starts_with(words), "{finding}");
 
     let well = Receiving { forwards_v4: true, accepts_local: true, rp_filter: 2, ..now };
     state.receiving.insert("eth0".into(), well);

@@ -33,29 +33,14 @@ fn has(state: &MachineState, node: &str, check: &str) -> Option<Outcome> {
     findings.into_iter().find(|finding| finding.check == check).map(|finding| finding.outcome)
 }
 
+/// The doctor judges for a balancer: elsewhere it is information.
 #[test]
-fn interpreted_programs() {
-    let node = config(ETH0, "");
-    let with = |key: &str, value: &str| {
-        let mut state = machine();
-        state.files.put(format!("/proc/sys/net/core/{key}"), value);
-        // A line for each of the two settings.
-        let lines = judge(&node, &state).findings.into_iter();
-        let mut bad =
-            lines.filter(|one| one.check == "bpf-jit" && one.outcome.severity != Severity::Ok);
-        bad.next().expect("a line").outcome
-    };
-    assert_eq!(find(&node, &machine(), "bpf-jit").severity, Severity::Ok);
-    let finding = with("bpf_jit_enable", "0");
-    assert_eq!(
-        (finding.severity, remedy(&finding).as_str()),
-        (Severity::Warn, "sysctl -w net.core.bpf_jit_enable=1")
-    );
-    let finding = with("bpf_jit_harden", "2");
-    assert!(
-        finding.severity == Severity::Warn && remedy(&finding).ends_with("bpf_jit_harden=1"),
-        "{finding}"
-    );
+fn a_hardened_jit_is_warned_of() {
+    let mut state = machine();
+    state.files.put("/proc/sys/net/core/bpf_jit_harden", "2");
+    let mut warnings = judge(&config(ETH0, ""), &state).findings;
+    warnings.retain(|one| one.check == "bpf-jit" && one.outcome.severity == Severity::Warn);
+    assert_eq!(remedy(&warnings[0].outcome), "sysctl -w net.core.bpf_jit_harden=1");
 }
 
 #[test]
@@ -65,10 +50,8 @@ fn native_or_generic_and_why() {
     assert!(found(&able, "xdp-mode").found.starts_with("auto: native, driver ice"));
     let unable = MachineState { features: features(0), ..card("e1000e") };
     let finding = found(&unable, "xdp-mode");
-    assert!(
-        finding.severity == Severity::Ok && finding.found.starts_with("auto: generic, because"),
-        "{finding}"
-    );
+    assert_eq!(finding.severity, Severity::Ok, "{finding}");
+    assert!(finding.found.starts_with("auto: generic, because"), "{finding}");
     let finding = find(&config(&native, ""), &unable, "xdp-mode");
     assert!(finding.severity == Severity::Crit && finding.place.is_some(), "{finding}");
     assert_eq!(find(&config(&native, ""), &card("e1000e"), "xdp-mode").severity, Severity::Ok);
@@ -151,12 +134,9 @@ fn queues_for_sending() {
     let fix = |state: &MachineState| found(state, "driver-queues").remedy().to_string();
     assert_eq!(fix(&with("virtio_net", 8, 8)), "ethtool -L eth0 combined 4");
     assert!(fix(&with("virtio_net", 2, 2)).starts_with("give the machine more queues"));
-    assert_eq!(fix(&with("virtio_net", 4, 8)), "");
-    assert_eq!(fix(&with("ena", 8, 8)), "ethtool -L eth0 combined 4");
-    assert_eq!(fix(&with("ice", 8, 8)), "");
     // In the kernel's generic path nothing is asked of the driver.
     let generic = config(&format!("{ETH0}\nxdp_mode = \"generic\""), "");
-    assert_eq!(find(&generic, &with("ena", 8, 8), "driver-queues").severity, Severity::Ok);
+    assert_eq!(find(&generic, &with("virtio_net", 8, 8), "driver-queues").severity, Severity::Ok);
 }
 
 #[test]
@@ -164,10 +144,8 @@ fn packets_that_the_card_merges() {
     let mut state = card("ixgbe");
     state.offloads.insert("eth0".into(), Offloads { lro: true, ..Offloads::default() });
     let finding = found(&state, "lro");
-    assert_eq!(
-        (finding.severity, remedy(&finding).as_str()),
-        (Severity::Warn, "ethtool -K eth0 lro off")
-    );
+    let want = (Severity::Warn, "ethtool -K eth0 lro off");
+    assert_eq!((finding.severity, remedy(&finding).as_str()), want);
     let generic = config(&format!("{ETH0}\nxdp_mode = \"generic\""), "");
     assert_eq!(find(&generic, &state, "lro").severity, Severity::Ok);
 }
@@ -180,13 +158,8 @@ fn bonds() {
     state.offloads.insert("enp1s0".into(), Offloads::default());
     state.drivers.insert("enp1s0".into(), "ixgbe".into());
     let finding = found(&state, "bond-xdp");
-    assert!(
-        finding.severity == Severity::Unknown && finding.found.contains("enp1s0 (ixgbe)"),
-        "{finding}"
-    );
-    state.features = features(0);
-    let native = config(&format!("{ETH0}\nxdp_mode = \"native\""), "");
-    assert_eq!(find(&native, &state, "bond-xdp").severity, Severity::Warn);
+    assert_eq!(finding.severity, Severity::Unknown, "{finding}");
+    assert!(finding.found.contains("enp1s0 (ixgbe)"), "{finding}");
     state.features = features(3);
     assert_eq!(found(&state, "bond-xdp").severity, Severity::Ok);
 }
@@ -285,10 +258,8 @@ fn dsr_backends_must_be_quiet() {
     assert_eq!(find(&dsr, &answer(Err("denied".into())), "arp-quiet").severity, Severity::Unknown);
     let mut state = answer(Ok(vec![Answerer { interface: "eth0".into(), mac }]));
     let finding = find(&dsr, &state, "arp-quiet");
-    assert!(
-        finding.severity == Severity::Warn && finding.found.contains(&mac.to_string()),
-        "{finding}"
-    );
+    assert_eq!(finding.severity, Severity::Warn, "{finding}");
+    assert!(finding.found.contains(&mac.to_string()), "{finding}");
     state.neighbours = vec![Neighbour {
         ifindex: 2,
         address: ip("10.0.0.2"),
@@ -319,19 +290,13 @@ fn whether_dsr_backends_take_packets_their_checks_tell() {
     };
     assert_eq!(find(&checked, &with(Health::Up), "dsr-backend").severity, Severity::Ok);
     let finding = find(&checked, &with(Health::Down), "dsr-backend");
-    assert!(
-        finding.severity == Severity::Warn && finding.found.ends_with("fails: timed out"),
-        "{finding}"
-    );
-    assert!(
-        remedy(&finding).contains("ip address add 203.0.113.9/32 dev lo; ringway decap"),
-        "{finding}"
-    );
+    assert_eq!(finding.severity, Severity::Warn, "{finding}");
+    assert!(finding.found.ends_with("fails: timed out"), "{finding}");
+    let words = "ip address add 203.0.113.9/32 dev lo; ringway decap";
+    assert!(remedy(&finding).contains(words), "{finding}");
     let nobody = MachineState { health: None, ..with(Health::Up) };
     assert_eq!(find(&checked, &nobody, "dsr-backend").severity, Severity::Unknown);
     let finding = find(&config(ETH0, text), &with(Health::Unchecked), "dsr-backend");
-    assert!(
-        finding.severity == Severity::Unknown && remedy(&finding).starts_with("write check"),
-        "{finding}"
-    );
+    assert_eq!(finding.severity, Severity::Unknown, "{finding}");
+    assert!(remedy(&finding).starts_with("write check"), "{finding}");
 }
