@@ -4,8 +4,6 @@ pub mod backends;
 pub mod commit_confirm;
 pub mod daemon;
 mod descriptor_reserve;
-#[cfg(test)]
-mod fixtures;
 pub mod health;
 pub mod metrics;
 pub mod monitor;
@@ -16,4 +14,6 @@ mod privileges;
 pub mod reload_diff;
 pub mod server;
 pub mod snapshot;
+#[cfg(test)]
+mod testing;
 pub mod upgrade;

@@ -98,8 +98,8 @@ mod tests {
     use std::time::Instant;
 
     use super::*;
-    use crate::fixtures::{event, gateway, hop};
     use crate::health::Health;
+    use crate::testing::{event, gateway, hop};
     use ringway_config::Config;
 
     fn config(own: &str) -> Config {
@@ -134,16 +134,12 @@ mod tests {
             |id, cookies| set.take_cookies(&CookieEvent { id, cookies }).expect("a line");
         assert!(take(0, Cookies::Taken).good);
         let line = take(1, Cookies::Refused("it is lazy".into()));
-        assert_eq!(
-            line.text,
-            "web: backend 10.0.0.3:80 takes none of the gateway's cookies: it is lazy"
-        );
+        let want = "web: backend 10.0.0.3:80 takes none of the gateway's cookies: it is lazy";
+        assert_eq!(line.text, want);
         assert_eq!(takes(&set), [true, false]);
         let found: Vec<Problem> = set.without_cookies().collect();
-        assert!(
-            found.len() == 1 && found[0].error.contains("(10.0.0.3:80: it is lazy)"),
-            "{found:?}"
-        );
+        let words = "(10.0.0.3:80: it is lazy)";
+        assert!(found.len() == 1 && found[0].error.contains(words), "{found:?}");
         let shown = &set.shown(Instant::now())[0].backends;
         assert_eq!(shown[1].cookies_refused.as_deref(), Some("it is lazy"));
         set.take(&event(1, Health::Down), Instant::now());

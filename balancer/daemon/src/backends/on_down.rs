@@ -134,9 +134,9 @@ impl Member {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixtures::{event, gateway, hop};
     use crate::health::{CheckTarget, Checks};
     use crate::network::next_hop::Hop;
+    use crate::testing::{event, gateway, hop};
     use ringway_plan::Health as Planned;
     use tokio::sync::mpsc;
 

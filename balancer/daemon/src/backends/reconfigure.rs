@@ -181,8 +181,8 @@ impl Member {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixtures::{event, gateway, hop};
     use crate::network::next_hop::Hop;
+    use crate::testing::{event, gateway, hop};
 
     /// A service "web" with a check, and whatever backends and further keys.
     fn config(backends: &str, more: &str) -> Config {

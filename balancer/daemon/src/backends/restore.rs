@@ -57,8 +57,8 @@ mod tests {
     use ringway_api::clock::Timestamp;
 
     use super::*;
-    use crate::fixtures::{event, gateway};
     use crate::health::CheckEvent;
+    use crate::testing::{event, gateway};
     use ringway_plan::Health as Planned;
 
     fn backend_set(check: &str) -> BackendSet {

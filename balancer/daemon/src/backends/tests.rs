@@ -1,7 +1,7 @@
 //! What a backend set makes of results and ways.
 
 use super::*;
-use crate::fixtures::{gateway, hop};
+use crate::testing::{gateway, hop};
 
 fn backend_set(service: &str) -> BackendSet {
     let backends = "[{ address = \"10.0.0.2\" }, { address = \"10.0.0.3\", weight = 0 }]";
@@ -15,7 +15,7 @@ fn way() -> Result<Hop, NoWay> {
 
 fn event(id: usize, health: Health) -> CheckEvent {
     let reason = (!health.is_up()).then(|| "connection refused on port 80".into());
-    CheckEvent { reason, ..crate::fixtures::event(id, health) }
+    CheckEvent { reason, ..crate::testing::event(id, health) }
 }
 
 fn unresolved(interface: &str) -> Result<Hop, NoWay> {
@@ -147,10 +147,8 @@ fn a_service_whose_backends_are_drained_says_who_undoes_it() {
     (drained.drained, drained.weight, drained.file_weight) = (true, 0, Some(1));
     let problem = backend_set.problems().remove(0);
     assert!(problem.error.contains("10.0.0.2:80 is drained by an operator"), "{problem:?}");
-    assert!(
-        problem.remedy.to_string().contains("`ringway backend undrain web 10.0.0.2:80`"),
-        "{problem:?}"
-    );
+    let words = "`ringway backend undrain web 10.0.0.2:80`";
+    assert!(problem.remedy.to_string().contains(words), "{problem:?}");
 }
 
 #[test]
@@ -237,10 +235,8 @@ fn what_becomes_of_a_backend_that_is_down_is_said_once() {
     let reason = Some("no answer on port 80 within 500 ms".to_owned());
     let still = CheckEvent { reason, at: SystemTime::now(), ..event(0, Health::Down) };
     let line = backend_set.take(&still, Instant::now()).expect("known");
-    assert_eq!(
-        line,
-        "web: backend 10.0.0.2:80 is still down, now: no answer on port 80 within 500 ms"
-    );
+    let want = "web: backend 10.0.0.2:80 is still down, now: no answer on port 80 within 500 ms";
+    assert_eq!(line, want);
     let since = backend_set.shown(Instant::now())[0].backends[0].since.expect("down");
     assert_eq!(since, Timestamp::default(), "down since it went down");
 

@@ -355,7 +355,7 @@ fn preflight(old: &Config, new: &Config) -> Result<Vec<Problem>, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixtures::{gateway, parsed};
+    use crate::testing::{gateway, parsed};
 
     #[test]
     fn what_needs_a_restart_is_named_once() {

@@ -460,7 +460,7 @@ pub fn undo(node: &str, fresh: bool) {
 mod tests {
     use super::*;
     use crate::daemon::document_writer::tests::drained;
-    use crate::fixtures::gateway;
+    use crate::testing::gateway;
 
     #[test]
     fn overrides_of_another_version_are_neither_believed_nor_overwritten() {

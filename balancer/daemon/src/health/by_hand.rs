@@ -56,7 +56,7 @@ fn name(host: &str) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixtures::gateway;
+    use crate::testing::gateway;
 
     fn asked(check: &str, address: &str) -> String {
         let config = gateway("", &format!("check = {{ {check} }}"));

@@ -390,7 +390,7 @@ fn failed(error: ringway_host::Error) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixtures::{hop, interface};
+    use crate::testing::{hop, interface};
 
     const CONFIG: &str = "[node]\nname = \"gw\"\ninterfaces = [\"eth0\"]\n\
         [[service]]\nname = \"nat\"\naddress = \"203.0.113.1\"\nport = 80\nannounce = \"arp\"\n\

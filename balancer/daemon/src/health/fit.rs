@@ -54,7 +54,7 @@ fn program(config: &Config, check: &ExecCheck) -> Option<Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixtures::gateway;
+    use crate::testing::gateway;
     use std::os::unix::fs::PermissionsExt;
 
     fn errors(check: &str) -> Vec<String> {
@@ -69,10 +69,8 @@ mod tests {
         let file = directory.path().join("ca.pem");
         let check = format!("{{ type = \"https\", ca_file = {file:?} }}");
         let found = errors(&check);
-        assert!(
-            found[0].starts_with("9:37: https check of service \"web\": authorities /"),
-            "{found:?}"
-        );
+        let words = "9:37: https check of service \"web\": authorities /";
+        assert!(found[0].starts_with(words), "{found:?}");
         assert!(found[0].contains("No such file"), "{found:?}");
         fs::write(&file, "no certificate").expect("written");
         assert!(errors(&check)[0].contains("it has no certificate; PEM is expected"));

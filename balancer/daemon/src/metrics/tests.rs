@@ -19,8 +19,8 @@ use ringway_plan::tables::{Protocol, ServiceKey};
 
 use super::families::{ALL, render};
 use super::text::{Family, Kind};
-use crate::fixtures::gateway;
 use crate::health::Health;
+use crate::testing::gateway;
 
 const DOCUMENT: &str = include_str!("../../../../docs/metrics.md");
 const PLENTY: usize = 1_000_000;

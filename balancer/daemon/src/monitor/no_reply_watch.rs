@@ -197,7 +197,7 @@ fn problem(service: &str, silent: Silent) -> Problem {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixtures::service_state;
+    use crate::testing::service_state;
     use ringway_config::Forward;
 
     /// Notes one service's (flows, replies) every two seconds; whether it is silent after each.
@@ -236,10 +236,8 @@ mod tests {
         assert_eq!(play(&mut silence, start, &steps), [false, false, true, true, false, false]);
         let text = play(&mut silence, start + HOLD, &[(20, 24), (25, 24), (25, 24)]);
         assert!(text[2], "{silence:?}");
-        assert!(
-            silence.problems()[0].error.contains("5 flows, 15 packets, 0 replies"),
-            "{silence:?}"
-        );
+        let words = "5 flows, 15 packets, 0 replies";
+        assert!(silence.problems()[0].error.contains(words), "{silence:?}");
     }
 
     #[test]

@@ -248,7 +248,7 @@ impl Span<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixtures::gateway;
+    use crate::testing::gateway;
     use ringway_api::documents::status::{self, Backend, Counter, Interface, Ledger, Service};
     use ringway_api::shield::RuntimeShield;
     use ringway_config::{Forward, Protocol};

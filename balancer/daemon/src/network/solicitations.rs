@@ -98,7 +98,7 @@ mod tests {
     #[test]
     fn clients_ask_on_ethernet_that_does_not_face_backends_alone() {
         let interface = |ifindex, layer3, faces| {
-            let ethernet = crate::fixtures::interface(ifindex, ifindex, "if");
+            let ethernet = crate::testing::interface(ifindex, ifindex, "if");
             Interface { layer3, faces, ..ethernet }
         };
         let interfaces = [

@@ -232,8 +232,8 @@ mod tests {
     use ringway_plan::tables::{Protocol, ServiceKey};
 
     use super::*;
-    use crate::fixtures::{parsed, service_state};
     use crate::monitor::mitigation_program::tests::attack;
+    use crate::testing::{parsed, service_state};
 
     const BACKEND: ([u8; 4], u16) = ([10, 0, 0, 2], 80);
 

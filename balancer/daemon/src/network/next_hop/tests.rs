@@ -3,7 +3,7 @@
 use ringway_host::netlink::links::VlanTag;
 
 use super::*;
-use crate::fixtures::{interface, parsed};
+use crate::testing::{interface, parsed};
 
 fn link(ifindex: u32, below: Option<(u32, u16, u16)>) -> Link {
     let mut link: Link = serde_json::from_value(serde_json::json!({

@@ -10,7 +10,7 @@ use ringway_config::Config;
 use super::super::{Shield, Survey};
 use super::world::World;
 use crate::daemon::shield_plan::{SecretReading, ShieldPlan, Unreadable};
-use crate::fixtures::gateway;
+use crate::testing::gateway;
 
 fn config(secret: &Path) -> Config {
     let syn = format!("[shield]\nsyn = {{ always = true, secret = {secret:?} }}");

@@ -3,9 +3,12 @@
 use std::time::SystemTime;
 
 use ringway_abi::{Faces, Forward};
-use ringway_config::Config;
+use ringway_api::clock::Timestamp;
+use ringway_api::shield::ShieldEntry;
+use ringway_config::{Config, ListAction};
 use ringway_host::Mac;
 use ringway_kernel::{Interface, ServiceState};
+use ringway_plan::prefix_list::Prefix;
 use ringway_plan::tables::{Protocol, ServiceKey};
 
 use crate::health::{CheckEvent, Health};
@@ -73,4 +76,10 @@ pub(crate) fn service_state(id: u16, name: &str, port: u16) -> ServiceState {
         reset_when_none: true,
         backends: Vec::new(),
     }
+}
+
+/// Without an end.
+pub(crate) fn entry(prefix: Prefix, action: ListAction) -> ShieldEntry {
+    let (until, reason, since, ends) = (None, String::new(), Timestamp::default(), None);
+    ShieldEntry { prefix, action, until, reason, since, ends }
 }
