@@ -134,14 +134,10 @@ mod tests {
     #[test]
     fn a_key_is_128_bits_or_more() {
         let of = |text: &str| key(text).map(|key| key.0);
-        assert_eq!(
-            of("0123456789abcdeffedcba9876543210"),
-            Ok([0x0123_4567_89ab_cdef, 0xfedc_ba98_7654_3210])
-        );
-        assert_eq!(
-            of(&format!("{}{}", "1".repeat(32), "2".repeat(32))),
-            Ok([0x3333_3333_3333_3333; 2])
-        );
+        let want = Ok([0x0123_4567_89ab_cdef, 0xfedc_ba98_7654_3210]);
+        assert_eq!(of("0123456789abcdeffedcba9876543210"), want);
+        let want = Ok([0x3333_3333_3333_3333; 2]);
+        assert_eq!(of(&format!("{}{}", "1".repeat(32), "2".repeat(32))), want);
         for wrong in ["", "0123456789abcdef", &"1".repeat(31), &"g".repeat(32), &"1".repeat(129)] {
             let why = of(wrong).expect_err(wrong);
             assert!(why.contains("32 to 128 hexadecimal digits"), "{wrong}: {why}");

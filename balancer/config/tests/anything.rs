@@ -8,62 +8,17 @@ use ringway_config::parse;
 const PACKAGED: &str = include_str!("../../../packaging/ringway.toml");
 
 /// Pieces that mean something to the parser.
-const PIECES: [&str; 54] = [
-    "[node]\n",
-    "[nat]\n",
-    "[[service]]\n",
-    "[service]\n",
-    "[metrics]\n",
-    "[api]\n",
-    "[log]\n",
-    "[shield]\n",
-    "[[shield.list]]\n",
-    "[[shield.rule]]\n",
-    "[shield.limits]\n",
-    "packets",
-    "\"10kpps\"",
-    "match",
-    "action",
-    "rate",
-    "name",
-    "interfaces",
-    "faces",
-    "address",
-    "port",
-    "ports",
-    "protocol",
-    "backends",
-    "check",
-    "weight",
-    "timeouts",
-    "type",
-    "interval",
-    " = ",
-    "= [",
-    "]",
-    "{",
-    "}",
-    ", ",
-    "\n",
-    "\"",
-    "'''",
-    "#",
-    "\"10.0.0.2\"",
-    "\"::1\"",
-    "\"tcp\"",
-    "\"http\"",
-    "\"1s\"",
-    "\"-\"",
-    "0",
-    "-1",
-    "80",
-    "1e9",
-    "0xffffffffffffffffff",
-    "inf",
-    "true",
-    "\u{fffd}",
-    "\u{1f6a7}",
-];
+fn pieces() -> Vec<String> {
+    let sections = "[node] [nat] [[service]] [service] [metrics] [api] [log] [shield] \
+                    [[shield.list]] [[shield.rule]] [shield.limits]";
+    let words = r#"packets match action rate name interfaces faces address port ports protocol
+        backends check weight timeouts type interval ] { } " ''' # "10kpps" "10.0.0.2" "::1" "tcp"
+        "http" "1s" "-" 0 -1 80 1e9 0xffffffffffffffffff inf true"#;
+    let sections = sections.split_whitespace().map(|section| format!("{section}\n"));
+    let spaced = [" = ", "= [", ", ", "\n", "\u{fffd}", "\u{1f6a7}"];
+    let words = words.split_whitespace().chain(spaced).map(str::to_owned);
+    sections.chain(words).collect()
+}
 
 /// Every error has a place in the text and can be shown.
 fn survives(text: &str) -> Result<(), TestCaseError> {
@@ -93,7 +48,7 @@ proptest! {
     }
 
     #[test]
-    fn any_pieces(pieces in prop::collection::vec(prop::sample::select(&PIECES[..]), 0..80)) {
+    fn any_pieces(pieces in prop::collection::vec(prop::sample::select(pieces()), 0..80)) {
         survives(&pieces.concat())?;
     }
 
@@ -101,7 +56,7 @@ proptest! {
     #[test]
     fn mutated(
         edits in prop::collection::vec(
-            (any::<prop::sample::Index>(), 0..12usize, prop::sample::select(&PIECES[..])),
+            (any::<prop::sample::Index>(), 0..12usize, prop::sample::select(pieces())),
             1..8,
         ),
     ) {

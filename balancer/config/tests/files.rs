@@ -12,6 +12,10 @@ use ringway_config::*;
 
 const PACKAGED: &str = include_str!("../../../packaging/ringway.toml");
 
+fn right(text: &str) -> Config {
+    parse(text, "gw.toml").unwrap_or_else(|errors| panic!("{errors}"))
+}
+
 fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
@@ -29,7 +33,7 @@ backends = [{ address = "10.0.0.2" }]
 
 #[test]
 fn packaged_example() {
-    let config = parse(PACKAGED, "ringway.toml").unwrap_or_else(|errors| panic!("{errors}"));
+    let config = right(PACKAGED);
     assert_eq!(*config.node.name, "gw1");
     assert_eq!(config.services.len(), 2);
     let web = &config.services[0];
@@ -55,23 +59,19 @@ fn packaged_example_shows_defaults() {
         .map(|line| format!("{line}\n"))
         .collect();
     assert!(uncommented.contains("\nxdp_mode") && uncommented.contains("\nlevel"));
-    let shown = parse(&uncommented, "shown").unwrap_or_else(|errors| panic!("{errors}"));
-    assert_eq!(shown, parse(PACKAGED, "packaged").unwrap());
+    let shown = right(&uncommented);
+    assert_eq!(shown, right(PACKAGED));
 }
 
 #[test]
 fn the_shield_and_its_defaults() {
-    let read = |text: &str| {
-        let text = format!("{}{text}", MINIMAL.replace("port = 80", "port = 80\nshield = \"off\""));
-        parse(&text, "shield").unwrap_or_else(|errors| panic!("{errors}"))
-    };
-    assert_eq!(parse(MINIMAL, "minimal").unwrap().shield, None);
+    let read =
+        |text: &str| right(&(MINIMAL.replace("port = 80", "port = 80\nshield = \"off\"") + text));
+    assert_eq!(right(MINIMAL).shield, None);
     let empty = read("[shield]\n");
     let shield = empty.shield.unwrap();
-    assert_eq!(
-        (shield.mode, shield.protect, shield.sanity),
-        (ShieldMode::Enforce, Protect::Services, true)
-    );
+    let want = (ShieldMode::Enforce, Protect::Services, true);
+    assert_eq!((shield.mode, shield.protect, shield.sanity), want);
     assert!(shield.lists.is_empty() && shield.rules.is_empty());
     assert_eq!(shield.mode_of(&empty.services[0]), ShieldMode::Off);
     let limits = shield.limits_of(&empty.services[0]);
@@ -93,10 +93,8 @@ fn the_shield_and_its_defaults() {
          [[shield.rule]]\nmatch = \"icmp6\"\naction = \"count\"\n",
     );
     let shield = config.shield.unwrap();
-    assert_eq!(
-        (shield.mode, shield.protect, shield.sanity),
-        (ShieldMode::Observe, Protect::Host, false)
-    );
+    let want = (ShieldMode::Observe, Protect::Host, false);
+    assert_eq!((shield.mode, shield.protect, shield.sanity), want);
     let list = &shield.lists[0];
     assert_eq!((list.name.as_str(), list.file.as_path()), ("drop", Path::new("/drop.txt")));
     assert_eq!((list.action, list.bad_lines), (ListAction::Block, BadLines::Refuse));
@@ -127,8 +125,7 @@ fn limits_of_the_shield_and_those_of_a_service() {
                       destination = \"8Mpps\"\nsource = \"3pps\"\nsource_prefix_v4 = 24\n\
                       source_prefix_v6 = 56\nflow_rate = \"1Mpps\"\nallow_rate = \"50pps\"\n";
         let service = MINIMAL.replace("port = 80", &format!("port = 80\n{own}"));
-        let text = format!("{service}{limits}");
-        parse(&text, "limits").unwrap_or_else(|errors| panic!("{errors}"))
+        right(&(service + limits))
     };
     for (own, mode, limits) in [
         ("", ShieldMode::Observe, "packets 5Mpps, destination 8Mpps, source 3pps"),
@@ -164,7 +161,7 @@ fn presets_match_their_attacks_alone() {
         let more = if preset.ends_with("-flood") { "limit\"\nrate = \"1pps" } else { "drop" };
         let text =
             format!("{MINIMAL}[[shield.rule]]\npreset = \"{preset}\"\naction = \"{more}\"\n");
-        let config = parse(&text, "preset").unwrap_or_else(|errors| panic!("{errors}"));
+        let config = right(&text);
         config.shield.unwrap().rules[0].filter.clone()
     };
     // A frame of this protocol, source port and length.
@@ -213,7 +210,6 @@ fn presets_match_their_attacks_alone() {
     }
 }
 
-/// A name alone faces clients and backends, and so does one that says so.
 #[test]
 fn interfaces_say_whom_they_face() {
     let text = MINIMAL.replace(
@@ -221,7 +217,7 @@ fn interfaces_say_whom_they_face() {
         "[\"eth0\", { name = \"eth1\", faces = \"clients\" }, \
           { name = \"eth2\", faces = \"backends\" }, { name = \"eth3\", faces = \"both\" }]",
     );
-    let node = parse(&text, "faces").unwrap_or_else(|errors| panic!("{errors}")).node;
+    let node = right(&text).node;
     let found: Vec<(&str, Faces)> =
         node.interfaces.iter().map(|name| (name.as_str(), node.faces(name))).collect();
     let wanted = [
@@ -231,13 +227,13 @@ fn interfaces_say_whom_they_face() {
         ("eth3", Faces::Both),
     ];
     assert_eq!(found, wanted);
-    let plain = parse(&MINIMAL.replace("[\"eth0\"]", "[{ name = \"eth0\" }]"), "plain").unwrap();
-    assert_eq!(plain.node, parse(MINIMAL, "minimal").unwrap().node);
+    let plain = right(&MINIMAL.replace("[\"eth0\"]", "[{ name = \"eth0\" }]"));
+    assert_eq!(plain.node, right(MINIMAL).node);
 }
 
 #[test]
 fn defaults() {
-    let config = parse(MINIMAL, "minimal").unwrap_or_else(|errors| panic!("{errors}"));
+    let config = right(MINIMAL);
     assert_eq!(*config.node.xdp_mode, None);
     assert!(!config.node.allow_default_route);
     assert_eq!(*config.nat.ports, PortRange { first: 10000, last: 29999 });
@@ -266,26 +262,20 @@ fn defaults() {
 
 #[test]
 fn what_becomes_of_connections_of_a_backend_that_is_down() {
-    let keep_for = |more: &str| {
-        let text = format!("{MINIMAL}{more}\n");
-        let config = parse(&text, "keep").unwrap_or_else(|errors| panic!("{errors}"));
-        config.services[0].keep_for
-    };
+    let keep_for = |more: &str| right(&format!("{MINIMAL}{more}\n")).services[0].keep_for;
     assert_eq!(keep_for("on_down = \"reset\""), None);
     let half_a_minute = Some(Duration::from_secs(30));
     assert_eq!(keep_for("on_down = \"keep\"\nkeep_for = \"30s\""), half_a_minute);
     assert_eq!(keep_for("keep_for = \"30s\""), half_a_minute);
 }
 
-/// A check with a short interval and no timeout does not wait longer than that.
 #[test]
 fn default_timeout_fits_the_interval() {
     let text = format!("{MINIMAL}check = {{ type = \"tcp\", interval = \"100ms\" }}\n");
-    let config = parse(&text, "short").unwrap_or_else(|errors| panic!("{errors}"));
+    let config = right(&text);
     assert_eq!(config.services[0].check.as_ref().unwrap().timeout, Duration::from_millis(100));
 }
 
-/// Errors that others find later point at the place, too.
 #[test]
 fn later_errors_have_their_place() {
     let config = parse(MINIMAL, "gw.toml").unwrap();
@@ -309,7 +299,7 @@ fn loading() {
     let error = load(&path).unwrap_err().to_string();
     assert!(error.contains("No such file") && error.contains("give the path"), "{error}");
     std::fs::write(&path, MINIMAL).unwrap();
-    assert_eq!(load(&path).unwrap(), parse(MINIMAL, "other").unwrap());
+    assert_eq!(load(&path).unwrap(), right(MINIMAL));
     std::fs::write(&path, b"[node]\nname = \"\xff\"\n").unwrap();
     let error = load(&path).unwrap_err().to_string();
     assert!(error.ends_with("is not UTF-8 in line 2: save it as UTF-8 text"), "{error}");
@@ -322,7 +312,7 @@ fn loading() {
     writer.write_all(MINIMAL.as_bytes()).unwrap();
     drop(writer);
     let open = format!("/proc/self/fd/{}", reader.as_raw_fd());
-    assert_eq!(load(Path::new(&open)).unwrap(), parse(MINIMAL, "other").unwrap());
+    assert_eq!(load(Path::new(&open)).unwrap(), right(MINIMAL));
     std::fs::File::create(&path).unwrap().set_len(40 << 20).unwrap();
     assert!(load(&path).unwrap_err().to_string().contains("larger than 32 MiB"));
 }

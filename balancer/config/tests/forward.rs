@@ -2,8 +2,11 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod common;
+
 use std::net::IpAddr;
 
+use common::{check_table, messages};
 use ringway_config::{Config, Forward, MssClamp, SourceMode, parse};
 
 /// One service "web" on port 80; `service` is its last lines, `more` what follows it.
@@ -18,11 +21,9 @@ fn good(service: &str, more: &str) -> Config {
     parse(&text(service, more), "gw.toml").unwrap_or_else(|errors| panic!("{errors}"))
 }
 
-/// `LINE:COLUMN: message` of every error.
-fn wrong(service: &str, more: &str) -> String {
-    let Err(errors) = parse(&text(service, more), "gw.toml") else { return String::new() };
-    let line = |e: &ringway_config::Error| format!("{}:{}: {}", e.line, e.column, e.message);
-    errors.iter().map(line).collect::<Vec<_>>().join("\n")
+/// Every error, a line each.
+fn wrong(service: &str) -> String {
+    messages(&text(service, "")).join("\n")
 }
 
 const TWO: &str = "backends = [{ address = \"10.0.0.2\" }, { address = \"10.0.0.3\" }]";
@@ -69,10 +70,10 @@ fn tunnels() {
 fn families() {
     let six = "backends = [{ address = \"2001:db8::2\" }]";
     for forward in ["dsr-ipip", "dsr-gue"] {
-        assert_eq!(wrong(&format!("forward = \"{forward}\"\n{six}"), ""), "");
+        assert_eq!(wrong(&format!("forward = \"{forward}\"\n{six}")), "");
     }
     assert_eq!(
-        wrong(&format!("forward = \"dsr-l2\"\n{six}"), ""),
+        wrong(&format!("forward = \"dsr-l2\"\n{six}")),
         "9:25: backend 2001:db8::2 of service \"web\" is IPv6 and the service IPv4, which dsr-l2 \
          does not change: write the backend's IPv4 address"
     );
@@ -80,70 +81,44 @@ fn families() {
 
 #[test]
 fn errors() {
-    for (service, more, message) in [
-        (
-            "forward = \"dsr\"",
-            "",
-            "8:11: forward = \"dsr\" in service \"web\" is not known: write \"nat\", \"dsr-l2\", \
-             \"dsr-ipip\" or \"dsr-gue\"",
-        ),
-        (
-            "forward = \"dsr-l2\"\nsource = \"node\"",
-            "",
-            "9:10: source = \"node\" in service \"web\" is not possible with forward = \"dsr-l2\", \
-             where backends answer clients directly: remove it, or write forward = \"nat\"",
-        ),
-        ("forward = \"dsr-l2\"\nsource = \"client\"", "", ""),
-        (
-            "forward = \"dsr-ipip\"\ngue_port = 6080",
-            "",
-            "9:12: gue_port in service \"web\" has no effect with forward = \"dsr-ipip\": remove it, \
-             or write forward = \"dsr-gue\"",
-        ),
-        (
-            "mss_clamp = \"auto\"",
-            "",
-            "8:13: mss_clamp in service \"web\" has no effect with forward = \"nat\": remove it, or \
-             write forward = \"dsr-ipip\" or another dsr mode",
-        ),
-        (
-            "forward = \"dsr-ipip\"\nmss_clamp = 100",
-            "",
-            "9:13: mss_clamp = 100 in service \"web\" is out of range: write a whole number from \
-             536 to 9176",
-        ),
-        (
-            "forward = \"dsr-ipip\"\nmss_clamp = \"1400\"",
-            "",
-            "9:13: mss_clamp = \"1400\" in service \"web\" is not known: write \"auto\", \"off\", \
-             or bytes from 536 to 9176",
-        ),
-        (
-            "forward = \"dsr-gue\"",
-            "[tunnel]\nsource = [\"10.0.0.1\", \"10.0.0.9\"]",
-            "11:10: source = [\"10.0.0.1\", \"10.0.0.9\"] in [tunnel] has two IPv4 addresses: write \
-             one address such as \"10.0.0.1\", or one of each family: [\"10.0.0.1\", \"fd00::1\"]",
-        ),
-        (
-            "forward = \"dsr-gue\"",
-            "[tunnel]\nsource = \"203.0.113.10\"",
-            "11:10: 203.0.113.10 in source of [tunnel] is the address of service \"web\", which \
-             its backends may have as their own: write an address of the node",
-        ),
-        (
-            "forward = \"dsr-gue\"",
-            "[tunnel]\nsource = \"10.0.0.3\"",
-            "11:10: 10.0.0.3 in source of [tunnel] is the address of a backend: write an address \
-             of the node",
-        ),
-        (
-            "forward = \"dsr-gue\"",
-            "[tunnel]\ngue_port = 0",
-            "11:12: gue_port = 0 in [tunnel] is out of range: write a whole number from 1 to 65535",
-        ),
-    ] {
-        assert_eq!(wrong(&format!("{service}\n{TWO}"), more), message, "{service} {more}");
-    }
+    let table = r#"
+forward = "dsr"
+=> 9:11: forward = "dsr" in service "web" is not known: write "nat", "dsr-l2", "dsr-ipip" or "dsr-gue"
+forward = "dsr-l2"
+source = "node"
+=> 10:10: source = "node" in service "web" is not possible with forward = "dsr-l2", where backends answer clients directly: remove it, or write forward = "nat"
+forward = "dsr-l2"
+source = "client"
+=>
+forward = "dsr-ipip"
+gue_port = 6080
+=> 10:12: gue_port in service "web" has no effect with forward = "dsr-ipip": remove it, or write forward = "dsr-gue"
+mss_clamp = "auto"
+=> 9:13: mss_clamp in service "web" has no effect with forward = "nat": remove it, or write forward = "dsr-ipip" or another dsr mode
+forward = "dsr-ipip"
+mss_clamp = 100
+=> 10:13: mss_clamp = 100 in service "web" is out of range: write a whole number from 536 to 9176
+forward = "dsr-ipip"
+mss_clamp = "1400"
+=> 10:13: mss_clamp = "1400" in service "web" is not known: write "auto", "off", or bytes from 536 to 9176
+forward = "dsr-gue"
+[tunnel]
+source = ["10.0.0.1", "10.0.0.9"]
+=> 11:10: source = ["10.0.0.1", "10.0.0.9"] in [tunnel] has two IPv4 addresses: write one address such as "10.0.0.1", or one of each family: ["10.0.0.1", "fd00::1"]
+forward = "dsr-gue"
+[tunnel]
+source = "203.0.113.10"
+=> 11:10: 203.0.113.10 in source of [tunnel] is the address of service "web", which its backends may have as their own: write an address of the node
+forward = "dsr-gue"
+[tunnel]
+source = "10.0.0.3"
+=> 11:10: 10.0.0.3 in source of [tunnel] is the address of a backend: write an address of the node
+forward = "dsr-gue"
+[tunnel]
+gue_port = 0
+=> 11:12: gue_port = 0 in [tunnel] is out of range: write a whole number from 1 to 65535
+"#;
+    check_table(table, |lines| text(TWO, lines));
 }
 
 /// The packet arrives with the port that the client asked for.
@@ -152,9 +127,9 @@ fn ports() {
     let own = |port: u16| {
         format!("forward = \"dsr-ipip\"\nbackends = [{{ address = \"10.0.0.2\", port = {port} }}]")
     };
-    assert_eq!(wrong(&own(80), ""), "");
+    assert_eq!(wrong(&own(80)), "");
     assert_eq!(
-        wrong(&own(8080), ""),
+        wrong(&own(8080)),
         "9:44: port = 8080 in backend 1 of service \"web\" differs from the service's, and \
          forward = \"dsr-ipip\" changes no port: write port = 80, remove it, or write forward = \
          \"nat\""

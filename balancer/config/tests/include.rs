@@ -77,10 +77,8 @@ fn one_main_file_needs_no_service_of_its_own() {
     let files = Files::new(&[("gw.toml", &main), ("d/web.toml", &service("web", 1))]);
     assert_eq!(files.load().unwrap(), ["web"]);
     fs::remove_file(files.path("d/web.toml")).unwrap();
-    assert_eq!(
-        files.complaints(),
-        ["gw.toml:1:12: neither the file nor what it includes has a service: add [[service]]"]
-    );
+    let want = "gw.toml:1:12: neither the file nor what it includes has a service: add [[service]]";
+    assert_eq!(files.complaints(), [want]);
     fs::remove_dir(files.path("d")).unwrap();
     assert!(
         files.complaints()[0]
@@ -161,11 +159,9 @@ fn circles_are_refused_with_their_chain() {
         ("a.toml", "include = [\"d/b.toml\"]\n"),
         ("d/b.toml", "include = [\"../a.toml\"]\n"),
     ]);
-    assert_eq!(
-        files.complaints(),
-        ["d/b.toml:1:12: include \"../a.toml\" goes in a circle: a.toml includes d/b.toml \
-          includes d/../a.toml: remove one"]
-    );
+    let want = "d/b.toml:1:12: include \"../a.toml\" goes in a circle: a.toml includes d/b.toml \
+                includes d/../a.toml: remove one";
+    assert_eq!(files.complaints(), [want]);
     fs::write(files.path("d/b.toml"), "include = [\"../*.toml\"]\n").unwrap();
     let complaints = files.complaints();
     assert!(

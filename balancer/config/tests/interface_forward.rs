@@ -2,8 +2,11 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod common;
+
 use std::path::Path;
 
+use common::{check_table, messages};
 use ringway_bpf_sys::XdpMode;
 use ringway_config::{Config, ForwardMode, ForwardOptions, Setting, parse};
 
@@ -11,12 +14,6 @@ const NODE: &str = "[node]\nname = \"gw1\"\ninterfaces = [\"eth0\", { name = \"e
 
 fn read(text: &str) -> Config {
     parse(&format!("{NODE}{text}"), "gw.toml").unwrap_or_else(|errors| panic!("{errors}"))
-}
-
-/// `LINE:COLUMN: message` of every error of a file that is `node` and `text`.
-fn messages(node: &str, text: &str) -> Vec<String> {
-    let errors = parse(&format!("{node}{text}"), "gw.toml").unwrap_err();
-    errors.iter().map(|e| format!("{}:{}: {}", e.line, e.column, e.message)).collect()
 }
 
 fn names(config: &Config) -> Vec<&str> {
@@ -40,14 +37,6 @@ fn a_bridge_needs_no_service() {
     assert_ne!(config, read("[forward]\nmode = \"route\"\n"));
 }
 
-#[test]
-fn without_it_a_file_needs_a_service() {
-    assert_eq!(
-        messages(NODE, ""),
-        ["1:1: the file has no service: add [[service]] with name, address, port and backends"]
-    );
-}
-
 /// Also where services are said to lie in files of which there is none.
 #[test]
 fn included_files_may_be_missing() {
@@ -66,76 +55,43 @@ fn included_files_may_be_missing() {
 
 #[test]
 fn what_is_wrong_is_told_with_its_place() {
-    for (text, wanted) in [
-        ("", &["4:1: [forward] has no mode: add mode = \"bridge\" or mode = \"route\""] as &[_]),
-        (
-            "mode = \"switch\"",
-            &["5:8: mode = \"switch\" in [forward] is not known: write \"bridge\" or \"route\""],
-        ),
-        (
-            "mode = \"bridge\"\nspeed = 9",
-            &[
-                "6:1: unknown key \"speed\" in [forward]: remove it; known here: mode, interfaces, bypass_firewall",
-            ],
-        ),
-        (
-            "mode = \"bridge\"\nbypass_firewal = true",
-            &[
-                "6:1: unknown key \"bypass_firewal\" in [forward]: did you mean \"bypass_firewall\"?",
-            ],
-        ),
-        (
-            "mode = \"bridge\"\nbypass_firewall = \"yes\"",
-            &[
-                "6:19: bypass_firewall = \"yes\" in [forward] is a string: write true or false, without quotes",
-            ],
-        ),
-        (
-            "mode = \"bridge\"\ninterfaces = \"eth0\"",
-            &[
-                "6:14: interfaces = \"eth0\" in [forward] is a string: write interfaces = [\"eth0\", \"eth1\"]",
-            ],
-        ),
-        (
-            "mode = \"route\"\ninterfaces = []",
-            &[
-                "6:14: interfaces = [] in [forward] is empty: remove it, which means all of [node], or write those that packets go between",
-            ],
-        ),
-        (
-            "mode = \"bridge\"\ninterfaces = [\"eth0\"]",
-            &[
-                "6:14: interfaces of [forward] has one element, and mode = \"bridge\" takes two or more: add another, or write mode = \"route\"",
-            ],
-        ),
-        (
-            "mode = \"bridge\"\ninterfaces = [\"eth0\", \"eth0\", \"eth7\"]",
-            &[
-                "6:23: \"eth0\" is twice in interfaces of [forward]: remove one",
-                "6:31: \"eth7\" in interfaces of [forward] is not one of interfaces of [node]: add it there, or remove it here",
-            ],
-        ),
-        (
-            "mode = \"bridge\"\ninterfaces = [\"eth0\", \"eth/1\"]",
-            &[
-                "6:23: \"eth/1\" in interfaces of [forward] is not an interface name: write a name as `ip link` shows it, such as \"eth0\"",
-            ],
-        ),
-    ] {
-        assert_eq!(messages(NODE, &format!("[forward]\n{text}\n")), wanted, "{text}");
-    }
+    let table = r#"
+=> 4:1: [forward] has no mode: add mode = "bridge" or mode = "route"
+mode = "switch"
+=> 5:8: mode = "switch" in [forward] is not known: write "bridge" or "route"
+mode = "bridge"
+speed = 9
+=> 6:1: unknown key "speed" in [forward]: remove it; known here: mode, interfaces, bypass_firewall
+mode = "bridge"
+bypass_firewal = true
+=> 6:1: unknown key "bypass_firewal" in [forward]: did you mean "bypass_firewall"?
+mode = "bridge"
+bypass_firewall = "yes"
+=> 6:19: bypass_firewall = "yes" in [forward] is a string: write true or false, without quotes
+mode = "bridge"
+interfaces = "eth0"
+=> 6:14: interfaces = "eth0" in [forward] is a string: write interfaces = ["eth0", "eth1"]
+mode = "route"
+interfaces = []
+=> 6:14: interfaces = [] in [forward] is empty: remove it, which means all of [node], or write those that packets go between
+mode = "bridge"
+interfaces = ["eth0"]
+=> 6:14: interfaces of [forward] has one element, and mode = "bridge" takes two or more: add another, or write mode = "route"
+mode = "bridge"
+interfaces = ["eth0", "eth0", "eth7"]
+=> 6:23: "eth0" is twice in interfaces of [forward]: remove one
+=> 6:31: "eth7" in interfaces of [forward] is not one of interfaces of [node]: add it there, or remove it here
+mode = "bridge"
+interfaces = ["eth0", "eth/1"]
+=> 6:23: "eth/1" in interfaces of [forward] is not an interface name: write a name as `ip link` shows it, such as "eth0"
+"#;
+    check_table(table, |lines| format!("{NODE}[forward]\n{lines}\n"));
     let one = "[node]\nname = \"gw1\"\ninterfaces = [\"eth0\"]\n";
-    assert_eq!(
-        messages(one, "[forward]\nmode = \"bridge\"\n"),
-        [
-            "5:8: mode = \"bridge\" in [forward] takes two interfaces or more, and [node] has one: add another to interfaces of [node], or write mode = \"route\""
-        ]
-    );
+    let want = "5:8: mode = \"bridge\" in [forward] takes two interfaces or more, and [node] has one: add another to interfaces of [node], or write mode = \"route\"";
+    assert_eq!(messages(&format!("{one}[forward]\nmode = \"bridge\"\n")), [want]);
     assert!(parse(&format!("{one}[forward]\nmode = \"route\"\n"), "gw.toml").is_ok());
-    assert_eq!(
-        messages(NODE, "[[forward]]\nmode = \"route\"\n"),
-        ["4:1: [[forward]] is a list: write [forward], once"]
-    );
+    let want = "4:1: [[forward]] is a list: write [forward], once";
+    assert_eq!(messages(&format!("{NODE}[[forward]]\nmode = \"route\"\n")), [want]);
 }
 
 fn options(interfaces: &[&str], mode: ForwardMode) -> ForwardOptions {

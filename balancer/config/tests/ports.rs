@@ -59,11 +59,9 @@ fn what_may_lie_beside_what() {
 fn a_check_needs_a_port() {
     let check = format!("check = {{ type = \"tcp\" }}\n{TWO}");
     let said = wrong(&[one("a", "\"8000-8100\"", &check)]);
-    assert_eq!(
-        said,
-        "check of service \"a\" has no port to ask backend 1 of service \"a\" at, where the \
-         service has several: write port = N in check"
-    );
+    let want = "check of service \"a\" has no port to ask backend 1 of service \"a\" at, where the \
+                service has several: write port = N in check";
+    assert_eq!(said, want);
     let own = "check = { type = \"tcp\" }\n\
                backends = [{ address = \"10.0.0.2\", check = { port = 8000 } }]\n";
     file(&[one("a", "\"8000-8100\"", own)]).unwrap();
@@ -81,10 +79,8 @@ fn dsr_changes_no_port() {
 #[test]
 fn the_ports_of_nat() {
     let said = wrong(&[one("a", "\"9000-10100\"", TWO)]);
-    assert!(
-        said.contains("port 9000-10100 of service \"a\" is one of the ports of [nat]"),
-        "{said}"
-    );
+    let words = "port 9000-10100 of service \"a\" is one of the ports of [nat]";
+    assert!(said.contains(words), "{said}");
     // Replies are looked up before "*".
     file(&[one("a", "\"*\"", TWO)]).unwrap();
 }

@@ -14,4 +14,6 @@ mod privileges;
 pub mod reload_diff;
 pub mod server;
 pub mod snapshot;
+#[cfg(test)]
+mod testing;
 pub mod upgrade;

@@ -225,9 +225,7 @@ mod tests {
     fn a_node_that_is_not_there_is_told_with_those_that_are() {
         let known = ["gw1".to_owned(), "gw2".to_owned()];
         let error = unknown("gw9", &known, |_| Place::Here);
-        assert_eq!(
-            (error.what.as_str(), error.remedy.to_string().as_str()),
-            ("node gw9 is not loaded", "loaded are: gw1, gw2")
-        );
+        let want = ("node gw9 is not loaded", "loaded are: gw1, gw2");
+        assert_eq!((error.what.as_str(), error.remedy.to_string().as_str()), want);
     }
 }

@@ -293,7 +293,6 @@ proptest! {
     }
 }
 
-/// Three changes in ten seconds; one flow busy, one that only speaks again much later.
 #[test]
 fn three_changes_in_ten_seconds() {
     for udp in [false, true] {
@@ -373,7 +372,6 @@ fn the_dead_are_not_remembered() {
     world.settle();
 }
 
-/// Services with equal members share a ring, also while it changes.
 #[test]
 fn equal_services_share() {
     let service = |port: u16| {

@@ -69,61 +69,40 @@ fn drop_as_spamhaus_publishes_it() {
 
 #[test]
 fn bad_lines_say_what_to_write() {
-    for (line, why) in [
-        (
-            "1.2.3.4/24",
-            "the address has bits behind the length: write 1.2.3.0/24, or 1.2.3.4 for one address \
-             alone",
-        ),
-        (
-            "2001:db8::1/32",
-            "the address has bits behind the length: write 2001:db8::/32, or 2001:db8::1 for one \
-             address alone",
-        ),
-        ("1.2.3.4/33", "the length of the prefix is no number from 0 to 32"),
-        ("1.2.3.4/+8", "the length of the prefix is no number from 0 to 32"),
-        ("1.2.3.0/024", "the length of the prefix is no number from 0 to 32"),
-        ("1.2.3.0/", "the length of the prefix is no number from 0 to 32"),
-        ("1.2.3.0/24/8", "the length of the prefix is no number from 0 to 32"),
-        ("1.2.3.0/255.255.255.0", "the length of the prefix is no number from 0 to 32"),
+    let host_bits = "the address has bits behind the length: write 1.2.3.0/24, or 1.2.3.4 for one \
+                     address alone";
+    let host_bits_v6 = "the address has bits behind the length: write 2001:db8::/32, or \
+                        2001:db8::1 for one address alone";
+    let no_length =
+        "1.2.3.4/33, 1.2.3.4/+8, 1.2.3.0/024, 1.2.3.0/, 1.2.3.0/24/8, 1.2.3.0/255.255.255.0";
+    let octal = "an octet begins with 0, which can mean octal: write it as a decimal number";
+    let zone = "packets carry no zone id: write the address without `%` and what follows";
+    let mapped = "an IPv4-mapped IPv6 address: write the IPv4 prefix";
+    let no_address = "no IPv4 or IPv6 address: write a prefix as 192.0.2.0/24 or 2001:db8::/32";
+    for (lines, why) in [
+        ("1.2.3.4/24", host_bits),
+        ("2001:db8::1/32", host_bits_v6),
+        (no_length, "the length of the prefix is no number from 0 to 32"),
         ("2001:db8::/129", "the length of the prefix is no number from 0 to 128"),
-        (
-            "010.0.0.0/8",
-            "an octet begins with 0, which can mean octal: write it as a decimal number",
-        ),
-        (
-            "fe80::1%eth0",
-            "packets carry no zone id: write the address without `%` and what follows",
-        ),
-        ("::ffff:1.2.3.4", "an IPv4-mapped IPv6 address: write the IPv4 prefix"),
-        ("::ffff:0:0/96", "an IPv4-mapped IPv6 address: write the IPv4 prefix"),
-        ("1.2.3/24", "no IPv4 or IPv6 address: write a prefix as 192.0.2.0/24 or 2001:db8::/32"),
-        (
-            "1.2.3.4 5.6.7.8",
-            "no IPv4 or IPv6 address: write a prefix as 192.0.2.0/24 or 2001:db8::/32",
-        ),
-        ("example.com", "no IPv4 or IPv6 address: write a prefix as 192.0.2.0/24 or 2001:db8::/32"),
+        ("010.0.0.0/8", octal),
+        ("fe80::1%eth0", zone),
+        ("::ffff:1.2.3.4, ::ffff:0:0/96", mapped),
+        ("1.2.3/24, 1.2.3.4 5.6.7.8, example.com", no_address),
     ] {
-        let text = format!("192.0.2.0/24\n\n  {line}\t# comment");
-        assert_eq!(bad(&text), [format!("line 3: \"{line}\\t# comment\", {why}")]);
+        for line in lines.split(", ") {
+            let text = format!("192.0.2.0/24\n\n  {line}\t# comment");
+            assert_eq!(bad(&text), [format!("line 3: \"{line}\\t# comment\", {why}")]);
+        }
     }
     let first = "{\"cidr\":\"192.0.2.0/24\"}\n";
+    let no_cidr = "no object with a string \"cidr\": write {\"cidr\": \"192.0.2.0/24\"}";
+    let no_json = "no JSON (column 17): write one object a line, {\"cidr\": \"192.0.2.0/24\"}";
     for (line, why) in [
-        ("{\"cidr\":1}", "no object with a string \"cidr\": write {\"cidr\": \"192.0.2.0/24\"}"),
-        (
-            "{\"type\":\"x\"}",
-            "no object with a string \"cidr\": write {\"cidr\": \"192.0.2.0/24\"}",
-        ),
-        ("[\"1.2.3.4\"]", "no object with a string \"cidr\": write {\"cidr\": \"192.0.2.0/24\"}"),
-        (
-            "{\"cidr\":\"1.2.3.4\"",
-            "no JSON (column 17): write one object a line, {\"cidr\": \"192.0.2.0/24\"}",
-        ),
-        (
-            "{\"cidr\":\"1.2.3.4/24\"}",
-            "the address has bits behind the length: write 1.2.3.0/24, or 1.2.3.4 for one address \
-             alone",
-        ),
+        ("{\"cidr\":1}", no_cidr),
+        ("{\"type\":\"x\"}", no_cidr),
+        ("[\"1.2.3.4\"]", no_cidr),
+        ("{\"cidr\":\"1.2.3.4\"", no_json),
+        ("{\"cidr\":\"1.2.3.4/24\"}", host_bits),
     ] {
         let want = format!("line 2: {line:?}, {why}");
         assert_eq!(bad(&format!("{first}{line}")), [want]);

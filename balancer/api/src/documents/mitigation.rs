@@ -161,12 +161,11 @@ impl AttackStatus {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
-    #[test]
-    fn whoever_answers_syns_is_told_of_that_and_not_of_limits() {
-        let attack = |syn: &str, mode| AttackStatus {
+    pub fn attack(syn: &str, mode: ShieldMode) -> AttackStatus {
+        AttackStatus {
             service: "web".into(),
             address: [203, 0, 113, 9].into(),
             port: 80,
@@ -183,7 +182,11 @@ mod tests {
             syn: syn.into(),
             syns_answered_per_second: 491,
             lasts: true,
-        };
+        }
+    }
+
+    #[test]
+    fn whoever_answers_syns_is_told_of_that_and_not_of_limits() {
         let off = attack("off", ShieldMode::Enforce);
         assert_eq!(off.answered(), None);
         assert!(off.remedy(None).contains("write it in limits"));

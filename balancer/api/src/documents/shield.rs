@@ -572,6 +572,7 @@ mod tests {
     use super::*;
     use crate::clock::from_unix_s;
     use crate::documents::measure::Measure;
+    use crate::documents::mitigation::tests::attack;
     use crate::documents::mitigation_event::{self, MitigationEvent};
     use crate::shield::ShieldChange;
 
@@ -620,22 +621,15 @@ mod tests {
         let mut status = ShieldStatus::new(&config, &runtime);
         let until = Timestamp(from_unix_s(1_800_000_600));
         let attack = AttackStatus {
-            service: "web".into(),
-            address: [203, 0, 113, 9].into(),
-            port: 80,
-            last_port: 80,
-            protocol: Protocol::Tcp,
-            mode: ShieldMode::Enforce,
             since: Timestamp(from_unix_s(1_800_000_000)),
             until,
-            ended: None,
             measure: Some(Measure::Packets),
             packets_per_second: 412_000,
             new_flows_per_second: 390_000,
             baseline: Some(3100),
-            syn: "challenge".into(),
             syns_answered_per_second: 380_000,
             lasts: false,
+            ..attack("challenge", ShieldMode::Enforce)
         };
         let found = [(("web".to_owned(), Protocol::Tcp), 2)].into();
         status.enter_attacks(&config, std::slice::from_ref(&attack), &found);

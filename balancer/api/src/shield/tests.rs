@@ -80,10 +80,8 @@ fn time_runs_out_on_the_clock_that_nobody_sets() {
     assert_eq!(shown(&at(10).expect("one is over")), ["198.51.100.0/24 block"]);
     let past = block("192.0.2.0/24", Some(0));
     let error = RuntimeShield::default().with(&past, now, wall()).expect_err("past");
-    assert!(
-        error.what.contains("is past") && error.remedy.to_string().contains("--for"),
-        "{error}"
-    );
+    assert!(error.what.contains("is past"), "{error}");
+    assert!(error.remedy.to_string().contains("--for"), "{error}");
 }
 
 #[test]
@@ -102,15 +100,10 @@ fn what_is_kept_comes_back_unless_its_time_is_over() {
         RuntimeShield::load(&state, now, wall).expect("read")
     };
     let soon = later(4);
-    assert_eq!(
-        (soon.entries.len(), soon.mode.map(|mode| mode.mode)),
-        (2, Some(ShieldMode::Observe))
-    );
-    assert_eq!(
-        soon.entries.iter().next().expect("one").ends,
-        Some(now + Duration::from_secs(6)),
-        "what is left of it"
-    );
+    let want = (2, Some(ShieldMode::Observe));
+    assert_eq!((soon.entries.len(), soon.mode.map(|mode| mode.mode)), want);
+    let want = Some(now + Duration::from_secs(6));
+    assert_eq!(soon.entries.iter().next().expect("one").ends, want, "what is left of it");
     let late = later(10);
     assert_eq!((shown(&late), late.mode), (vec!["198.51.100.0/24 block".into()], None));
 }

@@ -100,17 +100,8 @@ mod tests {
         assert_eq!((found.count(), found.nth(5)), (65_536, Some(0x7277_0005)));
         assert_eq!(read_marks("256/0xffffff00").expect("valid").nth(256), None);
         assert_eq!(found.to_string(), "0x72770000/0xffff0000");
-        for wrong in [
-            "",
-            "1",
-            "1/2/3",
-            "0x/0x",
-            "1/0xf0",
-            "0x1/0xffff0000",
-            "0/0xffff0000",
-            "7/0xffffffff",
-            "0/0",
-        ] {
+        let wrong = "1, 1/2/3, 0x/0x, 1/0xf0, 0x1/0xffff0000, 0/0xffff0000, 7/0xffffffff, 0/0";
+        for wrong in wrong.split(", ").chain([""]) {
             assert!(read_marks(wrong).is_err(), "{wrong}");
         }
     }

@@ -95,35 +95,25 @@ impl Member {
 
 #[cfg(test)]
 mod tests {
-    use std::time::{Instant, SystemTime};
+    use std::time::Instant;
 
     use super::*;
-    use crate::health::{CheckEvent, Health};
-    use crate::network::next_hop::Hop;
+    use crate::health::Health;
+    use crate::testing::{event, gateway, hop};
     use ringway_config::Config;
-    use ringway_host::Mac;
 
     fn config(own: &str) -> Config {
-        let text = format!(
-            "[node]\nname = \"gw\"\ninterfaces = [\"eth0\"]\n[shield]\n\
-             syn = {{ always = true, secret = \"/s\" }}\n[[service]]\nname = \"web\"\n\
-             address = \"203.0.113.9\"\nport = 80\nforward = \"dsr-l2\"\n{own}\n\
-             backends = [{{ address = \"10.0.0.2\" }}, {{ address = \"10.0.0.3\" }}]\n"
-        );
-        ringway_config::parse(&text, "ringway.toml").unwrap_or_else(|errors| panic!("{errors}"))
+        let syn = "[shield]\nsyn = { always = true, secret = \"/s\" }";
+        let backends = "backends = [{ address = \"10.0.0.2\" }, { address = \"10.0.0.3\" }]";
+        gateway(syn, &format!("forward = \"dsr-l2\"\n{own}\n{backends}"))
     }
 
     fn backend_set(own: &str) -> BackendSet {
         let mut set = BackendSet::new(&config(own), Instant::now());
         for id in 0..2 {
-            let at = SystemTime::UNIX_EPOCH;
-            let event = CheckEvent { id, health: Health::Up, at, reason: None, offer: None };
-            set.take(&event, Instant::now());
+            set.take(&event(id, Health::Up), Instant::now());
         }
-        set.take_ways(|_| {
-            let (interface, mac) = ("eth0".into(), Mac([2; 6]));
-            Ok(Hop { slot: 0, interface, mac, mtu: 1500, source: None, router: None })
-        });
+        set.take_ways(|_| Ok(hop()));
         set
     }
 
@@ -144,26 +134,15 @@ mod tests {
             |id, cookies| set.take_cookies(&CookieEvent { id, cookies }).expect("a line");
         assert!(take(0, Cookies::Taken).good);
         let line = take(1, Cookies::Refused("it is lazy".into()));
-        assert_eq!(
-            line.text,
-            "web: backend 10.0.0.3:80 takes none of the gateway's cookies: it is lazy"
-        );
+        let want = "web: backend 10.0.0.3:80 takes none of the gateway's cookies: it is lazy";
+        assert_eq!(line.text, want);
         assert_eq!(takes(&set), [true, false]);
         let found: Vec<Problem> = set.without_cookies().collect();
-        assert!(
-            found.len() == 1 && found[0].error.contains("(10.0.0.3:80: it is lazy)"),
-            "{found:?}"
-        );
+        let words = "(10.0.0.3:80: it is lazy)";
+        assert!(found.len() == 1 && found[0].error.contains(words), "{found:?}");
         let shown = &set.shown(Instant::now())[0].backends;
         assert_eq!(shown[1].cookies_refused.as_deref(), Some("it is lazy"));
-        let down = CheckEvent {
-            id: 1,
-            health: Health::Down,
-            at: SystemTime::UNIX_EPOCH,
-            reason: Some("refused".into()),
-            offer: None,
-        };
-        set.take(&down, Instant::now());
+        set.take(&event(1, Health::Down), Instant::now());
         assert_eq!(set.without_cookies().count(), 0, "it gets no flows");
         // What is known stays with another check; and is nothing to another way of answering.
         let http = config(&ASKED.replace("tcp", "http"));

@@ -134,27 +134,25 @@ impl Member {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::health::{CheckEvent, CheckTarget, Checks};
+    use crate::health::{CheckTarget, Checks};
     use crate::network::next_hop::Hop;
-    use ringway_host::Mac;
+    use crate::testing::{event, gateway, hop};
     use ringway_plan::Health as Planned;
     use tokio::sync::mpsc;
 
     fn backend_set(more: &str) -> BackendSet {
-        let text = format!(
-            "[node]\nname = \"gw\"\ninterfaces = [\"eth0\"]\n[[service]]\nname = \"web\"\n\
-             address = \"203.0.113.9\"\nport = 80\ncheck = {{ type = \"tcp\" }}\n{more}\n\
-             backends = [{{ address = \"10.0.0.2\" }}]\n"
-        );
-        let config = ringway_config::parse(&text, "ringway.toml").expect("valid");
+        let config = gateway("", &format!("check = {{ type = \"tcp\" }}\n{more}"));
         let mut backend_set = BackendSet::new(&config, Instant::now());
-        backend_set.take_ways(|_| way());
+        backend_set.take_ways(|_| Ok(hop()));
         backend_set
     }
 
-    fn way() -> Result<Hop, NoWay> {
-        let (interface, mac) = ("eth0".into(), Mac([2; 6]));
-        Ok(Hop { slot: 0, interface, mac, mtu: 1500, source: None, router: None })
+    /// With a backend that has just gone down.
+    fn gone_down(more: &str) -> BackendSet {
+        let mut backend_set = backend_set(more);
+        take(&mut backend_set, Health::Up);
+        take(&mut backend_set, Health::Down);
+        backend_set
     }
 
     fn lost() -> Result<Hop, NoWay> {
@@ -163,15 +161,12 @@ mod tests {
     }
 
     fn take(backend_set: &mut BackendSet, health: Health) -> String {
-        let event =
-            CheckEvent { id: 0, health, at: SystemTime::UNIX_EPOCH, reason: None, offer: None };
-        backend_set.take(&event, Instant::now()).expect("a line")
+        backend_set.take(&event(0, health), Instant::now()).expect("a line")
     }
 
     fn planned(backend_set: &BackendSet) -> Planned {
-        backend_set
-            .observed(Instant::now())
-            .health("web", "10.0.0.2:80".parse().expect("an endpoint"))
+        let endpoint = "10.0.0.2:80".parse().expect("an endpoint");
+        backend_set.observed(Instant::now()).health("web", endpoint)
     }
 
     fn counted(packets: u64) -> Replies {
@@ -184,14 +179,9 @@ mod tests {
         let mut backend_set = backend_set("keep_for = \"10s\"");
         take(&mut backend_set, Health::Up);
         let line = take(&mut backend_set, Health::Down);
-        assert_eq!(
-            line,
-            "web: backend 10.0.0.2:80 is down; established connections, if any, go on"
-        );
-        assert!(
-            planned(&backend_set) == Planned::Kept
-                && backend_set.shown(Instant::now())[0].backends[0].kept
-        );
+        let said = "web: backend 10.0.0.2:80 is down; established connections, if any, go on";
+        assert_eq!((line.as_str(), planned(&backend_set)), (said, Planned::Kept));
+        assert!(backend_set.shown(Instant::now())[0].backends[0].kept);
         let start = Instant::now();
         // (after, packets so far, goes on)
         for (after, packets, goes_on) in
@@ -204,10 +194,8 @@ mod tests {
             assert!(lines.iter().all(|line| !line.good && line.text.ends_with(said)), "{lines:?}");
         }
         // It is said once, and what was cut stays so until the backend is up again.
-        assert!(
-            backend_set.tend(start, &counted(99)).is_empty()
-                && planned(&backend_set) == Planned::Down
-        );
+        assert_eq!(backend_set.tend(start, &counted(99)), []);
+        assert_eq!(planned(&backend_set), Planned::Down);
         take(&mut backend_set, Health::Up);
         take(&mut backend_set, Health::Down);
         assert_eq!(planned(&backend_set), Planned::Kept);
@@ -217,9 +205,7 @@ mod tests {
     #[test]
     fn under_dsr_connections_go_on_for_a_while() {
         let mut backend_set =
-            backend_set("keep_for = \"10s\"\nforward = \"dsr-l2\"\nannounce = \"arp\"");
-        take(&mut backend_set, Health::Up);
-        take(&mut backend_set, Health::Down);
+            gone_down("keep_for = \"10s\"\nforward = \"dsr-l2\"\nannounce = \"arp\"");
         let start = Instant::now();
         assert!(backend_set.tend(start + Duration::from_secs(9), &counted(0)).is_empty());
         let lines = backend_set.tend(start + Duration::from_secs(11), &counted(0));
@@ -232,10 +218,8 @@ mod tests {
     fn without_a_link_or_a_route_nothing_is_kept() {
         let no_route = || Err(NoWay::NoRoute("no route to 10.0.0.2".into()));
         let other = || Err(NoWay::OtherInterface { interface: "mgmt0".into() });
-        for gone in [&no_route as &dyn Fn() -> Result<Hop, NoWay>, &other, &lost] {
-            let mut backend_set = backend_set("");
-            take(&mut backend_set, Health::Up);
-            take(&mut backend_set, Health::Down);
+        for gone in [&no_route as &dyn Fn() -> Result<Hop, NoWay>, &other] {
+            let mut backend_set = gone_down("");
             assert_eq!(planned(&backend_set), Planned::Kept);
             backend_set.take_ways(|_| gone());
             let lines = backend_set.tend(Instant::now(), &Replies::new());
@@ -248,9 +232,7 @@ mod tests {
     /// address, without a packet.
     #[tokio::test]
     async fn an_unreachable_host_keeps_nothing() {
-        let (mut backend_set, (send, mut receive)) = (backend_set(""), mpsc::channel(8));
-        take(&mut backend_set, Health::Up);
-        take(&mut backend_set, Health::Down);
+        let (mut backend_set, (send, mut receive)) = (gone_down(""), mpsc::channel(8));
         assert!(backend_set.tend(Instant::now(), &Replies::new()).is_empty());
         let target = backend_set.targets(&Default::default()).remove(0);
         let address = "127.255.255.255:80".parse().expect("an address");
@@ -269,9 +251,7 @@ mod tests {
 
     #[test]
     fn a_host_that_is_gone_keeps_nothing() {
-        let mut backend_set = backend_set("");
-        take(&mut backend_set, Health::Up);
-        take(&mut backend_set, Health::Down);
+        let mut backend_set = gone_down("");
         backend_set.take_ways(|_| lost());
         let lines = backend_set.tend(Instant::now(), &Replies::new());
         assert!(lines[0].text.contains("reset: next hop 10.0.0.2 on eth0 has not"), "{lines:?}");

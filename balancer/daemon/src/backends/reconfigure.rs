@@ -181,30 +181,29 @@ impl Member {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::health::CheckEvent;
     use crate::network::next_hop::Hop;
-    use ringway_host::Mac;
-    use std::time::SystemTime;
+    use crate::testing::{event, gateway, hop};
 
     /// A service "web" with a check, and whatever backends and further keys.
     fn config(backends: &str, more: &str) -> Config {
-        let text = format!(
-            "[node]\nname = \"gw\"\ninterfaces = [\"eth0\"]\n[[service]]\nname = \"web\"\n\
-             address = \"203.0.113.9\"\nport = 80\nbackends = [{backends}]\n{more}\n"
-        );
-        ringway_config::parse(&text, "ringway.toml").unwrap_or_else(|errors| panic!("{errors}"))
+        gateway("", &format!("backends = [{backends}]\n{more}"))
     }
 
     const A: &str = "{ address = \"10.0.0.2\" }";
     const B: &str = "{ address = \"10.0.0.3\" }";
     const CHECK: &str = "check = { type = \"tcp\" }";
 
-    fn event(id: usize, health: Health) -> CheckEvent {
-        CheckEvent { id, health, at: SystemTime::UNIX_EPOCH, reason: None, offer: None }
-    }
-
     fn health(backend_set: &BackendSet) -> Vec<(usize, Health)> {
         backend_set.members().map(|(_, member)| (member.id, member.health)).collect()
+    }
+
+    fn percents(backend_set: &BackendSet) -> Vec<Option<u16>> {
+        let backends = &backend_set.shown(Instant::now())[0].backends;
+        backends.iter().map(|backend| backend.slow_start_percent).collect()
+    }
+
+    fn is_slow(backend_set: &BackendSet) -> bool {
+        backend_set.is_starting_slowly(Instant::now())
     }
 
     #[test]
@@ -231,43 +230,31 @@ mod tests {
         backend_set.take(&event(0, Health::Up), Instant::now());
         backend_set.take(&event(1, Health::Down), Instant::now());
         let both = [A, B].join(",");
-        let http =
-            backend_set.reconfigure(&config(&both, "check = { type = \"http\" }"), Instant::now());
+        let next = |set: &BackendSet, backends: &str, check: &str| {
+            set.reconfigure(&config(backends, check), Instant::now())
+        };
+        let http = next(&backend_set, &both, "check = { type = \"http\" }");
         assert_eq!(health(&http), [(2, Health::Up), (3, Health::Down)]);
         assert!(http.services[0].members.iter().all(|member| member.since.is_some()));
-        let none = http.reconfigure(&config(&both, ""), Instant::now());
+        let none = next(&http, &both, "");
         assert_eq!(health(&none), [(4, Health::Unchecked), (5, Health::Unchecked)]);
-        assert_eq!(
-            health(&none.reconfigure(&config(&both, CHECK), Instant::now())),
-            [(6, Health::Up), (7, Health::Up)]
-        );
+        assert_eq!(health(&next(&none, &both, CHECK)), [(6, Health::Up), (7, Health::Up)]);
         // Weights are nothing to a check.
         let heavy = "{ address = \"10.0.0.2\", weight = 9 }";
-        assert_eq!(
-            health(&backend_set.reconfigure(&config(heavy, CHECK), Instant::now())),
-            [(0, Health::Up)]
-        );
+        assert_eq!(health(&next(&backend_set, heavy, CHECK)), [(0, Health::Up)]);
     }
 
     #[test]
     fn another_mode_goes_by_the_same_way_unless_it_cannot() {
         let by = |router: Option<&str>| {
-            Ok(Hop {
-                slot: 0,
-                interface: "eth0".into(),
-                mac: Mac([2, 0, 0, 0, 0, 9]),
-                mtu: 1500,
-                source: None,
-                router: router.map(|address| address.parse().expect("address")),
-            })
+            let router = router.map(|address| address.parse().expect("address"));
+            Ok(Hop { source: None, router, ..hop() })
         };
         let l2 = config(A, "forward = \"dsr-l2\"\nannounce = \"arp\"");
         let mut backend_set = BackendSet::new(&config(A, ""), Instant::now());
         backend_set.take_ways(|_| by(None));
-        assert!(
-            !backend_set.reconfigure(&l2, Instant::now()).waiting(),
-            "there is no moment without it"
-        );
+        let next = backend_set.reconfigure(&l2, Instant::now());
+        assert!(!next.waiting(), "there is no moment without it");
         backend_set.take_ways(|_| by(Some("10.0.0.254")));
         assert!(backend_set.reconfigure(&l2, Instant::now()).waiting());
     }
@@ -288,34 +275,21 @@ mod tests {
             let b = format!("{{ address = \"10.0.0.3\", weight = {weight} }}");
             config(&[A, &b].join(","), &slow)
         };
-        let percents = |backend_set: &BackendSet| -> Vec<Option<u16>> {
-            backend_set.shown(Instant::now())[0]
-                .backends
-                .iter()
-                .map(|b| b.slow_start_percent)
-                .collect()
-        };
         let mut backend_set = BackendSet::new(&with(0), Instant::now());
         (0..2).for_each(|id| _ = backend_set.take(&event(id, Health::Up), Instant::now()));
-        assert!(
-            !backend_set.reconfigure(&with(1), Instant::now()).is_starting_slowly(Instant::now()),
-            "the daemon has just begun"
-        );
+        let next = |set: &BackendSet, weight| set.reconfigure(&with(weight), Instant::now());
+        assert!(!is_slow(&next(&backend_set, 1)), "the daemon has just begun");
         backend_set.start();
-        assert!(
-            !backend_set.reconfigure(&with(0), Instant::now()).is_starting_slowly(Instant::now())
-        );
-        let raised = backend_set.reconfigure(&with(1), Instant::now());
+        assert!(!is_slow(&next(&backend_set, 0)));
+        let raised = next(&backend_set, 1);
         assert_eq!(percents(&raised), [None, Some(10)]);
         // A weight that was not 0 is there at once.
         let began = raised.members().nth(1).and_then(|(_, member)| member.slow_start);
-        let heavier = raised.reconfigure(&with(5), Instant::now());
+        let heavier = next(&raised, 5);
         assert_eq!(heavier.members().nth(1).and_then(|(_, member)| member.slow_start), began);
         // Who is down begins when it comes up.
         backend_set.take(&event(1, Health::Down), Instant::now());
-        assert!(
-            !backend_set.reconfigure(&with(1), Instant::now()).is_starting_slowly(Instant::now())
-        );
+        assert!(!is_slow(&next(&backend_set, 1)));
     }
 
     #[test]
@@ -323,23 +297,16 @@ mod tests {
         let slow = format!("{CHECK}\nslow_start = \"30s\"");
         let mut backend_set = BackendSet::new(&config(&[A, B].join(","), &slow), Instant::now());
         backend_set.take(&event(0, Health::Up), Instant::now());
-        assert!(!backend_set.is_starting_slowly(Instant::now()), "the daemon has just begun");
+        assert!(!is_slow(&backend_set), "the daemon has just begun");
         backend_set.start();
         backend_set.take(&event(1, Health::Down), Instant::now());
-        assert!(!backend_set.is_starting_slowly(Instant::now()));
+        assert!(!is_slow(&backend_set));
         backend_set.take(&event(1, Health::Up), Instant::now());
-        let percents = |backend_set: &BackendSet| -> Vec<Option<u16>> {
-            backend_set.shown(Instant::now())[0]
-                .backends
-                .iter()
-                .map(|b| b.slow_start_percent)
-                .collect()
-        };
         assert_eq!(percents(&backend_set), [None, Some(10)]);
         let next = backend_set.reconfigure(&config(&[B, A].join(","), &slow), Instant::now());
-        assert!(next.is_starting_slowly(Instant::now()));
+        assert!(is_slow(&next));
         assert_eq!(percents(&next), [Some(10), None]);
         backend_set.take(&event(1, Health::Down), Instant::now());
-        assert!(!backend_set.is_starting_slowly(Instant::now()));
+        assert!(!is_slow(&backend_set));
     }
 }

@@ -58,18 +58,13 @@ mod tests {
 
     use super::*;
     use crate::health::CheckEvent;
+    use crate::testing::{event, gateway};
     use ringway_plan::Health as Planned;
 
     fn backend_set(check: &str) -> BackendSet {
-        let text = format!(
-            "[node]\nname = \"gw\"\ninterfaces = [\"eth0\"]\n[[service]]\nname = \"web\"\n\
-             address = \"203.0.113.9\"\nport = 80\ncheck = {{ {check} }}\n\
-             backends = [{{ address = \"10.0.0.2\" }}, {{ address = \"10.0.0.3\" }}]\n"
-        );
-        BackendSet::new(
-            &ringway_config::parse(&text, "ringway.toml").expect("valid"),
-            Instant::now(),
-        )
+        let backends = "backends = [{ address = \"10.0.0.2\" }, { address = \"10.0.0.3\" }]";
+        let config = gateway("", &format!("check = {{ {check} }}\n{backends}"));
+        BackendSet::new(&config, Instant::now())
     }
 
     const TCP: &str = "type = \"tcp\"";
@@ -79,10 +74,7 @@ mod tests {
         let ids = backend_set.ids();
         for (id, health) in [(ids[0], Health::Down), (ids[1], Health::Up)] {
             let reason = (health == Health::Down).then(|| "connection refused on port 80".into());
-            backend_set.take(
-                &CheckEvent { id, health, at: SystemTime::UNIX_EPOCH, reason, offer: None },
-                Instant::now(),
-            );
+            backend_set.take(&CheckEvent { reason, ..event(id, health) }, Instant::now());
         }
         backend_set.saved()
     }

@@ -1,32 +1,26 @@
 //! What a backend set makes of results and ways.
 
-use ringway_host::Mac;
-
 use super::*;
+use crate::testing::{gateway, hop};
 
 fn backend_set(service: &str) -> BackendSet {
-    let text = format!(
-        "[node]\nname = \"gw\"\ninterfaces = [\"eth0\"]\n[[service]]\nname = \"web\"\n\
-         address = \"203.0.113.9\"\nport = 80\nprotocol = [\"tcp\", \"udp\"]\n{service}\n\
-         backends = [{{ address = \"10.0.0.2\" }}, {{ address = \"10.0.0.3\", weight = 0 }}]\n"
-    );
-    BackendSet::new(&ringway_config::parse(&text, "ringway.toml").expect("valid"), Instant::now())
+    let backends = "[{ address = \"10.0.0.2\" }, { address = \"10.0.0.3\", weight = 0 }]";
+    let service = format!("protocol = [\"tcp\", \"udp\"]\n{service}\nbackends = {backends}");
+    BackendSet::new(&gateway("", &service), Instant::now())
 }
 
 fn way() -> Result<Hop, NoWay> {
-    Ok(Hop {
-        slot: 0,
-        interface: "eth0".into(),
-        mac: Mac([2, 0, 0, 0, 0, 9]),
-        mtu: 1500,
-        source: "10.0.0.1".parse().ok(),
-        router: None,
-    })
+    Ok(hop())
 }
 
 fn event(id: usize, health: Health) -> CheckEvent {
     let reason = (!health.is_up()).then(|| "connection refused on port 80".into());
-    CheckEvent { id, health, at: SystemTime::UNIX_EPOCH, reason, offer: None }
+    CheckEvent { reason, ..crate::testing::event(id, health) }
+}
+
+fn unresolved(interface: &str) -> Result<Hop, NoWay> {
+    let next_hop = "10.0.0.2".parse().expect("an address");
+    Err(NoWay::Unresolved { next_hop, interface: interface.into() })
 }
 
 const CHECK: &str = "check = { type = \"tcp\", port = 8080 }";
@@ -42,13 +36,10 @@ fn one_check_per_backend_whatever_its_protocols() {
 #[test]
 fn a_check_may_ask_elsewhere() {
     let asked = |general: &str| {
-        let text = format!(
-            "[node]\nname = \"gw\"\ninterfaces = [\"eth0\"]\n[[service]]\nname = \"web\"\n\
-             address = \"203.0.113.9\"\nport = 80\ncheck = {{ type = \"tcp\"{general} }}\n\
-             backends = [{{ address = \"10.0.0.2\" }}, {{ address = \"10.0.0.3\", check = {{ port = 81 }} }}, \
-             {{ address = \"10.0.0.4\", check = {{ address = \"fd00::4\", port = 82 }} }}]\n"
-        );
-        let config = ringway_config::parse(&text, "ringway.toml").expect("valid");
+        let backends = "{ address = \"10.0.0.2\" }, { address = \"10.0.0.3\", check = { port = 81 } }, \
+                        { address = \"10.0.0.4\", check = { address = \"fd00::4\", port = 82 } }";
+        let check = format!("check = {{ type = \"tcp\"{general} }}");
+        let config = gateway("", &format!("{check}\nbackends = [{backends}]"));
         let targets = BackendSet::new(&config, Instant::now()).targets(&BTreeMap::new());
         targets.iter().map(|target| target.address.to_string()).collect::<Vec<_>>()
     };
@@ -122,11 +113,7 @@ fn only_those_known_to_be_down_are_unhealthy() {
     let backends = (2..6).map(|n| format!("{{ address = \"10.0.0.{n}\" }}"));
     let backends = backends.collect::<Vec<_>>().join(", ");
     let with = |more: &str| {
-        let text = format!(
-            "[node]\nname = \"gw\"\ninterfaces = [\"eth0\"]\n[[service]]\nname = \"web\"\n\
-             address = \"203.0.113.9\"\nport = 80\n{CHECK}\n{more}\nbackends = [{backends}]\n"
-        );
-        let config = ringway_config::parse(&text, "ringway.toml").expect("valid");
+        let config = gateway("", &format!("{CHECK}\n{more}\nbackends = [{backends}]"));
         let mut backend_set = BackendSet::new(&config, Instant::now());
         backend_set.take_ways(|_| way());
         backend_set
@@ -160,10 +147,8 @@ fn a_service_whose_backends_are_drained_says_who_undoes_it() {
     (drained.drained, drained.weight, drained.file_weight) = (true, 0, Some(1));
     let problem = backend_set.problems().remove(0);
     assert!(problem.error.contains("10.0.0.2:80 is drained by an operator"), "{problem:?}");
-    assert!(
-        problem.remedy.to_string().contains("`ringway backend undrain web 10.0.0.2:80`"),
-        "{problem:?}"
-    );
+    let words = "`ringway backend undrain web 10.0.0.2:80`";
+    assert!(problem.remedy.to_string().contains(words), "{problem:?}");
 }
 
 #[test]
@@ -219,14 +204,7 @@ fn what_backends_offer_is_observed() {
     let shown = backend_set.shown(Instant::now());
     let shown: Vec<_> = shown.iter().map(|service| service.backends[0].offers).collect();
     assert_eq!(shown, [Some(offer.into()), None], "TCP, UDP");
-    let config = |check: &str| {
-        let text = format!(
-            "[node]\nname = \"gw\"\ninterfaces = [\"eth0\"]\n[[service]]\nname = \"web\"\n\
-             address = \"203.0.113.9\"\nport = 80\nprotocol = [\"tcp\", \"udp\"]\n{check}\n\
-             backends = [{{ address = \"10.0.0.2\" }}]\n"
-        );
-        ringway_config::parse(&text, "ringway.toml").expect("valid")
-    };
+    let config = |check: &str| gateway("", &format!("protocol = [\"tcp\", \"udp\"]\n{check}"));
     assert!(planned(&backend_set.reconfigure(&config(CHECK), Instant::now())));
     let other = "check = { type = \"tcp\", port = 8081 }";
     assert!(!planned(&backend_set.reconfigure(&config(other), Instant::now())));
@@ -235,9 +213,7 @@ fn what_backends_offer_is_observed() {
 #[test]
 fn a_neighbour_that_does_not_answer_is_not_a_server_that_does_not() {
     let mut backend_set = backend_set(CHECK);
-    let (next_hop, interface) = ("10.0.0.2".parse().expect("address"), "eth1".to_owned());
-    let silent = Err(NoWay::Unresolved { next_hop, interface });
-    backend_set.take_ways(|_| silent.clone());
+    backend_set.take_ways(|_| unresolved("eth1"));
     backend_set.take(&event(0, Health::Down), Instant::now());
     let reason =
         |backend_set: &BackendSet| backend_set.shown(Instant::now())[0].backends[0].reason.clone();
@@ -250,35 +226,30 @@ fn a_neighbour_that_does_not_answer_is_not_a_server_that_does_not() {
 #[test]
 fn what_becomes_of_a_backend_that_is_down_is_said_once() {
     let mut backend_set = backend_set(CHECK);
-    let silent = Err(NoWay::Unresolved {
-        next_hop: "10.0.0.2".parse().expect("an address"),
-        interface: "eth0".into(),
-    });
+    let silent = || unresolved("eth0");
     // At the start every next hop is asked first, which is no loss.
-    assert_eq!(backend_set.take_ways(|_| silent.clone()).1, []);
+    assert_eq!(backend_set.take_ways(|_| silent()).1, []);
     assert_eq!(backend_set.take_ways(|_| way()).1, []);
     let down = backend_set.take(&event(0, Health::Down), Instant::now()).expect("known");
     assert!(down.ends_with("is down: connection refused on port 80"), "{down}");
     let reason = Some("no answer on port 80 within 500 ms".to_owned());
     let still = CheckEvent { reason, at: SystemTime::now(), ..event(0, Health::Down) };
     let line = backend_set.take(&still, Instant::now()).expect("known");
-    assert_eq!(
-        line,
-        "web: backend 10.0.0.2:80 is still down, now: no answer on port 80 within 500 ms"
-    );
+    let want = "web: backend 10.0.0.2:80 is still down, now: no answer on port 80 within 500 ms";
+    assert_eq!(line, want);
     let since = backend_set.shown(Instant::now())[0].backends[0].since.expect("down");
     assert_eq!(since, Timestamp::default(), "down since it went down");
 
     let by = |news: &[Line]| news.iter().map(|n| (n.good, n.text.clone())).collect::<Vec<_>>();
     assert!(!backend_set.lost_several("eth0"));
-    let lines = backend_set.take_ways(|_| silent.clone()).1;
+    let lines = backend_set.take_ways(|_| silent()).1;
     assert!(lines.iter().all(|line| line.lost_by.as_deref() == Some("eth0")), "{lines:?}");
     assert!(backend_set.lost_several("eth0") && !backend_set.lost_several("eth1"));
     assert_eq!(backend_set.lost_by(&still).as_deref(), Some("eth0"));
     let lost = by(&lines);
     assert_eq!(lost.len(), 2);
     assert!(!lost[0].0 && lost[0].1.contains("10.0.0.2:80: no way to it: next hop 10.0.0.2 on"));
-    assert_eq!(backend_set.take_ways(|_| silent.clone()).1, []);
+    assert_eq!(backend_set.take_ways(|_| silent()).1, []);
     let other = by(&backend_set.take_ways(|_| Err(NoWay::NoRoute("no route".into()))).1);
     assert!(other[1].1.ends_with("10.0.0.3:80: no way to it: no route"), "{other:?}");
     let back = by(&backend_set.take_ways(|_| way()).1);
@@ -290,15 +261,11 @@ fn what_becomes_of_a_backend_that_is_down_is_said_once() {
 #[test]
 fn the_remedy_of_a_service_without_traffic_leads_further() {
     let mut backend_set = backend_set(CHECK);
-    let silent = Err(NoWay::Unresolved {
-        next_hop: "10.0.0.2".parse().expect("an address"),
-        interface: "eth0".into(),
-    });
     let outside = Err(NoWay::OtherInterface { interface: "eth9".into() });
     backend_set.take(&event(0, Health::Down), Instant::now());
     for (way, want) in [
         (way(), "nc -zv -w 1 10.0.0.2 8080"),
-        (silent, "ip neighbour show dev eth0; ping -c 3 10.0.0.2"),
+        (unresolved("eth0"), "ip neighbour show dev eth0; ping -c 3 10.0.0.2"),
         (outside, "ip route get 10.0.0.2"),
     ] {
         backend_set.take_ways(|_| way.clone());

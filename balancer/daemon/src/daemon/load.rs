@@ -355,17 +355,11 @@ fn preflight(old: &Config, new: &Config) -> Result<Vec<Problem>, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::{gateway, parsed};
 
     #[test]
     fn what_needs_a_restart_is_named_once() {
-        let parsed = |line: &str| {
-            let text = format!(
-                "[node]\nname = \"gw\"\ninterfaces = [\"eth0\"]\n{line}\n[[service]]\nname = \"web\"\n\
-                 address = \"203.0.113.9\"\nport = 80\nforward = \"nat\"\n\
-                 backends = [{{ address = \"10.0.0.2\" }}]\n"
-            );
-            ringway_config::parse(&text, "ringway.toml").expect("valid")
-        };
+        let parsed = |line: &str| gateway(line, "");
         let old = parsed("");
         assert!(fixed(&old, &old).is_ok());
         for (line, key) in [
@@ -383,16 +377,12 @@ mod tests {
 
     #[test]
     fn forwarding_between_interfaces_needs_a_restart() {
-        let parsed = |forward: &str| {
-            let text = format!(
-                "[node]\nname = \"gw\"\ninterfaces = [\"eth0\", \"eth1\", \"eth2\"]\n{forward}\n\
-                 [[service]]\nname = \"web\"\naddress = \"203.0.113.9\"\nport = 80\n\
-                 backends = [{{ address = \"10.0.0.2\" }}]\n"
-            );
-            ringway_config::parse(&text, "ringway.toml").expect("valid")
-        };
+        let node = "[node]\nname = \"gw\"\ninterfaces = [\"eth0\", \"eth1\", \"eth2\"]\n";
+        let service = "[[service]]\nname = \"web\"\naddress = \"203.0.113.9\"\nport = 80\n\
+                       backends = [{ address = \"10.0.0.2\" }]\n";
+        let with = |forward: &str| parsed(&format!("{node}{forward}\n{service}"));
         let bridge = "[forward]\nmode = \"bridge\"";
-        assert!(fixed(&parsed(bridge), &parsed(bridge)).is_ok());
+        assert!(fixed(&with(bridge), &with(bridge)).is_ok());
         for (old, new, said) in [
             ("", bridge, "[forward] cannot be added by a reload"),
             (bridge, "", "[forward] cannot be removed by a reload"),
@@ -408,7 +398,7 @@ mod tests {
                 ":6:1: interfaces of [forward] cannot",
             ),
         ] {
-            let Refused { error, brief } = fixed(&parsed(old), &parsed(new)).expect_err(said);
+            let Refused { error, brief } = fixed(&with(old), &with(new)).expect_err(said);
             assert!(brief.contains(said) && error.what.contains(said), "{said}: {error}");
         }
     }
@@ -419,14 +409,9 @@ mod tests {
         let file = place.path().join("list");
         std::fs::write(&file, "0.0.0.0/1\n").expect("written");
         let parsed = |limit: u32| {
-            let text = format!(
-                "[node]\nname = \"gw\"\ninterfaces = [\"eth0\"]\n[shield]\n\
-                 limits = {{ source = \"{limit}pps\" }}\n\
-                 list = [{{ name = \"l\", file = {file:?}, action = \"block\" }}]\n\
-                 [[service]]\nname = \"web\"\naddress = \"203.0.113.9\"\nport = 80\n\
-                 backends = [{{ address = \"10.0.0.2\" }}]\n"
-            );
-            ringway_config::parse(&text, "gw.toml").expect("valid")
+            let limits = format!("limits = {{ source = \"{limit}pps\" }}");
+            let list = format!("list = [{{ name = \"l\", file = {file:?}, action = \"block\" }}]");
+            gateway(&format!("[shield]\n{limits}\n{list}"), "")
         };
         let plan = ShieldPlan::read(&parsed(1), Unreadable::Refused, SecretReading::default())
             .expect("readable");

@@ -64,9 +64,8 @@ mod tests {
         assert_eq!((0..140).filter(|_| log_limiter.admits(true)).count(), SHOWN);
         let rest = log_limiter.rest();
         assert_eq!(rest.len(), 1, "{rest:?}");
-        assert!(
-            rest[0].level == Level::INFO && rest[0].text.starts_with("and 132 more have recovered")
-        );
+        assert_eq!(rest[0].level, Level::INFO);
+        assert!(rest[0].text.starts_with("and 132 more have recovered"));
         assert!(!log_limiter.admits(false));
         let rest = log_limiter.rest();
         assert_eq!((rest.len(), rest[0].level), (2, Level::WARN), "{rest:?}");

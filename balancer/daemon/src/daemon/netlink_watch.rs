@@ -202,9 +202,9 @@ mod tests {
     use super::*;
 
     fn watch() -> NetlinkWatch {
-        let text = "[node]\nname = \"gw\"\ninterfaces = [\"none0\"]\n[[service]]\nname = \"web\"\n\
-                    address = \"203.0.113.1\"\nport = 80\nbackends = [{ address = \"10.0.0.2\" }]\n";
-        let config = ringway_config::parse(text, "gw.toml").expect("it is in order");
+        let config =
+            "[node]\nname = \"gw\"\ninterfaces = [\"none0\"]\n[forward]\nmode = \"route\"\n";
+        let config = crate::testing::parsed(config);
         let slots = InterfaceSlots::assign(&config.node, &[], |_| None);
         NetlinkWatch::start(slots).expect("the kernel tells of changes")
     }

@@ -199,11 +199,10 @@ mod tests {
 
     use super::*;
     use crate::daemon::shield_plan::{SecretReading, Unreadable};
+    use crate::testing::gateway;
 
     fn entry(prefix: &str, action: ListAction) -> ShieldEntry {
-        let (prefix, reason) = (prefix.parse().expect("a prefix"), String::new());
-        let (until, since, ends) = (None, Timestamp::default(), None);
-        ShieldEntry { prefix, action, until, reason, since, ends }
+        crate::testing::entry(prefix.parse().expect("a prefix"), action)
     }
 
     /// What is told of a block of 192.0.2.0/24, where all this is in force.
@@ -221,12 +220,7 @@ mod tests {
         before: impl IntoIterator<Item = ShieldChange>,
         mode: Option<ModeOverride>,
     ) -> Vec<String> {
-        let text = format!(
-            "[node]\nname = \"gw\"\ninterfaces = [\"eth0\"]\n[shield]\n{shield}\n[[service]]\n\
-             name = \"web\"\naddress = \"203.0.113.9\"\nport = 80\n{own}\n\
-             backends = [{{ address = \"10.0.0.1\" }}]\n"
-        );
-        let config = Arc::new(ringway_config::parse(&text, "gw.toml").expect("valid"));
+        let config = Arc::new(gateway(&format!("[shield]\n{shield}"), own));
         let plan = ShieldPlan::read(&config, Unreadable::Refused, SecretReading::default())
             .expect("readable");
         let (now, wall) = (Instant::now(), SystemTime::UNIX_EPOCH);
@@ -297,22 +291,16 @@ mod tests {
     #[test]
     fn a_block_is_told_where_nothing_is_dropped() {
         let mode = |mode| Some(ModeOverride { mode, until: Timestamp::default(), ends: None });
-        assert_eq!(
-            told("", "shield = \"off\"", &[], mode(ShieldMode::Off)),
-            ["nothing is dropped: the shield is off until 1970-01-01T00:00:00Z; `ringway shield \
-              enforce` ends that"]
-        );
+        let want = "nothing is dropped: the shield is off until 1970-01-01T00:00:00Z; `ringway shield \
+                    enforce` ends that";
+        assert_eq!(told("", "shield = \"off\"", &[], mode(ShieldMode::Off)), [want]);
         let observe = "mode = \"observe\"";
         let ending = "the shield observes, by mode = \"observe\" in [shield]";
         assert_eq!(told(observe, "", &[], None), [format!("nothing is dropped: {ending}")]);
-        assert_eq!(
-            told(observe, "shield = \"enforce\"", &[], None),
-            [format!("only what it sends to web is dropped: {ending}")]
-        );
-        assert_eq!(
-            told("", "shield = \"off\"", &[], None),
-            ["what it sends to web passes nevertheless: shield = \"off\" there"]
-        );
+        let want = [format!("only what it sends to web is dropped: {ending}")];
+        assert_eq!(told(observe, "shield = \"enforce\"", &[], None), want);
+        let want = "what it sends to web passes nevertheless: shield = \"off\" there";
+        assert_eq!(told("", "shield = \"off\"", &[], None), [want]);
         assert_eq!(told("", "", &[], None), Vec::<String>::new());
     }
 }

@@ -469,15 +469,13 @@ fn read_text(path: &Path) -> io::Result<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::gateway;
 
     fn config(list: &Path, bad_lines: &str) -> Config {
-        let text = format!(
-            "[node]\nname = \"gw\"\ninterfaces = [\"eth0\"]\n[shield]\nlist = [\n\
-             {{ name = \"junk\", file = {list:?}, action = \"block\", bad_lines = {bad_lines:?} }},\n]\n\
-             [[service]]\nname = \"web\"\naddress = \"203.0.113.9\"\nport = 80\n\
-             backends = [{{ address = \"10.0.0.2\" }}]\n"
+        let list = format!(
+            "[shield]\nlist = [{{ name = \"junk\", file = {list:?}, action = \"block\", bad_lines = {bad_lines:?} }}]"
         );
-        ringway_config::parse(&text, "gw.toml").expect("valid")
+        gateway(&list, "")
     }
 
     #[test]
@@ -490,10 +488,8 @@ mod tests {
         };
         let problem = |list: ReadList| list.problem().map(|it| (it.error, it.remedy.to_string()));
         let (what, _) = problem(read("skip")).expect("there is no file");
-        assert!(
-            what.contains("\"junk\"") && what.ends_with("the list is empty meanwhile"),
-            "{what}"
-        );
+        let said = "the list is empty meanwhile";
+        assert!(what.contains("\"junk\"") && what.ends_with(said), "{what}");
         std::fs::write(&file, "192.0.2.0/24\nx\n198.51.100.0/33\na\nb\n").expect("written");
         let told = read("refuse").unreadable().expect("bad lines");
         for words in ["line 2: \"x\"", "a running daemon refuses a reload", "; mend the file"] {

@@ -283,14 +283,10 @@ impl Sent {
 mod tests {
     use super::*;
     use crate::daemon::shield_plan::{SecretReading, Unreadable};
+    use crate::testing::gateway;
 
     fn config(shield: &str, service: &str) -> Config {
-        let text = format!(
-            "[node]\nname = \"gw\"\ninterfaces = [\"eth0\"]\n[shield]\n{shield}\n[[service]]\n\
-             name = \"web\"\naddress = \"198.51.100.10\"\nport = 80\n{service}\n\
-             backends = [{{ address = \"10.0.0.2\" }}]\n"
-        );
-        ringway_config::parse(&text, "gw.toml").expect("valid")
+        gateway(&format!("[shield]\n{shield}"), service)
     }
 
     fn of(shield: &str, service: &str) -> Vec<String> {
@@ -346,16 +342,10 @@ mod tests {
 
     #[test]
     fn a_rule_that_drops_all_of_a_service_is_told() {
-        for all in [
-            "tcp",
-            "ip",
-            "dst port 80",
-            "tcp[tcpflags] & tcp-syn != 0",
-            "not udp",
-            "tcp[12] & 0xf0 > 0x80",
-            "tcp[tcpflags] == tcp-ack",
-            "tcp[tcpflags] & tcp-push != 0 and greater 100",
-        ] {
+        let drop_all = "tcp, ip, dst port 80, tcp[tcpflags] & tcp-syn != 0, not udp, \
+                        tcp[12] & 0xf0 > 0x80, tcp[tcpflags] == tcp-ack, \
+                        tcp[tcpflags] & tcp-push != 0 and greater 100";
+        for all in drop_all.split(", ") {
             assert_eq!(of_rule(all), 1, "{all}");
         }
         for some in
@@ -368,10 +358,8 @@ mod tests {
             of(&format!("rule = [{first}, {last}]"), "")
         };
         let told = rules("{ match = \"udp\", action = \"drop\" }");
-        assert!(
-            told[0].starts_with("rule \"rule 2\" (tcp) drops the SYN of every client"),
-            "{told:?}"
-        );
+        let words = "rule \"rule 2\" (tcp) drops the SYN of every client";
+        assert!(told[0].starts_with(words), "{told:?}");
         assert_eq!(rules("{ match = \"tcp\", action = \"count\" }").len(), 1);
         assert_eq!(rules("{ match = \"tcp\", action = \"pass\" }").len(), 0, "none reaches it");
         let six = "rule = [{ match = \"ip6\", action = \"drop\" }]\n[[service]]\nname = \"six\"\n\
@@ -459,9 +447,9 @@ mod tests {
         };
         let told = with("192.0.2.0/24\n10.0.0.0/8\n", "block");
         assert_eq!(told, ["list l: line 2: 10.0.0.0/8 blocks 10.0.0.2, a backend of service web"]);
-        let told = with("0.0.0.0/0\n::/0\n198.51.100.10\n10.0.0.0/7\n10.0.0.2\n", "block");
+        let told = with("0.0.0.0/0\n::/0\n203.0.113.9\n10.0.0.0/7\n10.0.0.2\n", "block");
         assert!(told[0].ends_with("0.0.0.0/0 blocks all of IPv4"), "{told:?}");
-        assert!(told[2].ends_with("198.51.100.10, the address of service web"), "{told:?}");
+        assert!(told[2].ends_with("203.0.113.9, the address of service web"), "{told:?}");
         assert_eq!((told.len(), &*told[3]), (4, "list l: 2 such lines more"));
         assert_eq!(with("192.0.2.0/24\n10.0.0.3\n9.0.0.0/8\n", "block").len(), 0);
         let told = with("192.0.2.0/24\n128.0.0.0/1\n10.0.0.2\n", "allow");

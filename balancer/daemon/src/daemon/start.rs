@@ -460,16 +460,13 @@ pub fn undo(node: &str, fresh: bool) {
 mod tests {
     use super::*;
     use crate::daemon::document_writer::tests::drained;
+    use crate::testing::gateway;
 
     #[test]
     fn overrides_of_another_version_are_neither_believed_nor_overwritten() {
         let place = tempfile::tempdir().expect("a directory");
-        let text = format!(
-            "[node]\nname = \"gw\"\ninterfaces = [\"eth0\"]\nstate = {:?}\n[[service]]\nname = \"web\"\n\
-             address = \"203.0.113.9\"\nport = 80\nbackends = [{{ address = \"10.0.0.1\" }}]\n",
-            place.path()
-        );
-        let file = ringway_config::parse(&text, "gw.toml").expect("valid");
+        let backends = "backends = [{ address = \"10.0.0.1\" }]";
+        let file = gateway(&format!("state = {:?}", place.path()), backends);
         let other = Overrides { schema: "ringway.overrides/9".into(), ..drained(1) };
         StateDir::new(place.path()).write(overrides::DOCUMENT, &other).expect("written");
         let start = StartConfig::new(file, None);

@@ -56,14 +56,10 @@ fn name(host: &str) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::gateway;
 
     fn asked(check: &str, address: &str) -> String {
-        let text = format!(
-            "[node]\nname = \"gw\"\ninterfaces = [\"eth0\"]\n[[service]]\nname = \"web\"\n\
-             address = \"203.0.113.9\"\nport = 80\nprotocol = \"tcp\"\ncheck = {{ {check} }}\n\
-             backends = [{{ address = \"10.0.0.2\" }}]\n"
-        );
-        let config = ringway_config::parse(&text, "gw.toml").expect("valid");
+        let config = gateway("", &format!("check = {{ {check} }}"));
         let check = config.services[0].check.clone().expect("a check");
         command(&check, address.parse().expect("an address"))
     }

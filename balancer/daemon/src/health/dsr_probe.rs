@@ -390,7 +390,7 @@ fn failed(error: ringway_host::Error) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ringway_host::Mac;
+    use crate::testing::{hop, interface};
 
     const CONFIG: &str = "[node]\nname = \"gw\"\ninterfaces = [\"eth0\"]\n\
         [[service]]\nname = \"nat\"\naddress = \"203.0.113.1\"\nport = 80\nannounce = \"arp\"\n\
@@ -462,28 +462,8 @@ mod tests {
             address(3, "10.9.0.1", false),
             address(3, "fe80::1", true),
         ];
-        let interface = Interface {
-            slot: 0,
-            name: "eth1".into(),
-            ifindex: 3,
-            mac: [2; 6],
-            alt_mac: None,
-            mtu: 1500,
-            redirect: false,
-            layer3: false,
-            local: false,
-            raw: false,
-            vlan: None,
-            faces: Default::default(),
-        };
-        let hop = |source: &str| Hop {
-            slot: 0,
-            interface: "eth1".into(),
-            mac: Mac([4; 6]),
-            mtu: 1500,
-            source: source.parse().ok(),
-            router: None,
-        };
+        let interface = interface(0, 3, "eth1");
+        let hop = |source: &str| Hop { source: source.parse().ok(), ..hop() };
         let routes = checked();
         let (way, source) = routes[0]
             .by(&hop("10.9.0.7"), std::slice::from_ref(&interface), &known)

@@ -54,15 +54,11 @@ fn program(config: &Config, check: &ExecCheck) -> Option<Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::gateway;
     use std::os::unix::fs::PermissionsExt;
 
     fn errors(check: &str) -> Vec<String> {
-        let text = format!(
-            "[node]\nname = \"gw\"\ninterfaces = [\"eth0\"]\n[[service]]\nname = \"web\"\n\
-             address = \"203.0.113.9\"\nport = 80\ncheck = {check}\n\
-             backends = [{{ address = \"10.0.0.2\" }}]\n"
-        );
-        let config = ringway_config::parse(&text, "gw.toml").expect("valid");
+        let config = gateway("", &format!("check = {check}"));
         let shown = |error: Error| format!("{}:{}: {}", error.line, error.column, error.message);
         unfit(&config).into_iter().map(shown).collect()
     }
@@ -73,10 +69,8 @@ mod tests {
         let file = directory.path().join("ca.pem");
         let check = format!("{{ type = \"https\", ca_file = {file:?} }}");
         let found = errors(&check);
-        assert!(
-            found[0].starts_with("8:37: https check of service \"web\": authorities /"),
-            "{found:?}"
-        );
+        let words = "9:37: https check of service \"web\": authorities /";
+        assert!(found[0].starts_with(words), "{found:?}");
         assert!(found[0].contains("No such file"), "{found:?}");
         fs::write(&file, "no certificate").expect("written");
         assert!(errors(&check)[0].contains("it has no certificate; PEM is expected"));

@@ -20,6 +20,7 @@ use ringway_plan::tables::{Protocol, ServiceKey};
 use super::families::{ALL, render};
 use super::text::{Family, Kind};
 use crate::health::Health;
+use crate::testing::gateway;
 
 const DOCUMENT: &str = include_str!("../../../../docs/metrics.md");
 const PLENTY: usize = 1_000_000;
@@ -84,15 +85,12 @@ fn status() -> Status {
 
 /// With two lists and a rule.
 fn shield() -> ShieldStatus {
-    let config = "[node]\nname = \"gw1\"\ninterfaces = [\"eth0\"]\n[shield]\nlist = [\
+    let shield = "[shield]\nlist = [\
         { name = \"junk\", file = \"/junk\", action = \"block\" }, \
         { name = \"friends\", file = \"/friends\", action = \"allow\" }]\n\
         rule = [{ match = \"udp\", action = \"drop\" }]\nlimits = { source = \"1kpps\" }\n\
-        mitigation = { packets = \"1Mpps\" }\n\
-        [[service]]\nname = \"web\"\naddress = \"203.0.113.9\"\nport = 80\n\
-        backends = [{ address = \"10.0.0.2\" }]\n";
-    let config = ringway_config::parse(config, "gw.toml").expect("valid");
-    let mut shield = ShieldStatus::new(&config, &RuntimeShield::default());
+        mitigation = { packets = \"1Mpps\" }";
+    let mut shield = ShieldStatus::new(&gateway(shield, ""), &RuntimeShield::default());
     let count = |packets| rw_shield_count { packets, bytes: 100 * packets, over: packets / 2 };
     shield.count(ShieldCounts {
         rules: [("rule 1".into(), count(2))].into(),

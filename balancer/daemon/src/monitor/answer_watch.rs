@@ -115,10 +115,8 @@ mod tests {
     fn replies_that_fit_no_answer_are_told() {
         let (watch, found) = at(2, &[(5, 100), (6, 130)]);
         let text = words(&found[0]);
-        assert!(
-            text.contains("service web: within 10 s 30 replies") && text.contains("1 fitted one"),
-            "{text}"
-        );
+        let said = "service web: within 10 s 30 replies";
+        assert!(text.contains(said) && text.contains("1 fitted one"), "{text}");
         assert!(text.contains("secret = \"/etc/ringway/syn.secret\""), "{text}");
         let text = words(&watch.findings(Some("/etc/s"))[0]);
         assert!(text.contains("copy /etc/s to those that differ"), "{text}");

@@ -197,6 +197,7 @@ fn problem(service: &str, silent: Silent) -> Problem {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::service_state;
     use ringway_config::Forward;
 
     /// Notes one service's (flows, replies) every two seconds; whether it is silent after each.
@@ -235,10 +236,8 @@ mod tests {
         assert_eq!(play(&mut silence, start, &steps), [false, false, true, true, false, false]);
         let text = play(&mut silence, start + HOLD, &[(20, 24), (25, 24), (25, 24)]);
         assert!(text[2], "{silence:?}");
-        assert!(
-            silence.problems()[0].error.contains("5 flows, 15 packets, 0 replies"),
-            "{silence:?}"
-        );
+        let words = "5 flows, 15 packets, 0 replies";
+        assert!(silence.problems()[0].error.contains(words), "{silence:?}");
     }
 
     #[test]
@@ -280,18 +279,8 @@ mod tests {
 
     #[test]
     fn answers_that_pass_by_elsewhere_are_not_missed() {
-        let replies = |forward| {
-            let state = ServiceState {
-                id: 0,
-                key: ServiceKey::new("203.0.113.9".parse().expect("address"), 80, Protocol::Tcp),
-                name: "web".into(),
-                forward,
-                source_client: false,
-                reset_when_none: true,
-                backends: Vec::new(),
-            };
-            traffic(&state).replies
-        };
+        let replies =
+            |forward| traffic(&ServiceState { forward, ..service_state(0, "web", 80) }).replies;
         assert_eq!((replies(Forward::Nat), replies(Forward::DsrGue)), (Some(0), None));
         let steps = [(0, None), (5, None), (50, None), (90, None)];
         let silent = play_any(&mut NoReplyWatch::default(), Instant::now(), &steps);

@@ -248,6 +248,7 @@ impl Span<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::gateway;
     use ringway_api::documents::status::{self, Backend, Counter, Interface, Ledger, Service};
     use ringway_api::shield::RuntimeShield;
     use ringway_config::{Forward, Protocol};
@@ -331,11 +332,8 @@ mod tests {
     }
 
     fn shield(arrived: u64) -> ShieldStatus {
-        let text = "[node]\nname = \"gw\"\ninterfaces = [\"eth0\"]\n[shield]\n\
-                    rule = [{ match = \"udp\", action = \"drop\" }]\n\
-                    limits = { source = \"1kpps\" }\n[[service]]\nname = \"web\"\n\
-                    address = \"203.0.113.10\"\nport = 80\nbackends = [{ address = \"10.0.0.2\" }]\n";
-        let config = ringway_config::parse(text, "gw.toml").expect("valid");
+        let rule = "rule = [{ match = \"udp\", action = \"drop\" }]";
+        let config = gateway(&format!("[shield]\n{rule}\nlimits = {{ source = \"1kpps\" }}"), "");
         let mut shield = ShieldStatus::new(&config, &RuntimeShield::default());
         shield.rules[0].packets = 2 * arrived;
         let over_source = arrived / 2;

@@ -97,19 +97,9 @@ mod tests {
 
     #[test]
     fn clients_ask_on_ethernet_that_does_not_face_backends_alone() {
-        let interface = |ifindex, layer3, faces| Interface {
-            slot: ifindex,
-            name: format!("if{ifindex}"),
-            ifindex,
-            mac: [2; 6],
-            alt_mac: None,
-            mtu: 1500,
-            redirect: false,
-            layer3,
-            local: false,
-            raw: false,
-            vlan: None,
-            faces,
+        let interface = |ifindex, layer3, faces| {
+            let ethernet = crate::testing::interface(ifindex, ifindex, "if");
+            Interface { layer3, faces, ..ethernet }
         };
         let interfaces = [
             interface(1, false, Faces::Both),

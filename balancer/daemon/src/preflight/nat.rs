@@ -102,11 +102,8 @@ mod tests {
             ((20_000, 40_000), (9_000, 65_535), true, true),
         ] {
             let fix = apart(pool, local).to_string();
-            assert_eq!(
-                (fix.contains("write ports"), fix.contains("sysctl")),
-                (write, set),
-                "{fix}"
-            );
+            let found = (fix.contains("write ports"), fix.contains("sysctl"));
+            assert_eq!(found, (write, set), "{fix}");
         }
     }
 }

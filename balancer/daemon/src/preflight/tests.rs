@@ -56,6 +56,12 @@ pub(super) fn path(to: &str, kind: RouteKind, ifindex: u32) -> (IpAddr, Result<P
     (destination, Ok(Path { destination, kind, ifindex, gateway: None, source: None, mtu: None }))
 }
 
+/// Of eth0.
+fn address(address: &str, prefix: u8) -> Address {
+    let (local_scope, unusable, deprecated) = (false, false, false);
+    Address { ifindex: 2, address: ip(address), prefix, local_scope, unusable, deprecated }
+}
+
 pub(super) fn files() -> Sample {
     let mut files = Sample::default();
     for (path, text) in [
@@ -106,6 +112,22 @@ pub(super) fn find(config: &Config, state: &MachineState, check: &str) -> Outcom
     found.unwrap_or_else(|| panic!("no finding {check}")).outcome
 }
 
+/// On a node with eth0 and a service web.
+pub(super) fn found(state: &MachineState, check: &str) -> Outcome {
+    find(&config(ETH0, ""), state, check)
+}
+
+pub(super) fn remedy(finding: &Outcome) -> String {
+    finding.remedy().to_string()
+}
+
+/// The finding has this severity, and its remedy these words.
+#[track_caller]
+fn expect(finding: &Outcome, severity: Severity, words: &str) {
+    assert_eq!(finding.severity, severity, "{finding}");
+    assert!(remedy(finding).contains(words), "{finding}");
+}
+
 pub(super) const ETH0: &str = "interfaces = [\"eth0\"]";
 
 #[test]
@@ -120,29 +142,24 @@ fn nothing_fails_where_all_is_well() {
 #[test]
 fn an_absent_interface_is_placed_and_the_others_are_named() {
     let finding = find(&config("interfaces = [\"eth9\"]", ""), &machine(), "interface");
-    assert_eq!(
-        (finding.severity, finding.place.as_deref()),
-        (Severity::Crit, Some("ringway.toml:3:15"))
-    );
-    assert!(finding.remedy().to_string().contains("eth0, eth1"), "{finding}");
+    let want = (Severity::Crit, Some("ringway.toml:3:15"));
+    assert_eq!((finding.severity, finding.place.as_deref()), want);
+    assert!(remedy(&finding).contains("eth0, eth1"), "{finding}");
 }
 
 #[test]
 fn the_default_route_is_guarded_in_the_first_namespace_only() {
     let needs_confirm = MachineState { default_route_links: [2].into(), ..machine() };
-    let finding = find(&config(ETH0, ""), &needs_confirm, "default-route");
+    let finding = found(&needs_confirm, "default-route");
     assert_eq!(finding.severity, Severity::Crit);
-    assert!(
-        finding.remedy().to_string().contains("allow_default_route = true")
-            && finding.place.is_some()
-    );
+    assert!(remedy(&finding).contains("allow_default_route = true") && finding.place.is_some());
 
     let allowed = config(&format!("{ETH0}\nallow_default_route = true"), "");
     assert_eq!(find(&allowed, &needs_confirm, "default-route").severity, Severity::Ok);
     let elsewhere = MachineState { first_namespace: Some(false), ..needs_confirm };
-    assert_eq!(find(&config(ETH0, ""), &elsewhere, "default-route").severity, Severity::Ok);
+    assert_eq!(found(&elsewhere, "default-route").severity, Severity::Ok);
     let unknown = MachineState { first_namespace: None, ..elsewhere };
-    assert_eq!(find(&config(ETH0, ""), &unknown, "default-route").severity, Severity::Crit);
+    assert_eq!(found(&unknown, "default-route").severity, Severity::Crit);
 }
 
 #[test]
@@ -164,7 +181,7 @@ fn what_options_forbid_names_the_option() {
     let finding = find(&forwarding("eth0", false), &guarded, "default-route");
     assert_eq!(finding.severity, Severity::Crit);
     assert_eq!(finding.place.as_deref(), Some("command line"));
-    let remedy = finding.remedy().to_string();
+    let remedy = remedy(&finding);
     assert!(remedy.contains("or add --allow-default-route and `ringway confirm`"), "{remedy}");
     let allowed = find(&forwarding("eth0", true), &guarded, "default-route");
     assert!(allowed.severity == Severity::Ok && allowed.found.contains("; --allow-default-route:"));
@@ -179,7 +196,7 @@ fn a_port_of_a_bridge_with_the_default_route_is_guarded_too() {
     let mut state = machine();
     state.links[0].master = Some(3);
     state.default_route_links = [3].into();
-    let finding = find(&config(ETH0, ""), &state, "default-route");
+    let finding = found(&state, "default-route");
     assert_eq!(finding.severity, Severity::Crit);
     assert!(finding.found.contains("eth1"), "{finding}");
 }
@@ -189,52 +206,46 @@ fn a_part_of_a_bond_is_refused() {
     let mut state = machine();
     state.links.push(Link { kind: Some("bond".into()), ..link(4, "bond0") });
     state.links[0].master = Some(4);
-    let finding = find(&config(ETH0, ""), &state, "interface");
-    assert_eq!(finding.severity, Severity::Crit);
-    assert!(finding.remedy().to_string().contains("\"bond0\" instead"), "{finding}");
+    let finding = found(&state, "interface");
+    expect(&finding, Severity::Crit, "\"bond0\" instead");
 }
 
 #[test]
 fn foreign_programs_are_refused_and_our_own_are_not() {
     let mut state = machine();
     state.links[0].xdp = vec![Xdp { program: u32::MAX, mode: XdpMode::Native }];
-    let finding = find(&config(ETH0, ""), &state, "foreign-xdp");
-    assert_eq!(finding.severity, Severity::Crit);
-    assert!(finding.remedy().to_string().contains("ip link set dev eth0 xdp off"));
+    let finding = found(&state, "foreign-xdp");
+    expect(&finding, Severity::Crit, "ip link set dev eth0 xdp off");
     state.xdp_owners = HashMap::from([(u32::MAX, XdpOwner::Node("gw2".into()))]);
-    let finding = find(&config(ETH0, ""), &state, "foreign-xdp");
-    assert!(finding.remedy().to_string().contains("ringway detach --node gw2"), "{finding}");
+    let finding = found(&state, "foreign-xdp");
+    assert!(remedy(&finding).contains("ringway detach --node gw2"), "{finding}");
     assert!(finding.found.ends_with("and belongs to Ringway node gw2"), "{finding}");
     state.xdp_owners = HashMap::from([(u32::MAX, XdpOwner::Decap)]);
-    let finding = find(&config(ETH0, ""), &state, "foreign-xdp");
-    assert!(finding.remedy().to_string().contains("ringway decap -i eth0 --detach"), "{finding}");
+    let finding = found(&state, "foreign-xdp");
+    assert!(remedy(&finding).contains("ringway decap -i eth0 --detach"), "{finding}");
     state.own_links = Some([(2, XdpMode::Native)].into());
-    assert_eq!(find(&config(ETH0, ""), &state, "foreign-xdp").severity, Severity::Ok);
+    assert_eq!(found(&state, "foreign-xdp").severity, Severity::Ok);
     state.own_links = None;
-    let finding = find(&config(ETH0, ""), &state, "foreign-xdp");
-    assert!(
-        finding.severity == Severity::Unknown && finding.remedy().to_string().contains("root"),
-        "{finding}"
-    );
+    let finding = found(&state, "foreign-xdp");
+    expect(&finding, Severity::Unknown, "root");
 }
 
 #[test]
 fn a_program_whose_pins_cannot_be_seen_is_not_called_foreign() {
     let mut state = MachineState { bpffs_hidden: true, ..machine() };
-    assert_eq!(find(&config(ETH0, ""), &state, "foreign-xdp").severity, Severity::Ok, "no program");
+    assert_eq!(found(&state, "foreign-xdp").severity, Severity::Ok, "no program");
     state.links[0].xdp = vec![Xdp { program: u32::MAX, mode: XdpMode::Native }];
     for owner in [XdpOwner::Netlink, XdpOwner::Link(7)] {
         state.xdp_owners = HashMap::from([(u32::MAX, owner)]);
-        let finding = find(&config(ETH0, ""), &state, "foreign-xdp");
+        let finding = found(&state, "foreign-xdp");
         assert_eq!(finding.severity, Severity::Crit);
         assert!(finding.found.contains("whether it is this node's cannot be seen"), "{finding}");
-        let advised =
-            ["detach", "xdp off"].iter().any(|word| finding.remedy().to_string().contains(word));
-        assert!(finding.remedy().to_string().contains("ringway ...") && !advised, "{finding}");
+        let advised = ["detach", "xdp off"].iter().any(|word| remedy(&finding).contains(word));
+        assert!(remedy(&finding).contains("ringway ...") && !advised, "{finding}");
     }
     state.xdp_owners = HashMap::from([(u32::MAX, XdpOwner::Decap)]);
-    let finding = find(&config(ETH0, ""), &state, "foreign-xdp");
-    assert!(finding.remedy().to_string().contains("ringway decap -i eth0 --detach"), "{finding}");
+    let finding = found(&state, "foreign-xdp");
+    assert!(remedy(&finding).contains("ringway decap -i eth0 --detach"), "{finding}");
 }
 
 #[test]
@@ -246,13 +257,13 @@ fn one_virtual_router_on_an_interface_is_served() {
         ..link(ifindex, &format!("vrrp.{ifindex}"))
     };
     let mut state = machine();
-    let found = judge(&config(ETH0, ""), &state).findings;
-    assert!(found.iter().all(|finding| finding.check != "virtual-router"), "{found:?}");
+    let findings = judge(&config(ETH0, ""), &state).findings;
+    assert!(findings.iter().all(|one| one.check != "virtual-router"), "{findings:?}");
     state.links.push(router(7, [0, 0, 0x5e, 0, 1, 51]));
     state.links.push(router(8, [0, 0, 0x5e, 0, 1, 51]));
-    assert_eq!(find(&config(ETH0, ""), &state, "virtual-router").severity, Severity::Ok);
+    assert_eq!(found(&state, "virtual-router").severity, Severity::Ok);
     state.links.push(router(9, [0, 0, 0x5e, 0, 2, 51]));
-    let finding = find(&config(ETH0, ""), &state, "virtual-router");
+    let finding = found(&state, "virtual-router");
     assert_eq!(finding.severity, Severity::Warn);
     let both = ["to 00:00:5e:00:01:33 are served", "to 00:00:5e:00:02:33 are not"];
     assert!(both.iter().all(|words| finding.found.contains(words)), "{finding}");
@@ -268,13 +279,11 @@ fn only_interfaces_that_would_do_are_suggested() {
     // A device of ours, for checks of dsr backends.
     state.links.push(link(5, "rwprobe0"));
     let finding = find(&config("interfaces = [\"eth9\"]", ""), &state, "interface");
-    assert!(finding.remedy().to_string().ends_with("name some of: eth0, eth1"), "{finding}");
+    assert!(remedy(&finding).ends_with("name some of: eth0, eth1"), "{finding}");
     let finding = find(&config("interfaces = [\"eth9\", \"eth0\"]", ""), &state, "interface");
-    assert!(finding.remedy().to_string().ends_with("; or name one of: eth0, eth1"), "{finding}");
-    assert!(
-        finding.remedy().to_string().contains("under systemd, one that comes later is waited for"),
-        "{finding}"
-    );
+    assert!(remedy(&finding).ends_with("; or name one of: eth0, eth1"), "{finding}");
+    let words = "under systemd, one that comes later is waited for";
+    assert!(remedy(&finding).contains(words), "{finding}");
 }
 
 #[test]
@@ -283,27 +292,20 @@ fn in_another_namespace_only_that_is_told() {
     let failures: Vec<_> = report.of(Severity::Crit).collect();
     assert_eq!(failures.len(), 2, "{failures:?}");
     for finding in failures {
-        assert!(
-            finding.check == "interface"
-                && finding.outcome.remedy().to_string().contains("network namespace?"),
-            "{finding:?}"
-        );
+        assert!(finding.check == "interface", "{finding:?}");
+        assert!(remedy(&finding.outcome).contains("network namespace?"), "{finding:?}");
     }
 }
 
 #[test]
 fn who_does_not_answer_is_told_from_who_was_not_asked() {
     let mut state = machine();
-    let neighbour = |state: &MachineState| find(&config(ETH0, ""), state, "neighbour");
+    let neighbour = |state: &MachineState| found(state, "neighbour");
     assert_eq!(neighbour(&state).severity, Severity::Unknown);
     state.answering = HashMap::from([(ip("10.0.0.2"), Ok(Vec::new()))]);
     let silent = neighbour(&state);
     assert!(silent.found.contains("10.0.0.2 does not answer ARP on eth0"), "{silent}");
-    assert!(
-        silent.severity == Severity::Warn
-            && silent.remedy().to_string().contains("ping -c 3 10.0.0.2"),
-        "{silent}"
-    );
+    expect(&silent, Severity::Warn, "ping -c 3 10.0.0.2");
     let answer = Answerer { interface: "eth0".into(), mac: Mac([2, 0, 0, 0, 0, 9]) };
     state.answering = HashMap::from([(ip("10.0.0.2"), Ok(vec![answer]))]);
     assert_eq!(neighbour(&state).severity, Severity::Ok);
@@ -312,30 +314,19 @@ fn who_does_not_answer_is_told_from_who_was_not_asked() {
 #[test]
 fn replies_must_come_back_to_the_nat_addresses() {
     let with = |address: &str, announce: &str| {
-        let text = format!("announce = {announce:?}\nbackends = [{{ address = \"10.0.0.2\" }}]");
-        let text = format!(
-            "[node]\nname = \"gw\"\n{ETH0}\n[nat]\naddresses = [{address:?}]\n[[service]]\n\
-             name = \"web\"\naddress = \"203.0.113.9\"\nport = 80\n{text}\n"
-        );
-        ringway_config::parse(&text, "ringway.toml").expect("valid")
+        let nat = format!("{ETH0}\n[nat]\naddresses = [{address:?}]");
+        config(&nat, &format!("announce = {announce:?}"))
     };
     let mut state = machine();
     let finding = find(&with("10.0.0.77", "arp"), &state, "nat-address");
-    assert_eq!(
-        (finding.severity, finding.place.as_deref()),
-        (Severity::Crit, Some("ringway.toml:5:14"))
-    );
-    assert!(
-        finding.remedy().to_string().starts_with("ip address add 10.0.0.77/32 dev eth0"),
-        "{finding}"
-    );
+    let want = (Severity::Crit, Some("ringway.toml:5:14"));
+    assert_eq!((finding.severity, finding.place.as_deref()), want);
+    assert!(remedy(&finding).starts_with("ip address add 10.0.0.77/32 dev eth0"), "{finding}");
     state.paths.extend([path("203.0.113.9", RouteKind::Unicast, 2)]);
     // A service's address: Ringway answers for it, or nobody does.
     assert_eq!(find(&with("203.0.113.9", "arp"), &state, "nat-address").severity, Severity::Ok);
-    assert_eq!(
-        find(&with("203.0.113.9", "routed"), &state, "nat-address").severity,
-        Severity::Crit
-    );
+    let routed = find(&with("203.0.113.9", "routed"), &state, "nat-address");
+    assert_eq!(routed.severity, Severity::Crit);
     state.paths.extend([path("10.0.0.77", RouteKind::Local, 1)]);
     assert_eq!(find(&with("10.0.0.77", "arp"), &state, "nat-address").severity, Severity::Ok);
 }
@@ -352,7 +343,7 @@ fn a_tcp_check_of_a_udp_service_is_warned_of() {
 #[test]
 fn auto_keeps_the_mode_it_finds() {
     let state = MachineState { own_links: Some([(2, XdpMode::Generic)].into()), ..machine() };
-    let finding = find(&config(ETH0, ""), &state, "xdp-mode");
+    let finding = found(&state, "xdp-mode");
     assert!(finding.found.starts_with("generic now"), "{finding}");
 }
 
@@ -360,28 +351,16 @@ fn auto_keeps_the_mode_it_finds() {
 fn somebody_must_answer_for_the_address() {
     let mut state = machine();
     state.paths.extend([path("203.0.113.9", RouteKind::Unicast, 2)]);
-    let finding = find(&config(ETH0, ""), &state, "answers");
-    assert_eq!(finding.severity, Severity::Crit);
-    assert!(
-        finding.remedy().to_string().contains("ip address add 203.0.113.9/32 dev eth0"),
-        "{finding}"
-    );
-    assert!(finding.remedy().to_string().contains("announce = \"arp\""), "{finding}");
+    let finding = found(&state, "answers");
+    expect(&finding, Severity::Crit, "ip address add 203.0.113.9/32 dev eth0");
+    assert!(remedy(&finding).contains("announce = \"arp\""), "{finding}");
     for announce in ["announce = \"arp\"", "announce = \"routed\""] {
         assert_eq!(find(&config(ETH0, announce), &state, "answers").severity, Severity::Ok);
     }
     // Assigned, but not in use yet.
-    let address = |unusable| Address {
-        ifindex: 2,
-        address: ip("203.0.113.9"),
-        prefix: 32,
-        local_scope: false,
-        unusable,
-        deprecated: false,
-    };
     for (unusable, severity) in [(true, Severity::Warn), (false, Severity::Ok)] {
-        state.addresses = vec![address(unusable)];
-        assert_eq!(find(&config(ETH0, ""), &state, "answers").severity, severity);
+        state.addresses = vec![Address { unusable, ..address("203.0.113.9", 32) }];
+        assert_eq!(found(&state, "answers").severity, severity);
     }
 }
 
@@ -397,41 +376,36 @@ fn backends_must_be_reached_by_our_interfaces() {
     });
     for (ifindex, fix) in [(5, "add \"wg0\" to [node] interfaces"), (6, "type gretap or vxlan")] {
         state.paths.extend([path("10.0.0.2", RouteKind::Unicast, ifindex)]);
-        let finding = find(&config(ETH0, ""), &state, "route");
-        assert_eq!(finding.severity, Severity::Crit);
-        assert!(finding.remedy().to_string().contains(fix), "{finding}");
+        let finding = found(&state, "route");
+        expect(&finding, Severity::Crit, fix);
     }
     state.paths.extend([path("10.0.0.2", RouteKind::Unicast, 3)]);
-    let finding = find(&config(ETH0, ""), &state, "route");
-    assert_eq!(finding.severity, Severity::Crit);
-    assert!(finding.remedy().to_string().contains("\"eth1\""), "{finding}");
+    let finding = found(&state, "route");
+    expect(&finding, Severity::Crit, "\"eth1\"");
     // eth1 as the bridge that eth0 is a port of: packets leave by the port.
     state.links[0].master = Some(3);
-    assert_eq!(find(&config(ETH0, ""), &state, "route").severity, Severity::Ok);
+    assert_eq!(found(&state, "route").severity, Severity::Ok);
 
     state.paths.extend([path("10.0.0.2", RouteKind::Local, 1)]);
-    assert_eq!(find(&config(ETH0, ""), &state, "route").severity, Severity::Crit);
+    assert_eq!(found(&state, "route").severity, Severity::Crit);
     state.paths.insert(ip("10.0.0.2"), Err("no route to 10.0.0.2".into()));
-    let finding = find(&config(ETH0, ""), &state, "route");
+    let finding = found(&state, "route");
     assert_eq!(finding.severity, Severity::Warn);
-    assert!(
-        finding.remedy().to_string().starts_with("ip route add 10.0.0.2/32 via ROUTER ("),
-        "{finding}"
-    );
+    assert!(remedy(&finding).starts_with("ip route add 10.0.0.2/32 via ROUTER ("), "{finding}");
     // Where others are reached by one router, it is that.
     let by = |address: &str, router: &str| {
         let (address, path) = path(address, RouteKind::Unicast, 2);
         (address, path.map(|path| Path { gateway: Some(ip(router)), ..path }))
     };
     state.paths.extend([by("10.9.0.1", "10.0.0.254"), by("fd09::1", "fe80::1")]);
-    let finding = find(&config(ETH0, ""), &state, "route");
-    assert_eq!(finding.remedy().to_string(), "ip route add 10.0.0.2/32 via 10.0.0.254");
+    let finding = found(&state, "route");
+    assert_eq!(remedy(&finding), "ip route add 10.0.0.2/32 via 10.0.0.254");
     state.paths.extend([by("10.9.0.2", "10.0.0.253")]);
-    assert!(find(&config(ETH0, ""), &state, "route").remedy().to_string().contains("ROUTER"));
+    assert!(found(&state, "route").remedy().to_string().contains("ROUTER"));
     // Its route has gone with the link.
     state.links[0].up = false;
-    let finding = find(&config(ETH0, ""), &state, "route");
-    assert_eq!(finding.remedy().to_string(), "ip link set dev eth0 up", "{finding}");
+    let finding = found(&state, "route");
+    assert_eq!(remedy(&finding), "ip link set dev eth0 up", "{finding}");
     assert_eq!(finding.found, "no route to 10.0.0.2 while eth0 is down");
 }
 
@@ -443,30 +417,19 @@ fn source_client_is_refused_where_backends_answer_past_the_node() {
     state.default_route_links = [2].into();
     state.first_namespace = Some(false);
     assert_eq!(find(&client, &state, "replies").severity, Severity::Warn);
-    state.addresses = vec![Address {
-        ifindex: 2,
-        address: ip("203.0.113.1"),
-        prefix: 24,
-        local_scope: false,
-        unusable: false,
-        deprecated: false,
-    }];
+    state.addresses = vec![address("203.0.113.1", 24)];
     let finding = find(&client, &state, "replies");
     assert_eq!(finding.severity, Severity::Crit);
-    assert!(
-        finding.place.is_some() && finding.remedy().to_string().contains("source = \"node\""),
-        "{finding}"
-    );
+    assert!(finding.place.is_some() && remedy(&finding).contains("source = \"node\""), "{finding}");
 }
 
 #[test]
 fn the_pool_must_be_clear_of_the_nodes_own_ports() {
     let state = MachineState { local_ports: Some((20000, 60999)), ..machine() };
-    let finding = find(&config(ETH0, ""), &state, "nat-ports");
-    assert_eq!(finding.severity, Severity::Crit);
-    assert!(finding.remedy().to_string().contains("ip_local_port_range"));
+    let finding = found(&state, "nat-ports");
+    expect(&finding, Severity::Crit, "ip_local_port_range");
     let state = MachineState { local_ports: None, ..state };
-    assert_eq!(find(&config(ETH0, ""), &state, "nat-ports").severity, Severity::Unknown);
+    assert_eq!(found(&state, "nat-ports").severity, Severity::Unknown);
 }
 
 #[test]
@@ -474,7 +437,7 @@ fn veth_peers() {
     let mut state = machine();
     state.links[0].kind = Some("veth".into());
     state.links[0].lower = Some(3);
-    let pair = |state: &MachineState| find(&config(ETH0, ""), state, "veth-checksum");
+    let pair = |state: &MachineState| found(state, "veth-checksum");
     state.links[0].lower_elsewhere = true;
     let findings = judge(&config(ETH0, ""), &state).findings;
     assert!(
@@ -491,7 +454,7 @@ fn veth_peers() {
     state.offloads.insert("eth1".into(), offloads);
     let finding = pair(&state);
     assert_eq!((finding.severity, finding.subject.as_str()), (Severity::Warn, "eth1"));
-    assert!(finding.remedy().to_string().starts_with("ethtool -K eth1 gro on; or "), "{finding}");
+    assert!(remedy(&finding).starts_with("ethtool -K eth1 gro on; or "), "{finding}");
     let generic = config(&format!("{ETH0}\nxdp_mode = \"generic\""), "");
     assert!(judge(&generic, &state).findings.iter().all(|one| one.check != "veth-checksum"));
     state.links[1].xdp = vec![Xdp { program: 7, mode: XdpMode::Native }];
@@ -506,7 +469,7 @@ fn veth_peers() {
 fn of_a_host_of_which_nothing_is_known() {
     let state = MachineState { files: Sample::default(), ..machine() };
     for check in ["kernel", "btf", "bpffs", "bpf-jit", "lro"] {
-        assert_eq!(find(&config(ETH0, ""), &state, check).severity, Severity::Unknown, "{check}");
+        assert_eq!(found(&state, check).severity, Severity::Unknown, "{check}");
     }
     assert_eq!(ringway_doctor::rules::AT_START.len(), 8);
 }
@@ -528,13 +491,11 @@ fn the_kernel_must_forward_where_a_redirect_cannot_enter() {
     assert_eq!((finding.severity, finding.subject.as_str()), (Severity::Crit, "eth0"));
     let sysctl = "sysctl -w net.ipv4.conf.eth0.forwarding=1; sysctl -w net.ipv4.conf.eth0.accept_local=1; \
                   sysctl -w net.ipv4.conf.eth0.rp_filter=2; or write xdp_mode";
-    assert!(finding.remedy().to_string().starts_with(sysctl), "{finding}");
+    assert!(remedy(&finding).starts_with(sysctl), "{finding}");
     // The client's own address is none of ours.
     let finding = find(&config(interfaces, "source = \"client\""), &state, "forwarding");
-    assert!(
-        finding.remedy().to_string().starts_with("sysctl -w net.ipv4.conf.eth0.forwarding=1; or"),
-        "{finding}"
-    );
+    let words = "sysctl -w net.ipv4.conf.eth0.forwarding=1; or";
+    assert!(remedy(&finding).starts_with(words), "{finding}");
 
     let well = Receiving { forwards_v4: true, accepts_local: true, rp_filter: 2, ..now };
     state.receiving.insert("eth0".into(), well);
@@ -543,7 +504,7 @@ fn the_kernel_must_forward_where_a_redirect_cannot_enter() {
     let dsr = "forward = \"dsr-l2\"\nannounce = \"arp\"";
     let finding = find(&config(interfaces, dsr), &state, "forwarding");
     assert!(finding.severity == Severity::Crit && finding.place.is_some(), "{finding}");
-    assert!(finding.remedy().to_string().contains("dsr-ipip"), "{finding}");
+    assert!(remedy(&finding).contains("dsr-ipip"), "{finding}");
     // Generic everywhere: a redirect enters anything with an Ethernet header.
     state.receiving.clear();
     for mode in ["", "\nxdp_mode = \"auto\"", "\nxdp_mode = \"generic\""] {
@@ -574,11 +535,11 @@ fn into_a_device_without_ethernet_header_the_kernel_must_forward_always() {
         let finding = find(&config(node, ""), &state, "forwarding");
         assert_eq!((finding.severity, finding.subject.as_str()), (Severity::Crit, "eth0"));
         let sysctl = "sysctl -w net.ipv4.conf.eth0.forwarding=1; sysctl -w net.ipv4.conf.eth0.accept_local=1";
-        assert_eq!(finding.remedy().to_string(), sysctl);
+        assert_eq!(remedy(&finding), sysctl);
         let dsr = config(node, "forward = \"dsr-l2\"\nannounce = \"arp\"");
         let finding = find(&dsr, &state, "forwarding");
         assert!(finding.severity == Severity::Crit && finding.place.is_some(), "{finding}");
-        assert!(finding.remedy().to_string().ends_with("\"dsr-gue\""), "{finding}");
+        assert!(remedy(&finding).ends_with("\"dsr-gue\""), "{finding}");
     }
     let report = judge(&config(interfaces, ""), &state);
     let of = |check| report.findings.iter().filter(move |finding| finding.check == check);
@@ -622,10 +583,7 @@ fn checks_of_dsr_backends_need_an_address_that_is_elsewhere() {
     for more in [more, "forward = \"dsr-l2\"", "forward = \"dsr-gue\"\nannounce = \"arp\""] {
         let finding = find(&config(ETH0, more), &machine(), "check-road");
         assert_eq!(finding.severity, Severity::Crit, "{more}");
-        assert!(
-            finding.place.is_some() && finding.remedy().to_string().contains("announce"),
-            "{finding}"
-        );
+        assert!(finding.place.is_some() && remedy(&finding).contains("announce"), "{finding}");
     }
 
     let announced = config(ETH0, &format!("{more}\nannounce = \"arp\""));

@@ -121,10 +121,8 @@ fn weights_move_slots_and_nobody_goes() {
     let drained = AB.replacen(" }", ", weight = 0 }", 1);
     let new = config(&[service("a", 1, &drained, "")]);
     let found = changes(&old, &new);
-    assert_eq!(
-        (found.backends[0].weight_before, found.backends[0].weight_after),
-        (Some(1), Some(0))
-    );
+    let want = (Some(1), Some(0));
+    assert_eq!((found.backends[0].weight_before, found.backends[0].weight_after), want);
     assert!((32_700..32_800).contains(&found.rings[0].moved_slots), "{:?}", found.rings);
     let renamed = changes(&old, &config(&[service("new", 1, &drained, "")]));
     assert_eq!(renamed.rings.len(), 1, "{renamed:?}");
@@ -188,11 +186,9 @@ fn changes_of_the_shield_are_in_words() {
     assert_eq!(told(&old, &old.clone()), "");
     assert_eq!(told(&none, &old), "added");
     assert_eq!(told(&old, &none), "removed");
-    assert_eq!(
-        told(&old, &new),
-        "mode enforce becomes observe, list new added, list drop removed, rule 1 changed, \
-         rule 2 removed"
-    );
+    let want = "mode enforce becomes observe, list new added, list drop removed, rule 1 changed, \
+                rule 2 removed";
+    assert_eq!(told(&old, &new), want);
     let rules = |order: [&str; 2]| {
         let rule = |preset: &str| format!("{{ preset = \"{preset}\", action = \"count\" }}");
         with(&format!("[shield]\nrule = [{}, {}]\n", rule(order[0]), rule(order[1])))
@@ -217,8 +213,6 @@ fn changes_of_the_shield_are_in_words() {
         told(&many, &few),
         "packets 5kpps becomes 1kpps, allow_rate 500pps becomes 7pps, source_prefix_v6 64 becomes 48"
     );
-    assert_eq!(
-        changes(&many, &few).services.remove(0).keys,
-        ["shield as [shield] becomes as [shield], new_flows 9pps, source none"]
-    );
+    let want = "shield as [shield] becomes as [shield], new_flows 9pps, source none";
+    assert_eq!(changes(&many, &few).services.remove(0).keys, [want]);
 }

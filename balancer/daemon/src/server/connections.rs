@@ -171,10 +171,8 @@ mod tests {
     async fn a_connection_is_one_answer_and_ends() {
         let address = server(LONG).await;
         let answer = rest(send(address, WHOLE).await).await;
-        assert!(
-            answer.starts_with("HTTP/1.1 200") && answer.ends_with("\r\n\r\nwell\n"),
-            "{answer}"
-        );
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        assert!(answer.ends_with("\r\n\r\nwell\n"), "{answer}");
         // Who does not read his answer is not waited for.
         let address = server(Duration::from_millis(200)).await;
         let stalled = send(address, b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n").await;

@@ -232,6 +232,8 @@ mod tests {
     use ringway_plan::tables::{Protocol, ServiceKey};
 
     use super::*;
+    use crate::monitor::mitigation_program::tests::attack;
+    use crate::testing::{parsed, service_state};
 
     const BACKEND: ([u8; 4], u16) = ([10, 0, 0, 2], 80);
 
@@ -258,14 +260,8 @@ mod tests {
 
     #[test]
     fn what_was_posted_and_what_was_counted_make_a_status() {
-        let state = |name: &str, port, packets| ServiceState {
-            id: port,
-            key: ServiceKey::new([203, 0, 113, 9].into(), port, Protocol::Tcp),
-            name: name.into(),
-            forward: Forward::Nat,
-            source_client: false,
-            reset_when_none: true,
-            backends: vec![BackendState {
+        let state = |name: &str, port, packets| {
+            let backend = BackendState {
                 index: 7,
                 generation: 1,
                 address: BACKEND.into(),
@@ -273,7 +269,8 @@ mod tests {
                 kept: false,
                 next_hop: None,
                 traffic: rw_traffic { packets, flows: 2, ..Default::default() },
-            }],
+            };
+            ServiceState { backends: vec![backend], ..service_state(port, name, port) }
         };
         let services = vec![state("dns", 53, 5), state("web", 80, 9)];
         let by_backend = [(services[0].backends[0].reference(), 4)].into();
@@ -330,41 +327,16 @@ mod tests {
             .to_owned();
         for n in 0..SERVICES {
             text += &format!(
-                "[[service]]\nname = \"s{n}\"\naddress = \"203.0.113.9\"\nport = {}\n\
-                 backends = [{{ address = \"10.0.0.2\" }}]\n",
+                "[[service]]\nname = \"s{n}\"\naddress = \"203.0.113.9\"\nport = {}\n",
                 n + 1
             );
+            text += "backends = [{ address = \"10.0.0.2\" }]\n";
         }
-        let config = ringway_config::parse(&text, "gw.toml").expect("valid");
-        let now = SystemTime::now();
-        let attack = |n: u16| AttackStatus {
-            service: name(n),
-            address: [203, 0, 113, 9].into(),
-            port: n + 1,
-            last_port: n + 1,
-            protocol: Protocol::Tcp,
-            mode: ringway_config::ShieldMode::Enforce,
-            since: Timestamp(now - Duration::from_secs(60)),
-            until: Timestamp(now),
-            ended: None,
-            measure: None,
-            packets_per_second: 1,
-            new_flows_per_second: 1,
-            baseline: None,
-            syn: "off".into(),
-            syns_answered_per_second: 0,
-            lasts: false,
-        };
+        let config = parsed(&text);
+        let since = Timestamp(SystemTime::now() - Duration::from_secs(60));
+        let attack = |n: u16| AttackStatus { service: name(n), since, ..attack(n + 1) };
         let attacks: Vec<_> = (0..SERVICES).map(attack).collect();
-        let state = |n: u16| ServiceState {
-            id: SERVICES - n,
-            key: ServiceKey::new([203, 0, 113, 9].into(), n + 1, Protocol::Tcp),
-            name: name(n),
-            forward: Forward::Nat,
-            source_client: false,
-            reset_when_none: true,
-            backends: Vec::new(),
-        };
+        let state = |n: u16| service_state(SERVICES - n, &name(n), n + 1);
         let source = |service, silent| HeavySource {
             learnt: false,
             prefix: [192, 0, 2, 0].into(),
@@ -412,13 +384,7 @@ mod tests {
     #[test]
     fn a_node_that_cannot_serve_says_why_in_one_line() {
         let unready = |error: &str| ProblemKind::Starting.problem(error, "mend it");
-        let unready = vec![
-            unready(
-                "eth1 is
-down",
-            ),
-            unready("starting"),
-        ];
+        let unready = vec![unready("eth1 is\ndown"), unready("starting")];
         let posted = Snapshot { unready, ..snapshot() };
         let said = posted.readiness(None, None).line();
         assert_eq!(said, "not ready: node gw1: eth1 is down; mend it (and 1 more)");

@@ -256,14 +256,12 @@ mod tests {
                 (0, Reason::NoBackend, CLIENT, SERVICE, None),
             ],
         );
-        assert_eq!(
-            text,
-            "10:21:07.481220 eth0 in  tcp 192.0.2.7:4711 > 203.0.113.10:80 syn seq 5 len 0  \
-             redirect nat-forward, service web, backend 10.0.0.2:80\n\
-             10:21:07.481220 eth1 out tcp 10.0.0.1:2048 > 10.0.0.2:80 syn seq 5 len 0\n\
-             00:00:00.000000 eth0 in  tcp 192.0.2.7:4711 > 203.0.113.10:80 syn seq 5 len 0  \
-             drop no-backend, service web\n"
-        );
+        let want = "10:21:07.481220 eth0 in  tcp 192.0.2.7:4711 > 203.0.113.10:80 syn seq 5 len 0  \
+                    redirect nat-forward, service web, backend 10.0.0.2:80\n\
+                    10:21:07.481220 eth1 out tcp 10.0.0.1:2048 > 10.0.0.2:80 syn seq 5 len 0\n\
+                    00:00:00.000000 eth0 in  tcp 192.0.2.7:4711 > 203.0.113.10:80 syn seq 5 len 0  \
+                    drop no-backend, service web\n";
+        assert_eq!(text, want);
     }
 
     #[test]
@@ -288,10 +286,8 @@ mod tests {
             serde_json::from_str(json.lines().nth(2).expect("a third")).expect("JSON");
         assert_eq!((&third["flow"], &third["since_last_ns"]), (&1.into(), &282_000.into()));
         assert_eq!((&third["schema"], &third["reason"]), (&SCHEMA.into(), &"nat-reply".into()));
-        assert_eq!(
-            third["after"]["packet"],
-            "tcp 203.0.113.10:80 > 192.0.2.7:4711 syn seq 5 len 0"
-        );
+        let want = "tcp 203.0.113.10:80 > 192.0.2.7:4711 syn seq 5 len 0";
+        assert_eq!(third["after"]["packet"], want);
     }
 
     #[test]

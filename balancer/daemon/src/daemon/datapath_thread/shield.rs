@@ -113,13 +113,10 @@ fn runtime_rows(entries: &Entries, changed: &[Prefix]) -> (Vec<ShieldEntry>, Vec
 
 #[cfg(test)]
 mod tests {
-    use ringway_api::clock::Timestamp;
-
     use super::*;
 
     fn entry(prefix: Prefix, action: ListAction, ends: Option<Instant>) -> ShieldEntry {
-        let (until, reason, since) = (None, String::new(), Timestamp::default());
-        ShieldEntry { prefix, action, until, reason, since, ends }
+        ShieldEntry { ends, ..crate::testing::entry(prefix, action) }
     }
 
     #[test]

@@ -512,14 +512,11 @@ mod tests {
             let file = "gw.toml".to_owned();
             summary(&Changes { changed: true, file, services, backends, ..Changes::default() })
         };
-        assert_eq!(
-            said(vec![service(What::Added, 1, &[]); 8], vec![]),
-            "configuration gw.toml in force: 8 services with 8 backends added"
-        );
-        assert_eq!(
-            said(vec![service(What::Changed, 0, &["port", "check"]); 48], vec![]),
-            "configuration gw.toml in force: 48 services changed (check, port)"
-        );
+        let added = said(vec![service(What::Added, 1, &[]); 8], vec![]);
+        assert_eq!(added, "configuration gw.toml in force: 8 services with 8 backends added");
+        let changed = said(vec![service(What::Changed, 0, &["port", "check"]); 48], vec![]);
+        let want = "configuration gw.toml in force: 48 services changed (check, port)";
+        assert_eq!(changed, want);
         let file = "gw.toml".to_owned();
         let syn_secret = Some(SecretChange {
             former_fingerprint: "2854f666".into(),
@@ -558,15 +555,11 @@ mod tests {
         let begun = Timestamp(clock::from_unix_s(1_767_225_600));
         let wrong = "/etc/gw.toml:9:1: unknown key \"prt\"";
         let told = refused(&last(wrong, ""), file, begun);
-        assert_eq!(
-            told.error,
-            "/etc/gw.toml was refused at 2026-01-02T03:04:05Z; the configuration of \
-             2026-01-01T00:00:00Z stays in force: /etc/gw.toml:9:1: unknown key \"prt\""
-        );
-        assert!(
-            told.remedy.to_string().ends_with("; then: ringway reload -c /etc/gw.toml"),
-            "{told:?}"
-        );
+        let want = "/etc/gw.toml was refused at 2026-01-02T03:04:05Z; the configuration of \
+                    2026-01-01T00:00:00Z stays in force: /etc/gw.toml:9:1: unknown key \"prt\"";
+        assert_eq!(told.error, want);
+        let remedy = told.remedy.to_string();
+        assert!(remedy.ends_with("; then: ringway reload -c /etc/gw.toml"), "{remedy}");
         let told = refused(&last("no room", "make room"), file, begun);
         assert_eq!(told.remedy.to_string(), "make room; then: ringway reload -c /etc/gw.toml");
     }

@@ -3,6 +3,7 @@
 use ringway_host::netlink::links::VlanTag;
 
 use super::*;
+use crate::testing::{interface, parsed};
 
 fn link(ifindex: u32, below: Option<(u32, u16, u16)>) -> Link {
     let mut link: Link = serde_json::from_value(serde_json::json!({
@@ -17,28 +18,12 @@ fn link(ifindex: u32, below: Option<(u32, u16, u16)>) -> Link {
 }
 
 fn ours(slot: u32, ifindex: u32) -> Interface {
-    Interface {
-        slot,
-        name: format!("if{ifindex}"),
-        ifindex,
-        mac: [2; 6],
-        alt_mac: None,
-        mtu: 1500,
-        redirect: false,
-        layer3: false,
-        local: false,
-        raw: false,
-        vlan: None,
-        faces: Default::default(),
-    }
+    interface(slot, ifindex, &format!("if{ifindex}"))
 }
 
 fn node(names: &[&str]) -> Node {
-    let text = format!(
-        "[node]\nname = \"gw\"\ninterfaces = {names:?}\n[[service]]\nname = \"web\"\n\
-         address = \"203.0.113.1\"\nport = 80\nbackends = [{{ address = \"10.0.0.2\" }}]\n"
-    );
-    ringway_config::parse(&text, "gw.toml").unwrap_or_else(|errors| panic!("{errors}")).node
+    let forward = "[forward]\nmode = \"route\"";
+    parsed(&format!("[node]\nname = \"gw\"\ninterfaces = {names:?}\n{forward}\n")).node
 }
 
 #[test]

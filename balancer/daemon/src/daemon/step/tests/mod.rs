@@ -17,6 +17,7 @@ use super::Event;
 use crate::daemon::datapath_thread::DatapathEvent;
 use crate::daemon::load::Refusal;
 use crate::daemon::shield_plan::{SecretReading, ShieldPlan, Unreadable};
+use crate::testing::{entry, gateway};
 use world::{PATIENCE, SLOTS, World};
 
 #[derive(Clone, Debug)]
@@ -151,14 +152,8 @@ fn after(seconds: u64) -> Timestamp {
 }
 
 fn block(n: u8, seconds: Option<u64>) -> ShieldChange {
-    ShieldChange::Add(ShieldEntry {
-        prefix: prefix(n),
-        action: ListAction::Block,
-        until: seconds.map(after),
-        reason: String::new(),
-        since: Timestamp::default(),
-        ends: None,
-    })
+    let until = seconds.map(after);
+    ShieldChange::Add(ShieldEntry { until, ..entry(prefix(n), ListAction::Block) })
 }
 
 fn shield_off(seconds: u64) -> ShieldChange {
@@ -177,15 +172,27 @@ fn late(world: &mut World, which: usize) {
     });
 }
 
-/// Attached, with both backends up, and confirmed.
-fn running() -> World {
+/// Everything is answered.
+fn settled() -> World {
+    let mut world = World::new();
+    world.settle();
+    world
+}
+
+/// Attached, with both backends up, and not confirmed yet.
+fn attached() -> World {
     let mut world = World::new();
     world.check(0, true);
     world.check(1, true);
     world.work(true);
+    world
+}
+
+/// Attached and confirmed.
+fn running() -> World {
+    let mut world = attached();
     world.confirm();
-    world.settle();
-    world.audit();
+    world.ends_well();
     world
 }
 
@@ -205,8 +212,7 @@ proptest! {
             happen(&mut world, one);
         }
         world.fuse = None;
-        world.settle();
-        world.audit();
+        world.ends_well();
     }
 }
 
@@ -218,22 +224,17 @@ fn what_could_not_be_described_is_described_again() {
     for _ in 0..9 {
         world.work(false);
     }
-    world.settle();
-    world.audit();
+    world.ends_well();
 }
 
 #[test]
 fn what_could_not_be_announced_is_announced_when_the_interface_is_back() {
-    let mut world = World::new();
-    world.check(0, true);
-    world.check(1, true);
-    world.work(true);
+    let mut world = attached();
     world.there.remove(&1);
     world.background(true);
     world.there.insert(1);
     world.confirm();
-    world.settle();
-    world.audit();
+    world.ends_well();
 }
 
 #[test]
@@ -265,8 +266,7 @@ fn who_was_not_confirmed_in_time_is_given_up() {
     }
     let why = world.state.confirm.problem().expect("a problem").error;
     assert!(why.ends_with("and the program may still be attached: it refuses"), "{why}");
-    world.settle();
-    world.audit();
+    world.ends_well();
     assert_eq!(world.on, [1].into());
 }
 
@@ -281,8 +281,7 @@ fn a_change_that_hangs_is_refused_and_leaves_nothing() {
     assert!(refused.what.contains("within 30 s"), "{refused}");
     world.asked.clear();
     // What hung is written after all, and then what was kept before.
-    world.settle();
-    world.audit();
+    world.ends_well();
     assert!(world.disk.overrides.is_empty());
 }
 
@@ -297,8 +296,7 @@ fn what_was_refused_does_not_stay_on_the_disk() {
     world.read(true);
     world.write(true);
     world.write(false);
-    world.settle();
-    world.audit();
+    world.ends_well();
     assert!(world.disk.overrides.is_empty());
 }
 
@@ -309,8 +307,7 @@ fn a_dead_backend_is_shown_while_the_tables_cannot_be_written() {
     world.wait(Duration::from_millis(10));
     world.work(false);
     assert_eq!(world.state.tables.written.serving(), (1, 2));
-    world.settle();
-    world.audit();
+    world.ends_well();
 }
 
 #[test]
@@ -321,8 +318,7 @@ fn ways_that_could_not_be_looked_up_are_told_once_and_looked_up_again() {
         world.network_unknown();
     }
     assert_eq!(world.log.len(), 1, "{:?}", world.log);
-    world.settle();
-    world.audit();
+    world.ends_well();
 }
 
 #[test]
@@ -359,8 +355,7 @@ fn what_was_refused_before_the_disk_was_read_does_not_come_back() {
     world.ask(Some(drain(2)), false);
     world.read(true);
     world.write(true);
-    world.settle();
-    world.audit();
+    world.ends_well();
     assert_eq!(world.disk.overrides.len(), 1);
 }
 
@@ -375,17 +370,14 @@ fn blocked(world: &World) -> Vec<u8> {
 
 #[test]
 fn a_block_waits_for_no_reload_and_lasts_until_its_time_is_over() {
-    let mut world = World::new();
-    world.settle();
+    let mut world = settled();
     world.ask(None, false);
     world.ask_shield(block(1, Some(5)));
     world.work(true);
     let (_, asked) = &mut world.asked_shield[0];
     let status = asked.try_recv().expect("answered").expect("done");
-    assert_eq!(
-        (status.blocked.prefixes, status.entry.map(|entry| entry.prefix)),
-        (1, Some(prefix(1)))
-    );
+    let want = (1, Some(prefix(1)));
+    assert_eq!((status.blocked.prefixes, status.entry.map(|entry| entry.prefix)), want);
     assert_eq!(blocked(&world), [1]);
     world.asked_shield.clear();
     world.ask_shield(block(2, None));
@@ -406,8 +398,7 @@ fn a_block_waits_for_no_reload_and_lasts_until_its_time_is_over() {
 
 #[test]
 fn a_block_of_all_clients_or_of_a_backend_needs_force() {
-    let mut world = World::new();
-    world.settle();
+    let mut world = settled();
     let ShieldChange::Add(entry) = block(1, None) else { unreachable!("a block") };
     let backend = world.state.reload.config.services[0].backends[0].address.to_string();
     let mut answer = |change: ShieldChange| {
@@ -444,19 +435,13 @@ fn a_list_that_becomes_wide_is_told() {
     let file = place.path().join("list");
     let read = |prefixes: &str| {
         std::fs::write(&file, prefixes).expect("written");
-        let text = format!(
-            "[node]\nname = \"gw\"\ninterfaces = [\"eth0\"]\n[shield]\n\
-             list = [{{ name = \"l\", file = {file:?}, action = \"block\" }}]\n\
-             [[service]]\nname = \"web\"\naddress = \"203.0.113.9\"\nport = 80\n\
-             backends = [{{ address = \"10.0.0.1\" }}]\n"
-        );
-        let config = ringway_config::parse(&text, "gw.toml").expect("valid");
+        let list = format!("list = [{{ name = \"l\", file = {file:?}, action = \"block\" }}]");
+        let config = gateway(&format!("[shield]\n{list}"), "");
         ShieldPlan::read(&config, Unreadable::Refused, SecretReading::default())
             .expect("read")
             .expect("a shield")
     };
-    let mut world = World::new();
-    world.settle();
+    let mut world = settled();
     let mut findings = |prefixes: &str| {
         world.event(Event::Datapath(DatapathEvent::Listed(read(prefixes), Ok(()))));
         let findings = world.state.shield.wide_lines();
@@ -465,7 +450,7 @@ fn a_list_that_becomes_wide_is_told() {
             findings.into_iter().map(|it| it.error).collect::<Vec<_>>(),
         )
     };
-    let wide = "list l: line 2: 10.0.0.0/8 blocks 10.0.0.1, a backend of service web";
+    let wide = "list l: line 2: 10.0.0.0/8 blocks 10.0.0.2, a backend of service web";
     assert_eq!(findings("192.0.2.0/24\n10.0.0.0/8\n"), (wide.into(), vec![wide.into()]));
     let (line, none) = findings("192.0.2.0/24\n");
     assert!(line.starts_with("lists read again") && none.is_empty(), "{line} {none:?}");
@@ -488,8 +473,7 @@ fn an_attack_is_spread_only_while_it_lasts_and_sources_are_known() {
 
 #[test]
 fn what_the_packet_path_refuses_is_not_in_force() {
-    let mut world = World::new();
-    world.settle();
+    let mut world = settled();
     world.ask_shield(block(1, None));
     world.work(false);
     let (_, asked) = &mut world.asked_shield[0];
@@ -545,10 +529,8 @@ fn an_attack_arms_its_service_and_the_program_hears_of_both_ends() {
     assert_eq!((world.armed, world.told), (None, Some(false)));
     let over = world.log.last().expect("a line");
     // Half of what comes is over a limit.
-    assert_eq!(
-        over.split_once(", since ").expect("when").0,
-        "over: service web (tcp 203.0.113.9:80) was attacked for 9 s"
-    );
+    let want = "over: service web (tcp 203.0.113.9:80) was attacked for 9 s";
+    assert_eq!(over.split_once(", since ").expect("when").0, want);
     assert!(over.contains(": up to 1000000 packets a second; "), "{over}");
     assert!(over.ends_with(" packets over limits dropped"), "{over}");
     assert!(!over.contains("in force"), "{over}");
@@ -653,8 +635,7 @@ fn a_reload_leaves_a_service_armed_unless_it_takes_the_mitigation() {
     assert_eq!((world.armed.is_some(), world.told), (true, Some(true)));
     reload(&mut world, 3);
     assert_eq!((world.armed, world.told), (None, Some(false)));
-    world.settle();
-    world.audit();
+    world.ends_well();
 }
 
 #[test]

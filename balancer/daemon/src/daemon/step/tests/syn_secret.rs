@@ -10,15 +10,11 @@ use ringway_config::Config;
 use super::super::{Shield, Survey};
 use super::world::World;
 use crate::daemon::shield_plan::{SecretReading, ShieldPlan, Unreadable};
+use crate::testing::gateway;
 
 fn config(secret: &Path) -> Config {
-    let text = format!(
-        "[node]\nname = \"gw\"\ninterfaces = [\"eth0\"]\n[shield]\n\
-         syn = {{ always = true, secret = {secret:?} }}\n[[service]]\nname = \"web\"\n\
-         address = \"203.0.113.9\"\nport = 80\nsyn = \"challenge\"\n\
-         backends = [{{ address = \"10.0.0.1\" }}]\n"
-    );
-    ringway_config::parse(&text, "gw.toml").expect("valid")
+    let syn = format!("[shield]\nsyn = {{ always = true, secret = {secret:?} }}");
+    gateway(&syn, "syn = \"challenge\"")
 }
 
 #[test]

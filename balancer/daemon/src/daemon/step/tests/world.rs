@@ -2,11 +2,11 @@
 //! holds each effect against what may be done at that time.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::mem::discriminant;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use ringway_abi::Faces;
 use ringway_api::clock::Timestamp;
 use ringway_api::documents::changes::Changes;
 use ringway_api::documents::shield::ShieldStatus;
@@ -15,7 +15,6 @@ use ringway_api::overrides::{OverrideChange, Overrides};
 use ringway_api::problem_kind::ProblemKind;
 use ringway_api::shield::{RuntimeShield, ShieldChange};
 use ringway_config::{Config, ShieldMode};
-use ringway_host::Mac;
 use ringway_kernel::{AttachState, Attached, Interface, XdpMode};
 use ringway_plan::prefix_list::Prefix;
 use ringway_plan::tables::{Protocol, ServiceKey};
@@ -32,11 +31,12 @@ use crate::daemon::document_writer::NONE;
 use crate::daemon::load::{Loaded, Refusal};
 use crate::daemon::netlink_watch::Found;
 use crate::daemon::shield_plan::PlannedShield;
+use crate::health::Health;
 use crate::health::dsr_probe::Surroundings;
-use crate::health::{self, Health};
 use crate::monitor::attack_watch::Arrived;
-use crate::network::next_hop::{Existing, Hop, NoWay, Ways};
+use crate::network::next_hop::{Existing, NoWay, Ways};
 use crate::server::control::{Asker, Command, PendingRequests, Reply, ShieldReply};
+use crate::testing;
 
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 /// Slots of the interfaces; the first carries the default route.
@@ -53,20 +53,7 @@ fn name(slot: u32) -> String {
 }
 
 fn interface(slot: u32, mtu: u16) -> Interface {
-    Interface {
-        slot,
-        name: name(slot),
-        ifindex: 10 + slot,
-        mac: [2; 6],
-        alt_mac: None,
-        mtu,
-        redirect: false,
-        layer3: false,
-        local: false,
-        raw: false,
-        vlan: None,
-        faces: Faces::Both,
-    }
+    Interface { mtu, ..testing::interface(slot, 10 + slot, &name(slot)) }
 }
 
 /// A file with so many backends. With three, attacks are not looked for; with four, the program is
@@ -100,8 +87,35 @@ struct Reading {
     kept: Option<Overrides>,
 }
 
+/// What a restart forgets.
+#[derive(Default)]
+struct Process {
+    orders: VecDeque<DatapathCommand>,
+    readings: VecDeque<Reading>,
+    writes: VecDeque<(u64, Overrides)>,
+    background: VecDeque<BackgroundWork>,
+    leading: bool,
+    looking: bool,
+    reloading: bool,
+    confirming: bool,
+    /// What was done of that which must be: addresses by slot, and what asks for them.
+    announced: BTreeSet<(u32, IpAddr)>,
+    solicited: bool,
+    /// What the thread knows of each slot.
+    described: BTreeMap<u32, u16>,
+    /// Backends that were on the disk when the process began.
+    inherited: Vec<String>,
+    /// The newest change, the newest order to write the tables, and the newest change that was kept.
+    numbers: (u64, u64, u64),
+    /// The start or the change that the thread was given the newest order of.
+    newest: Option<u64>,
+    /// It has asked what has come.
+    has_sampled: bool,
+}
+
 pub(super) struct World {
     pub(super) state: State,
+    process: Process,
     started: Instant,
     pub(super) now: Instant,
     /// What the file has now: so many backends; 0: it is wrong.
@@ -111,33 +125,17 @@ pub(super) struct World {
     pub(super) trouble: bool,
     /// The next process cannot read it at first.
     pub(super) unreadable: bool,
-    orders: VecDeque<DatapathCommand>,
     /// The configuration that the thread has, and the one that the tables were written from.
     config: Arc<Config>,
     pub(super) tables: Option<Arc<Config>>,
-    readings: VecDeque<Reading>,
-    writes: VecDeque<(u64, Overrides)>,
-    leading: bool,
-    looking: bool,
-    background: VecDeque<BackgroundWork>,
-    /// What was done of that which must be: addresses by slot, and what asks for them.
-    announced: BTreeSet<(u32, IpAddr)>,
-    solicited: bool,
     /// Interfaces that are there, those that our program is on, and on which until it is confirmed.
     pub(super) there: BTreeSet<u32>,
-    /// Of all of them, and what the thread knows of each slot.
+    /// Of all of them.
     pub(super) mtu: u16,
-    described: BTreeMap<u32, u16>,
     pub(super) on: BTreeSet<u32>,
     pub(super) provisional: BTreeSet<u32>,
-    pub(super) reloading: bool,
     /// Who asked, and for which backend's override.
     pub(super) asked: Vec<(Option<String>, Answer)>,
-    /// Backends that were on the disk when the process began.
-    inherited: Vec<String>,
-    pub(super) confirming: bool,
-    /// The newest change, the newest order to write the tables, and the newest change that was kept.
-    numbers: (u64, u64, u64),
     /// The process is killed after so many effects.
     pub(super) fuse: Option<usize>,
     requests: PendingRequests<Reply>,
@@ -147,8 +145,6 @@ pub(super) struct World {
     pub(super) kept_shield: Arc<RuntimeShield>,
     /// Who asked for a change of it, and for which.
     pub(super) asked_shield: Vec<(ShieldChange, ShieldAnswer)>,
-    /// The start or the change that the thread was given the newest order of.
-    newest: Option<u64>,
     /// Each effect is carried out twice.
     pub(super) twice: bool,
     /// Packets a second that come for the service, how many have come, and up to when.
@@ -158,8 +154,6 @@ pub(super) struct World {
     /// Until when it is armed, and whether the program was told last that it is attacked.
     pub(super) armed: Option<Instant>,
     pub(super) told: Option<bool>,
-    /// The process has not asked yet what has come.
-    first_sample: bool,
     /// Lines of the log.
     pub(super) log: Vec<String>,
 }
@@ -169,46 +163,32 @@ impl World {
         let (config, now) = (file(2), Instant::now());
         let mut world = World {
             state: begin(&config, &Overrides::default(), true, RuntimeShield::default(), now),
+            process: Process::default(),
             started: now,
             now,
             file: 2,
             disk: Overrides::default(),
             trouble: false,
             unreadable: false,
-            orders: VecDeque::new(),
             config,
             tables: None,
-            readings: VecDeque::new(),
-            writes: VecDeque::new(),
-            leading: false,
-            looking: false,
-            background: VecDeque::new(),
-            announced: BTreeSet::new(),
-            solicited: false,
             there: SLOTS.into(),
             mtu: 1500,
-            described: BTreeMap::new(),
             on: BTreeSet::new(),
             provisional: BTreeSet::new(),
-            reloading: false,
             asked: Vec::new(),
-            inherited: Vec::new(),
-            confirming: false,
-            numbers: (0, 0, 0),
             fuse: None,
             requests: PendingRequests::default(),
             shield_requests: PendingRequests::default(),
             shield: Arc::default(),
             kept_shield: Arc::default(),
             asked_shield: Vec::new(),
-            newest: None,
             twice: false,
             pps: 0,
             packets: 0,
             counted: now,
             armed: None,
             told: None,
-            first_sample: true,
             log: Vec::new(),
         };
         world.start();
@@ -220,12 +200,8 @@ impl World {
         self.on.retain(|slot| !self.provisional.contains(slot));
         self.provisional.clear();
         self.file = self.file.max(1);
-        (self.leading, self.looking, self.newest) = (false, false, None);
-        (self.reloading, self.confirming, self.fuse) = (false, false, None);
-        (self.orders, self.readings, self.writes) = Default::default();
-        (self.background, self.announced, self.solicited) = Default::default();
-        self.described.clear();
-        (self.told, self.first_sample) = (None, true);
+        self.process = Process::default();
+        (self.fuse, self.told) = (None, None);
         self.asked.clear();
         self.asked_shield.clear();
         self.start();
@@ -233,12 +209,12 @@ impl World {
 
     fn start(&mut self) {
         self.there = SLOTS.into();
-        self.inherited = of(&self.disk).collect();
+        self.process.inherited = of(&self.disk).collect();
         self.trouble = std::mem::take(&mut self.unreadable);
         let known = if self.trouble { &Overrides::default() } else { &self.disk };
         let shield = self.kept_shield.as_ref().clone();
         self.state = begin(&file(self.file), known, !self.trouble, shield, self.now);
-        (self.started, self.numbers) = (self.now, (0, 0, 0));
+        self.started = self.now;
         self.config = self.state.reload.config.clone();
         self.network();
     }
@@ -284,64 +260,72 @@ impl World {
         match effect {
             Effect::Datapath(command) => self.order(command),
             Effect::Lead(_) => {
-                assert!((!self.leading || self.twice) && self.state.reload.next().is_some());
-                self.leading = true;
+                assert!(
+                    (!self.process.leading || self.twice) && self.state.reload.next().is_some()
+                );
+                self.process.leading = true;
             }
             Effect::Load(number, judge) => {
-                if std::mem::replace(&mut self.numbers.0, number) >= number {
+                if std::mem::replace(&mut self.process.numbers.0, number) >= number {
                     assert!(self.twice, "each change has a number of its own");
                     return None;
                 }
                 let reload = &self.state.reload;
                 let (file, known) = (reload.file.clone(), reload.overrides.clone());
                 let kept = reload.to_keep().cloned();
-                if self.readings.len() >= 4 {
+                if self.process.readings.len() >= 4 {
                     return Some(Event::Judged(Box::new((number, Err(refused().into())))));
                 }
-                self.readings.push_back(Reading { number, judge, file, known, kept });
+                self.process.readings.push_back(Reading { number, judge, file, known, kept });
             }
             Effect::Keep(number, overrides) => {
-                if number != NONE && std::mem::replace(&mut self.numbers.2, number) >= number {
+                if number != NONE
+                    && std::mem::replace(&mut self.process.numbers.2, number) >= number
+                {
                     assert!(self.twice, "each change is kept once");
                     return None;
                 }
                 // What is being written is the first; of those that wait the newest alone is
                 // written.
-                self.writes.truncate(1);
-                self.writes.push_back((number, overrides));
+                self.process.writes.truncate(1);
+                self.process.writes.push_back((number, overrides));
             }
-            Effect::LookUpWays(..) => self.looking = true,
+            Effect::LookUpWays(..) => self.process.looking = true,
             Effect::Announce(addresses, interfaces) => {
                 let given_up = self.state.confirm.reverted();
                 assert!(!interfaces.iter().any(|one| given_up.contains(&one.name)));
                 let places = interfaces.iter().flat_map(|one| {
                     addresses.iter().map(|address| BackgroundWork::Announce(one.slot, *address))
                 });
-                self.background.extend(places);
+                self.process.background.extend(places);
             }
             Effect::ReceiveSolicitations => {
-                self.background.push_back(BackgroundWork::ReceiveSolicitations)
+                self.process.background.push_back(BackgroundWork::ReceiveSolicitations)
             }
             Effect::Release(next_hops) => {
                 let release = |(ifindex, address)| BackgroundWork::Release(ifindex, address);
-                self.background.extend(next_hops.into_iter().map(release));
+                self.process.background.extend(next_hops.into_iter().map(release));
             }
-            Effect::Doubt(backend) => self.background.push_back(BackgroundWork::Doubt(backend)),
-            Effect::ReadTraffic => self.background.push_back(BackgroundWork::ReadTraffic),
-            Effect::ReadCounters(_) => self.background.push_back(BackgroundWork::ReadCounters),
-            Effect::ReadTables => self.background.push_back(BackgroundWork::ReadTables),
+            Effect::Doubt(backend) => {
+                self.process.background.push_back(BackgroundWork::Doubt(backend))
+            }
+            Effect::ReadTraffic => self.process.background.push_back(BackgroundWork::ReadTraffic),
+            Effect::ReadCounters(_) => {
+                self.process.background.push_back(BackgroundWork::ReadCounters)
+            }
+            Effect::ReadTables => self.process.background.push_back(BackgroundWork::ReadTables),
             Effect::Survey => {
-                let idle = self.readings.is_empty() && self.writes.is_empty();
+                let idle = self.process.readings.is_empty() && self.process.writes.is_empty();
                 let unknown = self.trouble || !self.state.reload.recalled;
                 let overrides_unknown = unknown && idle;
                 return Some(Event::Surveyed(Survey { overrides_unknown, ..Survey::default() }));
             }
             Effect::Post => return Some(Event::Posted(Survey::default())),
             Effect::Reloading => {
-                assert!(!std::mem::replace(&mut self.reloading, true) || self.twice)
+                assert!(!std::mem::replace(&mut self.process.reloading, true) || self.twice)
             }
             Effect::Reloaded => {
-                assert!(std::mem::replace(&mut self.reloading, false) || self.twice)
+                assert!(std::mem::replace(&mut self.process.reloading, false) || self.twice)
             }
             Effect::Serving => assert!(self.state.attachment.is_done()),
             Effect::Answer(request, outcome) => match self.requests.take(request) {
@@ -354,7 +338,7 @@ impl World {
                 None => assert!(self.twice, "answered once"),
             },
             Effect::RunProgram(run) => self.told = Some(run.begins),
-            Effect::AnswerConfirm(_) => self.confirming = false,
+            Effect::AnswerConfirm(_) => self.process.confirming = false,
             Effect::Log(line) => self.log.push(line.text),
             Effect::Fail(_) => {
                 // The loop ends.
@@ -367,72 +351,57 @@ impl World {
 
     /// The thread is given an order.
     fn order(&mut self, command: DatapathCommand) {
-        if command.number().is_some_and(|new| self.newest.replace(new) == Some(new)) {
+        if command.number().is_some_and(|new| self.process.newest.replace(new) == Some(new)) {
             assert!(self.twice, "ordered once");
             return;
         }
         if !self.twice {
             self.hold_against_others(&command);
         }
-        self.orders.push_back(command);
+        self.process.orders.push_back(command);
     }
 
     /// An order, against those that wait.
     fn hold_against_others(&mut self, command: &DatapathCommand) {
         let reverted = self.state.confirm.reverted().to_vec();
-        let count =
-            |what: fn(&DatapathCommand) -> bool| self.orders.iter().filter(|o| what(o)).count();
+        let waits = |what: fn(&DatapathCommand) -> bool| self.process.orders.iter().any(what);
+        let alike = |other| discriminant(other) == discriminant(command);
+        let is_like_another = self.process.orders.iter().any(alike);
         match command {
             DatapathCommand::Attach(..) => {
-                assert_eq!(count(|o| matches!(o, DatapathCommand::Attach(..))), 0);
+                assert!(!is_like_another);
                 let late = self.now >= self.started + FIRST_RESULTS;
                 assert!(late || !self.state.tables.backend_set.waiting(), "checks come first");
             }
-            DatapathCommand::Adopt(..) => {
-                assert_eq!(count(|o| matches!(o, DatapathCommand::Adopt(..))), 0);
-            }
             DatapathCommand::Apply(number, _) => {
-                assert!(*number > self.numbers.1 && self.state.attachment.is_done());
-                assert_eq!(
-                    count(|o| matches!(o, DatapathCommand::Adopt(..))),
-                    0,
-                    "backends in force, though others are being written"
-                );
-                self.numbers.1 = *number;
+                assert!(*number > self.process.numbers.1 && self.state.attachment.is_done());
+                let adopts = waits(|order| matches!(order, DatapathCommand::Adopt(..)));
+                assert!(!adopts, "backends in force, though others are being written");
+                self.process.numbers.1 = *number;
             }
             DatapathCommand::Reattach(interfaces) => {
-                assert_eq!(count(|o| matches!(o, DatapathCommand::Reattach(..))), 0);
+                assert!(!is_like_another);
                 let given_up = interfaces.iter().any(|one| reverted.contains(&one.name));
                 assert!(!given_up, "it was given up");
             }
             DatapathCommand::Confirm => assert!(reverted.is_empty()),
             DatapathCommand::Revert => {
-                assert_eq!(count(|o| matches!(o, DatapathCommand::Confirm)), 0, "it is confirmed");
-                assert!(!reverted.is_empty());
+                let confirms = waits(|order| matches!(order, DatapathCommand::Confirm));
+                assert!(!confirms && !reverted.is_empty(), "it is confirmed");
             }
             DatapathCommand::Shield(..) => {
-                let waiting = count(|o| matches!(o, DatapathCommand::Shield(..)));
-                assert_eq!(waiting, 0, "one after the other");
-                assert!(self.state.attachment.is_done());
+                assert!(!is_like_another && self.state.attachment.is_done(), "one after the other");
             }
-            DatapathCommand::Lists(_) => {
-                let waiting = count(|o| matches!(o, DatapathCommand::Lists(..)));
-                assert_eq!(waiting, 0, "one after the other");
-            }
-            DatapathCommand::ReadArrivals => {
-                assert_eq!(
-                    count(|o| matches!(o, DatapathCommand::ReadArrivals)),
-                    0,
-                    "one at a time"
-                );
-            }
+            DatapathCommand::Adopt(..)
+            | DatapathCommand::Lists(_)
+            | DatapathCommand::ReadArrivals => assert!(!is_like_another, "one at a time"),
             DatapathCommand::Arm(..) | DatapathCommand::Describe(_) | DatapathCommand::Beat => {}
         }
     }
 
     /// The thread carries out an order, or cannot.
     pub(super) fn work(&mut self, good: bool) {
-        let Some(order) = self.orders.pop_front() else { return };
+        let Some(order) = self.process.orders.pop_front() else { return };
         let outcome = if good { Ok(()) } else { Err(refused()) };
         let event = match order {
             DatapathCommand::Apply(number, _) => DatapathEvent::Applied(Some(number), outcome),
@@ -466,7 +435,7 @@ impl World {
             }
             DatapathCommand::Describe(interface) => {
                 if good {
-                    self.described.insert(interface.slot, interface.mtu);
+                    self.process.described.insert(interface.slot, interface.mtu);
                 }
                 DatapathEvent::Described(interface, outcome)
             }
@@ -518,7 +487,7 @@ impl World {
         self.packets += self.pps * since.as_millis() as u64 / 1000;
         let service = ServiceKey::new([203, 0, 113, 9].into(), 80, Protocol::Tcp);
         let (name, mode) = ("web".to_owned(), ShieldMode::Enforce);
-        let armed = self.armed.filter(|_| std::mem::take(&mut self.first_sample));
+        let armed = self.armed.filter(|_| !std::mem::replace(&mut self.process.has_sampled, true));
         let (packets, refused) = (self.packets, self.packets / 2);
         let (new_flows, answered) = (0, self.packets / 4);
         Arrived { service, name, mode, packets, new_flows, refused, answered, armed }
@@ -526,7 +495,7 @@ impl World {
 
     /// Work on other threads is done, or cannot be.
     pub(super) fn background(&mut self, good: bool) {
-        let work = std::mem::take(&mut self.background);
+        let work = std::mem::take(&mut self.process.background);
         let done = work.into_iter().map(|work| {
             let good = self.work_done(work, good);
             (work, if good { Ok(()) } else { Err(refused()) })
@@ -539,11 +508,11 @@ impl World {
         match work {
             BackgroundWork::Announce(slot, address) => {
                 let sent = good && self.there.contains(&slot);
-                self.announced.extend(sent.then_some((slot, address)));
+                self.process.announced.extend(sent.then_some((slot, address)));
                 sent
             }
             BackgroundWork::ReceiveSolicitations => {
-                self.solicited = good;
+                self.process.solicited = good;
                 good
             }
             _ => good,
@@ -554,7 +523,7 @@ impl World {
     fn attach(&mut self, interfaces: &[Interface], starts: bool) -> Attachments {
         self.tables = Some(self.config.clone());
         let each = interfaces.iter().map(|one| {
-            self.described.insert(one.slot, one.mtu);
+            self.process.described.insert(one.slot, one.mtu);
             let taken_over = !self.on.insert(one.slot);
             if starts && one.slot == 0 && !taken_over {
                 self.provisional.insert(one.slot);
@@ -575,7 +544,7 @@ impl World {
 
     /// A change was read and judged.
     pub(super) fn read(&mut self, good: bool) {
-        let Some(reading) = self.readings.pop_front() else { return };
+        let Some(reading) = self.process.readings.pop_front() else { return };
         let Reading { number, judge, file: in_force, known, kept } = reading;
         let readable = good && self.file > 0;
         let loaded = match judge {
@@ -605,14 +574,14 @@ impl World {
 
     /// The daemon has no file that could be read.
     pub(super) fn no_file(&mut self) {
-        let Some(Reading { number, .. }) = self.readings.pop_front() else { return };
+        let Some(Reading { number, .. }) = self.process.readings.pop_front() else { return };
         let error = Error::configuration("no file", "stop it");
         self.event(Event::Judged(Box::new((number, Err(Refusal::Foreign(error))))));
     }
 
     /// A document was written, or could not be.
     pub(super) fn write(&mut self, good: bool) {
-        let Some((number, overrides)) = self.writes.pop_front() else { return };
+        let Some((number, overrides)) = self.process.writes.pop_front() else { return };
         self.trouble = !good;
         if good {
             self.disk = overrides;
@@ -622,23 +591,16 @@ impl World {
     }
 
     pub(super) fn lead(&mut self, good: bool) {
-        if std::mem::take(&mut self.leading) {
+        if std::mem::take(&mut self.process.leading) {
             self.event(Event::Led(if good { Ok(()) } else { Err(refused()) }));
         }
     }
 
     /// The ways are looked up: there are some while the first interface is there.
     pub(super) fn network(&mut self) {
-        self.looking = false;
+        self.process.looking = false;
         let way = match self.there.contains(&0) {
-            true => Ok(Hop {
-                slot: 0,
-                interface: name(0),
-                mac: Mac([2; 6]),
-                mtu: 1500,
-                source: None,
-                router: None,
-            }),
+            true => Ok(testing::hop()),
             false => Err(NoWay::NoRoute("no route".into())),
         };
         let all = (1..=4).map(|n| (IpAddr::from([10, 0, 0, n]), way.clone()));
@@ -651,7 +613,7 @@ impl World {
 
     /// They cannot be looked up.
     pub(super) fn network_unknown(&mut self) {
-        self.looking = false;
+        self.process.looking = false;
         self.event(Event::Network(Err(refused())));
     }
 
@@ -659,15 +621,9 @@ impl World {
         let next = self.state.reload.next().map(|(_, next)| next.ids());
         let mut ids = self.state.tables.backend_set.ids();
         ids.extend(next.unwrap_or_default());
-        let (id, at) = (ids[backend % ids.len()], SystemTime::UNIX_EPOCH);
+        let id = ids[backend % ids.len()];
         let health = if up { Health::Up } else { Health::Down };
-        self.event(Event::Checked(health::CheckEvent {
-            id,
-            health,
-            at,
-            reason: None,
-            offer: None,
-        }));
+        self.event(Event::Checked(testing::event(id, health)));
     }
 
     /// Somebody asks for a change; he waits while another is on its way.
@@ -701,7 +657,7 @@ impl World {
     }
 
     pub(super) fn confirm(&mut self) {
-        self.confirming = true;
+        self.process.confirming = true;
         self.event(Event::Confirm);
     }
 
@@ -720,7 +676,7 @@ impl World {
         self.pps = pps;
         for _ in 0..ms / 50 {
             self.wait(Duration::from_millis(50));
-            while !self.orders.is_empty() {
+            while !self.process.orders.is_empty() {
                 self.work(true);
             }
         }
@@ -734,25 +690,30 @@ impl World {
             self.wait(Duration::from_millis(500));
             self.event(Event::Tick);
             self.read(true);
-            while !self.writes.is_empty() {
+            while !self.process.writes.is_empty() {
                 self.write(true);
             }
             self.lead(true);
-            if self.looking {
+            if self.process.looking {
                 self.network();
             }
-            while !self.orders.is_empty() {
+            while !self.process.orders.is_empty() {
                 self.work(true);
             }
             self.background(true);
         }
     }
 
+    pub(super) fn ends_well(&mut self) {
+        self.settle();
+        self.audit();
+    }
+
     /// What must hold when everything was answered.
     pub(super) fn audit(&mut self) {
         let State { reload, attachment, tables, confirm, .. } = &self.state;
-        assert!(reload.change.is_none() && !self.reloading && !self.confirming);
-        let mut granted = self.inherited.clone();
+        assert!(reload.change.is_none() && !self.process.reloading && !self.process.confirming);
+        let mut granted = self.process.inherited.clone();
         for (backend, asked) in &mut self.asked {
             let answer = asked.try_recv().expect("somebody waits for an answer");
             granted.extend(backend.take().filter(|_| answer.is_ok()));
@@ -774,18 +735,18 @@ impl World {
         assert!(!attacked && self.told != Some(true), "an attack has ended");
         assert_eq!(tables.written.ids(), tables.backend_set.ids());
         assert_eq!(tables.written.serving(), tables.backend_set.serving());
-        assert!(self.solicited);
+        assert!(self.process.solicited);
         for work in [BackgroundWork::LookUpWays, BackgroundWork::SweepCaptures] {
             assert_eq!(self.state.failed.get(&work), None, "{work:?}");
         }
         for slot in &self.there {
             let given_up = confirm.reverted().contains(&name(*slot));
             for address in announce::ours(&reload.config) {
-                let announced = self.announced.contains(&(*slot, address));
+                let announced = self.process.announced.contains(&(*slot, address));
                 assert!(announced || given_up, "announced on {}", name(*slot));
             }
             assert_eq!(self.on.contains(slot), !given_up, "{}", name(*slot));
-            assert_eq!(self.described[slot], self.mtu, "{}", name(*slot));
+            assert_eq!(self.process.described[slot], self.mtu, "{}", name(*slot));
         }
         assert_eq!(self.provisional.is_empty(), !matches!(confirm, Confirm::Waiting { .. }));
     }

@@ -201,10 +201,8 @@ fn what_is_no_port_of_a_bridge() {
     machine.link("p1").master = None;
     let (found, forbids, fix) = machine.trouble();
     assert!(found.contains("no port of a bridge") && forbids, "{found}");
-    assert!(
-        fix.starts_with("ip link set p1 master br0; or, to forward by routes, add --route"),
-        "{fix}"
-    );
+    let words = "ip link set p1 master br0; or, to forward by routes, add --route";
+    assert!(fix.starts_with(words), "{fix}");
     machine.forward.by_options = false;
     let (_, _, fix) = machine.trouble();
     assert!(fix.contains("mode = \"route\" in [forward]") && !fix.contains("--route"), "{fix}");
