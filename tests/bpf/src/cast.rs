@@ -2,6 +2,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use crate::frame::{TCP, UDP};
+
 pub type Mac = [u8; 6];
 
 /// Interface slot 0, where clients are.
@@ -37,7 +39,15 @@ pub enum Family {
 
 pub const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
 
+/// TCP and UDP of both families.
+pub const TRANSPORTS: [(Family, u8); 4] =
+    [(Family::V4, TCP), (Family::V4, UDP), (Family::V6, TCP), (Family::V6, UDP)];
+
 impl Family {
+    pub fn of(address: IpAddr) -> Self {
+        if address.is_ipv4() { Self::V4 } else { Self::V6 }
+    }
+
     fn pick(self, v4: [u8; 4], v6: &[u16; 8]) -> IpAddr {
         match self {
             Self::V4 => Ipv4Addr::from(v4).into(),

@@ -117,9 +117,7 @@ impl Foretold {
             panic!("{:?}\nlive {:02x?}", self.explained, live.frame);
         }
     }
-}
 
-impl Foretold {
     /// Panics when a capture tells of another service or backend.
     pub(crate) fn hold_owners(&self, seen: &Seen) {
         let Explained { verdict, reason, service, backend, .. } = &self.explained;

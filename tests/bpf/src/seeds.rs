@@ -28,9 +28,9 @@ pub fn of_nat(world: &mut World) -> Vec<Seed> {
             for port in
                 [ports::NONE_RESET, ports::NONE_DROP, ports::UNRESOLVED, ports::NO_DEVICE, 79]
             {
-                let (src, dst) = world.ends(family, port);
-                add(FRONT, &Frame { proto, flags: SYN, ..Frame::udp(src, dst) });
-                add(FRONT, &Frame { proto, flags: ACK, ..Frame::udp(src, dst) });
+                let first = world.first(family, proto, port);
+                add(FRONT, &first);
+                add(FRONT, &first.with(|f| f.flags = ACK));
             }
             let (src, dst) = world.ends(family, ports::SMALL);
             let just_fits = vec![3; 1280 - family.header_len() - if proto == TCP { 20 } else { 8 }];
@@ -43,8 +43,7 @@ pub fn of_nat(world: &mut World) -> Vec<Seed> {
                     add(FRONT, &part.payload(&vec![3; length]));
                 }
             }
-            let (src, dst) = world.ends(family, ports::ACROSS);
-            let plain = Frame { proto, flags: SYN, ..Frame::udp(src, dst) };
+            let plain = world.first(family, proto, ports::ACROSS);
             add(FRONT, &plain.clone().with(|f| f.vlans = vec![(0x8100, 5)]));
             add(FRONT, &plain.clone().with(|f| f.fragment = 0x2000));
             add(FRONT, &plain.clone().with(|f| f.no_checksum = proto == UDP));
@@ -73,14 +72,7 @@ pub fn of_nat(world: &mut World) -> Vec<Seed> {
         let ask = Frame::new(58, (Family::V6.client(), 0).into(), (v6, 0).into()).payload(&body);
         add(FRONT, &ask.with(|f| f.ttl = 255));
     }
-    let arp = Arp {
-        dst_mac: BROADCAST_MAC,
-        src_mac: CLIENT_MAC,
-        op: 1,
-        sender: (CLIENT_MAC, Family::V4.client()),
-        target: ([0; 6], Family::V4.announced()),
-    };
-    seeds.push((FRONT, arp.bytes()));
+    seeds.push((FRONT, Arp::who_has(Family::V4.announced()).bytes()));
     seeds
 }
 

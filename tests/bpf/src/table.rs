@@ -94,6 +94,7 @@ fn differs(world: &World, row: &Row) -> Option<String> {
         .then(|| format!("{}: frame\n  {}\ninstead of\n  {}", row.name, hex(&frame), hex(wanted)))
 }
 
-fn hex(bytes: &[u8]) -> String {
+/// The first bytes of a frame, for a message.
+pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().take(120).map(|byte| format!("{byte:02x}")).collect()
 }

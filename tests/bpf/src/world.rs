@@ -67,6 +67,12 @@ pub struct Flow {
 const BACKEND_ISN: u32 = 0x2000_0000;
 
 impl Flow {
+    /// The flow of its first packet, which left as this frame.
+    pub fn opened(world: &World, slot: u32, request: Frame, left: &[u8]) -> Self {
+        let backend = world.chosen(&request).unwrap();
+        Self { slot, backend, source: wire::check(left).good().src, request }
+    }
+
     /// The client's next segment or datagram.
     pub fn next(&self, tcp_flags: u8) -> Frame {
         let ack = if tcp_flags & flags::ACK != 0 { BACKEND_ISN + 1 } else { 0 };
@@ -428,6 +434,12 @@ impl World {
         ((family.client(), self.client_port()).into(), (family.vip(), port).into())
     }
 
+    /// A fresh client's first packet to a service: a SYN or a datagram, with data.
+    pub fn first(&mut self, family: Family, proto: u8, port: u16) -> Frame {
+        let (src, dst) = self.ends(family, port);
+        Frame { proto, flags: flags::SYN, ..Frame::udp(src, dst) }
+    }
+
     /// A service on the usual address.
     pub fn service(&self, family: Family, proto: u8, port: u16) -> Service {
         let key = ServiceKey::new(family.vip(), port, protocol(proto));
@@ -458,12 +470,11 @@ impl World {
 
     /// Opens a flow by this frame, which may be of an open one.
     pub fn open_with(&mut self, slot: u32, request: Frame) -> Flow {
-        let backend = self.chosen(&request).unwrap();
         let seen = self.feed(slot, &request.bytes());
-        assert_eq!(seen.pair(), (verdict(slot, &backend), Reason::NatForward), "{request:?}");
-        let source = wire::check(&seen.frame).good().src;
-        let flow = Flow { request: request.clone(), slot, backend, source };
-        assert_eq!(seen.frame, flow.forwarded(&request).bytes(), "{request:?}");
+        assert_eq!(seen.reason, Reason::NatForward, "{request:?}");
+        let flow = Flow::opened(self, slot, request, &seen.frame);
+        assert_eq!(seen.verdict, verdict(slot, &flow.backend), "{flow:?}");
+        assert_eq!(seen.frame, flow.forwarded(&flow.request).bytes(), "{flow:?}");
         flow
     }
 
@@ -510,15 +521,6 @@ impl World {
         let mut found = audit::records(self).into_iter().filter(own);
         let record = found.next().unwrap_or_else(|| panic!("no record of {flow:?}"));
         assert_eq!(found.next(), None, "two records of {flow:?}");
-        record
-    }
-
-    /// The record of the flow with this source, when there is one only.
-    pub fn record_of(&self, source: SocketAddr) -> Record {
-        let mut found =
-            audit::records(self).into_iter().filter(|r| r.key.nat_port == source.port());
-        let record = found.next().unwrap_or_else(|| panic!("no record with source {source}"));
-        assert_eq!(found.next(), None, "two records with source {source}");
         record
     }
 

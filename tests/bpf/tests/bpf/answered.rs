@@ -135,7 +135,7 @@ fn a_cookie_opens_a_flow_that_is_limited() {
 /// A client whose SYN was answered, and the ACK that brings the cookie back.
 #[track_caller]
 fn answered(world: &World, from: SocketAddr) -> Frame {
-    let family = if from.is_ipv4() { Family::V4 } else { Family::V6 };
+    let family = Family::of(from.ip());
     let syn = Frame::tcp(from, vip(family, track::PORT), flags::SYN).with(|f| f.seq = ISN);
     let number = seen(&world.send(&syn)).seq.wrapping_add(1);
     syn.with(|f| (f.flags, f.seq, f.ack) = (flags::ACK, ISN + 1, number))

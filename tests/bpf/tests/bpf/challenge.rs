@@ -41,7 +41,7 @@ pub(crate) fn world(policy: ServicePolicy) -> World {
 }
 
 pub(crate) fn syn(from: SocketAddr) -> Frame {
-    let family = if from.is_ipv4() { Family::V4 } else { Family::V6 };
+    let family = Family::of(from.ip());
     Frame::tcp(from, vip(family, ports::ACROSS), flags::SYN)
 }
 

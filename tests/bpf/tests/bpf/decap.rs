@@ -10,8 +10,9 @@ use ringway_abi::Reason::{
 use ringway_abi::Verdict::{self, Drop, Pass};
 use ringway_bpf_tests::capture;
 use ringway_bpf_tests::cast::*;
-use ringway_bpf_tests::frame::{Frame, TCP, UDP, flags, sum};
+use ringway_bpf_tests::frame::{Frame, TCP, UDP, flags, sum_ipv4};
 use ringway_bpf_tests::run::Program;
+use ringway_bpf_tests::table::hex;
 use ringway_bpf_tests::wire;
 use ringway_kernel::{Decap, Uses};
 
@@ -66,10 +67,6 @@ impl Host {
     fn same(&self, name: &str, frame: &[u8], verdict: Verdict, reason: Reason) {
         self.expect(name, frame, (verdict, reason), frame);
     }
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().take(120).map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// How an inner packet is carried.
@@ -138,16 +135,6 @@ fn every_way() -> impl Iterator<Item = (Family, Family, Way)> {
     })
 }
 
-/// Writes the checksum of the outer IPv4 header anew.
-fn mended(mut bytes: Vec<u8>) -> Vec<u8> {
-    if bytes[12..14] == [8, 0] {
-        bytes[24..26].fill(0);
-        let check = !sum(&bytes[14..34], 0);
-        bytes[24..26].copy_from_slice(&check.to_be_bytes());
-    }
-    bytes
-}
-
 #[test]
 fn every_combination_is_opened() {
     needs_root!("every_combination_is_opened");
@@ -160,7 +147,6 @@ fn every_combination_is_opened() {
                 let name = format!("{family:?} in {out:?} by {way:?}, {proto}, {size} bytes");
                 let want = bare(&tunnel, &inner);
                 wire::check(&want).good();
-                wire::agrees_with_etherparse(&want);
                 host.expect(&name, &tunnel.bytes(), (Pass, way.reason()), &want);
                 capture::sent(&want);
             }
@@ -333,7 +319,10 @@ fn lengths_that_disagree_are_dropped() {
             let mut bytes = tunnel.clone();
             change(&mut bytes);
             let name = format!("{what}: {family:?} in {out:?} by {way:?}");
-            host.same(&name, &mended(bytes), Drop, Malformed);
+            if out == Family::V4 {
+                sum_ipv4(&mut bytes[14..]);
+            }
+            host.same(&name, &bytes, Drop, Malformed);
         };
         let add = |bytes: &mut [u8], at: usize, n: i16| {
             let old = u16::from_be_bytes([bytes[at], bytes[at + 1]]);

@@ -1,16 +1,14 @@
 //! dsr-l2, dsr-ipip and dsr-gue, byte by byte: what leaves is built a second time here, from the
-//! RFCs, and opened again by `ringway decap`.
+//! RFCs. decap.rs opens such packets.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
 use std::net::SocketAddr;
 
 use ringway_abi::{Reason, Verdict};
 use ringway_bpf_tests::cast::*;
 use ringway_bpf_tests::frame::{Frame, TCP, UDP, flags, fragments};
 use ringway_bpf_tests::icmp::{self, Says};
-use ringway_bpf_tests::run::Program;
-use ringway_bpf_tests::{Summary, World, capture, protocol, ring, wire};
-use ringway_kernel::{Decap, Uses};
+use ringway_bpf_tests::{Summary, World, add_service, capture, new_backend, protocol, wire};
 use ringway_plan::tables::{BackendRow, Forward, NextHop, ServiceKey, ServiceRow, Tables, Tunnel};
 
 use crate::needs_root;
@@ -71,57 +69,26 @@ pub(crate) fn plain(family: Family) -> impl Iterator<Item = (String, SocketAddr)
 
 fn add(tables: &mut Tables, way: Way, proto: u8, kind: u16) {
     let (forward, inner, outer) = way;
-    let id = tables.services.len() as u16;
-    let port = port(way, kind);
+    let (port, protocol) = (port(way, kind), protocol(proto));
     let count = match kind {
         NONE => 0,
         POOL => 4,
         _ => 1,
     };
-    let mut members = Vec::new();
+    let mtu = if kind == JUMBO { 9000 } else { MTU };
+    let gue_port = if forward == Forward::DsrGue { GUE_PORT } else { 0 };
+    let tunnel = Tunnel { source: outer.nat(), port: gue_port };
     for n in 0..count {
-        let hop = NextHop {
-            iface: BACK,
-            mac: backend_mac(n),
-            mtu: if kind == JUMBO { 9000 } else { MTU },
-        };
-        let tunnel = Tunnel {
-            source: outer.nat(),
-            port: if forward == Forward::DsrGue { GUE_PORT } else { 0 },
-        };
-        let row = BackendRow {
-            index: tables.backends.len() as u32,
-            generation: 3,
-            service: id,
-            address: outer.backend(n),
-            port,
-            protocol: protocol(proto),
-            weight: 1,
-            up: true,
-            kept: false,
+        let hop = NextHop { iface: BACK, mac: backend_mac(n), mtu };
+        tables.backends.push(BackendRow {
             next_hop: (kind != UNRESOLVED).then_some(hop),
             nat: (0, 0),
             tunnel: forward.is_tunnel().then_some(tunnel),
             mss: if kind == CLAMPED { CLAMP } else { 0 },
-        };
-        members.push(row.reference());
-        tables.backends.push(row);
+            ..new_backend(tables, outer, n, port, protocol)
+        });
     }
-    tables.rings.push(ring(id.into(), members.len()));
-    tables.services.push(ServiceRow {
-        id,
-        key: ServiceKey::new(inner.vip(), port, protocol(proto)),
-        name: format!("{forward}-{inner:?}-{outer:?}-{proto}-{kind}"),
-        ring: id.into(),
-        members,
-        affinity_source: false,
-        forward,
-        source_client: false,
-        announce: false,
-        reset_when_none: true,
-        shield: None,
-        policy: None,
-    });
+    add_service(tables, ServiceKey::new(inner.vip(), port, protocol), forward);
 }
 
 /// A client's packet to a service.
@@ -255,40 +222,6 @@ fn what_the_client_wrote_arrives() {
     }
 }
 
-/// Our decapsulation, which knows nothing of the encapsulation, gives the packet back.
-#[test]
-fn decap_opens_what_was_sent() {
-    needs_root!("decap_opens_what_was_sent");
-    let mut world = world();
-    let mut decap = Decap::load(GUE_PORT).unwrap();
-    let addresses: BTreeMap<_, _> = FAMILIES
-        .iter()
-        .flat_map(|family| {
-            [
-                (family.backend(0), Uses { outer: true, inner: true }),
-                (family.vip(), Uses { outer: false, inner: true }),
-            ]
-        })
-        .collect();
-    decap.set_addresses(&addresses).unwrap();
-    let program = Program::new(decap.program());
-    for way in WAYS.into_iter().filter(|way| way.0.is_tunnel()) {
-        for proto in [TCP, UDP] {
-            for len in [0, 1, 100, 1300] {
-                let request =
-                    packet(&mut world, way, proto, PLAIN, flags::ACK).payload(&vec![7; len]);
-                let seen = check(&world, way, &request);
-                let mut out = Vec::new();
-                assert_eq!(program.run(&seen.frame, &mut out).unwrap(), Verdict::Pass);
-                let inside = request.with(|f| f.ttl -= 1);
-                assert!(out[14..] == l3(&inside), "{way:?} {proto} {len}");
-                let ethertype: [u8; 2] = if way.1 == Family::V4 { [8, 0] } else { [0x86, 0xdd] };
-                assert_eq!(out[12..14], ethertype);
-            }
-        }
-    }
-}
-
 #[test]
 fn every_length_up_to_a_jumbo_frame() {
     needs_root!("every_length_up_to_a_jumbo_frame");
@@ -394,39 +327,45 @@ fn flows_go_by_the_ring_alone() {
 }
 
 #[test]
-fn mss_is_lowered() {
-    needs_root!("mss_is_lowered");
+fn every_mss_option_is_lowered() {
+    needs_root!("every_mss_option_is_lowered");
     let mut world = world();
     let mss = |bytes: u16| [vec![2, 4], bytes.to_be_bytes().to_vec()].concat();
-    let cases: [(&str, Vec<u8>, Option<usize>); 16] = [
-        ("alone", mss(1460), Some(2)),
-        ("to the byte", mss(CLAMP + 1), Some(2)),
-        ("small enough", mss(CLAMP), None),
-        ("much smaller", mss(536), None),
-        ("the largest", mss(u16::MAX), Some(2)),
+    let two = |first, second| [mss(first), mss(second)].concat();
+    // The places of what is lowered.
+    let cases: [(&str, Vec<u8>, &[usize]); 19] = [
+        ("alone", mss(1460), &[2]),
+        ("to the byte", mss(CLAMP + 1), &[2]),
+        ("small enough", mss(CLAMP), &[]),
+        ("much smaller", mss(536), &[]),
+        ("the largest", mss(u16::MAX), &[2]),
         (
             "as Linux sends it",
             [mss(1460), vec![4, 2, 8, 10, 1, 2, 3, 4, 5, 6, 7, 8, 1, 3, 3, 7]].concat(),
-            Some(2),
+            &[2],
         ),
-        ("behind one byte", [vec![1], mss(1460), vec![1, 1, 1]].concat(), Some(3)),
-        ("behind three bytes", [vec![1, 1, 1], mss(1460), vec![0]].concat(), Some(5)),
-        ("behind an odd option", [vec![3, 3, 7], mss(1460), vec![0]].concat(), Some(5)),
-        ("at the very end", [vec![34, 34], vec![7; 32], vec![1; 2], mss(1460)].concat(), Some(38)),
-        ("behind many fillers", [vec![1; 15], mss(1460), vec![1]].concat(), Some(17)),
-        ("behind too many", [vec![1; 16], mss(1460)].concat(), None),
-        ("behind the end", [vec![0, 0, 0, 0], mss(1460)].concat(), None),
-        ("none", vec![1, 1, 4, 2], None),
-        ("an option of no length", [vec![8, 0, 1, 1], mss(1460)].concat(), None),
-        ("of another length", [vec![2, 3, 5], mss(1460), vec![0]].concat(), Some(5)),
+        ("behind one byte", [vec![1], mss(1460), vec![1, 1, 1]].concat(), &[3]),
+        ("behind three bytes", [vec![1, 1, 1], mss(1460), vec![0]].concat(), &[5]),
+        ("behind an odd option", [vec![3, 3, 7], mss(1460), vec![0]].concat(), &[5]),
+        ("at the very end", [vec![34, 34], vec![7; 32], vec![1; 2], mss(1460)].concat(), &[38]),
+        ("behind many fillers", [vec![1; 15], mss(1460), vec![1]].concat(), &[17]),
+        ("behind too many", [vec![1; 16], mss(1460)].concat(), &[]),
+        ("behind the end", [vec![0, 0, 0, 0], mss(1460)].concat(), &[]),
+        ("none", vec![1, 1, 4, 2], &[]),
+        ("an option of no length", [vec![8, 0, 1, 1], mss(1460)].concat(), &[]),
+        ("of another length", [vec![2, 3, 5], mss(1460), vec![0]].concat(), &[5]),
+        // Linux takes the last.
+        ("two", two(1460, 1460), &[2, 6]),
+        ("the second", two(512, 1460), &[6]),
+        ("the first", two(1460, 512), &[2]),
     ];
     for way in WAYS {
         for (what, options, at) in &cases {
             let request = packet(&mut world, way, TCP, CLAMPED, flags::SYN)
                 .with(|f| f.tcp_options = options.clone());
             let lowered = request.clone().with(|f| {
-                if let Some(at) = *at {
-                    f.tcp_options[at..at + 2].copy_from_slice(&CLAMP.to_be_bytes());
+                for at in *at {
+                    f.tcp_options[*at..at + 2].copy_from_slice(&CLAMP.to_be_bytes());
                 }
             });
             let service = world.service(way.1, TCP, request.dst.port());
@@ -611,30 +550,6 @@ fn a_trailer_does_not_count() {
             let service = world.service(way.1, TCP, request.dst.port());
             let expected = sent(way, &long, &service.backends[0], &seen.frame);
             assert!(seen.frame == expected, "{way:?} {len} {trailer}: {}", seen.frame.len());
-        }
-    }
-}
-
-/// Linux takes the last of two.
-#[test]
-fn every_mss_option_is_lowered() {
-    needs_root!("every_mss_option_is_lowered");
-    let mut world = world();
-    let options =
-        |mss: [[u8; 2]; 2]| mss.iter().flat_map(|mss| [2, 4, mss[0], mss[1]]).collect::<Vec<u8>>();
-    let clamp = CLAMP.to_be_bytes();
-    for way in WAYS {
-        for (asked, gets) in [
-            ([[0x05, 0xb4], [0x05, 0xb4]], [clamp, clamp]),
-            ([[0x02, 0x00], [0x05, 0xb4]], [[0x02, 0x00], clamp]),
-            ([[0x05, 0xb4], [0x02, 0x00]], [clamp, [0x02, 0x00]]),
-        ] {
-            let syn = packet(&mut world, way, TCP, CLAMPED, flags::SYN);
-            let seen = world.send(&syn.clone().with(|f| f.tcp_options = options(asked)));
-            let lowered = syn.with(|f| f.tcp_options = options(gets));
-            let service = world.service(way.1, TCP, lowered.dst.port());
-            let expected = sent(way, &lowered, &service.backends[0], &seen.frame);
-            assert!(seen.frame == expected, "{way:?} {asked:?}\n{:02x?}", seen.frame);
         }
     }
 }

@@ -12,8 +12,7 @@ use crate::needs_root;
 const ROUTING: u8 = 43;
 
 fn plain(world: &mut World, family: Family, proto: u8) -> Frame {
-    let (src, dst) = world.ends(family, ports::ACROSS);
-    Frame { proto, flags: flags::SYN, ..Frame::udp(src, dst) }
+    world.first(family, proto, ports::ACROSS)
 }
 
 /// To a service: dropped for this. To nobody, or to another host: passed.

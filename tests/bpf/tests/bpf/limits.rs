@@ -273,7 +273,7 @@ fn exchange(world: &mut World, family: Family) -> Flow {
 /// How many packets that open a flow pass from here, while the limit is exceeded.
 fn as_learnt(world: &mut World, source: IpAddr, proto: u8) -> Sent {
     world.limit(&[ports::ACROSS], few_packets());
-    let family = if source.is_ipv4() { Family::V4 } else { Family::V6 };
+    let family = Family::of(source);
     let to = vip(family, ports::ACROSS);
     let from = |n| {
         Frame::new(proto, SocketAddr::new(source, 50_000 + n), to).with(|f| f.flags = flags::SYN)
@@ -430,7 +430,7 @@ fn a_first_fragment_that_is_dropped_is_not_noted() {
 }
 
 fn follows_its_first(world: &mut World, to: SocketAddr) {
-    let family = if to.is_ipv4() { Family::V4 } else { Family::V6 };
+    let family = Family::of(to.ip());
     let parts = |n: usize| {
         let whole = Frame::udp(client(family, n), to).payload(&[7; 4_000]);
         fragments(&whole.with(|f| f.fragment = 0).bytes(), 1_400, n as u32)

@@ -97,7 +97,7 @@ fn syn_options(mss: u16, scale: u8) -> Vec<u8> {
 }
 
 fn syn(from: SocketAddr, options: Vec<u8>) -> Frame {
-    let family = if from.is_ipv4() { Family::V4 } else { Family::V6 };
+    let family = Family::of(from.ip());
     Frame::tcp(from, vip(family, ports::ACROSS), flags::SYN)
         .with(|f| (f.seq, f.tcp_options) = (CLIENT_ISN, options))
 }

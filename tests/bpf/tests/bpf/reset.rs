@@ -240,18 +240,16 @@ fn udp_and_syns_move_to_another_backend() {
 fn a_flow_stays_when_the_ring_changes() {
     needs_root!("a_flow_stays_when_the_ring_changes");
     let mut world = World::new();
-    for family in FAMILIES {
-        for proto in [TCP, UDP] {
-            let flow = world.connect_or_open(family, proto, ports::POOL);
-            let others: Vec<u32> = (world.service(family, proto, ports::POOL).backends.iter())
-                .filter(|b| b.index != flow.backend.index)
-                .map(ringway_plan::tables::BackendRow::reference)
-                .collect();
-            let id = world.service(family, proto, ports::POOL).row.id;
-            world.change(|tables| serve_by(tables, id, &others));
-            world.request(&flow, PSH | ACK);
-            world.answer(&flow, ACK);
-        }
+    for (family, proto) in TRANSPORTS {
+        let flow = world.connect_or_open(family, proto, ports::POOL);
+        let others: Vec<u32> = (world.service(family, proto, ports::POOL).backends.iter())
+            .filter(|b| b.index != flow.backend.index)
+            .map(ringway_plan::tables::BackendRow::reference)
+            .collect();
+        let id = world.service(family, proto, ports::POOL).row.id;
+        world.change(|tables| serve_by(tables, id, &others));
+        world.request(&flow, PSH | ACK);
+        world.answer(&flow, ACK);
     }
 }
 
@@ -345,8 +343,7 @@ fn no_new_flow_goes_to_a_backend_known_dead() {
                 tables.backends[backends[2].index as usize].weight = 0;
             });
             for _ in 0..100 {
-                let (src, dst) = world.ends(family, ports::POOL);
-                let first = Frame { proto, flags: SYN, ..Frame::udp(src, dst) };
+                let first = world.first(family, proto, ports::POOL);
                 let seen = world.send(&first);
                 assert_eq!(seen.reason, NatForward);
                 let to = wire::check(&seen.frame).good().dst.ip();

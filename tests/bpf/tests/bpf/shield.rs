@@ -11,7 +11,7 @@ use ringway_abi::Verdict::{self, Drop, Redirect};
 use ringway_abi::raw::RW_SHIELD_RUNTIME;
 use ringway_abi::{Reason, RuleAction, ShieldMode};
 use ringway_bpf_tests::cast::*;
-use ringway_bpf_tests::frame::{Frame, TCP, UDP, flags, fragments};
+use ringway_bpf_tests::frame::{Frame, TCP, UDP, flags, fragments, sum_ipv4};
 use ringway_bpf_tests::watch::{seen, start};
 use ringway_bpf_tests::{World, ports};
 use ringway_filter::{Filter, Instruction, OnMatch};
@@ -140,9 +140,7 @@ fn moved(part: &[u8], offset: u16, more: bool) -> Vec<u8> {
     if part[14] >> 4 == 4 {
         let word = (offset / 8) | if more { 0x2000 } else { 0 };
         part[20..22].copy_from_slice(&word.to_be_bytes());
-        part[24..26].fill(0);
-        let check = !ringway_bpf_tests::frame::sum(&part[14..34], 0);
-        part[24..26].copy_from_slice(&check.to_be_bytes());
+        sum_ipv4(&mut part[14..]);
     } else {
         part[56..58].copy_from_slice(&(offset | u16::from(more)).to_be_bytes());
     }
@@ -154,30 +152,28 @@ fn fragments_that_no_stack_makes() {
     needs_root!("fragments_that_no_stack_makes");
     let mut world = World::watched();
     Shield::default().raise(&mut world);
-    for family in FAMILIES {
-        for proto in [TCP, UDP] {
-            let (src, dst) = world.ends(family, ports::ACROSS);
-            let frame = Frame { proto, flags: flags::ACK, ..Frame::udp(src, dst) };
-            let frame = frame.payload(&[7; 3000]).with(|f| f.fragment = 0);
-            let feed = |part: &[u8]| world.feed(FRONT, part).pair();
-            let good = fragments(&frame.bytes(), 1480, 9);
-            assert_ne!(feed(&good[0]).1, FragmentTiny);
-            // The first has no room for its header.
-            let tiny = fragments(&frame.bytes(), 8, 10);
-            let expected = if proto == TCP { FragmentTiny } else { feed(&good[0]).1 };
-            assert_eq!(feed(&tiny[0]).1, expected, "{family:?} {proto}");
-            // A later one that would overwrite flags or ports.
-            for offset in [8, 16] {
-                let expected = if proto == TCP { FragmentOverlap } else { feed(&good[1]).1 };
-                assert_eq!(feed(&moved(&good[1], offset, false)).1, expected);
-            }
-            assert_ne!(feed(&moved(&good[1], 24, false)).1, FragmentOverlap);
-            // The last beyond the end of the longest datagram.
-            assert_eq!(feed(&moved(&good[1], 65_528, false)), (Drop, FragmentOverlap));
-            // More follow, and its length is no multiple of 8.
-            let cut = fragments(&frame.clone().payload(&[7; 2963]).bytes(), 1480, 11);
-            assert_eq!(feed(&moved(&cut[2], 2960, true)), (Drop, Malformed));
+    for (family, proto) in TRANSPORTS {
+        let (src, dst) = world.ends(family, ports::ACROSS);
+        let frame = Frame { proto, flags: flags::ACK, ..Frame::udp(src, dst) };
+        let frame = frame.payload(&[7; 3000]).with(|f| f.fragment = 0);
+        let feed = |part: &[u8]| world.feed(FRONT, part).pair();
+        let good = fragments(&frame.bytes(), 1480, 9);
+        assert_ne!(feed(&good[0]).1, FragmentTiny);
+        // The first has no room for its header.
+        let tiny = fragments(&frame.bytes(), 8, 10);
+        let expected = if proto == TCP { FragmentTiny } else { feed(&good[0]).1 };
+        assert_eq!(feed(&tiny[0]).1, expected, "{family:?} {proto}");
+        // A later one that would overwrite flags or ports.
+        for offset in [8, 16] {
+            let expected = if proto == TCP { FragmentOverlap } else { feed(&good[1]).1 };
+            assert_eq!(feed(&moved(&good[1], offset, false)).1, expected);
         }
+        assert_ne!(feed(&moved(&good[1], 24, false)).1, FragmentOverlap);
+        // The last beyond the end of the longest datagram.
+        assert_eq!(feed(&moved(&good[1], 65_528, false)), (Drop, FragmentOverlap));
+        // More follow, and its length is no multiple of 8.
+        let cut = fragments(&frame.clone().payload(&[7; 2963]).bytes(), 1480, 11);
+        assert_eq!(feed(&moved(&cut[2], 2960, true)), (Drop, Malformed));
     }
 }
 
@@ -447,7 +443,7 @@ fn the_program_searches_as_the_tables_say() {
     for line in text.lines().step_by(7) {
         let prefix: ringway_plan::prefix_list::Prefix = line.parse().unwrap();
         for source in around(prefix.addr(), prefix.length()) {
-            let family = if source.is_ipv4() { Family::V4 } else { Family::V6 };
+            let family = Family::of(source);
             let expected = shield.lists.blocked(source).is_some();
             let frame = from(&source.to_string(), vip(family)).bytes();
             let mut out = Vec::new();

@@ -12,18 +12,16 @@ use crate::needs_root;
 fn there_and_back() {
     needs_root!("there_and_back");
     let mut world = World::new();
-    for family in FAMILIES {
-        for proto in [TCP, UDP] {
-            let flow = world.connect_or_open(family, proto, ports::CLIENT);
-            assert_eq!(flow.source, flow.request.src);
-            world.answer(&flow, ACK);
-            assert_eq!(
-                world.state(&flow),
-                if proto == TCP { FlowState::Established } else { FlowState::Udp }
-            );
-            world.request(&flow, FIN | ACK);
-            world.answer(&flow, FIN | ACK);
-        }
+    for (family, proto) in TRANSPORTS {
+        let flow = world.connect_or_open(family, proto, ports::CLIENT);
+        assert_eq!(flow.source, flow.request.src);
+        world.answer(&flow, ACK);
+        assert_eq!(
+            world.state(&flow),
+            if proto == TCP { FlowState::Established } else { FlowState::Udp }
+        );
+        world.request(&flow, FIN | ACK);
+        world.answer(&flow, FIN | ACK);
     }
 }
 
@@ -47,13 +45,11 @@ fn a_backend_as_client_is_refused() {
     needs_root!("a_backend_as_client_is_refused");
     let mut world = World::new();
     let mut rows = Vec::new();
-    for family in FAMILIES {
-        for proto in [TCP, UDP] {
-            let (_, dst) = world.ends(family, ports::CLIENT);
-            let src = (family.backend(4), 40_000).into();
-            let frame = Frame { proto, flags: SYN, ..Frame::udp(src, dst) };
-            rows.push(row("hairpin", frame, Drop, Hairpin));
-        }
+    for (family, proto) in TRANSPORTS {
+        let (_, dst) = world.ends(family, ports::CLIENT);
+        let src = (family.backend(4), 40_000).into();
+        let frame = Frame { proto, flags: SYN, ..Frame::udp(src, dst) };
+        rows.push(row("hairpin", frame, Drop, Hairpin));
     }
     check(&world, &rows);
     // With the node's address instead it works.
@@ -71,27 +67,25 @@ fn a_backend_as_client_is_refused() {
 fn one_client_port_for_two_services_is_a_conflict() {
     needs_root!("one_client_port_for_two_services_is_a_conflict");
     let mut world = World::new();
-    for family in FAMILIES {
-        for proto in [TCP, UDP] {
-            let first = world.connect_or_open(family, proto, ports::CLIENT);
-            let second = first.request.clone().with(|f| f.dst.set_port(ports::CLIENT_TOO));
-            let seen = world.send(&second);
-            assert_eq!((seen.pair(), seen.frame), ((Drop, NatConflict), second.bytes()));
-            world.answer(&first, ACK);
-            // Another protocol, another client or another port is none.
-            let mut udp = second.clone();
-            (udp.proto, udp.flags) = (if proto == TCP { UDP } else { TCP }, SYN);
-            udp.src.set_port(second.src.port() + 20_000);
-            world.open_with(FRONT, udp);
-            let other = second.clone().with(|f| f.src.set_ip(family.nth_client(99)));
-            world.open_with(FRONT, other);
-            // When the first has ended the second may have it.
-            let timeouts = &world.tables.timeouts;
-            world.advance(if proto == TCP { timeouts.established } else { timeouts.udp }.into());
-            assert_eq!(world.send(&second).pair(), (Drop, NatConflict));
-            world.advance(1);
-            world.open_with(FRONT, second);
-        }
+    for (family, proto) in TRANSPORTS {
+        let first = world.connect_or_open(family, proto, ports::CLIENT);
+        let second = first.request.clone().with(|f| f.dst.set_port(ports::CLIENT_TOO));
+        let seen = world.send(&second);
+        assert_eq!((seen.pair(), seen.frame), ((Drop, NatConflict), second.bytes()));
+        world.answer(&first, ACK);
+        // Another protocol, another client or another port is none.
+        let mut udp = second.clone();
+        (udp.proto, udp.flags) = (if proto == TCP { UDP } else { TCP }, SYN);
+        udp.src.set_port(second.src.port() + 20_000);
+        world.open_with(FRONT, udp);
+        let other = second.clone().with(|f| f.src.set_ip(family.nth_client(99)));
+        world.open_with(FRONT, other);
+        // When the first has ended the second may have it.
+        let timeouts = &world.tables.timeouts;
+        world.advance(if proto == TCP { timeouts.established } else { timeouts.udp }.into());
+        assert_eq!(world.send(&second).pair(), (Drop, NatConflict));
+        world.advance(1);
+        world.open_with(FRONT, second);
     }
 }
 

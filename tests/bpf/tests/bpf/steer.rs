@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use ringway_abi::Verdict::{Drop, Pass, Redirect};
 use ringway_abi::raw::RW_MAX_STEER_RULES;
 use ringway_bpf_tests::cast::*;
-use ringway_bpf_tests::frame::{Arp, Frame, TCP, UDP, flags, fragments};
+use ringway_bpf_tests::frame::{Arp, Frame, UDP, flags, fragments};
 use ringway_bpf_tests::run::Program;
 use ringway_kernel::{Steer, SteerRule};
 use ringway_xsk::SocketMap;
@@ -67,15 +67,7 @@ fn ping(family: Family) -> Frame {
 }
 
 fn arp(target: IpAddr) -> Vec<u8> {
-    let sender = (CLIENT_MAC, Family::V4.client());
-    let asked = Arp {
-        dst_mac: BROADCAST_MAC,
-        src_mac: CLIENT_MAC,
-        op: 1,
-        sender,
-        target: ([0; 6], target),
-    };
-    asked.bytes()
+    Arp::who_has(target).bytes()
 }
 
 /// Neighbour discovery: to an address, of a type, about a target.
@@ -99,23 +91,26 @@ fn queues_without_a_socket() {
     needs_root!("queues_without_a_socket");
     let (ours, other) = (udp(Family::V4, 7).bytes(), udp(Family::V4, 8).bytes());
     let rule: [SteerRule; 1] = ["udp:7".parse().unwrap()];
-    for (steer_rules, drop, of_ours, of_other) in [
+    let cases = [
         (&rule[..], &[][..], Pass, Pass),
         (&rule, &[0], Drop, Pass),
         (&rule, &[1, 32, 255], Pass, Pass),
         (&rule, &[0, 1000], Drop, Pass),
         (&[], &[], Pass, Pass),
         (&[], &[0], Drop, Drop),
-    ] {
-        let Steer { program, sockets } = Steer::load(steer_rules, drop, true).unwrap();
+    ];
+    for (frags, case) in [true, false].into_iter().flat_map(|frags| cases.map(|case| (frags, case)))
+    {
+        let (steer_rules, drop, of_ours, of_other) = case;
+        let Steer { program, sockets } = Steer::load(steer_rules, drop, frags).unwrap();
         let program = Program::new(std::os::fd::AsFd::as_fd(&program));
         let run = |frame: &[u8]| program.run(frame, &mut Vec::new()).unwrap();
-        assert_eq!((run(&ours), run(&other)), (of_ours, of_other), "{steer_rules:?} {drop:?}");
+        assert_eq!((run(&ours), run(&other)), (of_ours, of_other), "{case:?} {frags}");
         let socket = socket(AddressFamily::XDP, SocketType::RAW, None).unwrap();
         let map = SocketMap::from(sockets);
         map.insert(0, &socket).unwrap();
         let of_other = if steer_rules.is_empty() { Redirect } else { Pass };
-        assert_eq!((run(&ours), run(&other)), (Redirect, of_other), "{steer_rules:?} {drop:?}");
+        assert_eq!((run(&ours), run(&other)), (Redirect, of_other), "{case:?} {frags}");
     }
 }
 
@@ -312,17 +307,4 @@ fn several_rules_and_too_many() {
     steer_rules.push("udp".parse().unwrap());
     let error = Steer::load(&steer_rules, &[], true).unwrap_err().to_string();
     assert!(error.contains("33 rules") && error.contains("takes 32"), "{error}");
-}
-
-/// A queue without a socket is the kernel's.
-#[test]
-fn a_queue_without_a_socket() {
-    needs_root!("a_queue_without_a_socket");
-    let frame = Frame::new(TCP, at(Family::V4.client(), 1), at(Family::V4.vip(), 1)).bytes();
-    for frags in [true, false] {
-        let steer_rules: Vec<SteerRule> = vec!["0.0.0.0/0".parse().unwrap()];
-        let steer = Steer::load(&steer_rules, &[], frags).unwrap();
-        let program = Program::new(std::os::fd::AsFd::as_fd(&steer.program));
-        assert_eq!(program.run(&frame, &mut Vec::new()).unwrap(), Pass);
-    }
 }

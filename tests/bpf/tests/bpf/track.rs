@@ -6,8 +6,8 @@ use ringway_abi::raw::{RW_BUCKET_TRACKS, RW_NO_MEMBER, rw_tracking};
 use ringway_abi::{FromBytes, Reason, TrackedFlow};
 use ringway_bpf_tests::cast::*;
 use ringway_bpf_tests::frame::{Frame, TCP, UDP, flags::*};
-use ringway_bpf_tests::{World, audit, protocol, ring};
-use ringway_plan::tables::{BackendRow, Forward, NextHop, Pair, ServiceKey, ServiceRow, Tables};
+use ringway_bpf_tests::{World, add_service, audit, new_backend, protocol, ring};
+use ringway_plan::tables::{BackendRow, Forward, Pair, ServiceKey, ServiceRow, Tables};
 
 use crate::needs_root;
 
@@ -19,10 +19,8 @@ const NOBODY: u16 = RW_NO_MEMBER as u16;
 /// One dsr-l2 service per family and protocol, with four backends; all slots are the first one's.
 pub(crate) fn world() -> World {
     let mut world = World::with(1_024, |tables| {
-        for family in FAMILIES {
-            for proto in [TCP, UDP] {
-                add(tables, family, proto);
-            }
+        for (family, proto) in TRANSPORTS {
+            add(tables, family, proto);
         }
     });
     own(&mut world, 0);
@@ -30,44 +28,12 @@ pub(crate) fn world() -> World {
 }
 
 fn add(tables: &mut Tables, family: Family, proto: u8) {
-    let id = tables.services.len() as u16;
-    let row = |n: u8| BackendRow {
-        index: (tables.backends.len() + usize::from(n)) as u32,
-        generation: 3,
-        service: id,
-        address: family.backend(n),
-        port: PORT,
-        protocol: protocol(proto),
-        weight: 1,
-        up: true,
-        kept: false,
-        next_hop: Some(NextHop { iface: BACK, mac: backend_mac(n), mtu: 1500 }),
-        nat: (0, 0),
-        tunnel: None,
-        mss: 0,
-    };
-    let rows: Vec<BackendRow> = (0..4).map(row).collect();
-    tables.rings.push(ring(id.into(), 1));
-    tables.services.push(ServiceRow {
-        id,
-        key: ServiceKey {
-            address: family.vip(),
-            port: PORT,
-            last_port: PORT,
-            protocol: protocol(proto),
-        },
-        name: format!("dsr-{family:?}-{proto}"),
-        ring: id.into(),
-        members: rows.iter().map(BackendRow::reference).collect(),
-        affinity_source: false,
-        forward: Forward::DsrL2,
-        source_client: false,
-        announce: false,
-        reset_when_none: true,
-        shield: None,
-        policy: None,
-    });
-    tables.backends.extend(rows);
+    let protocol = protocol(proto);
+    for n in 0..4 {
+        let row = new_backend(tables, family, n, PORT, protocol);
+        tables.backends.push(BackendRow { nat: (0, 0), ..row });
+    }
+    add_service(tables, ServiceKey::new(family.vip(), PORT, protocol), Forward::DsrL2);
 }
 
 fn is_ours(service: &ServiceRow) -> bool {
@@ -157,12 +123,10 @@ fn records(world: &World) -> Vec<TrackedFlow> {
 fn stable_slots_keep_no_records() {
     needs_root!("stable_slots_keep_no_records");
     let mut world = world();
-    for family in FAMILIES {
-        for proto in [TCP, UDP] {
-            let flow = flow(&mut world, family, proto);
-            for tcp_flags in [SYN, ACK, FIN | ACK, RST] {
-                assert_eq!(go(&world, &flow, tcp_flags), 0);
-            }
+    for (family, proto) in TRANSPORTS {
+        let flow = flow(&mut world, family, proto);
+        for tcp_flags in [SYN, ACK, FIN | ACK, RST] {
+            assert_eq!(go(&world, &flow, tcp_flags), 0);
         }
     }
     assert_eq!((records(&world), counts(&world)), (vec![], rw_tracking::default()));
@@ -557,30 +521,4 @@ fn what_fails_is_noted() {
     let flows = [(); 2].map(|()| flow(&mut world, Family::V4, TCP));
     assert_eq!((go(&world, &flows[0], SYN), untracked(&world)), (1, 0));
     assert_eq!((go(&world, &flows[1], SYN), untracked(&world)), (0, world.now()));
-}
-
-/// A flow whose record gave way goes to the former owner, as long as the daemon leaves that to it;
-/// a SYN's never went there.
-#[test]
-fn what_gives_way_is_noted_if_it_was_older_than_the_change() {
-    needs_root!("what_gives_way_is_noted_if_it_was_older_than_the_change");
-    let mut world = world();
-    for (flags, noted) in [(ACK, true), (SYN, false)] {
-        pair(&mut world, 1, 0);
-        world.change_settings(|settings| settings.track_buckets = 4);
-        // So many that each place is taken.
-        (0..200).for_each(|n| assert!(go(&world, &stranger(0x40_0000 + n), flags) < 2));
-        let before = counts(&world);
-        world.advance(2);
-        assert_eq!(go(&world, &stranger(0), SYN), 0, "they have their time still");
-        assert_eq!(untracked(&world), world.now());
-        world.advance(1);
-        // No more than a bucket has: each finds one to displace.
-        (1..=RW_BUCKET_TRACKS).for_each(|n| assert_eq!(go(&world, &stranger(n), SYN), 1));
-        let after = counts(&world);
-        assert_eq!(after.evicted - before.evicted, u64::from(RW_BUCKET_TRACKS));
-        assert_eq!(after.refused_full, before.refused_full + 1);
-        assert_eq!(untracked(&world) == world.now(), noted, "{flags:#x}");
-        world.advance(10_000);
-    }
 }

@@ -3,7 +3,7 @@
 
 use ringway_abi::{Reason::*, Verdict::*};
 use ringway_bpf_tests::cast::*;
-use ringway_bpf_tests::frame::{Arp, Frame, TCP, UDP, flags, fragments};
+use ringway_bpf_tests::frame::{Arp, Frame, flags, fragments};
 use ringway_bpf_tests::icmp::{self, Says};
 use ringway_bpf_tests::table::{check, row};
 use ringway_bpf_tests::{Flow, World, ports, wire};
@@ -70,29 +70,25 @@ fn every_way_in_and_out() {
     for out in [FRONT, BACK, ONE, TWO, BEHIND] {
         let mut world = world(out);
         for slot in [FRONT, ONE, TWO] {
-            for family in FAMILIES {
-                for proto in [TCP, UDP] {
-                    let (src, dst) = world.ends(family, ports::ACROSS);
-                    let plain = Frame { proto, flags: flags::SYN, ..Frame::udp(src, dst) };
-                    let verdict = |from| if device(from) == device(out) { Tx } else { Redirect };
-                    let what = format!("{family:?} {proto}: from {slot} to {out}");
+            for (family, proto) in TRANSPORTS {
+                let plain = world.first(family, proto, ports::ACROSS);
+                let verdict = |from| if device(from) == device(out) { Tx } else { Redirect };
+                let what = format!("{family:?} {proto}: from {slot} to {out}");
 
-                    let seen = world.feed(FRONT, &tagged(&plain, slot).bytes());
-                    assert_eq!(seen.pair(), (verdict(slot), NatForward), "{what}");
-                    let backend = world.service(family, proto, ports::ACROSS).backends[0].clone();
-                    let untagged = untag(&seen.frame, out);
-                    let source = wire::check(&untagged).good().src;
-                    let flow = Flow { request: plain.clone(), slot, backend, source };
-                    let expected = flow.forwarded(&plain).with(|f| f.src_mac = mac(out));
-                    assert_eq!(seen.frame, tagged(&expected, out).bytes(), "{what}");
+                let seen = world.feed(FRONT, &tagged(&plain, slot).bytes());
+                assert_eq!(seen.pair(), (verdict(slot), NatForward), "{what}");
+                let backend = world.service(family, proto, ports::ACROSS).backends[0].clone();
+                let untagged = untag(&seen.frame, out);
+                let source = wire::check(&untagged).good().src;
+                let flow = Flow { request: plain.clone(), slot, backend, source };
+                let expected = flow.forwarded(&plain).with(|f| f.src_mac = mac(out));
+                assert_eq!(seen.frame, tagged(&expected, out).bytes(), "{what}");
 
-                    let answer =
-                        flow.answer(flags::SYN | flags::ACK).with(|f| f.dst_mac = mac(out));
-                    let seen = world.feed(device(out), &tagged(&answer, out).bytes());
-                    assert_eq!(seen.pair(), (verdict(slot), NatReply), "{what}");
-                    let expected = flow.returned(&answer).with(|f| f.src_mac = mac(slot));
-                    assert_eq!(seen.frame, tagged(&expected, slot).bytes(), "{what}");
-                }
+                let answer = flow.answer(flags::SYN | flags::ACK).with(|f| f.dst_mac = mac(out));
+                let seen = world.feed(device(out), &tagged(&answer, out).bytes());
+                assert_eq!(seen.pair(), (verdict(slot), NatReply), "{what}");
+                let expected = flow.returned(&answer).with(|f| f.src_mac = mac(slot));
+                assert_eq!(seen.frame, tagged(&expected, slot).bytes(), "{what}");
             }
         }
     }
@@ -174,14 +170,7 @@ fn own_answers() {
     needs_root!("own_answers");
     let world = world(BACK);
     for slot in [ONE, TWO] {
-        let mut ask = Arp {
-            dst_mac: BROADCAST_MAC,
-            src_mac: CLIENT_MAC,
-            op: 1,
-            sender: (CLIENT_MAC, Family::V4.client()),
-            target: ([0; 6], Family::V4.announced()),
-        }
-        .bytes();
+        let mut ask = Arp::who_has(Family::V4.announced()).bytes();
         let mut put = Vec::new();
         for (kind, id) in tags(slot) {
             put.extend(kind.to_be_bytes());
