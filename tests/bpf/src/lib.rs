@@ -22,6 +22,7 @@ mod map_batch;
 pub mod mapping;
 pub mod model;
 pub mod mutate;
+pub mod prelude;
 pub mod run;
 pub mod seeds;
 mod services;

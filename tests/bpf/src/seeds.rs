@@ -4,6 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use crate::cast::*;
 use crate::frame::{Arp, Frame, TCP, UDP, flags::*};
+use crate::icmp::{self, Says};
 use crate::{World, ports};
 
 /// A frame and the interface slot it comes by.
@@ -57,13 +58,8 @@ pub fn of_nat(world: &mut World) -> Vec<Seed> {
                 }),
             );
         }
-        let (src, dst) = world.ends(family, 0);
-        let echo = if family == Family::V4 { 8 } else { 128 };
-        add(
-            FRONT,
-            &Frame { proto: family.icmp(), ..Frame::new(1, src, dst) }
-                .payload(&[echo, 0, 0, 0, 0, 1, 0, 1]),
-        );
+        let ping = icmp::echo(family, false, b"");
+        add(FRONT, &icmp::frame(family.client(), family.vip(), ping));
     }
     let v6 = Family::V6.announced();
     let IpAddr::V6(target) = v6 else { unreachable!() };
@@ -147,18 +143,11 @@ fn shapes(plain: &Frame) -> Vec<Frame> {
 /// A router's complaint about the answer that a client got: it quotes the service's own packet.
 fn error_about(request: &Frame) -> Frame {
     let answer = Frame { src: request.dst, dst: request.src, flags: ACK, ..request.clone() };
+    let says = [Says::TooBig(1280), Says::Unreachable, Says::TimeExceeded];
+    let says = says[usize::from(request.dst.port() % 3)];
     let family = request.family();
-    let kind: &[u8] = match (family, request.dst.port() % 3) {
-        (Family::V4, 0) => &[3, 4, 0, 0, 0, 0, 5, 0],
-        (Family::V4, 1) => &[3, 1, 0, 0, 0, 0, 0, 0],
-        (Family::V4, _) => &[11, 0, 0, 0, 0, 0, 0, 0],
-        (Family::V6, 0) => &[2, 0, 0, 0, 0, 0, 5, 0],
-        (Family::V6, 1) => &[1, 0, 0, 0, 0, 0, 0, 0],
-        (Family::V6, _) => &[3, 0, 0, 0, 0, 0, 0, 0],
-    };
-    let router = SocketAddr::new(family.elsewhere(), 0);
-    let to = SocketAddr::new(request.dst.ip(), 0);
-    Frame::new(family.icmp(), router, to).payload(&[kind, &answer.bytes()[14..]].concat())
+    let error = icmp::error(family, says, &icmp::quote(&answer, usize::MAX));
+    icmp::frame(family.elsewhere(), request.dst.ip(), error)
 }
 
 /// Packets in packets, as a tunnel's other end would send them.

@@ -25,7 +25,7 @@ use crate::frame::{Frame, TCP, flags};
 use crate::gateway_pool::PooledGateway;
 use crate::model::ring_slot;
 use crate::run::Program;
-use crate::services::standard_tables;
+use crate::services::{serve_by, standard_tables};
 use crate::watch::{self, Node};
 use crate::{capture, wire};
 
@@ -288,6 +288,19 @@ impl World {
     pub fn change(&mut self, change: impl FnOnce(&mut Tables)) {
         change(&mut self.tables);
         self.gateway.apply(&self.tables).unwrap();
+    }
+
+    /// Changes a backend's row.
+    pub fn change_backend(&mut self, backend: &BackendRow, change: impl FnOnce(&mut BackendRow)) {
+        self.change(|tables| change(&mut tables.backends[backend.index as usize]));
+    }
+
+    /// The ring of a backend's service goes on with its other backends.
+    pub fn serve_without(&mut self, lost: &BackendRow) {
+        let is_other = |row: &&BackendRow| row.service == lost.service && row.index != lost.index;
+        let others = self.tables.backends.iter().filter(is_other);
+        let others: Vec<u32> = others.map(BackendRow::reference).collect();
+        self.change(|tables| serve_by(tables, lost.service, &others));
     }
 
     /// Gives the services of these ports limits.

@@ -4,12 +4,11 @@
 use std::net::SocketAddr;
 
 use ringway_abi::Verdict::Redirect;
-use ringway_bpf_tests::cast::*;
-use ringway_bpf_tests::frame::{Frame, TCP, UDP, flags, fragments};
-use ringway_bpf_tests::{Flow, World, ports};
+use ringway_bpf_tests::frame::fragments;
+use ringway_bpf_tests::prelude::*;
 use ringway_plan::tables::{Limits, RateLimit, ServicePolicy};
 
-use crate::{limits, needs_root};
+use crate::limits;
 
 const PACKETS: u32 = 2_000;
 /// One packet of so many is good.
@@ -46,7 +45,7 @@ fn with_options(frame: Frame) -> Frame {
 
 fn syn(from: SocketAddr, family: Family) -> Frame {
     let to = SocketAddr::new(family.vip(), ports::ACROSS);
-    Frame::tcp(from, to, flags::SYN).payload(&[0; 1_200])
+    Frame::tcp(from, to, SYN).payload(&[0; 1_200])
 }
 
 fn syns_with_options(family: Family, n: u32, _: &Flow) -> Frame {
@@ -133,7 +132,7 @@ fn the_worst_mixes_cost_nobody_who_is_known() {
             if n % PER_GOOD == 0 {
                 let long = udp.next(0).payload(&[0; 2_000]).with(|f| f.fragment = 0);
                 let mut good = std::mem::take(&mut later);
-                good.extend([tcp.next(flags::ACK), udp.next(0)].map(|frame| frame.bytes()));
+                good.extend([tcp.next(ACK), udp.next(0)].map(|frame| frame.bytes()));
                 later = fragments(&long.bytes(), 1_400, *n);
                 good.push(later.remove(0));
                 for frame in good {

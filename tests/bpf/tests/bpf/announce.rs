@@ -2,14 +2,11 @@
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
+use ringway_abi::Reason::*;
+use ringway_abi::Verdict::*;
 use ringway_abi::raw::RW_IFACE_REDIRECT;
-use ringway_abi::{Reason::*, Verdict::*};
-use ringway_bpf_tests::World;
-use ringway_bpf_tests::cast::*;
-use ringway_bpf_tests::frame::{Arp, Frame};
-use ringway_bpf_tests::table::{Row, check, row};
-
-use crate::needs_root;
+use ringway_bpf_tests::frame::Arp;
+use ringway_bpf_tests::prelude::*;
 
 fn is_at(asked: &Arp, mac: Mac) -> Arp {
     Arp {

@@ -5,14 +5,11 @@ use std::net::SocketAddr;
 
 use ringway_abi::Reason::{ChallengeMet, SynChallenged};
 use ringway_abi::Verdict::{Drop, Redirect, Tx};
-use ringway_bpf_tests::World;
-use ringway_bpf_tests::cast::*;
-use ringway_bpf_tests::frame::{Frame, flags, fragments};
+use ringway_bpf_tests::frame::fragments;
+use ringway_bpf_tests::prelude::*;
 
 use crate::challenge::{challenge, challenging, pair, rst, syn, world};
 use crate::limits::client;
-use crate::needs_root;
-
 /// Its answer has its tags, and lets its SYN in.
 #[track_caller]
 fn gets_in(world: &World, syn: &Frame) {
@@ -30,7 +27,7 @@ fn systems() -> Vec<(&'static str, u8, Vec<u8>)> {
     let with = |parts: &[&[u8]]| [&mss[..], &parts.concat()].concat();
     let linux = with(&[&[4, 2], &TIMESTAMP, &[1, 3, 3, 7]]);
     let apple = with(&[&[1, 3, 3, 6, 1, 1], &TIMESTAMP, &[4, 2, 0, 0]]);
-    let ecn = flags::ECE | flags::CWR;
+    let ecn = ECE | CWR;
     vec![
         ("Linux", 0, linux.clone()),
         ("Android", 0, with(&[&[4, 2], &TIMESTAMP, &[1, 3, 3, 9]])),

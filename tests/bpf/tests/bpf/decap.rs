@@ -4,19 +4,15 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use ringway_abi::Reason::{
-    self, DecapGue, DecapIpip, EcnConflict, InnerElsewhere, Malformed, NoTunnel, NotIp,
-    TunnelOther, Vlan,
+    DecapGue, DecapIpip, EcnConflict, InnerElsewhere, Malformed, NoTunnel, NotIp, TunnelOther, Vlan,
 };
-use ringway_abi::Verdict::{self, Drop, Pass};
+use ringway_abi::Verdict::{Drop, Pass};
 use ringway_bpf_tests::capture;
-use ringway_bpf_tests::cast::*;
-use ringway_bpf_tests::frame::{Frame, TCP, UDP, flags, sum_ipv4};
+use ringway_bpf_tests::frame::sum_ipv4;
+use ringway_bpf_tests::prelude::*;
 use ringway_bpf_tests::run::Program;
 use ringway_bpf_tests::table::hex;
-use ringway_bpf_tests::wire;
 use ringway_kernel::{Decap, Uses};
-
-use crate::needs_root;
 
 const PORT: u16 = 6080;
 const IPIP: u8 = 4;
@@ -123,7 +119,7 @@ fn bare(outer: &Frame, inner: &Frame) -> Vec<u8> {
 
 fn request(family: Family, proto: u8) -> Frame {
     let (src, dst) = (SocketAddr::new(family.client(), 40_000), SocketAddr::new(family.vip(), 80));
-    if proto == TCP { Frame::tcp(src, dst, flags::SYN) } else { Frame::udp(src, dst) }
+    if proto == TCP { Frame::tcp(src, dst, SYN) } else { Frame::udp(src, dst) }
 }
 
 fn every_way() -> impl Iterator<Item = (Family, Family, Way)> {

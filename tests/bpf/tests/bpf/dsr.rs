@@ -4,14 +4,11 @@
 use std::collections::HashSet;
 use std::net::SocketAddr;
 
-use ringway_abi::{Reason, Verdict};
-use ringway_bpf_tests::cast::*;
-use ringway_bpf_tests::frame::{Frame, TCP, UDP, flags, fragments};
-use ringway_bpf_tests::icmp::{self, Says};
-use ringway_bpf_tests::{Summary, World, add_service, capture, new_backend, protocol, wire};
+use ringway_bpf_tests::frame::fragments;
+use ringway_bpf_tests::icmp::Says;
+use ringway_bpf_tests::prelude::*;
+use ringway_bpf_tests::{Summary, add_service, capture, icmp, new_backend, protocol};
 use ringway_plan::tables::{BackendRow, Forward, NextHop, ServiceKey, ServiceRow, Tables, Tunnel};
-
-use crate::needs_root;
 
 const GUE_PORT: u16 = 6080;
 const MTU: u16 = 1500;
@@ -175,9 +172,7 @@ fn every_mode_and_family() {
     needs_root!("every_mode_and_family");
     let mut world = world();
     for way in WAYS {
-        for (proto, tcp_flags) in
-            [(TCP, flags::SYN), (TCP, flags::ACK), (TCP, flags::RST), (UDP, 0)]
-        {
+        for (proto, tcp_flags) in [(TCP, SYN), (TCP, ACK), (TCP, RST), (UDP, 0)] {
             let request = packet(&mut world, way, proto, PLAIN, tcp_flags);
             check(&world, way, &request);
             let service = world.service(way.1, proto, request.dst.port());
@@ -215,7 +210,7 @@ fn what_the_client_wrote_arrives() {
         for proto in [TCP, UDP] {
             for (what, change) in changes {
                 println!("{way:?} {proto}: {what}");
-                let request = packet(&mut world, way, proto, PLAIN, flags::ACK).with(change);
+                let request = packet(&mut world, way, proto, PLAIN, ACK).with(change);
                 check(&world, way, &request);
             }
         }
@@ -228,7 +223,7 @@ fn every_length_up_to_a_jumbo_frame() {
     let mut world = world();
     for way in WAYS {
         for proto in [TCP, UDP] {
-            let request = packet(&mut world, way, proto, JUMBO, flags::ACK);
+            let request = packet(&mut world, way, proto, JUMBO, ACK);
             // Above some 3 500 bytes a test run has its data in several buffers.
             for len in (0..40).chain([255, 256, 1399, 1400, 3000, 4096, 8000, 8800]) {
                 let payload: Vec<u8> = (0..len).map(|n| (n * 7 + len) as u8).collect();
@@ -245,7 +240,7 @@ fn the_longest_packet() {
     let mut world = world();
     for way in WAYS {
         for proto in [TCP, UDP] {
-            let request = packet(&mut world, way, proto, PLAIN, flags::ACK).payload(&[]);
+            let request = packet(&mut world, way, proto, PLAIN, ACK).payload(&[]);
             let room = usize::from(MTU) - overhead(way) - request.l3_len();
             check(&world, way, &request.clone().payload(&vec![1; room]));
             let seen = world.send(&request.clone().payload(&vec![1; room + 1]));
@@ -268,7 +263,7 @@ fn ttl_ends_here() {
     let mut world = world();
     for way in WAYS {
         for ttl in [0, 1] {
-            let request = packet(&mut world, way, TCP, PLAIN, flags::ACK).with(|f| f.ttl = ttl);
+            let request = packet(&mut world, way, TCP, PLAIN, ACK).with(|f| f.ttl = ttl);
             let seen = world.send(&request);
             let told = [Reason::SentTimeExceeded, Reason::TtlExpired, Reason::IcmpLimited];
             assert!(told.contains(&seen.reason), "{way:?}: {}", seen.reason);
@@ -284,10 +279,10 @@ fn outer_headers_spread_flows() {
     for way in WAYS {
         let (mut ports, mut labels) = (HashSet::new(), HashSet::new());
         for n in 0..256 {
-            let request = packet(&mut world, way, TCP, PLAIN, flags::SYN)
+            let request = packet(&mut world, way, TCP, PLAIN, SYN)
                 .with(|f| f.src.set_ip(way.1.nth_client(n)));
             let first = check(&world, way, &request).frame;
-            let second = check(&world, way, &request.with(|f| f.flags = flags::ACK)).frame;
+            let second = check(&world, way, &request.with(|f| f.flags = ACK)).frame;
             let at = if way.2 == Family::V4 { 34 } else { 54 };
             assert_eq!(first[at..at + 2], second[at..at + 2], "{way:?}: source port");
             assert_eq!(first[15..18], second[15..18], "{way:?}: flow label or length");
@@ -311,10 +306,10 @@ fn flows_go_by_the_ring_alone() {
         let mut met = HashSet::new();
         for proto in [TCP, UDP] {
             for _ in 0..32 {
-                let request = packet(&mut world, way, proto, POOL, flags::ACK);
+                let request = packet(&mut world, way, proto, POOL, ACK);
                 let backend = world.chosen(&request).unwrap();
                 met.insert(backend.index);
-                for tcp_flags in [flags::ACK, flags::SYN, flags::FIN | flags::ACK, flags::RST] {
+                for tcp_flags in [ACK, SYN, FIN | ACK, RST] {
                     let request = request.clone().with(|f| f.flags = tcp_flags);
                     let seen = world.send(&request);
                     assert_eq!(seen.pair(), (Verdict::Redirect, reason(way)));
@@ -361,7 +356,7 @@ fn every_mss_option_is_lowered() {
     ];
     for way in WAYS {
         for (what, options, at) in &cases {
-            let request = packet(&mut world, way, TCP, CLAMPED, flags::SYN)
+            let request = packet(&mut world, way, TCP, CLAMPED, SYN)
                 .with(|f| f.tcp_options = options.clone());
             let lowered = request.clone().with(|f| {
                 for at in *at {
@@ -378,11 +373,10 @@ fn every_mss_option_is_lowered() {
         }
         // Only a SYN has one, whatever it looks like.
         let request =
-            packet(&mut world, way, TCP, CLAMPED, flags::ACK).with(|f| f.tcp_options = mss(1460));
+            packet(&mut world, way, TCP, CLAMPED, ACK).with(|f| f.tcp_options = mss(1460));
         check(&world, way, &request);
         // And it is left alone where nothing is to be lowered.
-        let request =
-            packet(&mut world, way, TCP, PLAIN, flags::SYN).with(|f| f.tcp_options = mss(9000));
+        let request = packet(&mut world, way, TCP, PLAIN, SYN).with(|f| f.tcp_options = mss(9000));
         check(&world, way, &request);
     }
 }
@@ -393,10 +387,10 @@ fn what_cannot_be_sent() {
     let mut world = world();
     for way in WAYS {
         for proto in [TCP, UDP] {
-            let request = packet(&mut world, way, proto, UNRESOLVED, flags::SYN);
+            let request = packet(&mut world, way, proto, UNRESOLVED, SYN);
             let seen = world.send(&request);
             assert_eq!(seen.pair(), (Verdict::Drop, Reason::NoNeighbour), "{way:?} {proto}");
-            let request = packet(&mut world, way, proto, NONE, flags::SYN);
+            let request = packet(&mut world, way, proto, NONE, SYN);
             let expected = match proto {
                 TCP => (Verdict::Tx, Reason::ResetNoBackend),
                 _ => (Verdict::Drop, Reason::NoBackend),
@@ -412,7 +406,7 @@ fn services_change_at_once() {
     needs_root!("services_change_at_once");
     let mut world = world();
     let way = (Forward::DsrIpip, Family::V4, Family::V4);
-    let request = packet(&mut world, way, TCP, PLAIN, flags::ACK);
+    let request = packet(&mut world, way, TCP, PLAIN, ACK);
     let service = world.service(way.1, TCP, port(way, PLAIN)).row;
     let with_mode = |forward| ServiceRow { forward, ..service.clone() };
     let elsewhere = ServiceKey::new(way.1.vip(), 9, service.key.protocol);
@@ -434,7 +428,7 @@ fn no_loops() {
     let mut world = world();
     for way in WAYS {
         for proto in [TCP, UDP] {
-            let request = packet(&mut world, way, proto, PLAIN, flags::SYN);
+            let request = packet(&mut world, way, proto, PLAIN, SYN);
             let ours = request.clone().with(|f| f.src.set_ip(f.dst.ip()));
             assert_eq!(world.send(&ours).pair(), (Verdict::Drop, Reason::Loop), "{way:?} {proto}");
             // A health check, which a backend without the service address has sent on.
@@ -477,7 +471,7 @@ fn errors_follow_their_flow() {
         let mut met = HashSet::new();
         for proto in [TCP, UDP] {
             for _ in 0..16 {
-                let request = packet(&mut world, way, proto, POOL, flags::ACK);
+                let request = packet(&mut world, way, proto, POOL, ACK);
                 let backend = world.chosen(&request).unwrap();
                 met.insert(backend.index);
                 for len in [way.1.header_len() + 8, usize::MAX] {
@@ -542,7 +536,7 @@ fn a_trailer_does_not_count() {
     needs_root!("a_trailer_does_not_count");
     let mut world = world();
     for way in WAYS.into_iter().filter(|way| way.0.is_tunnel()) {
-        let request = packet(&mut world, way, TCP, PLAIN, flags::ACK).payload(&[]);
+        let request = packet(&mut world, way, TCP, PLAIN, ACK).payload(&[]);
         let room = usize::from(MTU) - overhead(way) - request.l3_len();
         for (len, trailer) in [(room, 1), (room, 46), (room - 20, 46), (room - 46, 47)] {
             let long = request.clone().payload(&vec![1; len]);

@@ -2,13 +2,8 @@
 //! [`World::answer`] compare whole frames with those built from scratch.
 
 use ringway_abi::raw::RW_IFACE_REDIRECT;
-use ringway_abi::{Reason, Verdict};
-use ringway_bpf_tests::cast::*;
-use ringway_bpf_tests::frame::{Frame, TCP, UDP, flags};
-use ringway_bpf_tests::table::{check, row};
-use ringway_bpf_tests::{Flow, World, capture, ports, wire};
-
-use crate::needs_root;
+use ringway_bpf_tests::capture;
+use ringway_bpf_tests::prelude::*;
 
 const ALL: [(Family, u8, u16); 8] = [
     (Family::V4, TCP, ports::SAME),
@@ -48,7 +43,7 @@ fn a_service_port_inside_the_pool() {
     });
     for (family, proto, port) in ALL {
         let flow = world.connect_or_open(family, proto, port);
-        world.answer(&flow, flags::ACK);
+        world.answer(&flow, ACK);
     }
 }
 
@@ -57,15 +52,15 @@ fn all_there_and_back(mut world: World) {
         let flow = world.open(family, proto, port);
         assert!(flow.source.ip() == family.nat(), "{:?}", flow.source);
         assert!((10_000..30_000).contains(&flow.source.port()), "{:?}", flow.source);
-        world.answer(&flow, flags::SYN | flags::ACK);
-        world.request(&flow, flags::ACK);
-        world.request(&flow, flags::PSH | flags::ACK);
-        world.answer(&flow, flags::ACK);
+        world.answer(&flow, SYN | ACK);
+        world.request(&flow, ACK);
+        world.request(&flow, PSH | ACK);
+        world.answer(&flow, ACK);
         let traffic = world.traffic(&flow.backend);
         assert_eq!((traffic.packets, traffic.reply_packets, traffic.flows), (3, 2, 1));
-        let bytes = flow.request.l3_len() + 2 * flow.next(flags::ACK).l3_len();
+        let bytes = flow.request.l3_len() + 2 * flow.next(ACK).l3_len();
         assert_eq!(traffic.bytes, bytes as u64);
-        assert_eq!(traffic.reply_bytes, 2 * flow.answer(flags::ACK).l3_len() as u64);
+        assert_eq!(traffic.reply_bytes, 2 * flow.answer(ACK).l3_len() as u64);
         assert_eq!(traffic.partial_checksums, 0);
     }
 }
@@ -80,11 +75,11 @@ fn every_length_up_to_a_jumbo_frame() {
         for len in (0..70).chain([255, 256, 1399, 1400, 1460, 3000, 4096, 8000, 8900]) {
             let payload: Vec<u8> = (0..len).map(|n| (n * 7 + len) as u8).collect();
             flow.request.payload = payload.clone();
-            let request = flow.next(flags::ACK);
+            let request = flow.next(ACK);
             let seen = world.send(&request);
             assert_eq!(seen.reason, Reason::NatForward, "{len} bytes");
             assert!(seen.frame == flow.forwarded(&request).bytes(), "{len} bytes of {request:?}");
-            let answer = flow.answer(flags::ACK).payload(&payload);
+            let answer = flow.answer(ACK).payload(&payload);
             let seen = world.feed(flow.back_slot(), &answer.bytes());
             assert_eq!(seen.reason, Reason::NatReply, "{len} bytes");
             assert!(seen.frame == flow.returned(&answer).bytes(), "{len} bytes of {answer:?}");
@@ -112,13 +107,12 @@ fn what_is_not_translated_stays() {
         for (what, change) in changes {
             println!("{family:?} {proto} {port}: {what}");
             let (src, dst) = world.ends(family, port);
-            let request = Frame { proto, flags: flags::SYN, ..Frame::udp(src, dst) }.with(change);
+            let request = Frame { proto, flags: SYN, ..Frame::udp(src, dst) }.with(change);
             world.open_with(FRONT, request);
         }
         println!("ECN set up by the SYN (RFC 3168)");
         let (src, dst) = world.ends(family, port);
-        let ecn =
-            Frame::tcp(src, dst, flags::SYN | flags::ECE | flags::CWR).with(|f| f.proto = proto);
+        let ecn = Frame::tcp(src, dst, SYN | ECE | CWR).with(|f| f.proto = proto);
         world.open_with(FRONT, ecn);
     }
 }
@@ -252,7 +246,7 @@ fn back_by_redirect() {
     let mut world = redirecting();
     for family in FAMILIES {
         let (src, dst) = world.ends(family, ports::SAME);
-        let request = Frame::tcp(src, dst, flags::SYN);
+        let request = Frame::tcp(src, dst, SYN);
         let sent = world.send(&request);
         assert_eq!(sent.pair(), (Verdict::Redirect, Reason::NatForward));
         // Compared byte by byte, but for the port that was chosen.
@@ -260,18 +254,17 @@ fn back_by_redirect() {
         let backend = world.chosen(&request).unwrap();
         let flow = Flow { request: request.clone(), slot: FRONT, backend, source };
         assert_eq!(sent.frame, flow.forwarded(&request).bytes());
-        let answer = flow.answer(flags::SYN | flags::ACK);
+        let answer = flow.answer(SYN | ACK);
         let sent = world.feed(FRONT, &answer.bytes());
         assert_eq!(sent.pair(), (Verdict::Redirect, Reason::NatReply));
         assert_eq!(sent.frame, flow.returned(&answer).bytes());
-        let reset =
-            world.send(&Frame::tcp(src, (family.vip(), ports::NONE_RESET).into(), flags::ACK));
+        let reset = world.send(&Frame::tcp(src, (family.vip(), ports::NONE_RESET).into(), ACK));
         assert_eq!(reset.pair(), (Verdict::Redirect, Reason::ResetNoFlow));
     }
     // Without a device there it is not sent, and not counted as sent.
     world.remove_device(FRONT);
     let (src, dst) = world.ends(Family::V4, ports::NONE_RESET);
-    let reset = world.send(&Frame::tcp(src, dst, flags::ACK));
+    let reset = world.send(&Frame::tcp(src, dst, ACK));
     assert_eq!(reset.pair(), (Verdict::Drop, Reason::NoDevice));
 }
 
@@ -282,7 +275,7 @@ fn unfinished_checksums_are_counted() {
     let mut world = World::new();
     for family in FAMILIES {
         let (src, dst) = world.ends(family, ports::ACROSS);
-        let syn = Frame::tcp(src, dst, flags::SYN);
+        let syn = Frame::tcp(src, dst, SYN);
         let mut bytes = syn.bytes();
         let at = 14 + family.header_len() + 16;
         let sum = syn.pseudo_sum();

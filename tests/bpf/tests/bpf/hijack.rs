@@ -1,15 +1,9 @@
 //! A nat port may pass on while its backend still has the former client's socket: nothing of that
 //! reaches the next client, and no forged segment ends a connection.
 
-use ringway_abi::{FlowState, Reason, Verdict};
-use ringway_bpf_tests::cast::*;
-use ringway_bpf_tests::frame::flags::*;
-use ringway_bpf_tests::frame::{Frame, TCP, UDP};
-use ringway_bpf_tests::run::pin;
-use ringway_bpf_tests::{Flow, World, capture, ports, serve_by, wire};
+use ringway_bpf_tests::capture;
+use ringway_bpf_tests::prelude::*;
 use ringway_plan::tables::BackendRow;
-
-use crate::needs_root;
 
 /// Until the backend answers the SYN, its segments are of somebody else's connection.
 #[test]
@@ -174,13 +168,8 @@ fn a_forged_beginning_moves_no_connection() {
     for (family, leave) in FAMILIES.into_iter().zip(leaves) {
         let mut world = World::new();
         let flow = world.connect(family, ports::POOL);
-        let service = world.service(family, TCP, ports::POOL);
-        let others = service.backends.iter().filter(|row| row.index != flow.backend.index);
-        let others: Vec<u32> = others.map(BackendRow::reference).collect();
-        world.change(|tables| {
-            leave(&mut tables.backends[flow.backend.index as usize]);
-            serve_by(tables, service.row.id, &others);
-        });
+        world.change_backend(&flow.backend, leave);
+        world.serve_without(&flow.backend);
         let syn = flow.request.clone().with(|f| f.seq += 77_777);
         for _ in 0..2 {
             world.request(&flow, RST);

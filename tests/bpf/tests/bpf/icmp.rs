@@ -4,14 +4,13 @@ use std::net::IpAddr;
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
-use ringway_abi::{Reason, Reason::*, Verdict, Verdict::*};
-use ringway_bpf_tests::cast::*;
-use ringway_bpf_tests::frame::{Frame, TCP, UDP, flags::*};
-use ringway_bpf_tests::icmp::{self, Says};
-use ringway_bpf_tests::table::{Row, check, row};
-use ringway_bpf_tests::{Flow, World, capture, mac_of, ports, wire};
+use ringway_abi::Reason::*;
+use ringway_abi::Verdict::*;
+use ringway_bpf_tests::icmp::Says;
+use ringway_bpf_tests::prelude::*;
+use ringway_bpf_tests::{capture, icmp};
+use ringway_plan::tables::NextHop;
 
-use crate::needs_root;
 use crate::sources::no_hosts;
 
 const SERVICES: [u16; 3] = [ports::SAME, ports::ACROSS, ports::CLIENT];
@@ -418,20 +417,18 @@ fn errors_that_cannot_go_on() {
             rows.push(row("old", old(&request), Drop, TtlExpired).on(BACK));
         }
         check(&world, &rows);
-        let index = flow.backend.index as usize;
         let hop = flow.backend.next_hop;
-        world.change(|tables| {
-            tables.backends[index].next_hop.as_mut().unwrap().mtu = 500;
-        });
+        let narrow = hop.map(|hop| NextHop { mtu: 500, ..hop });
+        world.change_backend(&flow.backend, |row| row.next_hop = narrow);
         world.change_iface(FRONT, |iface| iface.mtu = 500);
         let rows = [
             row("too big", reply.clone(), Drop, TooBig),
             row("too big", request, Drop, TooBig).on(BACK),
         ];
         check(&world, &rows);
-        world.change(|tables| tables.backends[index].next_hop = Option::None);
+        world.change_backend(&flow.backend, |row| row.next_hop = Option::None);
         check(&world, &[row("no neighbour", reply, Drop, NoNeighbour)]);
-        world.change(|tables| tables.backends[index].next_hop = hop);
+        world.change_backend(&flow.backend, |row| row.next_hop = hop);
         world.change_iface(FRONT, |iface| iface.mtu = 9000);
     }
 }

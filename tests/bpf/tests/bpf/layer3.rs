@@ -1,15 +1,12 @@
 //! Devices without an Ethernet header. Their packets are written here as any other's, and fed and
 //! compared from the IP header on.
 
-use ringway_abi::{Reason, Slot, Verdict};
-use ringway_bpf_tests::cast::*;
-use ringway_bpf_tests::frame::{Frame, TCP, UDP, flags};
+use ringway_abi::Slot;
+use ringway_bpf_tests::forward_across;
 use ringway_bpf_tests::icmp::{Says, complaint, echo, frame as icmp_frame};
+use ringway_bpf_tests::prelude::*;
 use ringway_bpf_tests::run::foreign_program;
-use ringway_bpf_tests::{Flow, World, forward_across, ports};
 use ringway_plan::tables::Forward;
-
-use crate::needs_root;
 
 const HEADER: usize = 14;
 
@@ -47,7 +44,7 @@ impl Way {
         let forwarded = flow.forwarded(&flow.request);
         assert_eq!(left, self.expected(FRONT, &flow.request, forwarded, self.requests));
 
-        let answer = flow.answer(flags::SYN | flags::ACK);
+        let answer = flow.answer(SYN | ACK);
         let left = self.feed(world, flow.back_slot(), &answer, self.answers, Reason::NatReply);
         let returned = flow.returned(&answer);
         assert_eq!(left, self.expected(flow.back_slot(), &answer, returned, self.answers));
@@ -113,11 +110,11 @@ fn our_own_answers_go_back() {
     let mut world = without_headers(World::watched(), &[FRONT]);
     for family in FAMILIES {
         let (src, dst) = world.ends(family, ports::ACROSS);
-        let stray = Frame::tcp(src, dst, flags::ACK);
+        let stray = Frame::tcp(src, dst, ACK);
         let seen = world.feed(FRONT, &bare(&stray));
         assert_eq!(seen.pair(), (Verdict::Tx, Reason::ResetNoFlow));
         assert_eq!(seen.frame.len(), family.header_len() + 20);
-        assert_eq!(seen.frame[family.header_len() + 13], flags::RST);
+        assert_eq!(seen.frame[family.header_len() + 13], RST);
 
         let ping = icmp_frame(src.ip(), dst.ip(), echo(family, false, b"anybody?"));
         let seen = world.feed(FRONT, &bare(&ping));

@@ -1,13 +1,9 @@
 //! Headers between Ethernet and layer 4: IPv4 options and IPv6 extension headers are skipped; a
 //! packet is dropped if they route it elsewhere or hide its ports.
 
-use ringway_abi::{Reason, Reason::*, Verdict::*};
-use ringway_bpf_tests::cast::*;
-use ringway_bpf_tests::frame::{Frame, TCP, UDP, flags};
-use ringway_bpf_tests::table::{Row, check, row};
-use ringway_bpf_tests::{World, ports};
-
-use crate::needs_root;
+use ringway_abi::Reason::*;
+use ringway_abi::Verdict::*;
+use ringway_bpf_tests::prelude::*;
 
 const ROUTING: u8 = 43;
 
@@ -28,9 +24,9 @@ fn refused(rows: &mut Vec<Row>, what: &str, frame: &Frame, reason: Reason) {
 /// A flow opened by such a packet, and everything after it with the same options both ways.
 fn served(world: &mut World, frame: Frame) {
     let mut flow = world.open_with(FRONT, frame.clone());
-    world.answer(&flow, flags::SYN | flags::ACK);
-    world.request(&flow, flags::ACK);
-    let answer = flow.answer(flags::ACK).with(|f| {
+    world.answer(&flow, SYN | ACK);
+    world.request(&flow, ACK);
+    let answer = flow.answer(ACK).with(|f| {
         f.options = frame.options.clone();
         f.first_extension = frame.first_extension;
     });
@@ -38,7 +34,7 @@ fn served(world: &mut World, frame: Frame) {
     assert_eq!(seen.reason, NatReply, "{answer:?}");
     assert_eq!(seen.frame, flow.returned(&answer).bytes(), "{answer:?}");
     flow.request.options.clear();
-    world.request(&flow, flags::ACK);
+    world.request(&flow, ACK);
 }
 
 /// Headers of these types, 8 bytes each but for `long`, then `last`.
@@ -168,7 +164,7 @@ fn resets_know_where_layer_4_is() {
     let mut world = World::new();
     for family in FAMILIES {
         let (src, dst) = world.ends(family, ports::ACROSS);
-        let plain = Frame::tcp(src, dst, flags::SYN | flags::FIN).payload(b"twelve bytes");
+        let plain = Frame::tcp(src, dst, SYN | FIN).payload(b"twelve bytes");
         let expected = world.send(&plain);
         assert_eq!(expected.reason, ResetNoFlow);
         let (first, options) =

@@ -3,15 +3,12 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use ringway_abi::{Reason, Verdict};
-use ringway_bpf_tests::cast::*;
 use ringway_bpf_tests::judge::judge;
 use ringway_bpf_tests::mutate::{Random, mutate};
+use ringway_bpf_tests::prelude::*;
 use ringway_bpf_tests::run::count_runs;
 use ringway_bpf_tests::seeds::Seed;
-use ringway_bpf_tests::{World, inspect, seeds};
-
-use crate::needs_root;
+use ringway_bpf_tests::{inspect, seeds};
 
 struct Tally {
     frames: u64,

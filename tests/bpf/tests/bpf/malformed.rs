@@ -2,14 +2,12 @@
 
 use std::net::SocketAddr;
 
-use ringway_abi::{FlowState, Reason::*, Verdict::*};
-use ringway_bpf_tests::cast::*;
-use ringway_bpf_tests::frame::{Frame, TCP, flags, sum_ipv4};
-use ringway_bpf_tests::icmp::{self, Says};
-use ringway_bpf_tests::table::{Row, check, row};
-use ringway_bpf_tests::{World, capture, ports, wire};
-
-use crate::needs_root;
+use ringway_abi::Reason::*;
+use ringway_abi::Verdict::*;
+use ringway_bpf_tests::frame::sum_ipv4;
+use ringway_bpf_tests::icmp::Says;
+use ringway_bpf_tests::prelude::*;
+use ringway_bpf_tests::{capture, icmp};
 
 const IP: usize = 14;
 
@@ -134,7 +132,7 @@ fn cut_at_every_byte_and_owned_up_to() {
         let mut frame = plain(&mut world, family, proto);
         if proto == TCP {
             let flow = world.connect(family, ports::ACROSS);
-            frame = flow.next(flags::ACK).with(|f| f.tcp_options = frame.tcp_options);
+            frame = flow.next(ACK).with(|f| f.tcp_options = frame.tcp_options);
         }
         let (whole, at) = (frame.bytes().len(), length_at(family));
         let l4 = IP + family.header_len();
@@ -162,14 +160,14 @@ fn damage_is_not_mended() {
     let mut world = World::new();
     for (family, proto) in TRANSPORTS {
         let flow = world.connect_or_open(family, proto, ports::ACROSS);
-        let mut bytes = flow.next(flags::ACK).bytes();
+        let mut bytes = flow.next(ACK).bytes();
         *bytes.last_mut().unwrap() ^= 1;
         let _damaged = capture::damaged("a byte changed under way");
         let seen = world.feed(FRONT, &bytes);
         assert_eq!(seen.reason, NatForward);
         assert_eq!(wire::check(&seen.frame), wire::Checked::Bad("layer-4 checksum"));
         if family == Family::V4 {
-            let mut bytes = flow.next(flags::ACK).bytes();
+            let mut bytes = flow.next(ACK).bytes();
             bytes[IP + 4] ^= 1; // the identification
             let seen = world.feed(FRONT, &bytes);
             assert_eq!(wire::check(&seen.frame), wire::Checked::Bad("IPv4 checksum"));
@@ -196,9 +194,9 @@ fn mapped_addresses_in_ipv6() {
         [("both", client, service), ("the source", client, dst), ("the destination", src, service)]
     {
         for (kind, frame) in [
-            ("SYN", Frame::tcp(src, dst, flags::SYN)),
-            ("RST", Frame::tcp(src, dst, flags::RST)),
-            ("ACK behind an extension", Frame::tcp(src, dst, flags::ACK).with(extension)),
+            ("SYN", Frame::tcp(src, dst, SYN)),
+            ("RST", Frame::tcp(src, dst, RST)),
+            ("ACK behind an extension", Frame::tcp(src, dst, ACK).with(extension)),
             ("UDP", Frame::udp(src, dst)),
             ("ping", icmp::frame(src.ip(), dst.ip(), icmp::echo(Family::V6, false, b"data"))),
         ] {
@@ -206,7 +204,7 @@ fn mapped_addresses_in_ipv6() {
         }
     }
     // Quoted by an error, as if the client had been sent it.
-    let quoted = Frame::tcp(service, client, flags::ACK);
+    let quoted = Frame::tcp(service, client, ACK);
     let error = icmp::error(Family::V6, Says::Unreachable, &icmp::quote(&quoted, 100));
     let quoting = icmp::frame(Family::V6.client(), Family::V6.vip(), error);
     rows.push(row("quoted", quoting, Drop, Malformed));

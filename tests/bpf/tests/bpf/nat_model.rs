@@ -9,16 +9,10 @@
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 
-use ringway_abi::{FlowState, Reason, Verdict};
-use ringway_bpf_tests::audit::{self, Record};
-use ringway_bpf_tests::cast::*;
+use ringway_bpf_tests::audit::Record;
 use ringway_bpf_tests::clock::seed;
-use ringway_bpf_tests::frame::flags::*;
-use ringway_bpf_tests::frame::{Frame, TCP, UDP};
 use ringway_bpf_tests::mutate::Random;
-use ringway_bpf_tests::{World, mac_of, ports, wire};
-
-use crate::needs_root;
+use ringway_bpf_tests::prelude::*;
 
 /// Seeds of runs that failed once, and some more.
 const SEEDS: [u64; 9] =

@@ -1,14 +1,12 @@
 //! Ways that a redirect from native XDP cannot enter: rewritten, and passed to the kernel.
 
+use ringway_abi::Slot;
 use ringway_abi::raw::RW_IFACE_GENERIC;
-use ringway_abi::{Reason, Slot, Verdict};
-use ringway_bpf_tests::cast::*;
-use ringway_bpf_tests::frame::{Frame, TCP, UDP, flags, sum_ipv4};
+use ringway_bpf_tests::forward_across;
+use ringway_bpf_tests::frame::sum_ipv4;
+use ringway_bpf_tests::prelude::*;
 use ringway_bpf_tests::run::foreign_program;
-use ringway_bpf_tests::{Flow, World, forward_across, ports, wire};
 use ringway_plan::tables::Forward;
-
-use crate::needs_root;
 
 const PASSED: (Verdict, Reason) = (Verdict::Pass, Reason::PassRewritten);
 
@@ -47,8 +45,8 @@ fn requests_are_passed_and_answers_redirected() {
         for ttl in (2..=255).step_by(11) {
             let request = world.first(family, proto, ports::ACROSS).with(|f| f.ttl = ttl);
             let flow = open_passed(&world, request);
-            world.answer(&flow, flags::SYN | flags::ACK);
-            let next = flow.next(flags::ACK).payload(&[7; 33]);
+            world.answer(&flow, SYN | ACK);
+            let next = flow.next(ACK).payload(&[7; 33]);
             let seen = world.send(&next);
             assert_eq!(seen.pair(), PASSED);
             assert_eq!(seen.frame, passed(&next, flow.forwarded(&next)));
@@ -64,7 +62,7 @@ fn answers_are_passed_and_requests_redirected() {
     let mut world = world_with_generic(&[FRONT]);
     for (family, proto) in TRANSPORTS {
         let flow = world.open(family, proto, ports::ACROSS);
-        let answer = flow.answer(flags::SYN | flags::ACK);
+        let answer = flow.answer(SYN | ACK);
         let seen = world.feed(BACK, &answer.bytes());
         assert_eq!(seen.pair(), PASSED);
         assert_eq!(seen.frame, passed(&answer, flow.returned(&answer)));
@@ -79,10 +77,10 @@ fn nothing_is_passed_that_can_be_redirected() {
         let mut world = world_with_generic(generic);
         for family in FAMILIES {
             let flow = world.open(family, TCP, ports::SAME);
-            world.answer(&flow, flags::SYN | flags::ACK);
+            world.answer(&flow, SYN | ACK);
             if generic.len() == 2 {
                 let flow = world.open(family, TCP, ports::ACROSS);
-                world.answer(&flow, flags::SYN | flags::ACK);
+                world.answer(&flow, SYN | ACK);
             }
         }
     }

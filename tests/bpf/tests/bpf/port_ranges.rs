@@ -3,15 +3,12 @@
 
 use std::net::IpAddr;
 
-use ringway_abi::{Reason::*, Verdict::*};
-use ringway_bpf_tests::cast::*;
-use ringway_bpf_tests::frame::{Frame, TCP, UDP, flags, fragments};
-use ringway_bpf_tests::table::{check, row};
-use ringway_bpf_tests::{Flow, World, add_service, backend_port_of, new_backend};
-use ringway_bpf_tests::{ports, protocol, wire};
+use ringway_abi::Reason::*;
+use ringway_abi::Verdict::*;
+use ringway_bpf_tests::frame::fragments;
+use ringway_bpf_tests::prelude::*;
+use ringway_bpf_tests::{add_service, backend_port_of, new_backend, protocol};
 use ringway_plan::tables::{Forward, ServiceKey, Tables};
-
-use crate::needs_root;
 
 /// A service of these ports, whose backend has that one.
 pub(crate) fn add(tables: &mut Tables, address: IpAddr, proto: u8, range: (u16, u16), port: u16) {
@@ -40,7 +37,7 @@ fn world() -> World {
 /// port it asked.
 fn served(world: &mut World, address: IpAddr, proto: u8, port: u16, at: u16) -> Flow {
     let src = (Family::of(address).client(), world.client_port()).into();
-    let request = Frame { proto, flags: flags::SYN, ..Frame::udp(src, (address, port).into()) };
+    let request = Frame { proto, flags: SYN, ..Frame::udp(src, (address, port).into()) };
     served_as(world, request, at)
 }
 
@@ -53,9 +50,9 @@ fn served_as(world: &mut World, request: Frame, at: u16) -> Flow {
     backend.port = at;
     let flow = Flow { request: request.clone(), slot: FRONT, backend, source: packet.src };
     assert_eq!(seen.frame, flow.forwarded(&request).bytes());
-    world.answer(&flow, flags::SYN | flags::ACK);
-    world.request(&flow, flags::ACK);
-    world.answer(&flow, flags::ACK);
+    world.answer(&flow, SYN | ACK);
+    world.request(&flow, ACK);
+    world.answer(&flow, ACK);
     flow
 }
 
@@ -112,16 +109,16 @@ fn flows_of_a_range_are_told_apart() {
         let (src, _) = world.ends(family, 1);
         let to = |port| {
             let dst = (family.vip(), port).into();
-            Frame { proto, flags: flags::SYN, ..Frame::udp(src, dst) }
+            Frame { proto, flags: SYN, ..Frame::udp(src, dst) }
         };
         let flows = [8000, 8001, 8002].map(|port| served_as(&mut world, to(port), port));
         for flow in &flows {
-            world.request(flow, flags::ACK);
-            world.answer(flow, flags::ACK);
+            world.request(flow, ACK);
+            world.answer(flow, ACK);
         }
         let same = [40_000, 40_001].map(|port| served_as(&mut world, to(port), 9000));
         for flow in &same {
-            world.answer(flow, flags::ACK);
+            world.answer(flow, ACK);
         }
         assert_ne!(same[0].source, same[1].source);
     }

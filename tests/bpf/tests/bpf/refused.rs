@@ -2,16 +2,13 @@
 
 use std::time::Duration;
 
+use ringway_abi::Reason::*;
+use ringway_abi::Verdict::*;
 use ringway_abi::raw::RW_IFACE_REDIRECT;
-use ringway_abi::{Reason, Reason::*, Verdict::*};
-use ringway_bpf_tests::cast::*;
-use ringway_bpf_tests::frame::{Frame, TCP, UDP, flags::*};
-use ringway_bpf_tests::icmp::{self, Says, complaint};
-use ringway_bpf_tests::run::pin;
-use ringway_bpf_tests::table::{Row, check, row};
-use ringway_bpf_tests::{World, ports};
-
-use crate::needs_root;
+use ringway_bpf_tests::icmp;
+use ringway_bpf_tests::icmp::{Says, complaint};
+use ringway_bpf_tests::prelude::*;
+use ringway_plan::tables::NextHop;
 
 /// A world that answers without end.
 fn unlimited() -> World {
@@ -61,11 +58,9 @@ fn established_flows_learn_it_too() {
             let back = flow.back_slot();
             let (request, answer) =
                 (flow.next(ACK).payload(&payload), flow.answer(ACK).payload(&payload));
-            let index = flow.backend.index as usize;
             let set = |world: &mut World, mtu| {
-                world.change(|tables| {
-                    tables.backends[index].next_hop.as_mut().unwrap().mtu = mtu;
-                });
+                let hop = flow.backend.next_hop.map(|hop| NextHop { mtu, ..hop });
+                world.change_backend(&flow.backend, |row| row.next_hop = hop);
                 world.change_iface(flow.slot, |iface| iface.mtu = mtu);
             };
             set(&mut world, 1300);

@@ -1,12 +1,8 @@
 //! source = "client": the client's address and port stay.
 
-use ringway_abi::{FlowState, Reason::*, Verdict::*};
-use ringway_bpf_tests::cast::*;
-use ringway_bpf_tests::frame::{Frame, TCP, UDP, flags::*};
-use ringway_bpf_tests::table::{check, row};
-use ringway_bpf_tests::{World, ports};
-
-use crate::needs_root;
+use ringway_abi::Reason::*;
+use ringway_abi::Verdict::*;
+use ringway_bpf_tests::prelude::*;
 
 #[test]
 fn there_and_back() {

@@ -3,15 +3,12 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use ringway_abi::{Reason, Reason::*, Verdict::*};
-use ringway_bpf_tests::cast::*;
-use ringway_bpf_tests::frame::{Frame, flags::*};
-use ringway_bpf_tests::icmp::{self, Says};
-use ringway_bpf_tests::table::{Row, check, row};
-use ringway_bpf_tests::{World, forward_across, ports};
+use ringway_abi::Reason::*;
+use ringway_abi::Verdict::*;
+use ringway_bpf_tests::icmp::Says;
+use ringway_bpf_tests::prelude::*;
+use ringway_bpf_tests::{forward_across, icmp};
 use ringway_plan::tables::Forward;
-
-use crate::needs_root;
 
 /// RFC 1122 section 3.2.1.3, RFC 4291 sections 2.5.2, 2.5.3 and 2.7.
 pub(crate) fn no_hosts(family: Family) -> Vec<IpAddr> {

@@ -1,13 +1,9 @@
 //! The slots of the node's program array: what happens when one is empty or somebody else's.
 
+use ringway_abi::Slot;
 use ringway_abi::raw::RW_IFACE_FORWARDS;
-use ringway_abi::{Reason, Slot, Verdict};
-use ringway_bpf_tests::cast::*;
-use ringway_bpf_tests::frame::{Frame, flags::SYN};
+use ringway_bpf_tests::prelude::*;
 use ringway_bpf_tests::run::foreign_program;
-use ringway_bpf_tests::{World, ports};
-
-use crate::needs_root;
 
 /// Something the gateway passes on, with its reason.
 fn stranger(world: &mut World) -> (Frame, Reason) {

@@ -2,13 +2,7 @@
 
 use std::time::Duration;
 
-use ringway_abi::{FlowState, Reason, Verdict};
-use ringway_bpf_tests::cast::*;
-use ringway_bpf_tests::frame::{TCP, UDP, flags::*};
-use ringway_bpf_tests::run::pin;
-use ringway_bpf_tests::{Flow, World, ports};
-
-use crate::needs_root;
+use ringway_bpf_tests::prelude::*;
 
 /// A segment: its sender and flags.
 #[derive(Clone, Copy, Debug)]

@@ -5,14 +5,12 @@ use std::os::fd::OwnedFd;
 
 use ringway_abi::Verdict::{Drop, Pass, Redirect};
 use ringway_abi::raw::RW_MAX_STEER_RULES;
-use ringway_bpf_tests::cast::*;
-use ringway_bpf_tests::frame::{Arp, Frame, UDP, flags, fragments};
+use ringway_bpf_tests::frame::{Arp, fragments};
+use ringway_bpf_tests::prelude::*;
 use ringway_bpf_tests::run::Program;
 use ringway_kernel::{Steer, SteerRule};
 use ringway_xsk::SocketMap;
 use rustix::net::{AddressFamily, SocketType, socket};
-
-use crate::needs_root;
 
 const ICMP_ECHO: [u8; 8] = [8, 0, 0, 0, 0, 1, 0, 1];
 
@@ -58,7 +56,7 @@ fn udp(family: Family, port: u16) -> Frame {
 }
 
 fn tcp(family: Family, port: u16) -> Frame {
-    Frame::tcp(at(family.client(), 40_000), at(family.vip(), port), flags::SYN)
+    Frame::tcp(at(family.client(), 40_000), at(family.vip(), port), SYN)
 }
 
 fn ping(family: Family) -> Frame {

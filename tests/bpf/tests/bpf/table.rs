@@ -6,15 +6,9 @@ use std::net::SocketAddr;
 use ringway_abi::Reason::{FlowTableFull, NatExhausted};
 use ringway_abi::Verdict::{Drop, Redirect, Tx};
 use ringway_abi::raw::{RW_BUCKET_FLOWS, RW_INDEX_ENTRIES, rw_settings};
-use ringway_abi::{FlowState, Reason};
 use ringway_bpf_tests::audit::Record;
-use ringway_bpf_tests::cast::*;
-use ringway_bpf_tests::frame::{Frame, TCP, UDP, flags::*};
-use ringway_bpf_tests::run::pin;
-use ringway_bpf_tests::{Flow, World, audit, mac_of, ports, wire};
+use ringway_bpf_tests::prelude::*;
 use ringway_plan::tables::BackendRow;
-
-use crate::needs_root;
 
 /// The nth flow of any number.
 fn nth(family: Family, proto: u8, port: u16, n: u32) -> Frame {

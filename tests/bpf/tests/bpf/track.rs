@@ -3,13 +3,10 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use ringway_abi::raw::{RW_BUCKET_TRACKS, RW_NO_MEMBER, rw_tracking};
-use ringway_abi::{FromBytes, Reason, TrackedFlow};
-use ringway_bpf_tests::cast::*;
-use ringway_bpf_tests::frame::{Frame, TCP, UDP, flags::*};
-use ringway_bpf_tests::{World, add_service, audit, new_backend, protocol, ring};
+use ringway_abi::{FromBytes, TrackedFlow};
+use ringway_bpf_tests::prelude::*;
+use ringway_bpf_tests::{add_service, new_backend, protocol, ring};
 use ringway_plan::tables::{BackendRow, Forward, Pair, ServiceKey, ServiceRow, Tables};
-
-use crate::needs_root;
 
 pub(crate) const PORT: u16 = 2000;
 /// As a slot names the first pair.

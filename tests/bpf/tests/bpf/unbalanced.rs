@@ -1,13 +1,9 @@
 //! Packets that are not balanced: passed on or dropped as documented, each with its own reason,
 //! never changed.
 
-use ringway_abi::{Reason::*, Verdict::*};
-use ringway_bpf_tests::cast::*;
-use ringway_bpf_tests::frame::{Frame, TCP, UDP, flags};
-use ringway_bpf_tests::table::{check, row};
-use ringway_bpf_tests::{World, ports};
-
-use crate::needs_root;
+use ringway_abi::Reason::*;
+use ringway_abi::Verdict::*;
+use ringway_bpf_tests::prelude::*;
 
 /// Frames to a service that would be forwarded as they are.
 fn plain(world: &mut World, family: Family) -> [Frame; 2] {
@@ -104,7 +100,7 @@ fn sources() {
             for client in [family.nat(), family.backend(1), family.backend(4)] {
                 let frame = frame.clone().with(|f| f.src.set_ip(client));
                 let flow = world.open_with(FRONT, frame);
-                world.answer(&flow, flags::SYN | flags::ACK);
+                world.answer(&flow, SYN | ACK);
             }
         }
     }

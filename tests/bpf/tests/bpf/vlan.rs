@@ -1,15 +1,13 @@
 //! One tag and two: taken off on the way in, put on as the way out wants them, given back to what
 //! is passed on.
 
-use ringway_abi::{Reason::*, Verdict::*};
-use ringway_bpf_tests::cast::*;
-use ringway_bpf_tests::frame::{Arp, Frame, flags, fragments};
-use ringway_bpf_tests::icmp::{self, Says};
-use ringway_bpf_tests::table::{check, row};
-use ringway_bpf_tests::{Flow, World, ports, wire};
+use ringway_abi::Reason::*;
+use ringway_abi::Verdict::*;
+use ringway_bpf_tests::frame::{Arp, fragments};
+use ringway_bpf_tests::icmp;
+use ringway_bpf_tests::icmp::Says;
+use ringway_bpf_tests::prelude::*;
 use ringway_plan::tables::{NextHop, Tables};
-
-use crate::needs_root;
 
 const Q: u16 = 0x8100;
 const AD: u16 = 0x88a8;
@@ -84,7 +82,7 @@ fn every_way_in_and_out() {
                 let expected = flow.forwarded(&plain).with(|f| f.src_mac = mac(out));
                 assert_eq!(seen.frame, tagged(&expected, out).bytes(), "{what}");
 
-                let answer = flow.answer(flags::SYN | flags::ACK).with(|f| f.dst_mac = mac(out));
+                let answer = flow.answer(SYN | ACK).with(|f| f.dst_mac = mac(out));
                 let seen = world.feed(device(out), &tagged(&answer, out).bytes());
                 assert_eq!(seen.pair(), (verdict(slot), NatReply), "{what}");
                 let expected = flow.returned(&answer).with(|f| f.src_mac = mac(slot));
@@ -108,7 +106,7 @@ fn priority_tags() {
             [(vec![(Q, 0xe000)], FRONT), (vec![(Q, 0xe064)], ONE), (vec![(Q, 0), (Q, 100)], ONE)]
         {
             let (src, dst) = world.ends(family, ports::NONE_RESET);
-            let segment = Frame::tcp(src, dst, flags::SYN).with(|f| f.vlans = vlans);
+            let segment = Frame::tcp(src, dst, SYN).with(|f| f.vlans = vlans);
             let seen = world.send(&segment);
             assert_eq!(seen.pair(), (Tx, ResetNoBackend));
             // The answer has the tags of the interface, without a priority.
@@ -150,16 +148,12 @@ fn what_is_passed_on() {
             rows.push(row("unknown tags", frame.clone().with(|f| f.vlans = vlans), Pass, Vlan));
         }
     }
-    let mut lldp = Frame::udp(world.ends(Family::V4, 9).0, world.ends(Family::V4, 9).1)
-        .with(|f| f.vlans = tags(ONE))
-        .bytes();
+    let tagged = world.first(Family::V4, UDP, 9).with(|f| f.vlans = tags(ONE)).bytes();
+    let mut lldp = tagged.clone();
     lldp[16..18].copy_from_slice(&[0x88, 0xcc]);
     rows.push(row("LLDP in a VLAN", lldp, Pass, NotIp));
     for len in 14..18 {
-        let cut = Frame::udp(world.ends(Family::V4, 9).0, world.ends(Family::V4, 9).1)
-            .with(|f| f.vlans = tags(ONE))
-            .bytes();
-        rows.push(row("a tag cut", cut[..len].to_vec(), Pass, Vlan));
+        rows.push(row("a tag cut", tagged[..len].to_vec(), Pass, Vlan));
     }
     check(&world, &rows);
 }
