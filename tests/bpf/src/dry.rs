@@ -12,13 +12,13 @@ use crate::{Summary, World};
 
 /// Read where they lie, before and after a world's first thousand frames and some of the others:
 /// what a packet's flow changes.
-const MAPPED: [&str; 3] = ["flows", "flow_index", "tracked"];
+pub(crate) const MAPPED: [&str; 3] = ["flows", "flow_index", "tracked"];
 /// Tables, which packets never change: read for a gateway's first frame and some of the others, as
 /// this takes 50 ms.
 const TABLES: [&str; 6] =
     ["settings", "services", "service_info", "backends", "nat_addrs", "ifaces"];
 /// Packets change these, too: they are read for a world's first frames as well.
-const WRITTEN: [&str; 10] = [
+pub(crate) const WRITTEN: [&str; 10] = [
     "fragments",
     "track_quotas",
     "untracked",

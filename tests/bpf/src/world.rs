@@ -507,20 +507,32 @@ impl World {
 
     /// The client's next packet on an open flow must reach the same backend by the same source.
     pub fn request(&self, flow: &Flow, tcp_flags: u8) {
-        let request = flow.next(tcp_flags);
+        self.forwards(flow, &flow.next(tcp_flags));
+    }
+
+    /// The same for any packet of the client's; what the backend gets.
+    #[track_caller]
+    pub fn forwards(&self, flow: &Flow, request: &Frame) -> Vec<u8> {
         let seen = self.feed(flow.slot, &request.bytes());
         let expected = (verdict(flow.slot, &flow.backend), Reason::NatForward);
         assert_eq!(seen.pair(), expected, "{request:?}");
-        assert_eq!(seen.frame, flow.forwarded(&request).bytes(), "{request:?}");
+        assert!(seen.frame == flow.forwarded(request).bytes(), "{request:?}: {:02x?}", seen.frame);
+        seen.frame
     }
 
     /// The backend's answer on an open flow must reach the client as if from the service.
     pub fn answer(&self, flow: &Flow, tcp_flags: u8) {
-        let answer = flow.answer(tcp_flags);
+        self.returns(flow, &flow.answer(tcp_flags));
+    }
+
+    /// The same for any packet of the backend's; what the client gets.
+    #[track_caller]
+    pub fn returns(&self, flow: &Flow, answer: &Frame) -> Vec<u8> {
         let seen = self.feed(flow.back_slot(), &answer.bytes());
         let expected = if flow.slot == flow.back_slot() { Verdict::Tx } else { Verdict::Redirect };
         assert_eq!(seen.pair(), (expected, Reason::NatReply), "{answer:?}");
-        assert_eq!(seen.frame, flow.returned(&answer).bytes(), "{answer:?}");
+        assert!(seen.frame == flow.returned(answer).bytes(), "{answer:?}: {:02x?}", seen.frame);
+        seen.frame
     }
 
     /// The flow's record, however old.

@@ -5,16 +5,10 @@ use ringway_abi::raw::RW_IFACE_REDIRECT;
 use ringway_bpf_tests::capture;
 use ringway_bpf_tests::prelude::*;
 
-const ALL: [(Family, u8, u16); 8] = [
-    (Family::V4, TCP, ports::SAME),
-    (Family::V4, TCP, ports::ACROSS),
-    (Family::V4, UDP, ports::SAME),
-    (Family::V4, UDP, ports::ACROSS),
-    (Family::V6, TCP, ports::SAME),
-    (Family::V6, TCP, ports::ACROSS),
-    (Family::V6, UDP, ports::SAME),
-    (Family::V6, UDP, ports::ACROSS),
-];
+fn all() -> impl Iterator<Item = (Family, u8, u16)> {
+    let ports = |(family, proto)| [ports::SAME, ports::ACROSS].map(|port| (family, proto, port));
+    TRANSPORTS.into_iter().flat_map(ports)
+}
 
 #[test]
 fn there_and_back() {
@@ -41,14 +35,14 @@ fn a_service_port_inside_the_pool() {
         tables.services.iter_mut().for_each(|service| service.source_client = false);
         tables.nat_ports = (1, 40_000);
     });
-    for (family, proto, port) in ALL {
+    for (family, proto, port) in all() {
         let flow = world.connect_or_open(family, proto, port);
         world.answer(&flow, ACK);
     }
 }
 
 fn all_there_and_back(mut world: World) {
-    for (family, proto, port) in ALL {
+    for (family, proto, port) in all() {
         let flow = world.open(family, proto, port);
         assert!(flow.source.ip() == family.nat(), "{:?}", flow.source);
         assert!((10_000..30_000).contains(&flow.source.port()), "{:?}", flow.source);
@@ -69,20 +63,14 @@ fn all_there_and_back(mut world: World) {
 fn every_length_up_to_a_jumbo_frame() {
     needs_root!("every_length_up_to_a_jumbo_frame");
     let mut world = World::new();
-    for (family, proto, port) in ALL {
+    for (family, proto, port) in all() {
         let mut flow = world.connect_or_open(family, proto, port);
         // Above some 3 500 bytes a test run has its data in several buffers.
         for len in (0..70).chain([255, 256, 1399, 1400, 1460, 3000, 4096, 8000, 8900]) {
             let payload: Vec<u8> = (0..len).map(|n| (n * 7 + len) as u8).collect();
             flow.request.payload = payload.clone();
-            let request = flow.next(ACK);
-            let seen = world.send(&request);
-            assert_eq!(seen.reason, Reason::NatForward, "{len} bytes");
-            assert!(seen.frame == flow.forwarded(&request).bytes(), "{len} bytes of {request:?}");
-            let answer = flow.answer(ACK).payload(&payload);
-            let seen = world.feed(flow.back_slot(), &answer.bytes());
-            assert_eq!(seen.reason, Reason::NatReply, "{len} bytes");
-            assert!(seen.frame == flow.returned(&answer).bytes(), "{len} bytes of {answer:?}");
+            world.request(&flow, ACK);
+            world.returns(&flow, &flow.answer(ACK).payload(&payload));
         }
     }
 }
@@ -91,7 +79,7 @@ fn every_length_up_to_a_jumbo_frame() {
 fn what_is_not_translated_stays() {
     needs_root!("what_is_not_translated_stays");
     let mut world = World::new();
-    for (family, proto, port) in ALL {
+    for (family, proto, port) in all() {
         type Change = (&'static str, fn(&mut Frame));
         let changes: [Change; 9] = [
             ("Ethernet padding", |f| f.padding = 18),
@@ -106,8 +94,7 @@ fn what_is_not_translated_stays() {
         ];
         for (what, change) in changes {
             println!("{family:?} {proto} {port}: {what}");
-            let (src, dst) = world.ends(family, port);
-            let request = Frame { proto, flags: SYN, ..Frame::udp(src, dst) }.with(change);
+            let request = world.first(family, proto, port).with(change);
             world.open_with(FRONT, request);
         }
         println!("ECN set up by the SYN (RFC 3168)");
@@ -130,37 +117,20 @@ fn the_two_zeros_of_udp() {
         };
         // RFC 8200, section 8.1: IPv6 has no UDP without a checksum; it is not ours to mend.
         let damaged = (family == Family::V6).then(|| capture::damaged("no checksum"));
-        let none = flow.next(0).with(|f| f.no_checksum = true);
-        let seen = world.send(&none);
-        assert_eq!(seen.frame, flow.forwarded(&none).bytes());
-        assert_eq!(checksum(&seen.frame), 0);
-        let none = flow.answer(0).with(|f| f.no_checksum = true);
-        let seen = world.feed(BACK, &none.bytes());
-        assert_eq!(seen.frame, flow.returned(&none).bytes());
-        assert_eq!(checksum(&seen.frame), 0);
+        let none = |frame: Frame| frame.with(|f| f.no_checksum = true);
+        assert_eq!(checksum(&world.forwards(&flow, &none(flow.next(0)))), 0);
+        assert_eq!(checksum(&world.returns(&flow, &none(flow.answer(0)))), 0);
         drop(damaged);
 
         // The payload that makes the sum what it must be, in either direction.
-        let with = |frame: &Frame, n: u16| frame.clone().payload(&n.to_be_bytes());
-        let request = (0..=u16::MAX)
-            .map(|n| with(&flow.next(0), n))
-            .find(|f| checksum(&flow.forwarded(f).bytes()) == 0xffff)
-            .unwrap();
-        let seen = world.send(&request);
-        assert_eq!(seen.frame, flow.forwarded(&request).bytes());
-        let answer = (0..=u16::MAX)
-            .map(|n| with(&flow.answer(0), n))
-            .find(|f| checksum(&flow.returned(f).bytes()) == 0xffff)
-            .unwrap();
-        let seen = world.feed(BACK, &answer.bytes());
-        assert_eq!(seen.frame, flow.returned(&answer).bytes());
+        let find = |frame: Frame, leaves: &dyn Fn(&Frame) -> Frame| {
+            let mut all = (0..=u16::MAX).map(|n| frame.clone().payload(&n.to_be_bytes()));
+            all.find(|frame| checksum(&leaves(frame).bytes()) == 0xffff).unwrap()
+        };
+        world.forwards(&flow, &find(flow.next(0), &|f| flow.forwarded(f)));
+        world.returns(&flow, &find(flow.answer(0), &|f| flow.returned(f)));
         // And one that came as ffff.
-        let request = (0..=u16::MAX)
-            .map(|n| with(&flow.next(0), n))
-            .find(|f| checksum(&f.bytes()) == 0xffff)
-            .unwrap();
-        let seen = world.send(&request);
-        assert_eq!(seen.frame, flow.forwarded(&request).bytes());
+        world.forwards(&flow, &find(flow.next(0), &Frame::clone));
     }
 }
 
@@ -188,11 +158,10 @@ fn what_cannot_leave_is_dropped_untouched() {
     let mut world = World::new();
     let mut rows = Vec::new();
     for (family, proto) in TRANSPORTS {
-        let fresh = |world: &mut World, port| world.first(family, proto, port);
-        let first = fresh(&mut world, ports::UNRESOLVED);
+        let first = world.first(family, proto, ports::UNRESOLVED);
         rows.push(row("next hop unknown", first, Drop, NoNeighbour));
-        let head = first_payload(family, proto);
-        let fits = fresh(&mut world, ports::SMALL).payload(&vec![1; 1280 - head]);
+        let fits = vec![1; 1280 - first_payload(family, proto)];
+        let fits = world.first(family, proto, ports::SMALL).payload(&fits);
         world.open_with(FRONT, fits);
     }
     check(&world, &rows);
@@ -207,16 +176,13 @@ fn first_payload(family: Family, proto: u8) -> usize {
 fn a_way_out_without_device_is_a_counted_drop() {
     needs_root!("a_way_out_without_device_is_a_counted_drop");
     let mut world = World::new();
-    for family in FAMILIES {
-        let (src, dst) = world.ends(family, ports::NO_DEVICE);
-        let seen = world.send(&Frame::udp(src, dst));
-        assert_eq!(seen.pair(), (Verdict::Drop, Reason::NoDevice));
-        let flow = world.open(family, UDP, ports::ACROSS);
-        world.remove_device(FRONT);
-        let seen = world.feed(BACK, &flow.answer(0).bytes());
-        assert_eq!(seen.pair(), (Verdict::Drop, Reason::NoDevice));
-        world = World::new();
-    }
+    let (src, dst) = world.ends(Family::V4, ports::NO_DEVICE);
+    let seen = world.send(&Frame::udp(src, dst));
+    assert_eq!(seen.pair(), (Verdict::Drop, Reason::NoDevice));
+    let flow = world.open(Family::V4, UDP, ports::ACROSS);
+    world.remove_device(FRONT);
+    let seen = world.feed(BACK, &flow.answer(0).bytes());
+    assert_eq!(seen.pair(), (Verdict::Drop, Reason::NoDevice));
 }
 
 #[test]
@@ -250,10 +216,8 @@ fn back_by_redirect() {
         let sent = world.send(&request);
         assert_eq!(sent.pair(), (Verdict::Redirect, Reason::NatForward));
         // Compared byte by byte, but for the port that was chosen.
-        let source = wire::check(&sent.frame).good().src;
-        let backend = world.chosen(&request).unwrap();
-        let flow = Flow { request: request.clone(), slot: FRONT, backend, source };
-        assert_eq!(sent.frame, flow.forwarded(&request).bytes());
+        let flow = Flow::opened(&world, FRONT, request, &sent.frame);
+        assert_eq!(sent.frame, flow.forwarded(&flow.request).bytes());
         let answer = flow.answer(SYN | ACK);
         let sent = world.feed(FRONT, &answer.bytes());
         assert_eq!(sent.pair(), (Verdict::Redirect, Reason::NatReply));

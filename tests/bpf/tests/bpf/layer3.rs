@@ -211,10 +211,8 @@ fn tunnels_into_one() {
 fn dsr_l2_ends() {
     needs_root!("dsr_l2_ends");
     let mut world = dsr(Forward::DsrL2);
-    for family in FAMILIES {
-        let request = world.first(family, TCP, ports::ACROSS);
-        assert_eq!(world.send(&request).pair(), (Verdict::Drop, Reason::NoDevice));
-        let back = world.feed(BACK, &bare(&request));
-        assert_eq!(back.pair(), (Verdict::Drop, Reason::NoDevice));
-    }
+    let request = world.first(Family::V4, TCP, ports::ACROSS);
+    assert_eq!(world.send(&request).pair(), (Verdict::Drop, Reason::NoDevice));
+    let back = world.feed(BACK, &bare(&request));
+    assert_eq!(back.pair(), (Verdict::Drop, Reason::NoDevice));
 }

@@ -30,9 +30,7 @@ fn served(world: &mut World, frame: Frame) {
         f.options = frame.options.clone();
         f.first_extension = frame.first_extension;
     });
-    let seen = world.feed(flow.back_slot(), &answer.bytes());
-    assert_eq!(seen.reason, NatReply, "{answer:?}");
-    assert_eq!(seen.frame, flow.returned(&answer).bytes(), "{answer:?}");
+    world.returns(&flow, &answer);
     flow.request.options.clear();
     world.request(&flow, ACK);
 }

@@ -103,9 +103,7 @@ fn a_checksum_that_happens_to_be_the_pseudo_headers_sum() {
         for flags in [LOCAL, GENERIC, RAW] {
             set(&world, FRONT, flags);
             set(&world, BACK, flags);
-            let seen = world.send(&request);
-            assert_eq!(seen.pair(), (Verdict::Redirect, Reason::NatForward));
-            assert_eq!(seen.frame, flow.forwarded(&request).bytes(), "{family:?} {flags}");
+            world.forwards(&flow, &request);
         }
         set(&world, FRONT, 0);
         set(&world, BACK, 0);

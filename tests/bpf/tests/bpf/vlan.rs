@@ -75,10 +75,7 @@ fn every_way_in_and_out() {
 
                 let seen = world.feed(FRONT, &tagged(&plain, slot).bytes());
                 assert_eq!(seen.pair(), (verdict(slot), NatForward), "{what}");
-                let backend = world.service(family, proto, ports::ACROSS).backends[0].clone();
-                let untagged = untag(&seen.frame, out);
-                let source = wire::check(&untagged).good().src;
-                let flow = Flow { request: plain.clone(), slot, backend, source };
+                let flow = Flow::opened(&world, slot, plain.clone(), &untag(&seen.frame, out));
                 let expected = flow.forwarded(&plain).with(|f| f.src_mac = mac(out));
                 assert_eq!(seen.frame, tagged(&expected, out).bytes(), "{what}");
 
