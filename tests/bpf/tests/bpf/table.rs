@@ -463,21 +463,6 @@ fn the_ring_chooses_as_written_down() {
     }
 }
 
-/// Another node, another seed of the flow tables: the same choice.
-#[test]
-fn the_choice_does_not_depend_on_the_node() {
-    needs_root!("the_choice_does_not_depend_on_the_node");
-    let mut worlds = [World::with(60_000, |_| ()), World::with(1_000, |_| ())];
-    worlds[1].change(|tables| tables.nat_ports = (40_000, 999));
-    worlds[1].change_settings(|settings| settings.keys = settings.keys.map(|key| !key));
-    let mut out = Vec::new();
-    for n in 0..500 {
-        let frame = nth(Family::V6, TCP, ports::POOL, n * 77);
-        let chosen = worlds.each_ref().map(|w| try_open(w, &mut out, &frame).unwrap().1);
-        assert_eq!(chosen[0], chosen[1]);
-    }
-}
-
 /// Chosen sources cannot collide: 4 096 that differ in the top bytes of their 64-bit halves are as
 /// many flows.
 #[test]
