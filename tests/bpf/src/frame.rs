@@ -4,9 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use crate::cast::{BROADCAST_MAC, CLIENT_MAC, FRONT_MAC, Family, Mac};
 
-/// IP protocol number of TCP.
 pub const TCP: u8 = 6;
-/// IP protocol number of UDP.
 pub const UDP: u8 = 17;
 
 pub mod flags {
@@ -39,7 +37,6 @@ pub struct Frame {
     /// IPv4 options, a multiple of 4 bytes; for IPv6 a chain of extension headers, whose first
     /// is of type `first_extension`.
     pub options: Vec<u8>,
-    /// Type of the first extension header.
     pub first_extension: u8,
     /// IPv4 flags and offset as on the wire, in units of 8 bytes.
     pub fragment: u16,
@@ -51,7 +48,6 @@ pub struct Frame {
     pub tcp_options: Vec<u8>,
     /// After the layer-4 header; of other protocols, all of layer 4.
     pub payload: Vec<u8>,
-    /// UDP without a checksum.
     pub no_checksum: bool,
     /// Ethernet padding: zeros after the packet.
     pub padding: usize,
@@ -109,9 +105,10 @@ impl Frame {
         Family::of(self.dst.ip())
     }
 
-    /// Bytes of layer 3, header included.
-    pub fn l3_len(&self) -> usize {
-        self.bytes().len() - 14 - 4 * self.vlans.len() - self.padding
+    /// The packet without its frame: from the IP header on, without padding.
+    pub fn l3(&self) -> Vec<u8> {
+        let bytes = self.bytes();
+        bytes[14 + 4 * self.vlans.len()..bytes.len() - self.padding].to_vec()
     }
 
     /// The frame on the wire, without FCS.
@@ -251,6 +248,13 @@ pub fn fragments(frame: &[u8], size: usize, id: u32) -> Vec<Vec<u8>> {
         out
     };
     l4.chunks(size).enumerate().map(fragment).collect()
+}
+
+/// A packet in IP (RFC 2003, RFC 2473), or in UDP by GUE's variant 1. UDP has no checksum: Linux and
+/// others send none.
+pub fn tunnel(gue: bool, src: SocketAddr, dst: SocketAddr, inner: &Frame) -> Frame {
+    let proto = if gue { UDP } else { inner.family().in_ip() };
+    Frame::new(proto, src, dst).payload(&inner.l3()).with(|f| f.no_checksum = true)
 }
 
 /// Reassembles fragments that came in order, as a host does: the frame as if it had never been cut.

@@ -66,7 +66,7 @@ pub fn frame(src: IpAddr, dst: IpAddr, message: Vec<u8>) -> Frame {
 
 /// A router's quote of a frame: layer 3 as it came there, at most `len` bytes of it.
 pub fn quote(frame: &Frame, len: usize) -> Vec<u8> {
-    let mut bytes = frame.clone().with(|f| f.padding = 0).bytes().split_off(14);
+    let mut bytes = frame.l3();
     bytes.truncate(len);
     bytes
 }

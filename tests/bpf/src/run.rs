@@ -20,7 +20,6 @@ impl Program {
         Self(fd.try_clone_to_owned().unwrap())
     }
 
-    /// Another handle to the same.
     pub fn another(&self) -> Self {
         Self::new(self.0.as_fd())
     }

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use crate::cast::*;
-use crate::frame::{Arp, Frame, TCP, UDP, flags::*};
+use crate::frame::{Arp, Frame, TCP, UDP, flags::*, tunnel};
 use crate::icmp::{self, Says};
 use crate::{World, ports};
 
@@ -153,14 +153,13 @@ fn error_about(request: &Frame) -> Frame {
 /// Packets in packets, as a tunnel's other end would send them.
 fn tunnels(family: Family) -> Vec<Vec<u8>> {
     let src = SocketAddr::new(family.client(), 30_000);
-    let inner =
-        Frame::tcp(src, SocketAddr::new(family.vip(), ports::SAME), SYN).bytes()[14..].to_vec();
+    let inner = Frame::tcp(src, SocketAddr::new(family.vip(), ports::SAME), SYN);
     let mut all = Vec::new();
     for outer in FAMILIES {
         let ends = (SocketAddr::new(outer.backend(1), 50_000), SocketAddr::new(outer.nat(), 6080));
-        let proto = if family == Family::V4 { 4 } else { 41 };
-        for frame in [Frame::new(proto, ends.0, ends.1), Frame::new(UDP, ends.0, ends.1)] {
-            all.push(frame.with(|f| f.dst_mac = BACK_MAC).payload(&inner).bytes());
+        for gue in [false, true] {
+            let frame = tunnel(gue, ends.0, ends.1, &inner);
+            all.push(frame.with(|f| f.dst_mac = BACK_MAC).bytes());
         }
     }
     all

@@ -7,7 +7,6 @@ use crate::cast::FRONT;
 use crate::frame::{Arp, Frame};
 use crate::{Summary, World};
 
-/// The expected frame.
 #[derive(Clone, Debug)]
 pub enum Out {
     /// Not a byte changed.
@@ -15,7 +14,6 @@ pub enum Out {
     Exactly(Vec<u8>),
 }
 
-/// A row of a packet table.
 #[derive(Clone, Debug)]
 pub struct Row {
     name: String,

@@ -36,7 +36,6 @@ pub struct Service {
     pub backends: Vec<BackendRow>,
 }
 
-/// The result of one frame.
 #[derive(Clone, Debug)]
 pub struct Summary {
     pub verdict: Verdict,
@@ -140,7 +139,6 @@ fn interface(slot: u32, mac: Mac) -> Interface {
     }
 }
 
-/// MAC of an interface slot.
 pub fn mac_of(slot: u32) -> [u8; 6] {
     if slot == FRONT { FRONT_MAC } else { BACK_MAC }
 }
@@ -257,12 +255,10 @@ impl World {
         self.gateway.clock().wall_time()
     }
 
-    /// So many seconds go by.
     pub fn advance(&self, seconds: u64) {
         self.advance_by(Duration::from_secs(seconds));
     }
 
-    /// So much time goes by.
     pub fn advance_by(&self, time: Duration) {
         self.gateway.clock().advance(time).unwrap();
     }
@@ -272,7 +268,6 @@ impl World {
         self.watch.lock().unwrap_or_else(PoisonError::into_inner).is_some()
     }
 
-    /// Name of a pinned world's node.
     pub fn node(&self) -> &str {
         &self.node.as_ref().unwrap().name
     }
@@ -290,7 +285,6 @@ impl World {
         self.gateway.apply(&self.tables).unwrap();
     }
 
-    /// Changes a backend's row.
     pub fn change_backend(&mut self, backend: &BackendRow, change: impl FnOnce(&mut BackendRow)) {
         self.change(|tables| change(&mut tables.backends[backend.index as usize]));
     }
@@ -427,7 +421,6 @@ impl World {
         reason
     }
 
-    /// An interface slot's counters.
     pub fn ledger(&self, slot: u32) -> rw_ledger {
         self.gateway.view().ledger(slot).unwrap()
     }
@@ -553,7 +546,6 @@ impl World {
         self.record(flow).key.state
     }
 
-    /// A map of the packet path.
     pub fn map(&self, name: &str) -> BorrowedFd<'_> {
         self.gateway.map(name).unwrap()
     }

@@ -32,7 +32,6 @@ fn begin(world: &World, expression: &str) -> Session {
     start(&world.gateway.view(), expression, |_| ()).unwrap()
 }
 
-/// So many segments of a flow.
 fn requests(world: &World, flow: &Flow, count: usize) {
     (0..count).for_each(|_| world.request(flow, ACK));
 }

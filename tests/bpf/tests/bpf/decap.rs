@@ -8,15 +8,13 @@ use ringway_abi::Reason::{
 };
 use ringway_abi::Verdict::{Drop, Pass};
 use ringway_bpf_tests::capture;
-use ringway_bpf_tests::frame::sum_ipv4;
+use ringway_bpf_tests::frame::{sum_ipv4, tunnel};
 use ringway_bpf_tests::prelude::*;
 use ringway_bpf_tests::run::Program;
 use ringway_bpf_tests::table::hex;
 use ringway_kernel::{Decap, Uses};
 
 const PORT: u16 = 6080;
-const IPIP: u8 = 4;
-const IPV6: u8 = 41;
 
 /// A backend with a service address.
 struct Host {
@@ -83,30 +81,18 @@ impl Way {
     }
 }
 
-fn proto_of(inner: &Frame) -> u8 {
-    if inner.family() == Family::V4 { IPIP } else { IPV6 }
-}
-
 /// The tunnel packet, to be changed before it is written.
 fn outer(family: Family, way: Way, inner: &Frame) -> Frame {
     let (src, dst) = (family.nat(), family.backend(0));
-    let packet = inner.bytes()[14..].to_vec();
-    let udp = |payload: Vec<u8>| {
-        let (src, dst) = (SocketAddr::new(src, 51_000), SocketAddr::new(dst, PORT));
-        // Linux and others send none, and decap does not look.
-        Frame::new(UDP, src, dst).payload(&payload).with(|f| f.no_checksum = true)
-    };
-    let plain = || {
-        Frame::new(proto_of(inner), SocketAddr::new(src, 0), SocketAddr::new(dst, 0))
-            .payload(&packet)
-    };
+    let proto = inner.family().in_ip();
+    let by_udp = || tunnel(true, (src, 51_000).into(), (dst, PORT).into(), inner);
+    let plain = || tunnel(false, (src, 0).into(), (dst, 0).into(), inner);
     match way {
         Way::Ip => plain(),
-        Way::Gue1 => udp(packet),
-        Way::Gue0 => udp([vec![0, proto_of(inner), 0, 0], packet].concat()),
+        Way::Gue1 => by_udp(),
+        Way::Gue0 => by_udp().with(|f| drop(f.payload.splice(0..0, [0, proto, 0, 0]))),
         Way::Limit => plain().with(|f| {
-            f.options = vec![proto_of(inner), 0, 4, 1, 4, 1, 1, 0];
-            f.first_extension = 60;
+            (f.options, f.first_extension) = (vec![proto, 0, 4, 1, 4, 1, 1, 0], 60);
         }),
     }
 }
@@ -274,7 +260,7 @@ fn tunnels_of_another_kind_pass_untouched() {
         } else {
             for kind in [0, 43, 44, 51] {
                 let extended = tunnel.clone().with(|f| {
-                    f.options = vec![proto_of(&inner), 0, 0, 0, 0, 0, 0, 0];
+                    f.options = vec![family.in_ip(), 0, 0, 0, 0, 0, 0, 0];
                     f.first_extension = kind;
                 });
                 host.same(&name("extension"), &extended.bytes(), Pass, NoTunnel);

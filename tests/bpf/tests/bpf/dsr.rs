@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 use std::net::SocketAddr;
 
-use ringway_bpf_tests::frame::fragments;
+use ringway_bpf_tests::frame::{fragments, tunnel};
 use ringway_bpf_tests::icmp::Says;
 use ringway_bpf_tests::prelude::*;
 use ringway_bpf_tests::{Summary, add_service, capture, icmp, new_backend, protocol};
@@ -12,8 +12,6 @@ use ringway_plan::tables::{BackendRow, Forward, NextHop, ServiceKey, ServiceRow,
 
 const GUE_PORT: u16 = 6080;
 const MTU: u16 = 1500;
-const IPIP: u8 = 4;
-const IPV6: u8 = 41;
 
 /// A forwarding mode, the service's family and the backend's.
 type Way = (Forward, Family, Family);
@@ -88,7 +86,6 @@ fn add(tables: &mut Tables, way: Way, proto: u8, kind: u16) {
     add_service(tables, ServiceKey::new(inner.vip(), port, protocol), forward);
 }
 
-/// A client's packet to a service.
 fn packet(world: &mut World, way: Way, proto: u8, kind: u16, tcp_flags: u8) -> Frame {
     let src = SocketAddr::new(way.1.client(), world.client_port());
     let dst = SocketAddr::new(way.1.vip(), port(way, kind));
@@ -96,12 +93,6 @@ fn packet(world: &mut World, way: Way, proto: u8, kind: u16, tcp_flags: u8) -> F
         TCP => Frame::tcp(src, dst, tcp_flags),
         _ => Frame::udp(src, dst),
     }
-}
-
-/// The packet without its frame.
-fn l3(frame: &Frame) -> Vec<u8> {
-    let bytes = frame.bytes();
-    bytes[14..bytes.len() - frame.padding].to_vec()
 }
 
 /// The frame that the backend's link should carry. `seen` only gives the hash of the flow: UDP
@@ -119,21 +110,13 @@ fn sent(way: Way, request: &Frame, backend: &BackendRow, seen: &[u8]) -> Vec<u8>
         Family::V6 => u16::from_be_bytes([seen[54], seen[55]]),
     };
     let (source, dest) = (backend.tunnel.unwrap().source, backend.address);
-    let (proto, from, to) = match (forward, inner) {
-        (Forward::DsrGue, _) => (UDP, hash_port, GUE_PORT),
-        (_, Family::V4) => (IPIP, 0, 0),
-        (_, Family::V6) => (IPV6, 0, 0),
-    };
-    let outside = Frame::new(proto, (source, from).into(), (dest, to).into()).with(|f| {
+    let gue = forward == Forward::DsrGue;
+    let (from, to) = if gue { (hash_port, GUE_PORT) } else { (0, 0) };
+    let outside = tunnel(gue, (source, from).into(), (dest, to).into(), &inside).with(|f| {
         (f.src_mac, f.dst_mac) = (BACK_MAC, mac);
-        f.ttl = 64;
-        f.tos = request.tos;
+        (f.ttl, f.tos, f.padding) = (64, request.tos, request.padding);
         // Nothing is ever fragmented: an identification means nothing, and IPv6 has none to copy.
         f.id = if inner == Family::V4 { request.id } else { 0 };
-        f.fragment = 0x4000;
-        f.payload = l3(&inside);
-        f.no_checksum = true;
-        f.padding = request.padding;
     });
     let mut bytes = outside.bytes();
     if outer == Family::V6 {
@@ -177,7 +160,7 @@ fn every_mode_and_family() {
             check(&world, way, &request);
             let service = world.service(way.1, proto, request.dst.port());
             let traffic = world.traffic(&service.backends[0]);
-            assert!(traffic.packets > 0 && traffic.bytes >= request.l3_len() as u64);
+            assert!(traffic.packets > 0 && traffic.bytes >= request.l3().len() as u64);
         }
         let tcp = world.service(way.1, TCP, port(way, PLAIN));
         let traffic = world.traffic(&tcp.backends[0]);
@@ -241,7 +224,7 @@ fn the_longest_packet() {
     for way in WAYS {
         for proto in [TCP, UDP] {
             let request = packet(&mut world, way, proto, PLAIN, ACK).payload(&[]);
-            let room = usize::from(MTU) - overhead(way) - request.l3_len();
+            let room = usize::from(MTU) - overhead(way) - request.l3().len();
             check(&world, way, &request.clone().payload(&vec![1; room]));
             let seen = world.send(&request.clone().payload(&vec![1; room + 1]));
             assert_eq!(seen.reason, Reason::SentTooBig, "{way:?} {proto}");
@@ -537,7 +520,7 @@ fn a_trailer_does_not_count() {
     let mut world = world();
     for way in WAYS.into_iter().filter(|way| way.0.is_tunnel()) {
         let request = packet(&mut world, way, TCP, PLAIN, ACK).payload(&[]);
-        let room = usize::from(MTU) - overhead(way) - request.l3_len();
+        let room = usize::from(MTU) - overhead(way) - request.l3().len();
         for (len, trailer) in [(room, 1), (room, 46), (room - 20, 46), (room - 46, 47)] {
             let long = request.clone().payload(&vec![1; len]);
             let seen = world.feed(FRONT, &long.clone().with(|f| f.padding = trailer).bytes());

@@ -52,9 +52,9 @@ fn all_there_and_back(mut world: World) {
         world.answer(&flow, ACK);
         let traffic = world.traffic(&flow.backend);
         assert_eq!((traffic.packets, traffic.reply_packets, traffic.flows), (3, 2, 1));
-        let bytes = flow.request.l3_len() + 2 * flow.next(ACK).l3_len();
+        let bytes = flow.request.l3().len() + 2 * flow.next(ACK).l3().len();
         assert_eq!(traffic.bytes, bytes as u64);
-        assert_eq!(traffic.reply_bytes, 2 * flow.answer(ACK).l3_len() as u64);
+        assert_eq!(traffic.reply_bytes, 2 * flow.answer(ACK).l3().len() as u64);
         assert_eq!(traffic.partial_checksums, 0);
     }
 }

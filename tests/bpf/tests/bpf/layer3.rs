@@ -16,10 +16,6 @@ fn without_headers(mut world: World, slots: &[u32]) -> World {
     world
 }
 
-fn bare(frame: &Frame) -> Vec<u8> {
-    frame.bytes().split_off(HEADER)
-}
-
 /// Devices without a header, and the way that a flow takes there and back.
 struct Way {
     slots: &'static [u32],
@@ -58,7 +54,7 @@ impl Way {
         verdict: Verdict,
         sent: Reason,
     ) -> Vec<u8> {
-        let came = if self.is_bare(slot) { bare(frame) } else { frame.bytes() };
+        let came = if self.is_bare(slot) { frame.l3() } else { frame.bytes() };
         let seen = world.feed(slot, &came);
         let reason = if verdict == Verdict::Pass { Reason::PassRewritten } else { sent };
         assert_eq!(seen.pair(), (verdict, reason), "{frame:?}");
@@ -69,11 +65,11 @@ impl Way {
     fn expected(&self, slot: u32, came: &Frame, leaves: Frame, verdict: Verdict) -> Vec<u8> {
         match verdict {
             Verdict::Redirect => leaves.bytes(),
-            Verdict::Tx => bare(&leaves),
+            Verdict::Tx => leaves.l3(),
             _ => {
                 let (src_mac, dst_mac, ttl) = (came.src_mac, came.dst_mac, came.ttl);
                 let passed = Frame { src_mac, dst_mac, ttl, ..leaves };
-                if self.is_bare(slot) { bare(&passed) } else { passed.bytes() }
+                if self.is_bare(slot) { passed.l3() } else { passed.bytes() }
             }
         }
     }
@@ -111,24 +107,24 @@ fn our_own_answers_go_back() {
     for family in FAMILIES {
         let (src, dst) = world.ends(family, ports::ACROSS);
         let stray = Frame::tcp(src, dst, ACK);
-        let seen = world.feed(FRONT, &bare(&stray));
+        let seen = world.feed(FRONT, &stray.l3());
         assert_eq!(seen.pair(), (Verdict::Tx, Reason::ResetNoFlow));
         assert_eq!(seen.frame.len(), family.header_len() + 20);
         assert_eq!(seen.frame[family.header_len() + 13], RST);
 
         let ping = icmp_frame(src.ip(), dst.ip(), echo(family, false, b"anybody?"));
-        let seen = world.feed(FRONT, &bare(&ping));
+        let seen = world.feed(FRONT, &ping.l3());
         assert_eq!(seen.pair(), (Verdict::Tx, Reason::EchoReply));
         let answer = icmp_frame(dst.ip(), src.ip(), echo(family, true, b"anybody?"));
         assert_eq!(
             seen.frame,
-            bare(&answer.with(|f| (f.ttl, f.id, f.tos) = (64, ping.id, ping.tos)))
+            answer.with(|f| (f.ttl, f.id, f.tos) = (64, ping.id, ping.tos)).l3()
         );
 
         let tired = Frame::udp(src, dst).with(|f| f.ttl = 1);
-        let seen = world.feed(FRONT, &bare(&tired));
+        let seen = world.feed(FRONT, &tired.l3());
         assert_eq!(seen.pair(), (Verdict::Tx, Reason::SentTimeExceeded));
-        assert_eq!(seen.frame, bare(&complaint(&tired, dst.ip(), Says::TimeExceeded)));
+        assert_eq!(seen.frame, complaint(&tired, dst.ip(), Says::TimeExceeded).l3());
     }
 }
 
@@ -140,7 +136,7 @@ fn what_is_not_ours_is_passed_as_it_came() {
     for family in FAMILIES {
         for dst in [family.elsewhere(), family.vip()] {
             let src = (family.client(), world.client_port()).into();
-            let other = bare(&Frame::udp(src, (dst, 9).into()));
+            let other = Frame::udp(src, (dst, 9).into()).l3();
             let seen = world.feed(FRONT, &other);
             assert_eq!(seen.pair(), (Verdict::Pass, Reason::NoService));
             assert_eq!(seen.frame, other);
@@ -158,7 +154,7 @@ fn what_is_not_ours_is_passed_as_it_came() {
         assert_eq!(world.feed(FRONT, &cut).pair(), (Verdict::Drop, Reason::Malformed));
     }
     // The user's program and a node without a balancer see what the device gave.
-    let elsewhere = bare(&world.first(Family::V4, UDP, 9));
+    let elsewhere = world.first(Family::V4, UDP, 9).l3();
     let dropping = foreign_program(Verdict::Drop, true).unwrap();
     world.set_stage(Slot::OnPass, Some(&dropping), true);
     let stopped = world.root(FRONT).run(&elsewhere, &mut Vec::new()).unwrap();
@@ -190,7 +186,7 @@ fn tunnels_into_one() {
                     world.make_layer3(FRONT);
                 }
                 let request = world.first(family, UDP, ports::ACROSS);
-                let came = if clients { bare(&request) } else { request.bytes() };
+                let came = if clients { request.l3() } else { request.bytes() };
                 let seen = world.feed(FRONT, &came);
                 let passed = (Verdict::Pass, Reason::PassRewritten);
                 assert_eq!(seen.pair(), passed, "{forward} {request:?}");
@@ -198,7 +194,7 @@ fn tunnels_into_one() {
                 let head = family.header_len() + if forward == Forward::DsrGue { 8 } else { 0 };
                 // The kernel takes a hop of the outer header, which began with 64.
                 assert_eq!(outer[if family == Family::V4 { 8 } else { 7 }], 65);
-                let inner = bare(&request.clone().with(|f| f.ttl -= 1));
+                let inner = request.clone().with(|f| f.ttl -= 1).l3();
                 assert_eq!(outer[head..], inner, "{forward} {request:?}");
             }
             world = dsr(forward);
@@ -213,6 +209,6 @@ fn dsr_l2_ends() {
     let mut world = dsr(Forward::DsrL2);
     let request = world.first(Family::V4, TCP, ports::ACROSS);
     assert_eq!(world.send(&request).pair(), (Verdict::Drop, Reason::NoDevice));
-    let back = world.feed(BACK, &bare(&request));
+    let back = world.feed(BACK, &request.l3());
     assert_eq!(back.pair(), (Verdict::Drop, Reason::NoDevice));
 }

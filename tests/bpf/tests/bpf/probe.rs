@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 
 use ringway_abi::Forward;
 use ringway_bpf_tests::capture;
+use ringway_bpf_tests::frame::tunnel;
 use ringway_bpf_tests::prelude::*;
 use ringway_bpf_tests::run::Program;
 use ringway_kernel::{ProbeCounts, ProbeProgram, ProbeTarget};
@@ -37,19 +38,14 @@ fn check(family: Family) -> Frame {
 
 /// The expected packet, by RFC 2003, 2473 and 768 and GUE's variant 1.
 fn carried(target: &ProbeTarget, packet: &Frame) -> Vec<u8> {
-    let inner = packet.bytes()[14..].to_vec();
-    let proto = if packet.family() == Family::V4 { 4 } else { 41 };
     let gue = target.forward == Forward::DsrGue;
     let ports = if gue { (0xc000 | (MARK & 0x3fff) as u16, PORT) } else { (0, 0) };
-    let (src, dst) =
-        (SocketAddr::new(target.outer.0, ports.0), SocketAddr::new(target.outer.1, ports.1));
-    Frame::new(if gue { UDP } else { proto }, src, dst)
-        .with(|f| {
-            (f.src_mac, f.dst_mac) = (target.mac, target.next_hop);
-            (f.ttl, f.id, f.no_checksum) = (64, 0, true);
-            f.payload = inner;
-        })
-        .bytes()
+    let (src, dst) = target.outer;
+    let carried = tunnel(gue, (src, ports.0).into(), (dst, ports.1).into(), packet).with(|f| {
+        (f.src_mac, f.dst_mac) = (target.mac, target.next_hop);
+        (f.ttl, f.id) = (64, 0);
+    });
+    carried.bytes()
 }
 
 #[test]

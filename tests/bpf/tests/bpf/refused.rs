@@ -1,5 +1,6 @@
 //! Packets that do not fit or are too old: their senders get errors, at a limited rate.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use ringway_abi::Reason::*;
@@ -46,6 +47,12 @@ fn the_sender_of_what_is_too_big_learns_what_fits() {
     check(&world, &rows);
 }
 
+/// Whom a backend is told by: an address of ours, which the client's own is not.
+fn told_by(flow: &Flow) -> IpAddr {
+    let is_ours = flow.source.ip() != flow.request.src.ip();
+    if is_ours { flow.source.ip() } else { flow.request.dst.ip() }
+}
+
 /// A backend with an open flow, both directions.
 #[test]
 fn established_flows_learn_it_too() {
@@ -64,18 +71,11 @@ fn established_flows_learn_it_too() {
                 world.change_iface(flow.slot, |iface| iface.mtu = mtu);
             };
             set(&mut world, 1300);
-            // By an address of ours: the client's own is not.
-            let kept = flow.source.ip() == flow.request.src.ip();
-            let by = if kept { family.vip() } else { flow.source.ip() };
+            let told = complaint(&request, family.vip(), Says::TooBig(1300));
+            let backend_told = complaint(&answer, told_by(&flow), Says::TooBig(1300));
             let rows = [
-                row("request", request.clone(), Tx, SentTooBig).gives(complaint(
-                    &request,
-                    family.vip(),
-                    Says::TooBig(1300),
-                )),
-                row("answer", answer.clone(), Tx, SentTooBig)
-                    .gives(complaint(&answer, by, Says::TooBig(1300)))
-                    .on(back),
+                row("request", request, Tx, SentTooBig).gives(told),
+                row("answer", answer, Tx, SentTooBig).gives(backend_told).on(back),
             ];
             check(&world, &rows);
             set(&mut world, 9000);
@@ -126,9 +126,7 @@ fn the_sender_of_what_is_too_old_learns_it() {
                     let sent = row(&name("request"), request, Tx, SentTimeExceeded);
                     rows.push(sent.gives(told));
                     let answer = old(flow.answer(ACK));
-                    let kept = flow.source.ip() == flow.request.src.ip();
-                    let by = if kept { family.vip() } else { flow.source.ip() };
-                    let told = complaint(&answer, by, Says::TimeExceeded);
+                    let told = complaint(&answer, told_by(&flow), Says::TimeExceeded);
                     let sent = row(&name("answer"), answer, Tx, SentTimeExceeded);
                     rows.push(sent.gives(told).on(flow.back_slot()));
                 }

@@ -20,7 +20,8 @@ pub(crate) fn world() -> World {
             add(tables, family, proto);
         }
     });
-    own(&mut world, 0);
+    // Stable.
+    set(&mut world, 0, &[]);
     world
 }
 
@@ -35,11 +36,6 @@ fn add(tables: &mut Tables, family: Family, proto: u8) {
 
 fn is_ours(service: &ServiceRow) -> bool {
     service.forward != Forward::Nat
-}
-
-/// All slots belong to one backend, and are stable.
-fn own(world: &mut World, n: u16) {
-    set(world, n, &[]);
 }
 
 /// All slots have changed.
@@ -65,18 +61,9 @@ fn set(world: &mut World, slot: u16, pairs: &[Pair]) {
 
 /// Changes backend n of all our services.
 pub(crate) fn backend(world: &mut World, n: u8, change: impl Fn(&mut BackendRow)) {
-    world.change(|tables| {
-        let ours: Vec<u16> =
-            tables.services.iter().filter(|s| is_ours(s)).map(|service| service.id).collect();
-        let hop = |row: &BackendRow| {
-            row.address == Family::V4.backend(n) || row.address == Family::V6.backend(n)
-        };
-        tables
-            .backends
-            .iter_mut()
-            .filter(|r| ours.contains(&r.service) && hop(r))
-            .for_each(&change);
-    });
+    let addresses = FAMILIES.map(|family| family.backend(n));
+    let is_it = |row: &&mut BackendRow| row.port == PORT && addresses.contains(&row.address);
+    world.change(|tables| tables.backends.iter_mut().filter(is_it).for_each(&change));
 }
 
 #[derive(Clone, Debug)]
