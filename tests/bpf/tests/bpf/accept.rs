@@ -4,7 +4,6 @@ use std::net::{SocketAddr, TcpListener};
 
 use ringway_abi::Accept as End;
 use ringway_bpf_tests::prelude::*;
-use ringway_bpf_tests::run::Program;
 use ringway_kernel::Accept;
 use ringway_kernel::shield::ChallengeKey;
 use rustix::thread::{UnshareFlags, unshare_unsafe};

@@ -4,7 +4,6 @@
 use std::net::SocketAddr;
 
 use ringway_abi::Verdict::Redirect;
-use ringway_bpf_tests::frame::fragments;
 use ringway_bpf_tests::prelude::*;
 use ringway_plan::tables::{Limits, RateLimit, ServicePolicy};
 

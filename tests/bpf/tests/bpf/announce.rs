@@ -2,10 +2,8 @@
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-use ringway_abi::Reason::*;
-use ringway_abi::Verdict::*;
 use ringway_abi::raw::RW_IFACE_REDIRECT;
-use ringway_bpf_tests::frame::Arp;
+use ringway_abi::{Reason::*, Verdict::*};
 use ringway_bpf_tests::prelude::*;
 
 fn is_at(asked: &Arp, mac: Mac) -> Arp {

@@ -5,7 +5,6 @@ use std::net::SocketAddr;
 
 use ringway_abi::Reason::{ChallengeMet, NewFlowLimit, ResetNoFlow, ServiceLimit, SynAnswered};
 use ringway_abi::Verdict::{Drop, Redirect, Tx};
-use ringway_bpf_tests::forward_across;
 use ringway_bpf_tests::prelude::*;
 use ringway_kernel::Arrivals;
 use ringway_plan::tables::{

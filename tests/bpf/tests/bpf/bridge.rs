@@ -4,11 +4,9 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::net::SocketAddr;
 
-use ringway_abi::Reason::*;
-use ringway_abi::Verdict::*;
 use ringway_abi::raw::{RW_IFACE_GENERIC, RW_IFACE_LOCAL, RW_IFACE_RAW};
 use ringway_abi::{ForwardMode, Slot};
-use ringway_bpf_tests::frame::Arp;
+use ringway_abi::{Reason::*, Verdict::*};
 use ringway_bpf_tests::prelude::*;
 use ringway_kernel::forward::{ForwardTables, Port, PortVlans, StationPlace};
 

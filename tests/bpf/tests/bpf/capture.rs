@@ -10,7 +10,6 @@ use std::time::Duration;
 
 use ringway_abi::{BackendRef, Slot};
 use ringway_bpf_tests::prelude::*;
-use ringway_bpf_tests::run::foreign_program;
 use ringway_bpf_tests::seeds;
 use ringway_bpf_tests::watch::{seen, start};
 use ringway_kernel::programs::capture::{self, MOST, Session};

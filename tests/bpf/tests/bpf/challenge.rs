@@ -7,7 +7,6 @@ use ringway_abi::Reason::{ChallengeMet, NewFlowLimit, SynChallenged};
 use ringway_abi::Verdict::{Drop, Redirect, Tx};
 use ringway_abi::raw::rw_syn_secrets;
 use ringway_abi::{FromBytes, ShieldMode, addr_to_words};
-use ringway_bpf_tests::forward_across;
 use ringway_bpf_tests::prelude::*;
 use ringway_kernel::Arrivals;
 use ringway_plan::tables::{

@@ -3,9 +3,10 @@
 
 use std::net::SocketAddr;
 
-use ringway_abi::Reason::{ChallengeMet, SynChallenged};
-use ringway_abi::Verdict::{Drop, Redirect, Tx};
-use ringway_bpf_tests::frame::fragments;
+use ringway_abi::{
+    Reason::{ChallengeMet, SynChallenged},
+    Verdict::{Drop, Redirect, Tx},
+};
 use ringway_bpf_tests::prelude::*;
 
 use crate::challenge::{challenge, challenging, pair, rst, syn, world};

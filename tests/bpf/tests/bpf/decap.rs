@@ -7,10 +7,7 @@ use ringway_abi::Reason::{
     DecapGue, DecapIpip, EcnConflict, InnerElsewhere, Malformed, NoTunnel, NotIp, TunnelOther, Vlan,
 };
 use ringway_abi::Verdict::{Drop, Pass};
-use ringway_bpf_tests::capture;
-use ringway_bpf_tests::frame::{sum_ipv4, tunnel};
 use ringway_bpf_tests::prelude::*;
-use ringway_bpf_tests::run::Program;
 use ringway_bpf_tests::table::hex;
 use ringway_kernel::{Decap, Uses};
 

@@ -4,10 +4,7 @@
 use std::collections::HashSet;
 use std::net::SocketAddr;
 
-use ringway_bpf_tests::frame::{fragments, tunnel};
-use ringway_bpf_tests::icmp::Says;
 use ringway_bpf_tests::prelude::*;
-use ringway_bpf_tests::{Summary, add_service, capture, icmp, new_backend, protocol};
 use ringway_plan::tables::{BackendRow, Forward, NextHop, ServiceKey, ServiceRow, Tables, Tunnel};
 
 const GUE_PORT: u16 = 6080;

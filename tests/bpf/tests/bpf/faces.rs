@@ -1,10 +1,7 @@
 //! Hosts on one interface that speak for those on another.
 
-use ringway_abi::Reason::*;
-use ringway_abi::Verdict::*;
 use ringway_abi::raw::{RW_IFACE_BACKENDS, RW_IFACE_CLIENTS, RW_IFACE_WAY_OUT};
-use ringway_bpf_tests::icmp;
-use ringway_bpf_tests::icmp::Says;
+use ringway_abi::{Reason::*, Verdict::*};
 use ringway_bpf_tests::prelude::*;
 use ringway_plan::tables::NextHop;
 

@@ -10,7 +10,7 @@ use proptest::collection::vec;
 use proptest::sample::select;
 use proptest::test_runner::{Config, TestRunner};
 use ringway_bpf_tests::prelude::*;
-use ringway_bpf_tests::run::{Program, filter_program};
+use ringway_bpf_tests::run::filter_program;
 use ringway_filter::OnMatch::{self, End, Note};
 use ringway_filter::{Classic, Error, Filter, Instruction, Matched, Surroundings, first_match};
 

@@ -2,7 +2,6 @@
 //! [`World::answer`] compare whole frames with those built from scratch.
 
 use ringway_abi::raw::RW_IFACE_REDIRECT;
-use ringway_bpf_tests::capture;
 use ringway_bpf_tests::prelude::*;
 
 fn all() -> impl Iterator<Item = (Family, u8, u16)> {

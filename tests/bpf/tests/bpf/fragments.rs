@@ -1,9 +1,8 @@
 //! The first fragment decides, the others follow; what comes before it is dropped and counted.
 
-use ringway_abi::Reason::*;
-use ringway_abi::Verdict::*;
 use ringway_abi::raw::{RW_FRAGMENT_BUCKETS, RW_FRAGMENT_TIMEOUT};
-use ringway_bpf_tests::frame::{fragments, reassemble};
+use ringway_abi::{Reason::*, Verdict::*};
+use ringway_bpf_tests::frame::reassemble;
 use ringway_bpf_tests::prelude::*;
 
 const PROTOCOLS: [u8; 2] = [TCP, UDP];

@@ -1,7 +1,6 @@
 //! A nat port may pass on while its backend still has the former client's socket: nothing of that
 //! reaches the next client, and no forged segment ends a connection.
 
-use ringway_bpf_tests::capture;
 use ringway_bpf_tests::prelude::*;
 use ringway_plan::tables::BackendRow;
 

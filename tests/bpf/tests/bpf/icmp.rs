@@ -4,11 +4,8 @@ use std::net::IpAddr;
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
-use ringway_abi::Reason::*;
-use ringway_abi::Verdict::*;
-use ringway_bpf_tests::icmp::Says;
+use ringway_abi::{Reason::*, Verdict::*};
 use ringway_bpf_tests::prelude::*;
-use ringway_bpf_tests::{capture, icmp};
 use ringway_plan::tables::NextHop;
 
 use crate::sources::no_hosts;

@@ -2,10 +2,8 @@
 //! compared from the IP header on.
 
 use ringway_abi::Slot;
-use ringway_bpf_tests::forward_across;
-use ringway_bpf_tests::icmp::{Says, complaint, echo, frame as icmp_frame};
+use ringway_bpf_tests::icmp::{complaint, echo, frame as icmp_frame};
 use ringway_bpf_tests::prelude::*;
-use ringway_bpf_tests::run::foreign_program;
 use ringway_plan::tables::Forward;
 
 const HEADER: usize = 14;

@@ -1,8 +1,7 @@
 //! Headers between Ethernet and layer 4: IPv4 options and IPv6 extension headers are skipped; a
 //! packet is dropped if they route it elsewhere or hide its ports.
 
-use ringway_abi::Reason::*;
-use ringway_abi::Verdict::*;
+use ringway_abi::{Reason::*, Verdict::*};
 use ringway_bpf_tests::prelude::*;
 
 const ROUTING: u8 = 43;

@@ -13,7 +13,6 @@ use ringway_abi::raw::{
     rw_settings, rw_sketch_line,
 };
 use ringway_abi::{FromBytes, ShieldMode, addr_to_words};
-use ringway_bpf_tests::frame::fragments;
 use ringway_bpf_tests::prelude::*;
 use ringway_bpf_tests::run;
 use ringway_kernel::shield::RuntimePrefix;

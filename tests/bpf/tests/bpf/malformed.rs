@@ -2,12 +2,8 @@
 
 use std::net::SocketAddr;
 
-use ringway_abi::Reason::*;
-use ringway_abi::Verdict::*;
-use ringway_bpf_tests::frame::sum_ipv4;
-use ringway_bpf_tests::icmp::Says;
+use ringway_abi::{Reason::*, Verdict::*};
 use ringway_bpf_tests::prelude::*;
-use ringway_bpf_tests::{capture, icmp};
 
 const IP: usize = 14;
 

@@ -4,7 +4,6 @@
 use ringway_abi::raw::{RW_IFACE_GENERIC, RW_IFACE_LOCAL, RW_IFACE_RAW};
 use ringway_bpf_tests::frame::sum;
 use ringway_bpf_tests::prelude::*;
-use ringway_bpf_tests::{capture, forward_across};
 use ringway_plan::tables::Forward;
 
 const LOCAL: u32 = RW_IFACE_LOCAL;

@@ -2,10 +2,7 @@
 
 use ringway_abi::Slot;
 use ringway_abi::raw::RW_IFACE_GENERIC;
-use ringway_bpf_tests::forward_across;
-use ringway_bpf_tests::frame::sum_ipv4;
 use ringway_bpf_tests::prelude::*;
-use ringway_bpf_tests::run::foreign_program;
 use ringway_plan::tables::Forward;
 
 const PASSED: (Verdict, Reason) = (Verdict::Pass, Reason::PassRewritten);

@@ -3,11 +3,9 @@
 
 use std::net::IpAddr;
 
-use ringway_abi::Reason::*;
-use ringway_abi::Verdict::*;
-use ringway_bpf_tests::frame::fragments;
+use ringway_abi::{Reason::*, Verdict::*};
+use ringway_bpf_tests::backend_port_of;
 use ringway_bpf_tests::prelude::*;
-use ringway_bpf_tests::{add_service, backend_port_of, new_backend, protocol};
 use ringway_plan::tables::{Forward, ServiceKey, Tables};
 
 /// A service of these ports, whose backend has that one.

@@ -3,7 +3,6 @@
 use std::net::IpAddr;
 
 use ringway_abi::Verdict::*;
-use ringway_bpf_tests::capture;
 use ringway_bpf_tests::prelude::*;
 
 /// The client's ACK names the backend's sequence number: whoever forges its address has not seen

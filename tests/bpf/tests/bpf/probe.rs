@@ -4,10 +4,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use ringway_abi::Forward;
-use ringway_bpf_tests::capture;
-use ringway_bpf_tests::frame::tunnel;
 use ringway_bpf_tests::prelude::*;
-use ringway_bpf_tests::run::Program;
 use ringway_kernel::{ProbeCounts, ProbeProgram, ProbeTarget};
 
 const PORT: u16 = 6080;

@@ -6,8 +6,7 @@ use ringway_abi::Reason::{
     IcmpToBackend, NatForward, NatReply, NoFlow, ResetNoFlow, ResetNoStamps, SynAnswered,
 };
 use ringway_abi::Verdict::{Drop, Redirect, Tx};
-use ringway_bpf_tests::Summary;
-use ringway_bpf_tests::icmp::{Says, complaint};
+use ringway_bpf_tests::icmp::complaint;
 use ringway_bpf_tests::prelude::*;
 use ringway_plan::tables::{BackendRow, RateLimit, ServicePolicy, SynAnswer, SynOffer, SynPolicy};
 

@@ -3,11 +3,9 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use ringway_abi::Reason::*;
-use ringway_abi::Verdict::*;
 use ringway_abi::raw::RW_IFACE_REDIRECT;
-use ringway_bpf_tests::icmp;
-use ringway_bpf_tests::icmp::{Says, complaint};
+use ringway_abi::{Reason::*, Verdict::*};
+use ringway_bpf_tests::icmp::complaint;
 use ringway_bpf_tests::prelude::*;
 use ringway_plan::tables::NextHop;
 

@@ -1,8 +1,7 @@
 //! Nobody to talk to: resets that a client's stack will believe, moves, and drops.
 
-use ringway_abi::Reason::*;
-use ringway_abi::Verdict::*;
 use ringway_abi::raw::RW_IFACE_GENERIC;
+use ringway_abi::{Reason::*, Verdict::*};
 use ringway_bpf_tests::prelude::*;
 use ringway_bpf_tests::serve_by;
 

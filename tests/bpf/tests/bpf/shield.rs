@@ -10,7 +10,6 @@ use ringway_abi::Reason::{
 use ringway_abi::Verdict::{Drop, Redirect};
 use ringway_abi::raw::RW_SHIELD_RUNTIME;
 use ringway_abi::{RuleAction, ShieldMode};
-use ringway_bpf_tests::frame::{fragments, sum_ipv4};
 use ringway_bpf_tests::mutate::Random;
 use ringway_bpf_tests::prelude::*;
 use ringway_bpf_tests::watch::{seen, start};

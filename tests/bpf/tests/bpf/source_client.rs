@@ -1,7 +1,6 @@
 //! source = "client": the client's address and port stay.
 
-use ringway_abi::Reason::*;
-use ringway_abi::Verdict::*;
+use ringway_abi::{Reason::*, Verdict::*};
 use ringway_bpf_tests::prelude::*;
 
 /// Any port: below, in and above the nat pool.

@@ -3,11 +3,8 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use ringway_abi::Reason::*;
-use ringway_abi::Verdict::*;
-use ringway_bpf_tests::icmp::Says;
+use ringway_abi::{Reason::*, Verdict::*};
 use ringway_bpf_tests::prelude::*;
-use ringway_bpf_tests::{forward_across, icmp};
 use ringway_plan::tables::Forward;
 
 /// RFC 1122 section 3.2.1.3, RFC 4291 sections 2.5.2, 2.5.3 and 2.7.

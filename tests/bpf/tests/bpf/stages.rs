@@ -3,7 +3,6 @@
 use ringway_abi::Slot;
 use ringway_abi::raw::RW_IFACE_FORWARDS;
 use ringway_bpf_tests::prelude::*;
-use ringway_bpf_tests::run::foreign_program;
 
 /// Something the gateway passes on, with its reason.
 fn stranger(world: &mut World) -> (Frame, Reason) {

@@ -5,9 +5,7 @@ use std::os::fd::OwnedFd;
 
 use ringway_abi::Verdict::{Drop, Pass, Redirect};
 use ringway_abi::raw::RW_MAX_STEER_RULES;
-use ringway_bpf_tests::frame::{Arp, fragments};
 use ringway_bpf_tests::prelude::*;
-use ringway_bpf_tests::run::Program;
 use ringway_kernel::{Steer, SteerRule};
 use ringway_xsk::SocketMap;
 use rustix::net::{AddressFamily, SocketType, socket};

@@ -3,9 +3,11 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::SocketAddr;
 
-use ringway_abi::Reason::{FlowTableFull, NatExhausted};
-use ringway_abi::Verdict::{Drop, Redirect, Tx};
 use ringway_abi::raw::{RW_BUCKET_FLOWS, RW_INDEX_ENTRIES, rw_settings};
+use ringway_abi::{
+    Reason::{FlowTableFull, NatExhausted},
+    Verdict::{Drop, Redirect, Tx},
+};
 use ringway_bpf_tests::audit::Record;
 use ringway_bpf_tests::prelude::*;
 use ringway_plan::tables::BackendRow;

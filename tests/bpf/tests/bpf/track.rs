@@ -5,7 +5,6 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use ringway_abi::raw::{RW_BUCKET_TRACKS, RW_NO_MEMBER, rw_tracking};
 use ringway_abi::{FromBytes, TrackedFlow};
 use ringway_bpf_tests::prelude::*;
-use ringway_bpf_tests::{add_service, new_backend, protocol, ring};
 use ringway_plan::tables::{BackendRow, Forward, Pair, ServiceKey, ServiceRow, Tables};
 
 pub(crate) const PORT: u16 = 2000;

@@ -1,8 +1,7 @@
 //! Packets that are not balanced: passed on or dropped as documented, each with its own reason,
 //! never changed.
 
-use ringway_abi::Reason::*;
-use ringway_abi::Verdict::*;
+use ringway_abi::{Reason::*, Verdict::*};
 use ringway_bpf_tests::prelude::*;
 
 /// Frames to a service that would be forwarded as they are.

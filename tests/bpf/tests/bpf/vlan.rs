@@ -1,11 +1,7 @@
 //! One tag and two: taken off on the way in, put on as the way out wants them, given back to what
 //! is passed on.
 
-use ringway_abi::Reason::*;
-use ringway_abi::Verdict::*;
-use ringway_bpf_tests::frame::{Arp, fragments};
-use ringway_bpf_tests::icmp;
-use ringway_bpf_tests::icmp::Says;
+use ringway_abi::{Reason::*, Verdict::*};
 use ringway_bpf_tests::prelude::*;
 use ringway_plan::tables::{NextHop, Tables};
 
