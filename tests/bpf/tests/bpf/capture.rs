@@ -39,13 +39,11 @@ fn requests(world: &World, flow: &Flow, count: usize) {
 fn requests_and_replies_of_nat() {
     needs_root!("requests_and_replies_of_nat");
     let mut world = World::watched();
-    for family in FAMILIES {
+    for (family, proto) in TRANSPORTS {
         for port in [ports::ACROSS, ports::SAME] {
-            for proto in [TCP, UDP] {
-                let flow = world.connect_or_open(family, proto, port);
-                world.request(&flow, ACK);
-                world.answer(&flow, ACK);
-            }
+            let flow = world.connect_or_open(family, proto, port);
+            world.request(&flow, ACK);
+            world.answer(&flow, ACK);
         }
     }
 }

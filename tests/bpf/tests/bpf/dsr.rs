@@ -26,6 +26,10 @@ const WAYS: [Way; 10] = [
     (Forward::DsrGue, Family::V6, Family::V6),
 ];
 
+fn each_way() -> impl Iterator<Item = (Way, u8)> {
+    WAYS.into_iter().flat_map(|way| [(way, TCP), (way, UDP)])
+}
+
 /// The special property of a way's service: the last digit of its port.
 const PLAIN: u16 = 0;
 const JUMBO: u16 = 1;
@@ -43,11 +47,9 @@ fn port(way: Way, kind: u16) -> u16 {
 pub(crate) fn world() -> World {
     World::with(8_192, |tables| {
         tables.own_addresses = FAMILIES.map(Family::nat).into();
-        for way in WAYS {
-            for proto in [TCP, UDP] {
-                for kind in [PLAIN, JUMBO, CLAMPED, POOL, UNRESOLVED, NONE] {
-                    add(tables, way, proto, kind);
-                }
+        for (way, proto) in each_way() {
+            for kind in [PLAIN, JUMBO, CLAMPED, POOL, UNRESOLVED, NONE] {
+                add(tables, way, proto, kind);
             }
         }
     })
@@ -186,13 +188,11 @@ fn what_the_client_wrote_arrives() {
         ("UDP without a checksum", |f| f.no_checksum = f.proto == UDP && f.dst.is_ipv4()),
         ("no payload", |f| f.payload.clear()),
     ];
-    for way in WAYS {
-        for proto in [TCP, UDP] {
-            for (what, change) in changes {
-                println!("{way:?} {proto}: {what}");
-                let request = packet(&mut world, way, proto, PLAIN, ACK).with(change);
-                check(&world, way, &request);
-            }
+    for (way, proto) in each_way() {
+        for (what, change) in changes {
+            println!("{way:?} {proto}: {what}");
+            let request = packet(&mut world, way, proto, PLAIN, ACK).with(change);
+            check(&world, way, &request);
         }
     }
 }
@@ -201,14 +201,12 @@ fn what_the_client_wrote_arrives() {
 fn every_length_up_to_a_jumbo_frame() {
     needs_root!("every_length_up_to_a_jumbo_frame");
     let mut world = world();
-    for way in WAYS {
-        for proto in [TCP, UDP] {
-            let request = packet(&mut world, way, proto, JUMBO, ACK);
-            // Above some 3 500 bytes a test run has its data in several buffers.
-            for len in (0..40).chain([255, 256, 1399, 1400, 3000, 4096, 8000, 8800]) {
-                let payload: Vec<u8> = (0..len).map(|n| (n * 7 + len) as u8).collect();
-                check(&world, way, &request.clone().payload(&payload));
-            }
+    for (way, proto) in each_way() {
+        let request = packet(&mut world, way, proto, JUMBO, ACK);
+        // Above some 3 500 bytes a test run has its data in several buffers.
+        for len in (0..40).chain([255, 256, 1399, 1400, 3000, 4096, 8000, 8800]) {
+            let payload: Vec<u8> = (0..len).map(|n| (n * 7 + len) as u8).collect();
+            check(&world, way, &request.clone().payload(&payload));
         }
     }
 }
@@ -218,21 +216,19 @@ fn every_length_up_to_a_jumbo_frame() {
 fn the_longest_packet() {
     needs_root!("the_longest_packet");
     let mut world = world();
-    for way in WAYS {
-        for proto in [TCP, UDP] {
-            let request = packet(&mut world, way, proto, PLAIN, ACK).payload(&[]);
-            let room = usize::from(MTU) - overhead(way) - request.l3().len();
-            check(&world, way, &request.clone().payload(&vec![1; room]));
-            let seen = world.send(&request.clone().payload(&vec![1; room + 1]));
-            assert_eq!(seen.reason, Reason::SentTooBig, "{way:?} {proto}");
-            // The size that fits, as the sender counts: RFC 1191 section 4, RFC 4443 section 3.2.
-            let answer = wire::check(&seen.frame).good();
-            let fits = match way.1 {
-                Family::V4 => u32::from(u16::from_be_bytes([answer.l4[6], answer.l4[7]])),
-                Family::V6 => u32::from_be_bytes(answer.l4[4..8].try_into().unwrap()),
-            };
-            assert_eq!(fits as usize, usize::from(MTU) - overhead(way), "{way:?} {proto}");
-        }
+    for (way, proto) in each_way() {
+        let request = packet(&mut world, way, proto, PLAIN, ACK).payload(&[]);
+        let room = usize::from(MTU) - overhead(way) - request.l3().len();
+        check(&world, way, &request.clone().payload(&vec![1; room]));
+        let seen = world.send(&request.clone().payload(&vec![1; room + 1]));
+        assert_eq!(seen.reason, Reason::SentTooBig, "{way:?} {proto}");
+        // The size that fits, as the sender counts: RFC 1191 section 4, RFC 4443 section 3.2.
+        let answer = wire::check(&seen.frame).good();
+        let fits = match way.1 {
+            Family::V4 => u32::from(u16::from_be_bytes([answer.l4[6], answer.l4[7]])),
+            Family::V6 => u32::from_be_bytes(answer.l4[4..8].try_into().unwrap()),
+        };
+        assert_eq!(fits as usize, usize::from(MTU) - overhead(way), "{way:?} {proto}");
     }
 }
 
@@ -365,18 +361,16 @@ fn every_mss_option_is_lowered() {
 fn what_cannot_be_sent() {
     needs_root!("what_cannot_be_sent");
     let mut world = world();
-    for way in WAYS {
-        for proto in [TCP, UDP] {
-            let request = packet(&mut world, way, proto, UNRESOLVED, SYN);
-            let seen = world.send(&request);
-            assert_eq!(seen.pair(), (Verdict::Drop, Reason::NoNeighbour), "{way:?} {proto}");
-            let request = packet(&mut world, way, proto, NONE, SYN);
-            let expected = match proto {
-                TCP => (Verdict::Tx, Reason::ResetNoBackend),
-                _ => (Verdict::Drop, Reason::NoBackend),
-            };
-            assert_eq!(world.send(&request).pair(), expected, "{way:?} {proto}");
-        }
+    for (way, proto) in each_way() {
+        let request = packet(&mut world, way, proto, UNRESOLVED, SYN);
+        let seen = world.send(&request);
+        assert_eq!(seen.pair(), (Verdict::Drop, Reason::NoNeighbour), "{way:?} {proto}");
+        let request = packet(&mut world, way, proto, NONE, SYN);
+        let expected = match proto {
+            TCP => (Verdict::Tx, Reason::ResetNoBackend),
+            _ => (Verdict::Drop, Reason::NoBackend),
+        };
+        assert_eq!(world.send(&request).pair(), expected, "{way:?} {proto}");
     }
 }
 
@@ -406,28 +400,26 @@ fn services_change_at_once() {
 fn no_loops() {
     needs_root!("no_loops");
     let mut world = world();
-    for way in WAYS {
-        for proto in [TCP, UDP] {
-            let request = packet(&mut world, way, proto, PLAIN, SYN);
-            let ours = request.clone().with(|f| f.src.set_ip(f.dst.ip()));
-            assert_eq!(world.send(&ours).pair(), (Verdict::Drop, Reason::Loop), "{way:?} {proto}");
-            // A health check, which a backend without the service address has sent on.
-            let check = request.clone().with(|f| {
-                f.src.set_ip(way.1.nat());
-                (f.src_mac, f.dst_mac, f.ttl) = (backend_mac(7), BACK_MAC, f.ttl - 1);
-            });
-            let seen = world.feed(BACK, &check.bytes());
-            assert_eq!(seen.pair(), (Verdict::Drop, Reason::Loop), "{way:?} {proto}");
-            let back = request
-                .with(|f| (f.src_mac, f.dst_mac, f.ttl) = (backend_mac(0), BACK_MAC, f.ttl - 1));
-            let seen = world.feed(BACK, &back.bytes());
-            let expected = match way.0 {
-                Forward::DsrL2 => (Verdict::Drop, Reason::Loop),
-                // Behind a tunnel the same next hop may well be the clients' router.
-                _ => (Verdict::Tx, reason(way)),
-            };
-            assert_eq!(seen.pair(), expected, "{way:?} {proto}");
-        }
+    for (way, proto) in each_way() {
+        let request = packet(&mut world, way, proto, PLAIN, SYN);
+        let ours = request.clone().with(|f| f.src.set_ip(f.dst.ip()));
+        assert_eq!(world.send(&ours).pair(), (Verdict::Drop, Reason::Loop), "{way:?} {proto}");
+        // A health check, which a backend without the service address has sent on.
+        let check = request.clone().with(|f| {
+            f.src.set_ip(way.1.nat());
+            (f.src_mac, f.dst_mac, f.ttl) = (backend_mac(7), BACK_MAC, f.ttl - 1);
+        });
+        let seen = world.feed(BACK, &check.bytes());
+        assert_eq!(seen.pair(), (Verdict::Drop, Reason::Loop), "{way:?} {proto}");
+        let back =
+            request.with(|f| (f.src_mac, f.dst_mac, f.ttl) = (backend_mac(0), BACK_MAC, f.ttl - 1));
+        let seen = world.feed(BACK, &back.bytes());
+        let expected = match way.0 {
+            Forward::DsrL2 => (Verdict::Drop, Reason::Loop),
+            // Behind a tunnel the same next hop may well be the clients' router.
+            _ => (Verdict::Tx, reason(way)),
+        };
+        assert_eq!(seen.pair(), expected, "{way:?} {proto}");
     }
 }
 

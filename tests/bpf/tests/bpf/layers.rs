@@ -52,21 +52,19 @@ fn chain(types: &[u8], last: u8) -> (u8, Vec<u8>) {
 fn ipv4_options_are_served() {
     needs_root!("ipv4_options_are_served");
     let mut world = World::new();
-    for proto in [TCP, UDP] {
-        for options in [
-            vec![1, 1, 1, 0],
-            vec![0x94, 4, 0, 0],                        // router alert
-            [vec![7, 39, 4], vec![0; 37]].concat(),     // record route
-            [vec![68, 12, 13, 0], vec![0; 8]].concat(), // timestamp
-            [vec![0], vec![131, 200, 1]].concat(),      // whatever follows the end
-        ] {
-            let frame = plain(&mut world, Family::V4, proto).with(|f| f.options = options);
-            served(&mut world, frame);
-        }
-        for words in 1..=10 {
-            let frame = plain(&mut world, Family::V4, proto);
-            served(&mut world, frame.with(|f| f.options = vec![1; 4 * words]));
-        }
+    for options in [
+        vec![1, 1, 1, 0],
+        vec![0x94, 4, 0, 0],                        // router alert
+        [vec![7, 39, 4], vec![0; 37]].concat(),     // record route
+        [vec![68, 12, 13, 0], vec![0; 8]].concat(), // timestamp
+        [vec![0], vec![131, 200, 1]].concat(),      // whatever follows the end
+    ] {
+        let frame = plain(&mut world, Family::V4, TCP).with(|f| f.options = options);
+        served(&mut world, frame);
+    }
+    for words in 1..=10 {
+        let frame = plain(&mut world, Family::V4, TCP);
+        served(&mut world, frame.with(|f| f.options = vec![1; 4 * words]));
     }
 }
 
@@ -75,23 +73,21 @@ fn ipv4_options_that_are_not() {
     needs_root!("ipv4_options_that_are_not");
     let mut world = World::new();
     let mut rows = Vec::new();
-    for proto in [TCP, UDP] {
-        let frame = plain(&mut world, Family::V4, proto);
-        let with = |options: &[u8]| frame.clone().with(|f| f.options = options.to_vec());
-        for kind in [131, 137] {
-            let route = with(&[kind, 7, 4, 192, 0, 2, 1, 0]);
-            refused(&mut rows, "source route", &route, SourceRoute);
-            let last = with(&[1, kind, 3, 4]);
-            refused(&mut rows, "source route, at the end", &last, SourceRoute);
-        }
-        for (what, options) in [
-            ("an option of length 0", [7, 0, 0, 0]),
-            ("an option of length 1", [7, 1, 0, 0]),
-            ("an option longer than the header", [7, 5, 4, 0]),
-            ("an option without its length", [1, 1, 1, 7]),
-        ] {
-            rows.push(row(what, with(&options), Drop, IpOptions));
-        }
+    let frame = plain(&mut world, Family::V4, UDP);
+    let with = |options: &[u8]| frame.clone().with(|f| f.options = options.to_vec());
+    for kind in [131, 137] {
+        let route = with(&[kind, 7, 4, 192, 0, 2, 1, 0]);
+        refused(&mut rows, "source route", &route, SourceRoute);
+        let last = with(&[1, kind, 3, 4]);
+        refused(&mut rows, "source route, at the end", &last, SourceRoute);
+    }
+    for (what, options) in [
+        ("an option of length 0", [7, 0, 0, 0]),
+        ("an option of length 1", [7, 1, 0, 0]),
+        ("an option longer than the header", [7, 5, 4, 0]),
+        ("an option without its length", [1, 1, 1, 7]),
+    ] {
+        rows.push(row(what, with(&options), Drop, IpOptions));
     }
     check(&world, &rows);
 }
@@ -100,21 +96,19 @@ fn ipv4_options_that_are_not() {
 fn ipv6_extensions_are_served() {
     needs_root!("ipv6_extensions_are_served");
     let mut world = World::new();
-    for proto in [TCP, UDP] {
-        for types in
-            [&[0][..], &[60], &[ROUTING], &[44], &[0, 60, ROUTING, 60], &[0, 60, 44, 60], &[60; 8]]
-        {
-            let frame = plain(&mut world, Family::V6, proto);
-            let (first, headers) = chain(types, proto);
-            served(&mut world, frame.with(|f| (f.first_extension, f.options) = (first, headers)));
-        }
-        // One of 256 bytes, twice.
-        for n in [1, 2] {
-            let long = |next| [vec![next, 31, 1, 252], vec![0; 252]].concat();
-            let headers = if n == 1 { long(proto) } else { [long(60), long(proto)].concat() };
-            let frame = plain(&mut world, Family::V6, proto);
-            served(&mut world, frame.with(|f| (f.first_extension, f.options) = (60, headers)));
-        }
+    for types in
+        [&[0][..], &[60], &[ROUTING], &[44], &[0, 60, ROUTING, 60], &[0, 60, 44, 60], &[60; 8]]
+    {
+        let frame = plain(&mut world, Family::V6, UDP);
+        let (first, headers) = chain(types, UDP);
+        served(&mut world, frame.with(|f| (f.first_extension, f.options) = (first, headers)));
+    }
+    // One of 256 bytes, twice.
+    for n in [1, 2] {
+        let long = |next| [vec![next, 31, 1, 252], vec![0; 252]].concat();
+        let headers = if n == 1 { long(UDP) } else { [long(60), long(UDP)].concat() };
+        let frame = plain(&mut world, Family::V6, UDP);
+        served(&mut world, frame.with(|f| (f.first_extension, f.options) = (60, headers)));
     }
 }
 
@@ -123,34 +117,32 @@ fn ipv6_extensions_that_are_not() {
     needs_root!("ipv6_extensions_that_are_not");
     let mut world = World::new();
     let mut rows = Vec::new();
-    for proto in [TCP, UDP] {
-        let frame = plain(&mut world, Family::V6, proto);
-        let with = |(first, headers): (u8, Vec<u8>)| {
-            frame.clone().with(|f| (f.first_extension, f.options) = (first, headers))
-        };
-        for (what, kind) in
-            [("authentication", 51), ("mobility", 135), ("host identity", 139), ("shim6", 140)]
-        {
-            refused(&mut rows, what, &with(chain(&[kind], proto)), Ipv6Extension);
-            refused(&mut rows, what, &with(chain(&[0, 60, kind], proto)), Ipv6Extension);
-        }
-        refused(&mut rows, "nine headers", &with(chain(&[60; 9], proto)), Ipv6Extension);
-        let long = |next| [vec![next, 31, 1, 252], vec![0; 252]].concat();
-        let three = (60, [long(60), long(60), long(proto)].concat());
-        refused(&mut rows, "768 bytes of headers", &with(three), Ipv6Extension);
-        for kind in [0, 2, 3, 4] {
-            let route = vec![proto, 2, kind, 1, 0, 0, 0, 0];
-            let route = [route, vec![0x20; 16]].concat();
-            refused(&mut rows, "segments left", &with((ROUTING, route)), SourceRoute);
-        }
-        let beyond = (60, vec![proto, 200, 1, 4, 0, 0, 0, 0]);
-        rows.push(row("a header beyond the packet", with(beyond), Drop, Malformed));
-        // The packet ends in the header.
-        let mut cut = with(chain(&[60], proto)).bytes();
-        cut.truncate(14 + 40 + 5);
-        cut[18..20].copy_from_slice(&[0, 5]);
-        rows.push(row("a header cut", cut, Drop, Malformed));
+    let frame = plain(&mut world, Family::V6, TCP);
+    let with = |(first, headers): (u8, Vec<u8>)| {
+        frame.clone().with(|f| (f.first_extension, f.options) = (first, headers))
+    };
+    for (what, kind) in
+        [("authentication", 51), ("mobility", 135), ("host identity", 139), ("shim6", 140)]
+    {
+        refused(&mut rows, what, &with(chain(&[kind], TCP)), Ipv6Extension);
+        refused(&mut rows, what, &with(chain(&[0, 60, kind], TCP)), Ipv6Extension);
     }
+    refused(&mut rows, "nine headers", &with(chain(&[60; 9], TCP)), Ipv6Extension);
+    let long = |next| [vec![next, 31, 1, 252], vec![0; 252]].concat();
+    let three = (60, [long(60), long(60), long(TCP)].concat());
+    refused(&mut rows, "768 bytes of headers", &with(three), Ipv6Extension);
+    for kind in [0, 2, 3, 4] {
+        let route = vec![TCP, 2, kind, 1, 0, 0, 0, 0];
+        let route = [route, vec![0x20; 16]].concat();
+        refused(&mut rows, "segments left", &with((ROUTING, route)), SourceRoute);
+    }
+    let beyond = (60, vec![TCP, 200, 1, 4, 0, 0, 0, 0]);
+    rows.push(row("a header beyond the packet", with(beyond), Drop, Malformed));
+    // The packet ends in the header.
+    let mut cut = with(chain(&[60], TCP)).bytes();
+    cut.truncate(14 + 40 + 5);
+    cut[18..20].copy_from_slice(&[0, 5]);
+    rows.push(row("a header cut", cut, Drop, Malformed));
     check(&world, &rows);
 }
 

@@ -89,8 +89,11 @@ fn our_own_addresses_get_no_answer() {
     let mut rows: Vec<Row> = Vec::new();
     for family in FAMILIES {
         for source in [family.vip(), family.announced(), family.nat()] {
+            // What begins a flow may come from a nat address: unbalanced.rs.
+            let is_refused = |what: &str| source != family.nat() || what == "ACK";
             for port in [ports::ACROSS, ports::SMALL, ports::NONE_RESET] {
-                for (what, frame) in segments((source, 7).into(), (family.vip(), port).into()) {
+                let all = segments((source, 7).into(), (family.vip(), port).into());
+                for (what, frame) in all.into_iter().filter(|(what, _)| is_refused(what)) {
                     rows.push(row(&format!("{what} from {source}"), frame, Drop, Loop));
                 }
             }

@@ -54,7 +54,7 @@ fn tagged(frame: &Frame, slot: u32) -> Frame {
 }
 
 fn mac(slot: u32) -> [u8; 6] {
-    if device(slot) == FRONT { FRONT_MAC } else { BACK_MAC }
+    mac_of(device(slot))
 }
 
 /// Any tags in, any out, both families, both ways.
