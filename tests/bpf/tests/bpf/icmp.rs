@@ -287,6 +287,7 @@ fn quotes_that_are_wrong() {
             rows.push(row(&name, with(&request), Pass, NoService).on(BACK));
         };
         let head = family.header_len();
+        let source = if family == Family::V4 { 12 } else { 8 };
         for len in 0..head + 8 {
             let what = format!("{len} bytes quoted");
             both(&what, Malformed, &|m| m.truncate(8 + len));
@@ -302,7 +303,7 @@ fn quotes_that_are_wrong() {
         both("another port", IcmpNoFlow, &|m| m[8 + head + 3] ^= 1);
         both("another host", IcmpNoFlow, &|m| m[8 + head - 1] ^= 1);
         // The quoted source is not whom the error was sent to.
-        both("a forged source", IcmpNoFlow, &|m| m[8 + head - 1 - head_address(family)] ^= 1);
+        both("a forged source", IcmpNoFlow, &|m| m[8 + source + 3] ^= 1);
         if family == Family::V4 {
             both("a header of 16 bytes", Malformed, &|m| m[8] = 0x44);
             both("a header beyond the quote", Malformed, &|m| {
@@ -326,11 +327,6 @@ fn quotes_that_are_wrong() {
         }
     }
     check(&world, &rows);
-}
-
-/// From the end of the header to its source address.
-fn head_address(family: Family) -> usize {
-    if family == Family::V4 { 4 } else { 16 }
 }
 
 /// Errors about what is nobody's flow, or about other protocols.

@@ -134,10 +134,6 @@ impl Model {
         (self.family.nth_client(client as u16), 40_000).into()
     }
 
-    fn flooding(&self, n: u16) -> SocketAddr {
-        (self.family.nth_client(1_000 + n), 7).into()
-    }
-
     fn timeout(&self, state: FlowState) -> i64 {
         let of = self.world.tables.timeouts;
         i64::from(match state {
@@ -261,7 +257,7 @@ impl Model {
         }
         match self.proto {
             TCP => self.backend_gets(n, source, flags, seq, ack, data),
-            _ => self.backend_is_asked(n, source),
+            _ => self.on_the_way.push((n, source, self.frame(source).payload(b"answer"))),
         }
     }
 
@@ -315,11 +311,6 @@ impl Model {
         if length > 0 {
             self.send(port, socket, ACK, data);
         }
-    }
-
-    fn backend_is_asked(&mut self, n: usize, port: u16) {
-        let frame = self.frame(port);
-        self.on_the_way.push((n, port, frame.payload(b"answer")));
     }
 
     fn backend_sends(&mut self) {
@@ -459,9 +450,10 @@ impl Model {
     /// First packets of more clients than there are ports.
     fn flood(&mut self) {
         for n in 0..2 * PORTS {
+            let from = (self.family.nth_client(1_000 + n), 7).into();
             let to = (self.family.vip(), ports::ACROSS).into();
             let flags = if self.proto == TCP { SYN } else { 0 };
-            let frame = Frame::new(self.proto, self.flooding(n), to).with(|f| f.flags = flags);
+            let frame = Frame::new(self.proto, from, to).with(|f| f.flags = flags);
             self.world.send(&frame);
         }
     }
