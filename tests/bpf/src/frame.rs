@@ -101,6 +101,19 @@ impl Frame {
         self
     }
 
+    /// Behind IPv6 extension headers of these types, 8 bytes each, that say nothing: padding (type 0
+    /// and others), no segments left (43, RFC 8200 section 4.4), an atomic fragment (44, RFC 6946).
+    pub fn extended(self, types: &[u8]) -> Self {
+        let next = types.iter().skip(1).chain([&self.proto]);
+        let header = |(kind, next): (&u8, &u8)| match kind {
+            43 => [*next, 0, 0, 0, 0, 0, 0, 0],
+            44 => [*next, 0, 0, 0, 0, 0, 0, 7],
+            _ => [*next, 0, 1, 4, 0, 0, 0, 0],
+        };
+        let options = types.iter().zip(next).flat_map(header).collect();
+        Self { first_extension: types[0], options, ..self }
+    }
+
     pub fn family(&self) -> Family {
         Family::of(self.dst.ip())
     }

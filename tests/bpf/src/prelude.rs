@@ -1,4 +1,4 @@
-//! What nearly every packet table uses.
+//! Nearly every packet table uses these.
 
 pub use ringway_abi::{FlowState, Reason, Verdict};
 

@@ -51,12 +51,7 @@ pub fn of_nat(world: &mut World) -> Vec<Seed> {
             add(FRONT, &plain.clone().with(|f| f.ttl = 1));
             add(FRONT, &plain.clone().with(|f| f.padding = 9));
             add(FRONT, &plain.clone().with(|f| f.dst_mac = STRANGER_MAC));
-            add(
-                FRONT,
-                &plain.with(|f| {
-                    (f.options, f.first_extension) = (vec![proto, 0, 1, 4, 0, 0, 0, 0], 60)
-                }),
-            );
+            add(FRONT, &plain.extended(&[60]));
         }
         let ping = icmp::echo(family, false, b"");
         add(FRONT, &icmp::frame(family.client(), family.vip(), ping));
@@ -123,17 +118,13 @@ fn shapes(plain: &Frame) -> Vec<Frame> {
             }
         }
         Family::V6 => {
-            let padded = |next| vec![next, 0, 1, 4, 0, 0, 0, 0];
-            let chain = |first: u8, headers: Vec<u8>| {
-                with(&|f| (f.first_extension, f.options) = (first, headers.clone()))
-            };
-            all.push(chain(0, padded(plain.proto)));
-            all.push(chain(60, padded(plain.proto)));
-            all.push(chain(0, [padded(60), padded(plain.proto)].concat()));
-            all.push(chain(43, vec![plain.proto, 0, 4, 0, 0, 0, 0, 0]));
+            all.extend(
+                [&[0][..], &[60], &[0, 60], &[43]].map(|types| plain.clone().extended(types)),
+            );
             for offset in [0x0001u16, 0x0081, 0x0080, 0] {
                 let [high, low] = offset.to_be_bytes();
-                all.push(chain(44, vec![plain.proto, 0, high, low, 0, 0, 0, 7]));
+                let fragment = vec![plain.proto, 0, high, low, 0, 0, 0, 7];
+                all.push(with(&|f| (f.first_extension, f.options) = (44, fragment.clone())));
             }
         }
     }

@@ -31,15 +31,10 @@ fn anybody(family: Family, n: u32) -> SocketAddr {
 
 /// As many options or extension headers as there may be: each header is walked.
 fn with_options(frame: Frame) -> Frame {
-    frame.with(|f| match f.family() {
-        Family::V4 => f.options = vec![1; 40],
-        Family::V6 => {
-            let header = |next| [next, 0, 1, 4, 0, 0, 0, 0];
-            let next = [[DESTINATION_OPTIONS; 7].as_slice(), &[TCP]].concat();
-            f.first_extension = DESTINATION_OPTIONS;
-            f.options = next.into_iter().flat_map(header).collect();
-        }
-    })
+    match frame.family() {
+        Family::V4 => frame.with(|f| f.options = vec![1; 40]),
+        Family::V6 => frame.extended(&[DESTINATION_OPTIONS; 8]),
+    }
 }
 
 fn syn(from: SocketAddr, family: Family) -> Frame {

@@ -92,19 +92,10 @@ fn syns_behind_options_and_extension_headers() {
     for (n, options) in options.into_iter().enumerate() {
         gets_in(&world, &syn(client(Family::V4, n)).with(|frame| frame.options = options));
     }
-    // Hop-by-hop options (0), destination options (60), and an atomic fragment (44, RFC 6946).
-    let header = |next: u8| [next, 0, 1, 4, 0, 0, 0, 0];
-    let atomic = [6, 0, 0, 0, 0, 0, 0, 7];
-    let chains = [
-        (0, header(6).to_vec()),
-        (60, header(6).to_vec()),
-        (0, [header(60), header(6)].concat()),
-        (44, atomic.to_vec()),
-        (0, [header(44), atomic].concat()),
-    ];
-    for (n, (first, chain)) in chains.into_iter().enumerate() {
-        let syn = syn(client(Family::V6, n));
-        gets_in(&world, &syn.with(|frame| (frame.first_extension, frame.options) = (first, chain)));
+    // Hop-by-hop options (0), destination options (60), and an atomic fragment (44).
+    let chains = [&[0][..], &[60], &[0, 60], &[44], &[0, 44]];
+    for (n, chain) in chains.into_iter().enumerate() {
+        gets_in(&world, &syn(client(Family::V6, n)).extended(chain));
     }
 }
 

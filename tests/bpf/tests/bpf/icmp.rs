@@ -122,12 +122,11 @@ fn what_is_no_ping_of_a_host_is_not_answered() {
         let timestamp = if family == Family::V4 { 13 } else { 139 };
         let asked = [&[timestamp, 0, 0, 0][..], &[0; 16]].concat();
         rows.push(row("another question", ping.clone().payload(&asked), Pass, Icmp));
-        let (options, reason) = match family {
-            Family::V4 => (vec![7, 7, 4, 0, 0, 0, 0, 0], IpOptions),
-            Family::V6 => (vec![58, 0, 1, 4, 0, 0, 0, 0], Ipv6Extension),
+        let (optional, reason) = match family {
+            Family::V4 => (ping.clone().with(|f| f.options = vec![7, 4, 4, 0]), IpOptions),
+            Family::V6 => (ping.clone().extended(&[60]), Ipv6Extension),
         };
-        let options = |f: &mut Frame| (f.options, f.first_extension) = (options, 60);
-        rows.push(row("with options", ping.clone().with(options), Drop, reason));
+        rows.push(row("with options", optional, Drop, reason));
         let fragment = |f: &mut Frame| match family {
             Family::V4 => f.fragment = 0x2000,
             Family::V6 => (f.options, f.first_extension) = (vec![58, 0, 0, 1, 0, 0, 0, 7], 44),
@@ -248,17 +247,16 @@ fn errors_with_options() {
     for family in FAMILIES {
         let flow = world.connect(family, ports::ACROSS);
         let (says, router) = (Says::TooBig(1400), family.elsewhere());
-        let mut pairs = [
+        let pairs = [
             about_reply(&flow, router, says, &flow.answer(ACK), FULL),
             about_request(&flow, router, says, &flow.next(ACK), FULL),
         ];
-        for frame in pairs.iter_mut().flatten() {
-            frame.options = match family {
-                Family::V4 => vec![0x94, 4, 0, 0],
-                Family::V6 => vec![58, 0, 1, 4, 0, 0, 0, 0],
-            };
-            frame.first_extension = 60;
-        }
+        let pairs = pairs.map(|pair| {
+            pair.map(|frame| match family {
+                Family::V4 => frame.with(|f| f.options = vec![0x94, 4, 0, 0]),
+                Family::V6 => frame.extended(&[60]),
+            })
+        });
         let [[came, goes], [came_back, goes_back]] = pairs;
         let rows = [
             row("to the backend", came, Redirect, IcmpToBackend).gives(goes),

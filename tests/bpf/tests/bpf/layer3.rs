@@ -59,7 +59,7 @@ impl Way {
         seen.frame
     }
 
-    /// What is passed up is still addressed to us, for the kernel to take it and a hop of it.
+    /// A packet that is passed up is still addressed to us: the kernel takes it, and a hop of it.
     fn expected(&self, slot: u32, came: &Frame, leaves: Frame, verdict: Verdict) -> Vec<u8> {
         match verdict {
             Verdict::Redirect => leaves.bytes(),

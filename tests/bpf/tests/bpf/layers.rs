@@ -34,20 +34,6 @@ fn served(world: &mut World, frame: Frame) {
     world.request(&flow, ACK);
 }
 
-/// Headers of these types, 8 bytes each but for `long`, then `last`.
-fn chain(types: &[u8], last: u8) -> (u8, Vec<u8>) {
-    let next = types.iter().skip(1).chain([&last]);
-    let padded = |next: &u8| [*next, 0, 1, 4, 0, 0, 0, 0];
-    let headers = types.iter().zip(next).flat_map(|(kind, next)| match kind {
-        // Type 0 with no segments left (RFC 8200 section 4.4).
-        &ROUTING => [*next, 0, 0, 0, 0, 0, 0, 0],
-        // An atomic fragment (RFC 6946).
-        44 => [*next, 0, 0, 0, 0, 0, 0, 7],
-        _ => padded(next),
-    });
-    (types[0], headers.collect())
-}
-
 #[test]
 fn ipv4_options_are_served() {
     needs_root!("ipv4_options_are_served");
@@ -99,9 +85,8 @@ fn ipv6_extensions_are_served() {
     for types in
         [&[0][..], &[60], &[ROUTING], &[44], &[0, 60, ROUTING, 60], &[0, 60, 44, 60], &[60; 8]]
     {
-        let frame = plain(&mut world, Family::V6, UDP);
-        let (first, headers) = chain(types, UDP);
-        served(&mut world, frame.with(|f| (f.first_extension, f.options) = (first, headers)));
+        let frame = plain(&mut world, Family::V6, UDP).extended(types);
+        served(&mut world, frame);
     }
     // One of 256 bytes, twice.
     for n in [1, 2] {
@@ -124,10 +109,10 @@ fn ipv6_extensions_that_are_not() {
     for (what, kind) in
         [("authentication", 51), ("mobility", 135), ("host identity", 139), ("shim6", 140)]
     {
-        refused(&mut rows, what, &with(chain(&[kind], TCP)), Ipv6Extension);
-        refused(&mut rows, what, &with(chain(&[0, 60, kind], TCP)), Ipv6Extension);
+        refused(&mut rows, what, &frame.clone().extended(&[kind]), Ipv6Extension);
+        refused(&mut rows, what, &frame.clone().extended(&[0, 60, kind]), Ipv6Extension);
     }
-    refused(&mut rows, "nine headers", &with(chain(&[60; 9], TCP)), Ipv6Extension);
+    refused(&mut rows, "nine headers", &frame.clone().extended(&[60; 9]), Ipv6Extension);
     let long = |next| [vec![next, 31, 1, 252], vec![0; 252]].concat();
     let three = (60, [long(60), long(60), long(TCP)].concat());
     refused(&mut rows, "768 bytes of headers", &with(three), Ipv6Extension);
@@ -139,7 +124,7 @@ fn ipv6_extensions_that_are_not() {
     let beyond = (60, vec![TCP, 200, 1, 4, 0, 0, 0, 0]);
     rows.push(row("a header beyond the packet", with(beyond), Drop, Malformed));
     // The packet ends in the header.
-    let mut cut = with(chain(&[60], TCP)).bytes();
+    let mut cut = frame.clone().extended(&[60]).bytes();
     cut.truncate(14 + 40 + 5);
     cut[18..20].copy_from_slice(&[0, 5]);
     rows.push(row("a header cut", cut, Drop, Malformed));
@@ -156,9 +141,11 @@ fn resets_know_where_layer_4_is() {
         let plain = Frame::tcp(src, dst, SYN | FIN).payload(b"twelve bytes");
         let expected = world.send(&plain);
         assert_eq!(expected.reason, ResetNoFlow);
-        let (first, options) =
-            if family == Family::V4 { (0, vec![1; 8]) } else { chain(&[0, 60], TCP) };
-        let seen = world.send(&plain.with(|f| (f.first_extension, f.options) = (first, options)));
+        let longer = match family {
+            Family::V4 => plain.with(|f| f.options = vec![1; 8]),
+            Family::V6 => plain.extended(&[0, 60]),
+        };
+        let seen = world.send(&longer);
         // Behind the reset, up to Ethernet's shortest frame, lies what lay there.
         let end = 14 + family.header_len() + 20;
         assert_eq!(seen.pair(), expected.pair());

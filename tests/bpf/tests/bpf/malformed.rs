@@ -183,8 +183,6 @@ fn mapped_addresses_in_ipv6() {
     let flow = world.connect(Family::V4, ports::ACROSS);
     let (client, service) = (mapped(flow.request.src), mapped(flow.request.dst));
     let (src, dst) = world.ends(Family::V6, ports::ACROSS);
-    let extension =
-        |f: &mut Frame| (f.options, f.first_extension) = (vec![6, 0, 1, 4, 0, 0, 0, 0], 60);
     let mut rows: Vec<Row> = Vec::new();
     for (what, src, dst) in
         [("both", client, service), ("the source", client, dst), ("the destination", src, service)]
@@ -192,7 +190,7 @@ fn mapped_addresses_in_ipv6() {
         for (kind, frame) in [
             ("SYN", Frame::tcp(src, dst, SYN)),
             ("RST", Frame::tcp(src, dst, RST)),
-            ("ACK behind an extension", Frame::tcp(src, dst, ACK).with(extension)),
+            ("ACK behind an extension", Frame::tcp(src, dst, ACK).extended(&[60])),
             ("UDP", Frame::udp(src, dst)),
             ("ping", icmp::frame(src.ip(), dst.ip(), icmp::echo(Family::V6, false, b"data"))),
         ] {

@@ -45,8 +45,8 @@ fn the_sender_of_what_is_too_big_learns_what_fits() {
     check(&world, &rows);
 }
 
-/// Whom a backend is told by: an address of ours, which the client's own is not.
-fn told_by(flow: &Flow) -> IpAddr {
+/// A backend gets errors from an address of ours, which the client's own is not.
+fn reporter(flow: &Flow) -> IpAddr {
     let is_ours = flow.source.ip() != flow.request.src.ip();
     if is_ours { flow.source.ip() } else { flow.request.dst.ip() }
 }
@@ -70,7 +70,7 @@ fn established_flows_learn_it_too() {
             };
             set(&mut world, 1300);
             let told = complaint(&request, family.vip(), Says::TooBig(1300));
-            let backend_told = complaint(&answer, told_by(&flow), Says::TooBig(1300));
+            let backend_told = complaint(&answer, reporter(&flow), Says::TooBig(1300));
             let rows = [
                 row("request", request, Tx, SentTooBig).gives(told),
                 row("answer", answer, Tx, SentTooBig).gives(backend_told).on(back),
@@ -124,7 +124,7 @@ fn the_sender_of_what_is_too_old_learns_it() {
                     let sent = row(&name("request"), request, Tx, SentTimeExceeded);
                     rows.push(sent.gives(told));
                     let answer = old(flow.answer(ACK));
-                    let told = complaint(&answer, told_by(&flow), Says::TimeExceeded);
+                    let told = complaint(&answer, reporter(&flow), Says::TimeExceeded);
                     let sent = row(&name("answer"), answer, Tx, SentTimeExceeded);
                     rows.push(sent.gives(told).on(flow.back_slot()));
                 }

@@ -89,7 +89,7 @@ fn our_own_addresses_get_no_answer() {
     let mut rows: Vec<Row> = Vec::new();
     for family in FAMILIES {
         for source in [family.vip(), family.announced(), family.nat()] {
-            // What begins a flow may come from a nat address: unbalanced.rs.
+            // A nat address may begin a flow (unbalanced.rs).
             let is_refused = |what: &str| source != family.nat() || what == "ACK";
             for port in [ports::ACROSS, ports::SMALL, ports::NONE_RESET] {
                 let all = segments((source, 7).into(), (family.vip(), port).into());

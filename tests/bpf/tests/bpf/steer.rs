@@ -199,7 +199,6 @@ fn each_rule_takes_its_own() {
 fn what_stands_before_layer_4_does_not_matter() {
     needs_root!("what_stands_before_layer_4_does_not_matter");
     let steered = Steered::new(&["udp:7"]);
-    let extension = |next: u8, kind: u8| (vec![next, 0, kind, 4, 0, 0, 0, 0], kind);
     for family in FAMILIES {
         for port in [7, 8] {
             let base = udp(family, port);
@@ -214,31 +213,11 @@ fn what_stands_before_layer_4_does_not_matter() {
                 rows.push(("options", base.clone().with(|f| f.options = vec![1; 8])));
                 rows.push(("most options", base.clone().with(|f| f.options = vec![1; 40])));
             } else {
-                for first in [0, 60, 43] {
-                    let (options, kind) = extension(UDP, first);
-                    let options =
-                        if first == 43 { vec![UDP, 0, 4, 0, 0, 0, 0, 0] } else { options };
-                    rows.push((
-                        "an extension header",
-                        base.clone().with(|f| (f.options, f.first_extension) = (options, kind)),
-                    ));
-                }
-                let chain: Vec<u8> = [60, 60, 60, 60, 60, 60, UDP]
-                    .iter()
-                    .flat_map(|next| [*next, 0, 1, 4, 0, 0, 0, 0])
-                    .collect();
-                rows.push((
-                    "a chain",
-                    base.clone().with(|f| (f.options, f.first_extension) = (chain, 0)),
-                ));
-                let atomic = vec![UDP, 0, 0, 0, 0, 0, 0, 1];
-                rows.push((
-                    "an atomic fragment",
-                    base.clone().with(|f| (f.options, f.first_extension) = (atomic, 44)),
-                ));
+                let chains = [&[0][..], &[60], &[43], &[44], &[0, 60, 60, 60, 60, 60, 60]];
+                rows.extend(chains.map(|chain| ("headers", base.clone().extended(chain))));
             }
             for (name, frame) in rows {
-                assert_eq!(steered.takes(&frame.bytes()), port == 7, "{family:?}, {name}, {port}");
+                assert_eq!(steered.takes(&frame.bytes()), port == 7, "{name}: {frame:?}");
             }
             let three = base.with(|f| f.vlans = vec![tag; 3]);
             assert!(!steered.takes(&three.bytes()), "three tags");
