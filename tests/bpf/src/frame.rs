@@ -101,8 +101,8 @@ impl Frame {
         self
     }
 
-    /// Behind IPv6 extension headers of these types, 8 bytes each, that say nothing: padding (type 0
-    /// and others), no segments left (43, RFC 8200 section 4.4), an atomic fragment (44, RFC 6946).
+    /// Behind IPv6 extension headers of these types, 8 bytes each, that say nothing: no segments
+    /// left (43, RFC 8200 section 4.4), an atomic fragment (44, RFC 6946), padding.
     pub fn extended(self, types: &[u8]) -> Self {
         let next = types.iter().skip(1).chain([&self.proto]);
         let header = |(kind, next): (&u8, &u8)| match kind {
@@ -263,8 +263,8 @@ pub fn fragments(frame: &[u8], size: usize, id: u32) -> Vec<Vec<u8>> {
     l4.chunks(size).enumerate().map(fragment).collect()
 }
 
-/// A packet in IP (RFC 2003, RFC 2473), or in UDP by GUE's variant 1. UDP has no checksum: Linux and
-/// others send none.
+/// A packet in IP (RFC 2003, RFC 2473), or in UDP by GUE's variant 1, without a checksum as Linux
+/// and others send it.
 pub fn tunnel(gue: bool, src: SocketAddr, dst: SocketAddr, inner: &Frame) -> Frame {
     let proto = if gue { UDP } else { inner.family().in_ip() };
     Frame::new(proto, src, dst).payload(&inner.l3()).with(|f| f.no_checksum = true)

@@ -73,8 +73,8 @@ impl Way {
     }
 }
 
-/// No redirect enters such a device, from wherever; what comes out of it is redirected as always, with
-/// a header. What goes back by it has none.
+/// No redirect enters such a device, from wherever; what comes out of it is redirected as always,
+/// with a header. A packet that goes back by it has none.
 #[test]
 fn there_and_back() {
     needs_root!("there_and_back");

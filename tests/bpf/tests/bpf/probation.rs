@@ -252,7 +252,8 @@ fn the_oldest_half_open_flow_gives_way() {
     }
 }
 
-/// A SYN that is sent again ends no handshake. A SYN-ACK is no answer to what a client asked, nor is a segment without data.
+/// A SYN that is sent again ends no handshake. A SYN-ACK is no answer to what a client asked, nor is
+/// a segment without data.
 #[test]
 fn forged_segments_keep_no_flow() {
     needs_root!("forged_segments_keep_no_flow");

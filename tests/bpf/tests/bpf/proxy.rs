@@ -224,19 +224,35 @@ fn what_is_agreed() {
     assert_eq!(seen(&plain.send(&syn)).flags, SYN | ACK);
 }
 
-/// The client keeps the numbers that it was told, whichever socket of the backend's answers.
+/// What is lost is sent again by one side or the other.
 #[test]
-fn a_later_socket_answers() {
-    needs_root!("a_later_socket_answers");
+fn segments_may_be_lost() {
+    needs_root!("segments_may_be_lost");
     let world = world(ALL);
     let asked = Asked::of(&world, client(Family::V4, 1), syn_options(1460, 7));
+    // The backend's SYN: the client probes the window, with the number before.
+    let probe = asked.client.segment().with(|f| f.seq = CLIENT_ISN);
+    for frame in [&probe, &asked.client.segment()] {
+        let again = world.send(frame);
+        assert_eq!(again.pair(), (Redirect, NatForward));
+        let again = seen(&again);
+        assert_eq!((again.flags, again.seq), (SYN, CLIENT_ISN));
+        assert_eq!((again.mss, again.scale), (asked.asked.mss, asked.asked.scale));
+    }
     assert_eq!(asked.state(&world), FlowState::Syn);
+    // The backend's answer, twice; then a later socket of the backend's.
     let first = seen(&asked.feed(&world, &asked.syn_ack(Some(7))));
+    assert_eq!(seen(&asked.feed(&world, &asked.syn_ack(Some(7)))), first);
     let other = asked.syn_ack(Some(7)).with(|f| f.seq = 0xf000_0000);
     let told = seen(&asked.feed(&world, &other));
     assert_eq!((told.seq, told.stamps), (first.seq, first.stamps));
     let went = seen(&world.send(&asked.client.segment()));
     assert_eq!(went.ack, 0xf000_0001);
+    // The ACK of a client whose probe comes first.
+    let client = Client::ask(&world, self::client(Family::V4, 2), syn_options(1460, 7));
+    let probe = client.segment().with(|f| f.seq = CLIENT_ISN);
+    let went = world.send(&probe);
+    assert_eq!(seen(&went).seq, CLIENT_ISN);
 }
 
 #[test]
