@@ -261,7 +261,7 @@ fn forged_segments_keep_no_flow() {
     for flags in [SYN | ACK, ACK] {
         let flow = world.open(Family::V4, TCP, ports::ACROSS);
         world.advance(2);
-        world.request(&flow, SYN);
+        world.forwards(&flow, &flow.request);
         assert!(!world.record(&flow).confirmed);
         world.answer(&flow, SYN | ACK);
         {
