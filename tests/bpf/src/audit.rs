@@ -117,7 +117,6 @@ pub fn handle(map: BorrowedFd<'_>) -> MapHandle {
     MapHandle::from_map_id(info_of(map).id).unwrap()
 }
 
-/// Reads one element of an array.
 pub fn read(map: BorrowedFd<'_>, index: u32) -> Vec<u8> {
     find(map, index).unwrap()
 }
@@ -127,7 +126,6 @@ pub(crate) fn find(map: BorrowedFd<'_>, index: u32) -> Option<Vec<u8>> {
     handle(map).lookup(index.as_bytes(), MapFlags::ANY).unwrap()
 }
 
-/// Writes one element of an array.
 pub fn write(map: BorrowedFd<'_>, index: u32, value: &[u8]) {
     handle(map).update(index.as_bytes(), value, MapFlags::ANY).unwrap();
 }

@@ -2,6 +2,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use crate::frame::{TCP, UDP};
+
 pub type Mac = [u8; 6];
 
 /// Interface slot 0, where clients are.
@@ -9,11 +11,9 @@ pub const FRONT: u32 = 0;
 /// Interface slot 1, where most backends are.
 pub const BACK: u32 = 1;
 
-/// MAC of interface slot 0.
 pub const FRONT_MAC: Mac = [2, 0, 0, 0, 0, 0xf0];
 /// Its bridge's, ours as well.
 pub const FRONT_ALT_MAC: Mac = [2, 0, 0, 0, 0, 0xfa];
-/// MAC of interface slot 1.
 pub const BACK_MAC: Mac = [2, 0, 0, 0, 0, 0xb0];
 /// Where clients' frames come from.
 pub const CLIENT_MAC: Mac = [2, 0, 0, 0, 0, 0xc1];
@@ -21,7 +21,6 @@ pub const CLIENT_MAC: Mac = [2, 0, 0, 0, 0, 0xc1];
 pub const OTHER_CLIENT_MAC: Mac = [2, 0, 0, 0, 0, 0xc2];
 /// Somebody else on the link.
 pub const STRANGER_MAC: Mac = [2, 0, 0, 0, 0, 0xee];
-/// Every host on the link.
 pub const BROADCAST_MAC: Mac = [0xff; 6];
 
 /// MAC of a backend's next hop.
@@ -37,7 +36,15 @@ pub enum Family {
 
 pub const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
 
+/// TCP and UDP of both families.
+pub const TRANSPORTS: [(Family, u8); 4] =
+    [(Family::V4, TCP), (Family::V4, UDP), (Family::V6, TCP), (Family::V6, UDP)];
+
 impl Family {
+    pub fn of(address: IpAddr) -> Self {
+        if address.is_ipv4() { Self::V4 } else { Self::V6 }
+    }
+
     fn pick(self, v4: [u8; 4], v6: &[u16; 8]) -> IpAddr {
         match self {
             Self::V4 => Ipv4Addr::from(v4).into(),
@@ -82,6 +89,14 @@ impl Family {
         match self {
             Self::V4 => 20,
             Self::V6 => 40,
+        }
+    }
+
+    /// The number of a packet of this family in another (RFC 2003, RFC 2473).
+    pub const fn in_ip(self) -> u8 {
+        match self {
+            Self::V4 => 4,
+            Self::V6 => 41,
         }
     }
 

@@ -12,13 +12,13 @@ use crate::{Summary, World};
 
 /// Read where they lie, before and after a world's first thousand frames and some of the others:
 /// what a packet's flow changes.
-const MAPPED: [&str; 3] = ["flows", "flow_index", "tracked"];
+pub(crate) const MAPPED: [&str; 3] = ["flows", "flow_index", "tracked"];
 /// Tables, which packets never change: read for a gateway's first frame and some of the others, as
 /// this takes 50 ms.
 const TABLES: [&str; 6] =
     ["settings", "services", "service_info", "backends", "nat_addrs", "ifaces"];
 /// Packets change these, too: they are read for a world's first frames as well.
-const WRITTEN: [&str; 10] = [
+pub(crate) const WRITTEN: [&str; 10] = [
     "fragments",
     "track_quotas",
     "untracked",
@@ -38,7 +38,8 @@ const FIRST_MAPPED: u32 = 1000;
 #[derive(Debug)]
 pub(crate) struct Dry {
     explainer: Explainer,
-    mapped: Vec<(&'static str, Mapping)>,
+    /// Each with what was in it before a frame.
+    mapped: Vec<(&'static str, Mapping, Vec<u8>)>,
     /// Since the gateway was made.
     asked: u32,
     /// By the world that has it now.
@@ -55,7 +56,7 @@ pub(crate) struct Foretold {
 
 impl Dry {
     pub(crate) fn new(world: &World) -> Self {
-        let mapped = MAPPED.map(|name| (name, Mapping::new(world.map(name)))).into();
+        let mapped = MAPPED.map(|name| (name, Mapping::new(world.map(name)), Vec::new())).into();
         Self {
             explainer: Explainer::new(&world.gateway.view()).unwrap(),
             mapped,
@@ -73,19 +74,25 @@ impl Dry {
     pub(crate) fn foretell(&mut self, world: &World, slot: u32, frame: &[u8]) -> Foretold {
         let tables = self.asked.is_multiple_of(EVERY);
         let written = tables || self.asked_by_world < FIRST_WRITTEN;
-        let mapped =
-            if tables || self.asked_by_world < FIRST_MAPPED { &self.mapped[..] } else { &[] };
+        let mapped = if tables || self.asked_by_world < FIRST_MAPPED {
+            &mut self.mapped[..]
+        } else {
+            &mut []
+        };
         let read =
             [if tables { &TABLES[..] } else { &[] }, if written { &WRITTEN[..] } else { &[] }]
                 .concat();
         self.asked += 1;
         self.asked_by_world += 1;
-        let before: Vec<Vec<u8>> = mapped.iter().map(|(_, map)| map.bytes().to_vec()).collect();
+        for (_, map, before) in mapped.iter_mut() {
+            before.clear();
+            before.extend_from_slice(map.bytes());
+        }
         let read_before: Vec<Vec<u8>> = read.iter().map(|name| dump(world.map(name))).collect();
         let affinity = sched_getaffinity(None).unwrap();
         crate::run::pin(sched_getcpu());
         let explained = self.explainer.run(slot, frame).unwrap();
-        for ((name, map), before) in mapped.iter().zip(before) {
+        for (name, map, before) in mapped {
             assert!(map.bytes() == before, "explaining changed {name}: {explained:?}");
         }
         for (name, before) in read.iter().zip(read_before) {
@@ -117,9 +124,7 @@ impl Foretold {
             panic!("{:?}\nlive {:02x?}", self.explained, live.frame);
         }
     }
-}
 
-impl Foretold {
     /// Panics when a capture tells of another service or backend.
     pub(crate) fn hold_owners(&self, seen: &Seen) {
         let Explained { verdict, reason, service, backend, .. } = &self.explained;

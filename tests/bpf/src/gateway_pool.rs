@@ -15,25 +15,9 @@ use ringway_kernel::{Clock, Gateway, GatewayOptions, ManualClock, Randomness, So
 
 use crate::audit;
 use crate::clock::{START, seed};
-use crate::dry::Dry;
+use crate::dry::{self, Dry};
 use crate::map_batch::clear;
 
-/// Maps that packets write and tables do not.
-const WRITTEN: [&str; 13] = [
-    "flows",
-    "flow_index",
-    "tracked",
-    "track_quotas",
-    "untracked",
-    "tracking",
-    "fragments",
-    "traffic",
-    "kept_flows",
-    "vain_searches",
-    "port_hands",
-    "ledger",
-    "scratch",
-];
 /// Of the balancer's programs alone: what they may still send, and who else sent.
 const OWN: [&str; 2] = ["answer_due", "other_senders"];
 
@@ -172,7 +156,7 @@ impl Drop for PooledGateway {
 }
 
 fn empty(gateway: &Gateway) {
-    for name in WRITTEN {
+    for name in dry::MAPPED.into_iter().chain(dry::WRITTEN) {
         clear(gateway.map(name).unwrap());
     }
     for map in own(gateway.map("slots").unwrap()) {

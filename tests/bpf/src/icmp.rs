@@ -61,15 +61,12 @@ pub fn echo(family: Family, reply: bool, data: &[u8]) -> Vec<u8> {
 /// An ICMP packet from one address to another, otherwise as the client's frames are.
 pub fn frame(src: IpAddr, dst: IpAddr, message: Vec<u8>) -> Frame {
     let src = SocketAddr::new(src, 0);
-    let family = if src.is_ipv4() { Family::V4 } else { Family::V6 };
-    let mut frame = Frame::new(family.icmp(), src, SocketAddr::new(dst, 0));
-    frame.payload = message;
-    frame
+    Frame::new(Family::of(dst).icmp(), src, SocketAddr::new(dst, 0)).payload(&message)
 }
 
 /// A router's quote of a frame: layer 3 as it came there, at most `len` bytes of it.
 pub fn quote(frame: &Frame, len: usize) -> Vec<u8> {
-    let mut bytes = frame.clone().with(|f| f.padding = 0).bytes().split_off(14);
+    let mut bytes = frame.l3();
     bytes.truncate(len);
     bytes
 }

@@ -1,9 +1,8 @@
 //! Reads any frame that the packet path may get or give: tags, IPv4 options, IPv6 extension
 //! headers, fragments, TCP, UDP, ICMP with the packet it quotes. Finds what is wrong with it, and
-//! can mend its checksums. Knows nothing of the packet path; [`crate::wire`] is simpler and knows
-//! less.
+//! can mend its checksums. Knows nothing of the packet path.
 
-use crate::frame::{TCP, UDP, sum};
+use crate::frame::{TCP, UDP, sum, sum_ipv4};
 
 const ICMP: u8 = 1;
 const ICMPV6: u8 = 58;
@@ -256,10 +255,7 @@ pub fn mend(frame: &mut [u8]) {
 
 fn mend_packet(frame: &mut [u8], packet: &Layout) {
     if !packet.v6 {
-        let at = packet.l3 + 10;
-        frame[at..at + 2].fill(0);
-        let check = !sum(&frame[packet.l3..packet.l4], 0);
-        frame[at..at + 2].copy_from_slice(&check.to_be_bytes());
+        sum_ipv4(&mut frame[packet.l3..]);
     }
     let Ok(Some(covered)) = packet.covered(frame) else { return };
     frame[covered.at..covered.at + 2].fill(0);
@@ -319,6 +315,26 @@ mod tests {
             assert_eq!(check(&bytes), Ok(Some(found)), "{frame:?}");
             assert!(check_quote(&bytes, &found).is_none_or(|quote| quote.is_ok()));
         }
+    }
+
+    #[test]
+    fn every_damaged_byte_under_a_checksum_is_noticed() {
+        for frame in frames() {
+            let (bytes, tags) = (frame.bytes(), 4 * frame.vlans.len());
+            // Of IPv6's own header, only what the pseudo-header repeats is summed.
+            let summed = if frame.family() == Family::V4 { 14 } else { 14 + 8 } + tags;
+            let covered = (summed..bytes.len()).filter(|at| !is_extension(&frame, at - tags));
+            for at in covered {
+                let mut damaged = bytes.clone();
+                damaged[at] ^= 0x10;
+                assert!(check(&damaged).is_err(), "byte {at} of {frame:?}");
+            }
+        }
+    }
+
+    /// Extension headers are under no checksum.
+    fn is_extension(frame: &Frame, at: usize) -> bool {
+        frame.family() == Family::V6 && (54..54 + frame.options.len()).contains(&at)
     }
 
     #[test]

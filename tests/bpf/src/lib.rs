@@ -22,6 +22,7 @@ mod map_batch;
 pub mod mapping;
 pub mod model;
 pub mod mutate;
+pub mod prelude;
 pub mod run;
 pub mod seeds;
 mod services;
@@ -31,7 +32,7 @@ pub mod wire;
 mod world;
 
 pub use gateway_pool::PooledGateway;
-pub use services::{NAT_PORTS, ports, ring, serve_by};
+pub use services::{NAT_PORTS, add_service, forward_across, new_backend, ports, ring, serve_by};
 pub use world::{Flow, Service, Summary, World, backend_port_of, mac_of, protocol};
 
 /// False, said aloud, when a test cannot run here; a panic where CI=true says that it must.

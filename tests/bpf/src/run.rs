@@ -20,7 +20,6 @@ impl Program {
         Self(fd.try_clone_to_owned().unwrap())
     }
 
-    /// Another handle to the same.
     pub fn another(&self) -> Self {
         Self::new(self.0.as_fd())
     }
@@ -42,12 +41,12 @@ impl Program {
 
     /// Runs a frame through it. `out` receives the frame as the program left it.
     pub fn run(&self, frame: &[u8], out: &mut Vec<u8>) -> Result<Verdict, std::io::Error> {
-        Ok(Verdict::try_from(self.test_run(frame, &[], out)?).unwrap())
+        Ok(Verdict::try_from(self.test_run(frame, &[], 1, out)?.retval).unwrap())
     }
 
     /// What a program returns for a frame, whatever it means.
     pub fn result(&self, frame: &[u8]) -> Result<u32, std::io::Error> {
-        self.test_run(frame, &[], &mut Vec::new())
+        Ok(self.test_run(frame, &[], 1, &mut Vec::new())?.retval)
     }
 
     /// Runs a frame through a program of the traffic control hook, from a socket of this mark: its
@@ -55,45 +54,34 @@ impl Program {
     pub fn run_marked(&self, frame: &[u8], mark: u32) -> (u32, Vec<u8>) {
         let mut out = Vec::new();
         // The head of struct __sk_buff (linux/bpf.h): length, packet type, mark.
-        let action = self.test_run(frame, &[0, 0, mark], &mut out).unwrap();
-        (action, out)
+        let ran = self.test_run(frame, &[0, 0, mark], 1, &mut out).unwrap();
+        (ran.retval, out)
     }
 
     /// Nanoseconds of one run of many, one after the other.
     pub fn nanoseconds(&self, frame: &[u8], runs: u32) -> u32 {
-        let mut opts = sys::bpf_test_run_opts {
-            sz: size_of::<sys::bpf_test_run_opts>() as sys::size_t,
-            data_in: frame.as_ptr().cast(),
-            data_size_in: frame.len() as u32,
-            repeat: runs as i32,
-            ..Default::default()
-        };
-        // SAFETY: the frame is as long as said and outlives the call; the kernel writes only to
-        // `opts` itself.
-        let ret = unsafe { sys::bpf_prog_test_run_opts(self.0.as_raw_fd(), &mut opts) };
-        assert_eq!(ret, 0, "a test run");
-        opts.duration
+        self.test_run(frame, &[], runs, &mut Vec::new()).unwrap().duration
     }
 
-    /// Runs it once; its result. `context`: the first bytes of the program's context; nothing for
-    /// an empty one.
+    /// Runs it so often. `context`: the first bytes of the program's context; nothing for an empty
+    /// one.
     fn test_run(
         &self,
         frame: &[u8],
         context: &[u32],
+        runs: u32,
         out: &mut Vec<u8>,
-    ) -> Result<u32, std::io::Error> {
+    ) -> Result<sys::bpf_test_run_opts, std::io::Error> {
         out.resize(frame.len() + GROWTH, 0);
-        let ctx_in = if context.is_empty() { null() } else { context.as_ptr().cast() };
         let mut opts = sys::bpf_test_run_opts {
             sz: size_of::<sys::bpf_test_run_opts>() as sys::size_t,
             data_in: frame.as_ptr().cast(),
             data_size_in: frame.len() as u32,
             data_out: out.as_mut_ptr().cast(),
             data_size_out: out.len() as u32,
-            ctx_in,
+            ctx_in: if context.is_empty() { null() } else { context.as_ptr().cast() },
             ctx_size_in: size_of_val(context) as u32,
-            repeat: 1,
+            repeat: runs as i32,
             ..Default::default()
         };
         // SAFETY: buffers and context are as long as said and outlive the call; the kernel writes
@@ -103,7 +91,7 @@ impl Program {
             return Err(std::io::Error::from_raw_os_error(-ret));
         }
         out.truncate(opts.data_size_out as usize);
-        Ok(opts.retval)
+        Ok(opts)
     }
 
     /// How often the kernel has run it, while [`count_runs`] was held.

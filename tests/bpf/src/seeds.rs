@@ -3,7 +3,8 @@
 use std::net::{IpAddr, SocketAddr};
 
 use crate::cast::*;
-use crate::frame::{Arp, Frame, TCP, UDP, flags::*};
+use crate::frame::{Arp, Frame, TCP, UDP, flags::*, tunnel};
+use crate::icmp::{self, Says};
 use crate::{World, ports};
 
 /// A frame and the interface slot it comes by.
@@ -28,9 +29,9 @@ pub fn of_nat(world: &mut World) -> Vec<Seed> {
             for port in
                 [ports::NONE_RESET, ports::NONE_DROP, ports::UNRESOLVED, ports::NO_DEVICE, 79]
             {
-                let (src, dst) = world.ends(family, port);
-                add(FRONT, &Frame { proto, flags: SYN, ..Frame::udp(src, dst) });
-                add(FRONT, &Frame { proto, flags: ACK, ..Frame::udp(src, dst) });
+                let first = world.first(family, proto, port);
+                add(FRONT, &first);
+                add(FRONT, &first.with(|f| f.flags = ACK));
             }
             let (src, dst) = world.ends(family, ports::SMALL);
             let just_fits = vec![3; 1280 - family.header_len() - if proto == TCP { 20 } else { 8 }];
@@ -43,28 +44,17 @@ pub fn of_nat(world: &mut World) -> Vec<Seed> {
                     add(FRONT, &part.payload(&vec![3; length]));
                 }
             }
-            let (src, dst) = world.ends(family, ports::ACROSS);
-            let plain = Frame { proto, flags: SYN, ..Frame::udp(src, dst) };
+            let plain = world.first(family, proto, ports::ACROSS);
             add(FRONT, &plain.clone().with(|f| f.vlans = vec![(0x8100, 5)]));
             add(FRONT, &plain.clone().with(|f| f.fragment = 0x2000));
             add(FRONT, &plain.clone().with(|f| f.no_checksum = proto == UDP));
             add(FRONT, &plain.clone().with(|f| f.ttl = 1));
             add(FRONT, &plain.clone().with(|f| f.padding = 9));
             add(FRONT, &plain.clone().with(|f| f.dst_mac = STRANGER_MAC));
-            add(
-                FRONT,
-                &plain.with(|f| {
-                    (f.options, f.first_extension) = (vec![proto, 0, 1, 4, 0, 0, 0, 0], 60)
-                }),
-            );
+            add(FRONT, &plain.extended(&[60]));
         }
-        let (src, dst) = world.ends(family, 0);
-        let echo = if family == Family::V4 { 8 } else { 128 };
-        add(
-            FRONT,
-            &Frame { proto: family.icmp(), ..Frame::new(1, src, dst) }
-                .payload(&[echo, 0, 0, 0, 0, 1, 0, 1]),
-        );
+        let ping = icmp::echo(family, false, b"");
+        add(FRONT, &icmp::frame(family.client(), family.vip(), ping));
     }
     let v6 = Family::V6.announced();
     let IpAddr::V6(target) = v6 else { unreachable!() };
@@ -73,14 +63,7 @@ pub fn of_nat(world: &mut World) -> Vec<Seed> {
         let ask = Frame::new(58, (Family::V6.client(), 0).into(), (v6, 0).into()).payload(&body);
         add(FRONT, &ask.with(|f| f.ttl = 255));
     }
-    let arp = Arp {
-        dst_mac: BROADCAST_MAC,
-        src_mac: CLIENT_MAC,
-        op: 1,
-        sender: (CLIENT_MAC, Family::V4.client()),
-        target: ([0; 6], Family::V4.announced()),
-    };
-    seeds.push((FRONT, arp.bytes()));
+    seeds.push((FRONT, Arp::who_has(Family::V4.announced()).bytes()));
     seeds
 }
 
@@ -135,17 +118,13 @@ fn shapes(plain: &Frame) -> Vec<Frame> {
             }
         }
         Family::V6 => {
-            let padded = |next| vec![next, 0, 1, 4, 0, 0, 0, 0];
-            let chain = |first: u8, headers: Vec<u8>| {
-                with(&|f| (f.first_extension, f.options) = (first, headers.clone()))
-            };
-            all.push(chain(0, padded(plain.proto)));
-            all.push(chain(60, padded(plain.proto)));
-            all.push(chain(0, [padded(60), padded(plain.proto)].concat()));
-            all.push(chain(43, vec![plain.proto, 0, 4, 0, 0, 0, 0, 0]));
+            all.extend(
+                [&[0][..], &[60], &[0, 60], &[43]].map(|types| plain.clone().extended(types)),
+            );
             for offset in [0x0001u16, 0x0081, 0x0080, 0] {
                 let [high, low] = offset.to_be_bytes();
-                all.push(chain(44, vec![plain.proto, 0, high, low, 0, 0, 0, 7]));
+                let fragment = vec![plain.proto, 0, high, low, 0, 0, 0, 7];
+                all.push(with(&|f| (f.first_extension, f.options) = (44, fragment.clone())));
             }
         }
     }
@@ -155,31 +134,23 @@ fn shapes(plain: &Frame) -> Vec<Frame> {
 /// A router's complaint about the answer that a client got: it quotes the service's own packet.
 fn error_about(request: &Frame) -> Frame {
     let answer = Frame { src: request.dst, dst: request.src, flags: ACK, ..request.clone() };
+    let says = [Says::TooBig(1280), Says::Unreachable, Says::TimeExceeded];
+    let says = says[usize::from(request.dst.port() % 3)];
     let family = request.family();
-    let kind: &[u8] = match (family, request.dst.port() % 3) {
-        (Family::V4, 0) => &[3, 4, 0, 0, 0, 0, 5, 0],
-        (Family::V4, 1) => &[3, 1, 0, 0, 0, 0, 0, 0],
-        (Family::V4, _) => &[11, 0, 0, 0, 0, 0, 0, 0],
-        (Family::V6, 0) => &[2, 0, 0, 0, 0, 0, 5, 0],
-        (Family::V6, 1) => &[1, 0, 0, 0, 0, 0, 0, 0],
-        (Family::V6, _) => &[3, 0, 0, 0, 0, 0, 0, 0],
-    };
-    let router = SocketAddr::new(family.elsewhere(), 0);
-    let to = SocketAddr::new(request.dst.ip(), 0);
-    Frame::new(family.icmp(), router, to).payload(&[kind, &answer.bytes()[14..]].concat())
+    let error = icmp::error(family, says, &icmp::quote(&answer, usize::MAX));
+    icmp::frame(family.elsewhere(), request.dst.ip(), error)
 }
 
 /// Packets in packets, as a tunnel's other end would send them.
 fn tunnels(family: Family) -> Vec<Vec<u8>> {
     let src = SocketAddr::new(family.client(), 30_000);
-    let inner =
-        Frame::tcp(src, SocketAddr::new(family.vip(), ports::SAME), SYN).bytes()[14..].to_vec();
+    let inner = Frame::tcp(src, SocketAddr::new(family.vip(), ports::SAME), SYN);
     let mut all = Vec::new();
     for outer in FAMILIES {
         let ends = (SocketAddr::new(outer.backend(1), 50_000), SocketAddr::new(outer.nat(), 6080));
-        let proto = if family == Family::V4 { 4 } else { 41 };
-        for frame in [Frame::new(proto, ends.0, ends.1), Frame::new(UDP, ends.0, ends.1)] {
-            all.push(frame.with(|f| f.dst_mac = BACK_MAC).payload(&inner).bytes());
+        for gue in [false, true] {
+            let frame = tunnel(gue, ends.0, ends.1, &inner);
+            all.push(frame.with(|f| f.dst_mac = BACK_MAC).bytes());
         }
     }
     all

@@ -1,10 +1,9 @@
 //! The services that every test finds: one for every case.
 
-use std::net::IpAddr;
-
 use ringway_abi::raw::{RW_NO_MEMBER, RW_RING_SLOTS};
 use ringway_plan::tables::{
     BackendRow, Forward, NextHop, Protocol, RingRow, ServiceKey, ServiceRow, Tables, Timeouts,
+    Tunnel,
 };
 
 use crate::cast::{BACK, FAMILIES, FRONT, Family, backend_mac};
@@ -56,7 +55,7 @@ pub(crate) fn standard_tables() -> Tables {
     for family in FAMILIES {
         for protocol in [Protocol::Tcp, Protocol::Udp] {
             let mut add = |port, real_port, backends: &[(u8, Option<u32>)]| {
-                add_service(&mut tables, family, protocol, port, real_port, backends)
+                add_standard(&mut tables, family, protocol, port, real_port, backends)
             };
             add(ports::SAME, 8080, &[(0, Some(FRONT))]);
             add(ports::ACROSS, 8081, &[(1, Some(BACK))]);
@@ -75,7 +74,7 @@ pub(crate) fn standard_tables() -> Tables {
     tables
 }
 
-fn add_service(
+fn add_standard(
     tables: &mut Tables,
     family: Family,
     protocol: Protocol,
@@ -83,45 +82,78 @@ fn add_service(
     real_port: u16,
     backends: &[(u8, Option<u32>)],
 ) {
-    let id = tables.services.len() as u16;
-    let first = tables.backends.len() as u32;
-    for (index, (n, iface)) in (first..).zip(backends) {
-        let mtu = if port == ports::SMALL { 1280 } else { 9000 };
-        tables.backends.push(BackendRow {
-            index,
-            generation: 3,
-            service: id,
-            address: family.backend(*n),
-            port: real_port,
-            protocol,
-            weight: 1,
-            up: true,
-            kept: false,
-            next_hop: iface.map(|iface| NextHop { iface, mac: backend_mac(*n), mtu }),
-            nat: (u32::from(family == Family::V6), 1),
-            tunnel: None,
-            mss: 0,
-        });
+    let mtu = if port == ports::SMALL { 1280 } else { 9000 };
+    for (n, iface) in backends {
+        let row = new_backend(tables, family, *n, real_port, protocol);
+        let next_hop = iface.map(|iface| NextHop { iface, mac: backend_mac(*n), mtu });
+        tables.backends.push(BackendRow { next_hop, ..row });
     }
-    let members: Vec<u32> =
-        tables.backends[first as usize..].iter().map(BackendRow::reference).collect();
     let announce = port == ports::ANNOUNCED;
-    let address: IpAddr = if announce { family.announced() } else { family.vip() };
+    let address = if announce { family.announced() } else { family.vip() };
+    let service = add_service(tables, ServiceKey::new(address, port, protocol), Forward::Nat);
+    service.source_client = matches!(port, ports::CLIENT | ports::CLIENT_TOO);
+    service.announce = announce;
+    service.reset_when_none = port != ports::NONE_DROP;
+}
+
+/// The nth backend, on the back interface, for the service that is added next.
+pub fn new_backend(
+    tables: &Tables,
+    family: Family,
+    n: u8,
+    port: u16,
+    protocol: Protocol,
+) -> BackendRow {
+    BackendRow {
+        index: tables.backends.len() as u32,
+        generation: 3,
+        service: tables.services.len() as u16,
+        address: family.backend(n),
+        port,
+        protocol,
+        weight: 1,
+        up: true,
+        kept: false,
+        next_hop: Some(NextHop { iface: BACK, mac: backend_mac(n), mtu: 9000 }),
+        nat: (u32::from(family == Family::V6), 1),
+        tunnel: None,
+        mss: 0,
+    }
+}
+
+/// Adds a service to which the backends belong that were added for it, in turn.
+pub fn add_service(tables: &mut Tables, key: ServiceKey, forward: Forward) -> &mut ServiceRow {
+    let id = tables.services.len() as u16;
+    let own = tables.backends.iter().filter(|backend| backend.service == id);
+    let members: Vec<u32> = own.map(BackendRow::reference).collect();
     tables.rings.push(ring(id.into(), members.len()));
     tables.services.push(ServiceRow {
         id,
-        key: ServiceKey::new(address, port, protocol),
-        name: format!("{family:?}-{protocol:?}-{port}"),
+        key,
+        name: format!("service-{id}"),
         ring: id.into(),
         members,
         affinity_source: false,
-        forward: Forward::Nat,
-        source_client: matches!(port, ports::CLIENT | ports::CLIENT_TOO),
-        announce,
-        reset_when_none: port != ports::NONE_DROP,
+        forward,
+        source_client: false,
+        announce: false,
+        reset_when_none: true,
         shield: None,
         policy: None,
     });
+    tables.services.last_mut().unwrap()
+}
+
+/// The services of [`ports::ACROSS`] are forwarded like this.
+pub fn forward_across(tables: &mut Tables, forward: Forward) {
+    for service in tables.services.iter_mut().filter(|s| s.key.port == ports::ACROSS) {
+        service.forward = forward;
+        let source = Family::of(service.key.address).nat();
+        let port = if forward == Forward::DsrGue { 6080 } else { 0 };
+        for backend in tables.backends.iter_mut().filter(|b| b.service == service.id) {
+            backend.tunnel = forward.is_tunnel().then_some(Tunnel { source, port });
+        }
+    }
 }
 
 /// A service (by its id) with these members, in turn.

@@ -7,7 +7,6 @@ use crate::cast::FRONT;
 use crate::frame::{Arp, Frame};
 use crate::{Summary, World};
 
-/// The expected frame.
 #[derive(Clone, Debug)]
 pub enum Out {
     /// Not a byte changed.
@@ -15,7 +14,6 @@ pub enum Out {
     Exactly(Vec<u8>),
 }
 
-/// A row of a packet table.
 #[derive(Clone, Debug)]
 pub struct Row {
     name: String,
@@ -94,6 +92,7 @@ fn differs(world: &World, row: &Row) -> Option<String> {
         .then(|| format!("{}: frame\n  {}\ninstead of\n  {}", row.name, hex(&frame), hex(wanted)))
 }
 
-fn hex(bytes: &[u8]) -> String {
+/// The first bytes of a frame, for a message.
+pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().take(120).map(|byte| format!("{byte:02x}")).collect()
 }

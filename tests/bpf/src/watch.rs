@@ -116,9 +116,7 @@ impl Node {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         Self { name: format!("{PREFIX}-{}-{number}", std::process::id()) }
     }
-}
 
-impl Node {
     pub(crate) fn detach(&self) -> Detached {
         detach(Path::new(DEFAULT_BPFFS), &self.name).unwrap()
     }

@@ -25,7 +25,7 @@ use crate::frame::{Frame, TCP, flags};
 use crate::gateway_pool::PooledGateway;
 use crate::model::ring_slot;
 use crate::run::Program;
-use crate::services::standard_tables;
+use crate::services::{serve_by, standard_tables};
 use crate::watch::{self, Node};
 use crate::{capture, wire};
 
@@ -36,7 +36,6 @@ pub struct Service {
     pub backends: Vec<BackendRow>,
 }
 
-/// The result of one frame.
 #[derive(Clone, Debug)]
 pub struct Summary {
     pub verdict: Verdict,
@@ -67,6 +66,12 @@ pub struct Flow {
 const BACKEND_ISN: u32 = 0x2000_0000;
 
 impl Flow {
+    /// The flow of its first packet, which left as this frame.
+    pub fn opened(world: &World, slot: u32, request: Frame, left: &[u8]) -> Self {
+        let backend = world.chosen(&request).unwrap();
+        Self { slot, backend, source: wire::check(left).good().src, request }
+    }
+
     /// The client's next segment or datagram.
     pub fn next(&self, tcp_flags: u8) -> Frame {
         let ack = if tcp_flags & flags::ACK != 0 { BACKEND_ISN + 1 } else { 0 };
@@ -134,7 +139,6 @@ fn interface(slot: u32, mac: Mac) -> Interface {
     }
 }
 
-/// MAC of an interface slot.
 pub fn mac_of(slot: u32) -> [u8; 6] {
     if slot == FRONT { FRONT_MAC } else { BACK_MAC }
 }
@@ -251,12 +255,10 @@ impl World {
         self.gateway.clock().wall_time()
     }
 
-    /// So many seconds go by.
     pub fn advance(&self, seconds: u64) {
         self.advance_by(Duration::from_secs(seconds));
     }
 
-    /// So much time goes by.
     pub fn advance_by(&self, time: Duration) {
         self.gateway.clock().advance(time).unwrap();
     }
@@ -266,7 +268,6 @@ impl World {
         self.watch.lock().unwrap_or_else(PoisonError::into_inner).is_some()
     }
 
-    /// Name of a pinned world's node.
     pub fn node(&self) -> &str {
         &self.node.as_ref().unwrap().name
     }
@@ -282,6 +283,18 @@ impl World {
     pub fn change(&mut self, change: impl FnOnce(&mut Tables)) {
         change(&mut self.tables);
         self.gateway.apply(&self.tables).unwrap();
+    }
+
+    pub fn change_backend(&mut self, backend: &BackendRow, change: impl FnOnce(&mut BackendRow)) {
+        self.change(|tables| change(&mut tables.backends[backend.index as usize]));
+    }
+
+    /// The ring of a backend's service goes on with its other backends.
+    pub fn serve_without(&mut self, lost: &BackendRow) {
+        let is_other = |row: &&BackendRow| row.service == lost.service && row.index != lost.index;
+        let others = self.tables.backends.iter().filter(is_other);
+        let others: Vec<u32> = others.map(BackendRow::reference).collect();
+        self.change(|tables| serve_by(tables, lost.service, &others));
     }
 
     /// Gives the services of these ports limits.
@@ -408,7 +421,6 @@ impl World {
         reason
     }
 
-    /// An interface slot's counters.
     pub fn ledger(&self, slot: u32) -> rw_ledger {
         self.gateway.view().ledger(slot).unwrap()
     }
@@ -426,6 +438,12 @@ impl World {
     /// A fresh client of a service.
     pub fn ends(&mut self, family: Family, port: u16) -> (SocketAddr, SocketAddr) {
         ((family.client(), self.client_port()).into(), (family.vip(), port).into())
+    }
+
+    /// A fresh client's first packet to a service: a SYN or a datagram, with data.
+    pub fn first(&mut self, family: Family, proto: u8, port: u16) -> Frame {
+        let (src, dst) = self.ends(family, port);
+        Frame { proto, flags: flags::SYN, ..Frame::udp(src, dst) }
     }
 
     /// A service on the usual address.
@@ -458,12 +476,11 @@ impl World {
 
     /// Opens a flow by this frame, which may be of an open one.
     pub fn open_with(&mut self, slot: u32, request: Frame) -> Flow {
-        let backend = self.chosen(&request).unwrap();
         let seen = self.feed(slot, &request.bytes());
-        assert_eq!(seen.pair(), (verdict(slot, &backend), Reason::NatForward), "{request:?}");
-        let source = wire::check(&seen.frame).good().src;
-        let flow = Flow { request: request.clone(), slot, backend, source };
-        assert_eq!(seen.frame, flow.forwarded(&request).bytes(), "{request:?}");
+        assert_eq!(seen.reason, Reason::NatForward, "{request:?}");
+        let flow = Flow::opened(self, slot, request, &seen.frame);
+        assert_eq!(seen.verdict, verdict(slot, &flow.backend), "{flow:?}");
+        assert_eq!(seen.frame, flow.forwarded(&flow.request).bytes(), "{flow:?}");
         flow
     }
 
@@ -483,20 +500,32 @@ impl World {
 
     /// The client's next packet on an open flow must reach the same backend by the same source.
     pub fn request(&self, flow: &Flow, tcp_flags: u8) {
-        let request = flow.next(tcp_flags);
+        self.forwards(flow, &flow.next(tcp_flags));
+    }
+
+    /// The same for any packet of the client's; what the backend gets.
+    #[track_caller]
+    pub fn forwards(&self, flow: &Flow, request: &Frame) -> Vec<u8> {
         let seen = self.feed(flow.slot, &request.bytes());
         let expected = (verdict(flow.slot, &flow.backend), Reason::NatForward);
         assert_eq!(seen.pair(), expected, "{request:?}");
-        assert_eq!(seen.frame, flow.forwarded(&request).bytes(), "{request:?}");
+        assert!(seen.frame == flow.forwarded(request).bytes(), "{request:?}: {:02x?}", seen.frame);
+        seen.frame
     }
 
     /// The backend's answer on an open flow must reach the client as if from the service.
     pub fn answer(&self, flow: &Flow, tcp_flags: u8) {
-        let answer = flow.answer(tcp_flags);
+        self.returns(flow, &flow.answer(tcp_flags));
+    }
+
+    /// The same for any packet of the backend's; what the client gets.
+    #[track_caller]
+    pub fn returns(&self, flow: &Flow, answer: &Frame) -> Vec<u8> {
         let seen = self.feed(flow.back_slot(), &answer.bytes());
         let expected = if flow.slot == flow.back_slot() { Verdict::Tx } else { Verdict::Redirect };
         assert_eq!(seen.pair(), (expected, Reason::NatReply), "{answer:?}");
-        assert_eq!(seen.frame, flow.returned(&answer).bytes(), "{answer:?}");
+        assert!(seen.frame == flow.returned(answer).bytes(), "{answer:?}: {:02x?}", seen.frame);
+        seen.frame
     }
 
     /// The flow's record, however old.
@@ -513,20 +542,10 @@ impl World {
         record
     }
 
-    /// The record of the flow with this source, when there is one only.
-    pub fn record_of(&self, source: SocketAddr) -> Record {
-        let mut found =
-            audit::records(self).into_iter().filter(|r| r.key.nat_port == source.port());
-        let record = found.next().unwrap_or_else(|| panic!("no record with source {source}"));
-        assert_eq!(found.next(), None, "two records with source {source}");
-        record
-    }
-
     pub fn state(&self, flow: &Flow) -> FlowState {
         self.record(flow).key.state
     }
 
-    /// A map of the packet path.
     pub fn map(&self, name: &str) -> BorrowedFd<'_> {
         self.gateway.map(name).unwrap()
     }

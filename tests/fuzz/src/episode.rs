@@ -65,7 +65,6 @@ pub struct Failure {
     pub after: u64,
 }
 
-/// The scene of an episode.
 pub fn scene(episode: u64) -> &'static Scene {
     &SCENES[(episode % SCENES.len() as u64) as usize]
 }

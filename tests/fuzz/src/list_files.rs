@@ -20,31 +20,9 @@ const TEXTS: [&str; 3] = [
      {\"type\":\"metadata\"}]\n",
 ];
 
-/// Parts that mean something to one of the formats.
-const PARTS: [&[u8]; 22] = [
-    b"\n",
-    b"\r",
-    b"#",
-    b";",
-    b"/",
-    b"/0",
-    b"/32",
-    b"/128",
-    b".",
-    b":",
-    b"::",
-    b"::ffff:",
-    b"%1",
-    b"0",
-    b"255",
-    b"{",
-    b"}",
-    b"[",
-    b"]",
-    b"\"cidr\":",
-    b"\\u0000",
-    b"\xef\xbb\xbf",
-];
+/// Parts that mean something to one of the formats, between spaces.
+const PARTS: &[u8] =
+    b"\n \r # ; / /0 /32 /128 . : :: ::ffff: %1 0 255 { } [ ] \"cidr\": \\u0000 \xef\xbb\xbf";
 
 /// A text that broke a rule.
 pub struct BrokenList {
@@ -80,7 +58,10 @@ fn mutate(random: &mut Random, text: &mut Vec<u8>) {
             let to = random.below(text.len() + 1);
             drop(text.splice(to..to, copy));
         }
-        _ => drop(text.splice(at..at, random.pick(&PARTS).iter().copied())),
+        _ => {
+            let parts: Vec<&[u8]> = PARTS.split(|byte| *byte == b' ').collect();
+            drop(text.splice(at..at, random.pick(&parts).iter().copied()));
+        }
     }
 }
 

@@ -52,7 +52,6 @@ impl Path {
         self.programs().iter().map(|program| program.run_count()).sum()
     }
 
-    /// An interface slot's counters.
     pub fn ledger(&self, slot: u32) -> rw_ledger {
         match self {
             Path::Gateway(world) => world.ledger(slot),

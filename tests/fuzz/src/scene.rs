@@ -4,7 +4,7 @@
 use ringway_abi::raw::{RW_IFACE_GENERIC, RW_MAX_MEMBERS};
 use ringway_abi::{Slot, Verdict};
 use ringway_bpf_tests::World;
-use ringway_bpf_tests::cast::{BACK, FAMILIES, Family};
+use ringway_bpf_tests::cast::{BACK, Family};
 use ringway_bpf_tests::mutate::Random;
 use ringway_bpf_tests::run::foreign_program;
 use ringway_plan::tables::{BackendRow, Forward, Pair, ServiceRow, Tables, Tunnel};
@@ -99,16 +99,13 @@ impl Scene {
             service.source_client &= self.forward == Forward::Nat;
         }
         for backend in tables.backends.iter_mut().filter(|_| self.forward != Forward::Nat) {
-            let outer = match (backend.address.is_ipv4(), self.crossed) {
-                (true, false) | (false, true) => Family::V4,
-                _ => Family::V6,
-            };
-            if outer != family_of(backend.address) {
-                backend.address = outer.backend(backend.index as u8 % 8);
+            if self.crossed {
+                let other = if backend.address.is_ipv4() { Family::V6 } else { Family::V4 };
+                backend.address = other.backend(backend.index as u8 % 8);
             }
             let port = if self.forward == Forward::DsrGue { 6080 } else { 0 };
-            let tunnelled = matches!(self.forward, Forward::DsrIpip | Forward::DsrGue);
-            backend.tunnel = tunnelled.then(|| Tunnel { source: outer.nat(), port });
+            let source = Family::of(backend.address).nat();
+            backend.tunnel = self.forward.is_tunnel().then_some(Tunnel { source, port });
             backend.mss = if backend.index % 2 == 0 { 1400 } else { 0 };
         }
         for ring in tables.rings.iter_mut().filter(|_| self.changing) {
@@ -126,10 +123,6 @@ impl Scene {
             tables.backends.iter_mut().filter(mine).for_each(|row| row.weight = 0);
         }
     }
-}
-
-fn family_of(address: std::net::IpAddr) -> Family {
-    FAMILIES[usize::from(address.is_ipv6())]
 }
 
 /// Something happens to the node: a backend fails or comes back, its way out vanishes, time passes.

@@ -3,11 +3,12 @@
 //! ICMP error about it, a tunnel around it. Checksums are for [`ringway_bpf_tests::inspect::mend`].
 
 use ringway_bpf_tests::cast::{FAMILIES, Family};
+use ringway_bpf_tests::frame::{Frame, UDP};
 use ringway_bpf_tests::inspect::{Layout, layout};
 use ringway_bpf_tests::mutate::Random;
 use ringway_bpf_tests::ports;
 
-const GUE_PORT: [u8; 2] = 6080u16.to_be_bytes();
+const GUE_PORT: u16 = 6080;
 /// Longer frames than this are left as they are.
 const LONGEST: usize = 9_000;
 
@@ -169,25 +170,13 @@ fn error_about(random: &mut Random, frame: &mut Vec<u8>, at: &Layout) {
 fn tunnel(random: &mut Random, frame: &mut Vec<u8>, at: &Layout) {
     let inner = frame[at.l3..at.end].to_vec();
     let outer = *random.pick(&FAMILIES);
-    let v6 = outer == Family::V6;
-    let octets = |ip| match ip {
-        std::net::IpAddr::V4(v4) => v4.octets().to_vec(),
-        std::net::IpAddr::V6(v6) => v6.octets().to_vec(),
-    };
-    let to = octets(*random.pick(&[outer.vip(), outer.nat(), outer.backend(1)]));
-    let from = octets(outer.client());
-    let proto = if at.v6 { 41 } else { 4 };
-    let (proto, payload) = match random.below(2) {
-        0 => (proto, inner),
-        _ => {
-            let length = (8 + inner.len() as u16).to_be_bytes();
-            (17, [&[0xc0, 1], &GUE_PORT[..], &length, &[0, 0], &inner].concat())
-        }
-    };
-    frame.truncate(at.l3);
-    frame[at.l3 - 2..].copy_from_slice(if v6 { &[0x86, 0xdd] } else { &[8, 0] });
-    frame.extend(header(v6, proto, payload.len(), &from, &to));
-    frame.extend(payload);
+    let to = *random.pick(&[outer.vip(), outer.nat(), outer.backend(1)]);
+    let inner_family = if at.v6 { Family::V6 } else { Family::V4 };
+    let proto = if random.below(2) == 0 { inner_family.in_ip() } else { UDP };
+    let around = Frame::new(proto, (outer.client(), 0xc001).into(), (to, GUE_PORT).into());
+    let around = around.payload(&inner).with(|frame| frame.no_checksum = true).bytes();
+    frame.truncate(at.l3 - 2);
+    frame.extend(&around[12..]);
 }
 
 #[cfg(test)]

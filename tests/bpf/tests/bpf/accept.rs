@@ -3,13 +3,10 @@
 use std::net::{SocketAddr, TcpListener};
 
 use ringway_abi::Accept as End;
-use ringway_bpf_tests::frame::{Frame, flags};
-use ringway_bpf_tests::run::Program;
+use ringway_bpf_tests::prelude::*;
 use ringway_kernel::Accept;
 use ringway_kernel::shield::ChallengeKey;
 use rustix::thread::{UnshareFlags, unshare_unsafe};
-
-use crate::needs_root;
 
 const KEY: ChallengeKey = ChallengeKey([0x5555_5555_5555_5555; 2]);
 const LISTENERS: [&str; 2] = ["203.0.113.9:80", "[2001:db8::9]:80"];
@@ -48,7 +45,7 @@ fn ack(listener: &str, stamped: bool) -> Frame {
     let mut from = to;
     from.set_port(4711);
     let stamps = [1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 2];
-    Frame::tcp(from, to, flags::ACK).with(|frame| {
+    Frame::tcp(from, to, ACK).with(|frame| {
         (frame.src_mac, frame.dst_mac) = ([0; 6], [0; 6]);
         (frame.seq, frame.ack) = (1, 0x1234_5678);
         frame.tcp_options = if stamped { stamps.to_vec() } else { Vec::new() };
@@ -83,7 +80,7 @@ fn a_forged_acknowledgement_is_dropped_and_counted() {
             assert_eq!(host.counted(listener, End::NoCookie), 2, "{listener}");
             let elsewhere = ack(listener, false).with(|frame| frame.dst.set_port(81));
             assert_eq!(host.result(&elsewhere), PASSED, "{listener}");
-            let syn = ack(listener, false).with(|frame| frame.flags = flags::SYN);
+            let syn = ack(listener, false).with(|frame| frame.flags = SYN);
             assert_eq!(host.result(&syn), PASSED, "{listener}");
             assert_eq!(host.counted(listener, End::Handshake), 1, "{listener}");
         }
@@ -101,7 +98,7 @@ fn the_cost_of_a_forged_acknowledgement() {
                 println!("{listener}: {what}: {} ns", host.nanoseconds(frame));
             };
             say("port not listed", &ack(listener, true).with(|frame| frame.dst.set_port(81)));
-            say("SYN", &ack(listener, true).with(|frame| frame.flags = flags::SYN));
+            say("SYN", &ack(listener, true).with(|frame| frame.flags = SYN));
             say("forged", &ack(listener, false));
             say("forged, with timestamps", &ack(listener, true));
         }

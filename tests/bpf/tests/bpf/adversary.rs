@@ -4,12 +4,10 @@
 use std::net::SocketAddr;
 
 use ringway_abi::Verdict::Redirect;
-use ringway_bpf_tests::cast::*;
-use ringway_bpf_tests::frame::{Frame, TCP, UDP, flags, fragments};
-use ringway_bpf_tests::{Flow, World, ports};
+use ringway_bpf_tests::prelude::*;
 use ringway_plan::tables::{Limits, RateLimit, ServicePolicy};
 
-use crate::{limits, needs_root};
+use crate::limits;
 
 const PACKETS: u32 = 2_000;
 /// One packet of so many is good.
@@ -33,20 +31,15 @@ fn anybody(family: Family, n: u32) -> SocketAddr {
 
 /// As many options or extension headers as there may be: each header is walked.
 fn with_options(frame: Frame) -> Frame {
-    frame.with(|f| match f.family() {
-        Family::V4 => f.options = vec![1; 40],
-        Family::V6 => {
-            let header = |next| [next, 0, 1, 4, 0, 0, 0, 0];
-            let next = [[DESTINATION_OPTIONS; 7].as_slice(), &[TCP]].concat();
-            f.first_extension = DESTINATION_OPTIONS;
-            f.options = next.into_iter().flat_map(header).collect();
-        }
-    })
+    match frame.family() {
+        Family::V4 => frame.with(|f| f.options = vec![1; 40]),
+        Family::V6 => frame.extended(&[DESTINATION_OPTIONS; 8]),
+    }
 }
 
 fn syn(from: SocketAddr, family: Family) -> Frame {
     let to = SocketAddr::new(family.vip(), ports::ACROSS);
-    Frame::tcp(from, to, flags::SYN).payload(&[0; 1_200])
+    Frame::tcp(from, to, SYN).payload(&[0; 1_200])
 }
 
 fn syns_with_options(family: Family, n: u32, _: &Flow) -> Frame {
@@ -133,7 +126,7 @@ fn the_worst_mixes_cost_nobody_who_is_known() {
             if n % PER_GOOD == 0 {
                 let long = udp.next(0).payload(&[0; 2_000]).with(|f| f.fragment = 0);
                 let mut good = std::mem::take(&mut later);
-                good.extend([tcp.next(flags::ACK), udp.next(0)].map(|frame| frame.bytes()));
+                good.extend([tcp.next(ACK), udp.next(0)].map(|frame| frame.bytes()));
                 later = fragments(&long.bytes(), 1_400, *n);
                 good.push(later.remove(0));
                 for frame in good {

@@ -4,22 +4,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use ringway_abi::raw::RW_IFACE_REDIRECT;
 use ringway_abi::{Reason::*, Verdict::*};
-use ringway_bpf_tests::World;
-use ringway_bpf_tests::cast::*;
-use ringway_bpf_tests::frame::{Arp, Frame};
-use ringway_bpf_tests::table::{Row, check, row};
-
-use crate::needs_root;
-
-fn who_has(address: IpAddr) -> Arp {
-    Arp {
-        dst_mac: BROADCAST_MAC,
-        src_mac: CLIENT_MAC,
-        op: 1,
-        sender: (CLIENT_MAC, Family::V4.client()),
-        target: ([0; 6], address),
-    }
-}
+use ringway_bpf_tests::prelude::*;
 
 fn is_at(asked: &Arp, mac: Mac) -> Arp {
     Arp {
@@ -35,7 +20,7 @@ fn is_at(asked: &Arp, mac: Mac) -> Arp {
 fn arp() {
     needs_root!("arp");
     let world = World::new();
-    let ask = who_has(Family::V4.announced());
+    let ask = Arp::who_has(Family::V4.announced());
     let probe = Arp { sender: (CLIENT_MAC, IpAddr::from([0, 0, 0, 0])), ..ask.clone() };
     let gratuitous = Arp { sender: (CLIENT_MAC, ask.target.1), ..ask.clone() };
     let unicast = Arp { dst_mac: FRONT_MAC, ..ask.clone() };
@@ -48,9 +33,9 @@ fn arp() {
         row("probe (RFC 5227)", probe.clone(), Tx, ArpReply).gives(is_at(&probe, FRONT_MAC)),
         row("somebody claims it", gratuitous.clone(), Tx, ArpReply)
             .gives(is_at(&gratuitous, FRONT_MAC)),
-        row("a service that is not announced", who_has(Family::V4.vip()), Pass, NotIp),
-        row("an address of nobody", who_has(Family::V4.elsewhere()), Pass, NotIp),
-        row("a nat address", who_has(Family::V4.nat()), Pass, NotIp),
+        row("a service that is not announced", Arp::who_has(Family::V4.vip()), Pass, NotIp),
+        row("an address of nobody", Arp::who_has(Family::V4.elsewhere()), Pass, NotIp),
+        row("a nat address", Arp::who_has(Family::V4.nat()), Pass, NotIp),
         row("another host is asked", Arp { dst_mac: STRANGER_MAC, ..ask.clone() }, Pass, NotIp),
         row("a reply", Arp { op: 2, ..ask.clone() }, Pass, NotIp),
         row("RARP", Arp { op: 3, ..ask.clone() }, Pass, NotIp),
@@ -85,7 +70,7 @@ fn arp_and_nd_back_by_redirect() {
     needs_root!("arp_and_nd_back_by_redirect");
     let world = World::new();
     world.change_iface(FRONT, |iface| iface.flags = RW_IFACE_REDIRECT as u16);
-    let ask = who_has(Family::V4.announced());
+    let ask = Arp::who_has(Family::V4.announced());
     let ours = Family::V6.announced();
     let solicitation = solicit(ours, &SOURCE);
     let (to, to_mac) = (solicitation.src.ip(), solicitation.src_mac);
@@ -144,16 +129,7 @@ fn advert(
 }
 
 /// The asker's MAC address, as an option.
-const SOURCE: [u8; 8] = [
-    1,
-    1,
-    CLIENT_MAC[0],
-    CLIENT_MAC[1],
-    CLIENT_MAC[2],
-    CLIENT_MAC[3],
-    CLIENT_MAC[4],
-    CLIENT_MAC[5],
-];
+const SOURCE: [u8; 8] = [1, 1, 2, 0, 0, 0, 0, 0xc1];
 /// Nonce (RFC 3971 section 5.3.2), as enhanced duplicate address detection sends (RFC 7527).
 const NONCE: [u8; 8] = [14, 1, 1, 2, 3, 4, 5, 6];
 

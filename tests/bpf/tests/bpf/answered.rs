@@ -3,13 +3,9 @@
 
 use std::net::SocketAddr;
 
-use ringway_abi::Reason::{
-    self, ChallengeMet, NewFlowLimit, ResetNoFlow, ServiceLimit, SynAnswered,
-};
+use ringway_abi::Reason::{ChallengeMet, NewFlowLimit, ResetNoFlow, ServiceLimit, SynAnswered};
 use ringway_abi::Verdict::{Drop, Redirect, Tx};
-use ringway_bpf_tests::cast::*;
-use ringway_bpf_tests::frame::{Frame, TCP, flags};
-use ringway_bpf_tests::{World, ports};
+use ringway_bpf_tests::prelude::*;
 use ringway_kernel::Arrivals;
 use ringway_plan::tables::{
     Forward, Limits, RateLimit, ServicePolicy, SynAnswer, SynOffer, SynPolicy,
@@ -18,7 +14,7 @@ use ringway_plan::tables::{
 use crate::challenge::{challenge, pair, rst, syn};
 use crate::limits::{client, policy, vip};
 use crate::proxy::seen;
-use crate::{needs_root, track};
+use crate::track;
 
 const FEW: RateLimit = RateLimit { packets_per_second: 1, burst: 6 };
 const MANY: usize = 20;
@@ -30,11 +26,7 @@ const ISN: u32 = 0x1234;
 
 fn world(answer: SynAnswer, forward: Forward) -> World {
     let mut world = World::unwatched();
-    world.change(|tables| {
-        let services = tables.services.iter_mut();
-        let of_port = services.filter(|service| service.key.port == ports::ACROSS);
-        of_port.for_each(|service| service.forward = forward);
-    });
+    world.change(|tables| forward_across(tables, forward));
     let offer = SynOffer { mss: 1460, stamps: true, sack: true, ecn: true };
     let syn = SynPolicy { answer, always: true, offer };
     let limits = Limits { packets: Some(FEW), ..Limits::default() };
@@ -43,7 +35,7 @@ fn world(answer: SynAnswer, forward: Forward) -> World {
 }
 
 fn ack(from: SocketAddr, number: u32) -> Frame {
-    syn(from).with(|f| (f.flags, f.seq, f.ack) = (flags::ACK, ISN + 1, number))
+    syn(from).with(|f| (f.flags, f.seq, f.ack) = (ACK, ISN + 1, number))
 }
 
 /// The ACK that brings back the cookie that its SYN was answered with.
@@ -135,10 +127,10 @@ fn a_cookie_opens_a_flow_that_is_limited() {
 /// A client whose SYN was answered, and the ACK that brings the cookie back.
 #[track_caller]
 fn answered(world: &World, from: SocketAddr) -> Frame {
-    let family = if from.is_ipv4() { Family::V4 } else { Family::V6 };
-    let syn = Frame::tcp(from, vip(family, track::PORT), flags::SYN).with(|f| f.seq = ISN);
+    let family = Family::of(from.ip());
+    let syn = Frame::tcp(from, vip(family, track::PORT), SYN).with(|f| f.seq = ISN);
     let number = seen(&world.send(&syn)).seq.wrapping_add(1);
-    syn.with(|f| (f.flags, f.seq, f.ack) = (flags::ACK, ISN + 1, number))
+    syn.with(|f| (f.flags, f.seq, f.ack) = (ACK, ISN + 1, number))
 }
 
 fn dsr_world() -> World {
@@ -182,7 +174,7 @@ fn a_cookie_of_before_a_change_stays() {
     track::changed(&mut world, 1, 0, now - COOKIE_SECONDS - 1);
     assert_eq!(track::sent(&world, &new), Ok(1));
     let probes = probes.with(|f| f.seq = ISN);
-    let ends = ends.with(|f| f.flags = flags::FIN | flags::ACK);
+    let ends = ends.with(|f| f.flags = FIN | ACK);
     assert_eq!([probes, ends].map(|frame| track::sent(&world, &frame)), [Ok(0); 2]);
     track::backend(&mut world, 0, |row| (row.up, row.kept) = (false, true));
     track::changed(&mut world, 1, 0, now);
@@ -198,7 +190,7 @@ fn a_cookie_follows_a_finished_connection() {
     let from = client(Family::V4, 1);
     let first = answered(&world, from);
     assert_eq!(track::sent(&world, &first), Ok(1));
-    let fin = first.clone().with(|f| f.flags = flags::FIN | flags::ACK);
+    let fin = first.clone().with(|f| f.flags = FIN | ACK);
     assert_eq!(track::sent(&world, &fin), Ok(1));
     track::pair(&mut world, 2, 0);
     world.advance(1);
@@ -245,7 +237,7 @@ fn the_cost_of_answers_in_peace() {
     });
     for family in FAMILIES {
         // It passes as it came, so every run of many sees the same.
-        let frame = Frame::tcp(client(family, 1), vip(family, 9), flags::ACK).bytes();
+        let frame = Frame::tcp(client(family, 1), vip(family, 9), ACK).bytes();
         let cost = |world: &World| world.root(FRONT).nanoseconds(&frame, 4_000_000);
         let mut apart: Vec<i64> =
             (0..15).map(|_| i64::from(cost(&with)) - i64::from(cost(&without))).collect();

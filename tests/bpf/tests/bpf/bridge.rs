@@ -5,13 +5,10 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 
 use ringway_abi::raw::{RW_IFACE_GENERIC, RW_IFACE_LOCAL, RW_IFACE_RAW};
-use ringway_abi::{ForwardMode, Reason::*, Slot, Verdict::*};
-use ringway_bpf_tests::World;
-use ringway_bpf_tests::cast::*;
-use ringway_bpf_tests::frame::{Arp, Frame, TCP, UDP, flags};
+use ringway_abi::{ForwardMode, Slot};
+use ringway_abi::{Reason::*, Verdict::*};
+use ringway_bpf_tests::prelude::*;
 use ringway_kernel::forward::{ForwardTables, Port, PortVlans, StationPlace};
-
-use crate::needs_root;
 
 const HERE: Mac = [2, 0, 0, 0, 0xaa, 1];
 const THERE: Mac = [2, 0, 0, 0, 0xbb, 1];
@@ -89,7 +86,7 @@ fn across(family: Family, proto: u8) -> Frame {
     Frame::new(proto, src, dst).payload(b"by bridge").with(|frame| {
         frame.src_mac = HERE;
         frame.dst_mac = THERE;
-        frame.flags = flags::ACK;
+        frame.flags = ACK;
     })
 }
 
@@ -290,7 +287,7 @@ fn it_stands_behind_the_balancer() {
     needs_root!("it_stands_behind_the_balancer");
     let mut bridge = Bridge::new();
     let flow = bridge.world.connect(Family::V4, ringway_bpf_tests::ports::ACROSS);
-    bridge.world.answer(&flow, flags::ACK);
+    bridge.world.answer(&flow, ACK);
     assert_eq!(bridge.world.send(&across(Family::V4, TCP)).pair(), (Redirect, Bridged));
     // Where nothing is forwarded, reasons are those of the balancer.
     bridge.world.gateway.end_forwarding().unwrap();

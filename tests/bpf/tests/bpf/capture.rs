@@ -8,16 +8,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use ringway_abi::{BackendRef, Reason, Slot, Verdict};
-use ringway_bpf_tests::cast::*;
-use ringway_bpf_tests::frame::{Frame, TCP, UDP, flags};
-use ringway_bpf_tests::run::foreign_program;
+use ringway_abi::{BackendRef, Slot};
+use ringway_bpf_tests::prelude::*;
+use ringway_bpf_tests::seeds;
 use ringway_bpf_tests::watch::{seen, start};
-use ringway_bpf_tests::{Flow, World, ports, seeds};
 use ringway_kernel::programs::capture::{self, MOST, Session};
 use ringway_kernel::{DEFAULT_BPFFS, Error, Pins, View};
-
-use crate::needs_root;
 
 const HEAD: usize = 128;
 const SOON: Duration = Duration::from_secs(30);
@@ -35,22 +31,19 @@ fn begin(world: &World, expression: &str) -> Session {
     start(&world.gateway.view(), expression, |_| ()).unwrap()
 }
 
-/// So many segments of a flow.
 fn requests(world: &World, flow: &Flow, count: usize) {
-    (0..count).for_each(|_| world.request(flow, flags::ACK));
+    (0..count).for_each(|_| world.request(flow, ACK));
 }
 
 #[test]
 fn requests_and_replies_of_nat() {
     needs_root!("requests_and_replies_of_nat");
     let mut world = World::watched();
-    for family in FAMILIES {
+    for (family, proto) in TRANSPORTS {
         for port in [ports::ACROSS, ports::SAME] {
-            for proto in [TCP, UDP] {
-                let flow = world.connect_or_open(family, proto, port);
-                world.request(&flow, flags::ACK);
-                world.answer(&flow, flags::ACK);
-            }
+            let flow = world.connect_or_open(family, proto, port);
+            world.request(&flow, ACK);
+            world.answer(&flow, ACK);
         }
     }
 }
@@ -76,13 +69,13 @@ fn nothing_is_left_after_the_last() {
     assert!(!is_captured(&world));
     let flow = world.connect(Family::V4, ports::ACROSS);
     let (mut one, mut two) = (begin(&world, ""), begin(&world, ""));
-    world.request(&flow, flags::ACK);
+    world.request(&flow, ACK);
     one.leave().unwrap();
     assert!(is_captured(&world));
-    world.request(&flow, flags::ACK);
+    world.request(&flow, ACK);
     two.leave().unwrap();
     assert!(!is_captured(&world));
-    world.request(&flow, flags::ACK);
+    world.request(&flow, ACK);
     assert_eq!((seen(&mut one).len(), seen(&mut two).len()), (1, 2));
     assert_eq!(two.counts().unwrap().matched, 2);
     two.leave().unwrap();
@@ -97,7 +90,7 @@ fn filters_ask_before_and_after() {
     let client = format!("host {}", Family::V4.client());
     let (mut theirs, mut nobodys) = (begin(&world, &client), begin(&world, "host 192.0.2.255"));
     let long = |frame: Frame| frame.with(|f| f.payload = vec![9; 1000]);
-    let (request, answer) = (long(flow.next(flags::ACK)), long(flow.answer(flags::ACK)));
+    let (request, answer) = (long(flow.next(ACK)), long(flow.answer(ACK)));
     let there = world.feed(flow.slot, &request.bytes());
     let back = world.feed(flow.back_slot(), &answer.bytes());
     assert_eq!(back.reason, Reason::NatReply);
@@ -132,8 +125,8 @@ fn each_sees_what_it_wants() {
         start(&view, "", |w| w.backend = Some(backend)).unwrap(),
         start(&view, "", |w| w.backend = Some(backend + 1)).unwrap(),
     ];
-    world.request(&flow, flags::ACK);
-    world.answer(&flow, flags::ACK);
+    world.request(&flow, ACK);
+    world.answer(&flow, ACK);
     let (src, dst) = world.ends(Family::V4, 79);
     assert_eq!(world.send(&Frame::udp(src, dst)).pair(), (Verdict::Pass, Reason::NoService));
     let saw = captures.each_mut().map(seen);
@@ -178,7 +171,7 @@ fn tags_are_filtered() {
         start(&view, "", |w| w.iface = Some(VLAN)).unwrap(),
         start(&view, "", |w| w.iface = Some(FRONT)).unwrap(),
     ];
-    let plain = flow.next(flags::ACK);
+    let plain = flow.next(ACK);
     let tagged = plain.clone().with(|f| f.vlans = vec![(0x8100, 5)]);
     let elsewhere = tagged.clone().with(|f| f.dst.set_port(4711));
     for frame in [&plain, &tagged, &elsewhere] {
@@ -214,7 +207,7 @@ fn samples() {
     let mut every = begin(&world, "");
     ringway_bpf_tests::run::pin(0);
     requests(&world, &flow, 50);
-    (0..50).for_each(|_| world.answer(&flow, flags::ACK));
+    (0..50).for_each(|_| world.answer(&flow, ACK));
     assert_eq!(seen(&mut every).len(), 100);
     for session in [&mut tenth, &mut late] {
         assert_eq!((seen(session).len(), session.counts().unwrap().matched), (10, 10));
@@ -223,7 +216,7 @@ fn samples() {
     let mut half = start(&view, "", |w| (w.sample, w.iface) = (2, Some(BACK))).unwrap();
     for _ in 0..10 {
         requests(&world, &flow, 1);
-        world.answer(&flow, flags::ACK);
+        world.answer(&flow, ACK);
     }
     assert_eq!(seen(&mut half).len(), 5);
 }
@@ -235,10 +228,9 @@ fn a_full_ring_loses_and_counts() {
     let mut world = World::pinned();
     let flow = world.connect(Family::V4, ports::ACROSS);
     let mut small = start(&world.gateway.view(), "", |w| w.buffer_bytes = 1).unwrap();
-    let long = flow.next(flags::ACK).with(|f| f.payload = vec![1; 8_000]);
+    let long = flow.next(ACK).with(|f| f.payload = vec![1; 8_000]);
     for _ in 0..20 {
-        let seen = world.feed(flow.slot, &long.bytes());
-        assert_eq!(seen.frame, flow.forwarded(&long).bytes());
+        world.forwards(&flow, &long);
     }
     let counts = small.counts().unwrap();
     assert_eq!(counts.matched, 20);
@@ -262,7 +254,7 @@ fn one_more_than_there_is_room_for_is_refused() {
     }
     // Through all filters, twice, with an ICMP error between: no tail call too many.
     world.add_vlan(10, FRONT, &[(0x8100, 5)]);
-    let tagged = flow.next(flags::ACK).with(|f| (f.vlans, f.ttl) = (vec![(0x8100, 5)], 1));
+    let tagged = flow.next(ACK).with(|f| (f.vlans, f.ttl) = (vec![(0x8100, 5)], 1));
     assert_eq!(world.send(&tagged).pair(), (Verdict::Tx, Reason::SentTimeExceeded));
     requests(&world, &flow, 1);
     for session in &mut all {
@@ -283,7 +275,7 @@ fn they_come_and_go_under_traffic() {
     needs_root!("they_come_and_go_under_traffic");
     let mut world = World::pinned();
     let flow = world.connect(Family::V4, ports::ACROSS);
-    let (request, forwarded) = (flow.next(flags::ACK), flow.forwarded(&flow.next(flags::ACK)));
+    let (request, forwarded) = (flow.next(ACK), flow.forwarded(&flow.next(ACK)));
     let mut steady = begin(&world, "");
     let (view, done) = (world.gateway.view(), AtomicBool::new(false));
     let root = world.root(flow.slot);
@@ -425,7 +417,7 @@ fn a_shield_goes_on() {
     let shield = foreign_program(Verdict::Aborted, true).unwrap();
     world.set_stage(Slot::Shield, Some(&shield), false);
     let (src, dst) = world.ends(Family::V4, ports::ACROSS);
-    let syn = Frame::tcp(src, dst, flags::SYN).bytes();
+    let syn = Frame::tcp(src, dst, SYN).bytes();
     let session = begin(&world, "");
     let mut out = Vec::new();
     assert_eq!(world.root(FRONT).run(&syn, &mut out).unwrap(), Verdict::Aborted);

@@ -6,17 +6,14 @@ use std::time::Duration;
 use ringway_abi::Reason::{ChallengeMet, NewFlowLimit, SynChallenged};
 use ringway_abi::Verdict::{Drop, Redirect, Tx};
 use ringway_abi::raw::rw_syn_secrets;
-use ringway_abi::{FromBytes, Reason, ShieldMode, Verdict, addr_to_words};
-use ringway_bpf_tests::cast::*;
-use ringway_bpf_tests::frame::{Frame, TCP, flags};
-use ringway_bpf_tests::{World, audit, ports, wire};
+use ringway_abi::{FromBytes, ShieldMode, addr_to_words};
+use ringway_bpf_tests::prelude::*;
 use ringway_kernel::Arrivals;
 use ringway_plan::tables::{
     Forward, Limits, RateLimit, ServicePolicy, SynAnswer, SynOffer, SynPolicy,
 };
 
 use crate::limits::{client, policy, vip};
-use crate::needs_root;
 use crate::port_ranges::add;
 
 const PERIOD_S: u32 = 64;
@@ -41,8 +38,8 @@ pub(crate) fn world(policy: ServicePolicy) -> World {
 }
 
 pub(crate) fn syn(from: SocketAddr) -> Frame {
-    let family = if from.is_ipv4() { Family::V4 } else { Family::V6 };
-    Frame::tcp(from, vip(family, ports::ACROSS), flags::SYN)
+    let family = Family::of(from.ip());
+    Frame::tcp(from, vip(family, ports::ACROSS), SYN)
 }
 
 /// The acknowledgement number with which a SYN is answered.
@@ -54,12 +51,12 @@ pub(crate) fn challenge(world: &World, syn: &Frame) -> u32 {
     assert!(answered.frame.len() <= syn.bytes().len().max(MIN_FRAME), "{syn:?}");
     assert_eq!((packet.src, packet.dst), (syn.dst, syn.src));
     assert_eq!(packet.macs, (syn.src_mac, syn.dst_mac));
-    assert_eq!(packet.tcp_flags(), flags::SYN | flags::ACK);
+    assert_eq!(packet.tcp_flags(), SYN | ACK);
     packet.tcp_numbers().1
 }
 
 pub(crate) fn rst(from: SocketAddr, seq: u32) -> Frame {
-    syn(from).with(|frame| (frame.flags, frame.seq) = (flags::RST, seq))
+    syn(from).with(|frame| (frame.flags, frame.seq) = (RST, seq))
 }
 
 pub(crate) fn pair(world: &World, frame: &Frame) -> (Verdict, Reason) {
@@ -126,7 +123,7 @@ fn who_answers_gets_in() {
         challenge(&world, &syn(other));
         // With ACK as well, as some systems send it.
         let number = challenge(&world, &syn(other));
-        let answer = rst(other, number).with(|frame| frame.flags = flags::RST | flags::ACK);
+        let answer = rst(other, number).with(|frame| frame.flags = RST | ACK);
         assert_eq!(pair(&world, &answer), (Drop, ChallengeMet));
         assert_eq!(pair(&world, &syn(other)).0, Redirect);
         let id = world.service(family, TCP, ports::ACROSS).row.id;
@@ -141,16 +138,12 @@ fn who_answers_gets_in() {
 fn sources_of_dsr_services_are_proven() {
     needs_root!("sources_of_dsr_services_are_proven");
     let mut world = World::unwatched();
-    world.change(|tables| {
-        let services = tables.services.iter_mut();
-        let of_port = services.filter(|service| service.key.port == ports::ACROSS);
-        of_port.for_each(|service| service.forward = Forward::DsrL2);
-    });
+    world.change(|tables| forward_across(tables, Forward::DsrL2));
     world.limit(&[ports::ACROSS], ServicePolicy { learns: false, ..challenging() });
     let honest = client(Family::V4, 1);
     let number = challenge(&world, &syn(honest));
     // What is no answer is the backend's to judge, as ever.
-    let ack = syn(honest).with(|frame| frame.flags = flags::ACK);
+    let ack = syn(honest).with(|frame| frame.flags = ACK);
     for other in [rst(honest, number ^ 2), ack] {
         assert_eq!(pair(&world, &other), (Redirect, Reason::DsrL2));
     }
@@ -208,7 +201,7 @@ fn only_what_it_says_is_challenged() {
     let to = vip(Family::V4, ports::ACROSS);
     assert_eq!(pair(&world, &Frame::udp(from(3), to)).0, Redirect, "no TCP");
     // A flow that exists goes on, in both directions.
-    let ack = syn(from(1)).with(|frame| frame.flags = flags::ACK);
+    let ack = syn(from(1)).with(|frame| frame.flags = ACK);
     assert_ne!(pair(&world, &ack).1, SynChallenged);
     // Whoever cannot be answered is not.
     for forged in [to, "127.0.0.1:9".parse().unwrap(), "224.0.0.1:9".parse().unwrap()] {
@@ -282,7 +275,7 @@ fn who_answers_is_not_learnt() {
     let connects = |port: u16| pair(&world, &syn(SocketAddr::new(bot.ip(), port)));
     assert_eq!(connects(1).0, Redirect);
     assert!((2..40).all(|port| connects(port) == (Drop, NewFlowLimit)));
-    let elsewhere = Frame::tcp(bot, vip(Family::V4, ports::SMALL), flags::SYN);
+    let elsewhere = Frame::tcp(bot, vip(Family::V4, ports::SMALL), SYN);
     challenge(&world, &elsewhere);
 }
 
@@ -303,7 +296,7 @@ fn a_flow_that_is_half_open_gets_in() {
 fn impossible_flags_are_not_challenged() {
     needs_root!("impossible_flags_are_not_challenged");
     let world = world(challenging());
-    for odd in [flags::SYN | flags::RST, flags::SYN | flags::FIN, flags::SYN | flags::ACK] {
+    for odd in [SYN | RST, SYN | FIN, SYN | ACK] {
         let frame = syn(client(Family::V4, 1)).with(|frame| frame.flags = odd);
         assert_ne!(pair(&world, &frame).1, SynChallenged, "{odd:#x}");
     }
@@ -334,12 +327,12 @@ fn a_reply_is_no_request() {
     world.limit(&[FIRST], challenging());
     for family in FAMILIES {
         let flow = world.connect(family, ports::SAME);
-        let syn = flow.answer(flags::SYN);
+        let syn = flow.answer(SYN);
         assert_ne!(world.feed(flow.back_slot(), &syn.bytes()).reason, SynChallenged);
-        world.answer(&flow, flags::RST);
+        world.answer(&flow, RST);
         let all = world.gateway.view().arrivals().unwrap();
         assert!(all.values().all(|arrived| arrived.answers_failed == 0), "{all:?}");
-        let stranger = Frame::tcp(client(family, 1), syn.dst, flags::SYN);
+        let stranger = Frame::tcp(client(family, 1), syn.dst, SYN);
         let unused = SocketAddr::new(syn.dst.ip(), FIRST + 1);
         assert_eq!(pair(&world, &stranger.with(|frame| frame.dst = unused)).1, SynChallenged);
     }

@@ -3,16 +3,14 @@
 
 use std::net::SocketAddr;
 
-use ringway_abi::Reason::{ChallengeMet, SynChallenged};
-use ringway_abi::Verdict::{Drop, Redirect, Tx};
-use ringway_bpf_tests::World;
-use ringway_bpf_tests::cast::*;
-use ringway_bpf_tests::frame::{Frame, flags, fragments};
+use ringway_abi::{
+    Reason::{ChallengeMet, SynChallenged},
+    Verdict::{Drop, Redirect, Tx},
+};
+use ringway_bpf_tests::prelude::*;
 
 use crate::challenge::{challenge, challenging, pair, rst, syn, world};
 use crate::limits::client;
-use crate::needs_root;
-
 /// Its answer has its tags, and lets its SYN in.
 #[track_caller]
 fn gets_in(world: &World, syn: &Frame) {
@@ -30,7 +28,7 @@ fn systems() -> Vec<(&'static str, u8, Vec<u8>)> {
     let with = |parts: &[&[u8]]| [&mss[..], &parts.concat()].concat();
     let linux = with(&[&[4, 2], &TIMESTAMP, &[1, 3, 3, 7]]);
     let apple = with(&[&[1, 3, 3, 6, 1, 1], &TIMESTAMP, &[4, 2, 0, 0]]);
-    let ecn = flags::ECE | flags::CWR;
+    let ecn = ECE | CWR;
     vec![
         ("Linux", 0, linux.clone()),
         ("Android", 0, with(&[&[4, 2], &TIMESTAMP, &[1, 3, 3, 9]])),
@@ -94,19 +92,10 @@ fn syns_behind_options_and_extension_headers() {
     for (n, options) in options.into_iter().enumerate() {
         gets_in(&world, &syn(client(Family::V4, n)).with(|frame| frame.options = options));
     }
-    // Hop-by-hop options (0), destination options (60), and an atomic fragment (44, RFC 6946).
-    let header = |next: u8| [next, 0, 1, 4, 0, 0, 0, 0];
-    let atomic = [6, 0, 0, 0, 0, 0, 0, 7];
-    let chains = [
-        (0, header(6).to_vec()),
-        (60, header(6).to_vec()),
-        (0, [header(60), header(6)].concat()),
-        (44, atomic.to_vec()),
-        (0, [header(44), atomic].concat()),
-    ];
-    for (n, (first, chain)) in chains.into_iter().enumerate() {
-        let syn = syn(client(Family::V6, n));
-        gets_in(&world, &syn.with(|frame| (frame.first_extension, frame.options) = (first, chain)));
+    // Hop-by-hop options (0), destination options (60), and an atomic fragment (44).
+    let chains = [&[0][..], &[60], &[0, 60], &[44], &[0, 44]];
+    for (n, chain) in chains.into_iter().enumerate() {
+        gets_in(&world, &syn(client(Family::V6, n)).extended(chain));
     }
 }
 

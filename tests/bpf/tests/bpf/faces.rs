@@ -1,29 +1,15 @@
 //! Hosts on one interface that speak for those on another.
 
 use ringway_abi::raw::{RW_IFACE_BACKENDS, RW_IFACE_CLIENTS, RW_IFACE_WAY_OUT};
-use ringway_abi::{FlowState, Reason::*, Verdict::*};
-use ringway_bpf_tests::cast::*;
-use ringway_bpf_tests::frame::{Frame, TCP, UDP, flags::*};
-use ringway_bpf_tests::icmp::{self, Says};
-use ringway_bpf_tests::run::pin;
-use ringway_bpf_tests::table::{Row, check, row};
-use ringway_bpf_tests::{Flow, World, mac_of, ports};
+use ringway_abi::{Reason::*, Verdict::*};
+use ringway_bpf_tests::prelude::*;
 use ringway_plan::tables::NextHop;
-
-use crate::needs_root;
 
 const VLAN: u32 = 10;
 
 fn flows(world: &mut World) -> Vec<Flow> {
-    let each = |family| {
-        [TCP, UDP]
-            .into_iter()
-            .flat_map(move |proto| [ports::ACROSS, ports::CLIENT].map(|port| (family, proto, port)))
-    };
-    let all: Vec<_> = FAMILIES.into_iter().flat_map(each).collect();
-    all.into_iter()
-        .map(|(family, proto, port)| world.connect_or_open(family, proto, port))
-        .collect()
+    let open = |port| TRANSPORTS.map(|(family, proto)| world.connect_or_open(family, proto, port));
+    [ports::ACROSS, ports::CLIENT].into_iter().flat_map(open).collect()
 }
 
 /// The client's next packet, as a stranger sends it by another interface.
@@ -126,11 +112,10 @@ fn an_interface_of_any_backend_moves_no_flow() {
     pin(0);
     let mut world = World::new();
     world.add_vlan(VLAN, FRONT, &[(0x8100, 100)]);
-    let index = world.service(Family::V4, TCP, ports::POOL).backends[3].index as usize;
-    let mut hop = world.tables.backends[index].next_hop;
-    hop = hop.map(|hop| NextHop { iface: VLAN, ..hop });
-    world.change(|tables| tables.backends[index].next_hop = hop);
-    world.change(|tables| tables.backends[index].next_hop = Option::None);
+    let backend = world.service(Family::V4, TCP, ports::POOL).backends.remove(3);
+    let hop = backend.next_hop.map(|hop| NextHop { iface: VLAN, ..hop });
+    world.change_backend(&backend, |row| row.next_hop = hop);
+    world.change_backend(&backend, |row| row.next_hop = Option::None);
     // Described anew, as when its MTU changes.
     world.add_vlan(VLAN, FRONT, &[(0x8100, 100)]);
     let flows = flows(&mut world);
@@ -219,14 +204,12 @@ fn answers_come_by_the_backends_own_way() {
 fn answers_come_by_every_interface_that_faces_backends() {
     needs_root!("answers_come_by_every_interface_that_faces_backends");
     let mut world = World::new();
-    for family in FAMILIES {
-        let flow = world.connect(family, ports::SAME);
-        let answer = flow.answer(ACK).with(|f| f.dst_mac = BACK_MAC);
-        assert_eq!(world.feed(BACK, &answer.bytes()).pair(), (Drop, WrongInterface));
-        set_flags(&world, BACK, RW_IFACE_BACKENDS);
-        assert_eq!(world.feed(BACK, &answer.bytes()).pair(), (Redirect, NatReply));
-        world.change_iface(BACK, |iface| iface.flags &= !RW_IFACE_BACKENDS as u16);
-    }
+    let flow = world.connect(Family::V6, ports::SAME);
+    let answer = flow.answer(ACK).with(|f| f.dst_mac = BACK_MAC);
+    assert_eq!(world.feed(BACK, &answer.bytes()).pair(), (Drop, WrongInterface));
+    set_flags(&world, BACK, RW_IFACE_BACKENDS);
+    assert_eq!(world.feed(BACK, &answer.bytes()).pair(), (Redirect, NatReply));
+    world.change_iface(BACK, |iface| iface.flags &= !RW_IFACE_BACKENDS as u16);
 }
 
 /// A backend without a known next hop is reached by no interface, the first one least of all.
@@ -235,8 +218,7 @@ fn nobody_answers_for_a_backend_that_is_not_reached() {
     needs_root!("nobody_answers_for_a_backend_that_is_not_reached");
     let mut world = World::new();
     let flow = world.connect(Family::V4, ports::ACROSS);
-    let index = flow.backend.index as usize;
-    world.change(|tables| tables.backends[index].next_hop = Option::None);
+    world.change_backend(&flow.backend, |row| row.next_hop = Option::None);
     for slot in [FRONT, BACK] {
         let answer = flow.answer(ACK).with(|f| f.dst_mac = mac_of(slot));
         assert_eq!(world.feed(slot, &answer.bytes()).pair(), (Drop, WrongInterface));

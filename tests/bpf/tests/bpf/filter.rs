@@ -9,12 +9,10 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
 use proptest::collection::vec;
 use proptest::sample::select;
 use proptest::test_runner::{Config, TestRunner};
-use ringway_abi::Verdict;
-use ringway_bpf_tests::run::{Program, filter_program};
+use ringway_bpf_tests::prelude::*;
+use ringway_bpf_tests::run::filter_program;
 use ringway_filter::OnMatch::{self, End, Note};
 use ringway_filter::{Classic, Error, Filter, Instruction, Matched, Surroundings, first_match};
-
-use crate::needs_root;
 
 #[path = "../../../../filter/tests/agree/samples.rs"]
 mod samples;

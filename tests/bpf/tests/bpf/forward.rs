@@ -2,24 +2,12 @@
 //! [`World::answer`] compare whole frames with those built from scratch.
 
 use ringway_abi::raw::RW_IFACE_REDIRECT;
-use ringway_abi::{Reason, Verdict};
-use ringway_bpf_tests::cast::*;
-use ringway_bpf_tests::frame::{Frame, TCP, UDP, flags};
-use ringway_bpf_tests::table::{check, row};
-use ringway_bpf_tests::{Flow, World, capture, ports, wire};
+use ringway_bpf_tests::prelude::*;
 
-use crate::needs_root;
-
-const ALL: [(Family, u8, u16); 8] = [
-    (Family::V4, TCP, ports::SAME),
-    (Family::V4, TCP, ports::ACROSS),
-    (Family::V4, UDP, ports::SAME),
-    (Family::V4, UDP, ports::ACROSS),
-    (Family::V6, TCP, ports::SAME),
-    (Family::V6, TCP, ports::ACROSS),
-    (Family::V6, UDP, ports::SAME),
-    (Family::V6, UDP, ports::ACROSS),
-];
+fn all() -> impl Iterator<Item = (Family, u8, u16)> {
+    let ports = |(family, proto)| [ports::SAME, ports::ACROSS].map(|port| (family, proto, port));
+    TRANSPORTS.into_iter().flat_map(ports)
+}
 
 #[test]
 fn there_and_back() {
@@ -46,41 +34,27 @@ fn a_service_port_inside_the_pool() {
         tables.services.iter_mut().for_each(|service| service.source_client = false);
         tables.nat_ports = (1, 40_000);
     });
-    for (family, proto, port) in ALL {
+    for (family, proto, port) in all() {
         let flow = world.connect_or_open(family, proto, port);
-        world.answer(&flow, flags::ACK);
+        world.answer(&flow, ACK);
     }
 }
 
 fn all_there_and_back(mut world: World) {
-    for (family, proto, port) in ALL {
+    for (family, proto, port) in all() {
         let flow = world.open(family, proto, port);
         assert!(flow.source.ip() == family.nat(), "{:?}", flow.source);
         assert!((10_000..30_000).contains(&flow.source.port()), "{:?}", flow.source);
-        world.answer(&flow, flags::SYN | flags::ACK);
-        world.request(&flow, flags::ACK);
-        world.request(&flow, flags::PSH | flags::ACK);
-        world.answer(&flow, flags::ACK);
+        world.answer(&flow, SYN | ACK);
+        world.request(&flow, ACK);
+        world.request(&flow, PSH | ACK);
+        world.answer(&flow, ACK);
         let traffic = world.traffic(&flow.backend);
         assert_eq!((traffic.packets, traffic.reply_packets, traffic.flows), (3, 2, 1));
-        let bytes = flow.request.l3_len() + 2 * flow.next(flags::ACK).l3_len();
+        let bytes = flow.request.l3().len() + 2 * flow.next(ACK).l3().len();
         assert_eq!(traffic.bytes, bytes as u64);
-        assert_eq!(traffic.reply_bytes, 2 * flow.answer(flags::ACK).l3_len() as u64);
+        assert_eq!(traffic.reply_bytes, 2 * flow.answer(ACK).l3().len() as u64);
         assert_eq!(traffic.partial_checksums, 0);
-    }
-}
-
-/// Etherparse, which shares no code with us, must read what was sent like our own check.
-#[test]
-fn somebody_elses_parser_agrees() {
-    needs_root!("somebody_elses_parser_agrees");
-    let mut world = World::new();
-    for (family, proto, port) in ALL {
-        let flow = world.open(family, proto, port);
-        let seen = world.feed(FRONT, &flow.next(flags::ACK).bytes());
-        wire::agrees_with_etherparse(&seen.frame);
-        let seen = world.feed(flow.back_slot(), &flow.answer(flags::ACK).bytes());
-        wire::agrees_with_etherparse(&seen.frame);
     }
 }
 
@@ -88,20 +62,14 @@ fn somebody_elses_parser_agrees() {
 fn every_length_up_to_a_jumbo_frame() {
     needs_root!("every_length_up_to_a_jumbo_frame");
     let mut world = World::new();
-    for (family, proto, port) in ALL {
+    for (family, proto, port) in all() {
         let mut flow = world.connect_or_open(family, proto, port);
         // Above some 3 500 bytes a test run has its data in several buffers.
         for len in (0..70).chain([255, 256, 1399, 1400, 1460, 3000, 4096, 8000, 8900]) {
             let payload: Vec<u8> = (0..len).map(|n| (n * 7 + len) as u8).collect();
             flow.request.payload = payload.clone();
-            let request = flow.next(flags::ACK);
-            let seen = world.send(&request);
-            assert_eq!(seen.reason, Reason::NatForward, "{len} bytes");
-            assert!(seen.frame == flow.forwarded(&request).bytes(), "{len} bytes of {request:?}");
-            let answer = flow.answer(flags::ACK).payload(&payload);
-            let seen = world.feed(flow.back_slot(), &answer.bytes());
-            assert_eq!(seen.reason, Reason::NatReply, "{len} bytes");
-            assert!(seen.frame == flow.returned(&answer).bytes(), "{len} bytes of {answer:?}");
+            world.request(&flow, ACK);
+            world.returns(&flow, &flow.answer(ACK).payload(&payload));
         }
     }
 }
@@ -110,7 +78,7 @@ fn every_length_up_to_a_jumbo_frame() {
 fn what_is_not_translated_stays() {
     needs_root!("what_is_not_translated_stays");
     let mut world = World::new();
-    for (family, proto, port) in ALL {
+    for (family, proto, port) in all() {
         type Change = (&'static str, fn(&mut Frame));
         let changes: [Change; 9] = [
             ("Ethernet padding", |f| f.padding = 18),
@@ -125,14 +93,12 @@ fn what_is_not_translated_stays() {
         ];
         for (what, change) in changes {
             println!("{family:?} {proto} {port}: {what}");
-            let (src, dst) = world.ends(family, port);
-            let request = Frame { proto, flags: flags::SYN, ..Frame::udp(src, dst) }.with(change);
+            let request = world.first(family, proto, port).with(change);
             world.open_with(FRONT, request);
         }
         println!("ECN set up by the SYN (RFC 3168)");
         let (src, dst) = world.ends(family, port);
-        let ecn =
-            Frame::tcp(src, dst, flags::SYN | flags::ECE | flags::CWR).with(|f| f.proto = proto);
+        let ecn = Frame::tcp(src, dst, SYN | ECE | CWR).with(|f| f.proto = proto);
         world.open_with(FRONT, ecn);
     }
 }
@@ -150,37 +116,20 @@ fn the_two_zeros_of_udp() {
         };
         // RFC 8200, section 8.1: IPv6 has no UDP without a checksum; it is not ours to mend.
         let damaged = (family == Family::V6).then(|| capture::damaged("no checksum"));
-        let none = flow.next(0).with(|f| f.no_checksum = true);
-        let seen = world.send(&none);
-        assert_eq!(seen.frame, flow.forwarded(&none).bytes());
-        assert_eq!(checksum(&seen.frame), 0);
-        let none = flow.answer(0).with(|f| f.no_checksum = true);
-        let seen = world.feed(BACK, &none.bytes());
-        assert_eq!(seen.frame, flow.returned(&none).bytes());
-        assert_eq!(checksum(&seen.frame), 0);
+        let none = |frame: Frame| frame.with(|f| f.no_checksum = true);
+        assert_eq!(checksum(&world.forwards(&flow, &none(flow.next(0)))), 0);
+        assert_eq!(checksum(&world.returns(&flow, &none(flow.answer(0)))), 0);
         drop(damaged);
 
         // The payload that makes the sum what it must be, in either direction.
-        let with = |frame: &Frame, n: u16| frame.clone().payload(&n.to_be_bytes());
-        let request = (0..=u16::MAX)
-            .map(|n| with(&flow.next(0), n))
-            .find(|f| checksum(&flow.forwarded(f).bytes()) == 0xffff)
-            .unwrap();
-        let seen = world.send(&request);
-        assert_eq!(seen.frame, flow.forwarded(&request).bytes());
-        let answer = (0..=u16::MAX)
-            .map(|n| with(&flow.answer(0), n))
-            .find(|f| checksum(&flow.returned(f).bytes()) == 0xffff)
-            .unwrap();
-        let seen = world.feed(BACK, &answer.bytes());
-        assert_eq!(seen.frame, flow.returned(&answer).bytes());
+        let find = |frame: Frame, leaves: &dyn Fn(&Frame) -> Frame| {
+            let mut all = (0..=u16::MAX).map(|n| frame.clone().payload(&n.to_be_bytes()));
+            all.find(|frame| checksum(&leaves(frame).bytes()) == 0xffff).unwrap()
+        };
+        world.forwards(&flow, &find(flow.next(0), &|f| flow.forwarded(f)));
+        world.returns(&flow, &find(flow.answer(0), &|f| flow.returned(f)));
         // And one that came as ffff.
-        let request = (0..=u16::MAX)
-            .map(|n| with(&flow.next(0), n))
-            .find(|f| checksum(&f.bytes()) == 0xffff)
-            .unwrap();
-        let seen = world.send(&request);
-        assert_eq!(seen.frame, flow.forwarded(&request).bytes());
+        world.forwards(&flow, &find(flow.next(0), &Frame::clone));
     }
 }
 
@@ -207,18 +156,12 @@ fn what_cannot_leave_is_dropped_untouched() {
     use {Reason::*, Verdict::Drop};
     let mut world = World::new();
     let mut rows = Vec::new();
-    for family in FAMILIES {
-        for proto in [TCP, UDP] {
-            let fresh = |world: &mut World, port| {
-                let (src, dst) = world.ends(family, port);
-                Frame { proto, flags: flags::SYN, ..Frame::udp(src, dst) }
-            };
-            let first = fresh(&mut world, ports::UNRESOLVED);
-            rows.push(row("next hop unknown", first, Drop, NoNeighbour));
-            let head = first_payload(family, proto);
-            let fits = fresh(&mut world, ports::SMALL).payload(&vec![1; 1280 - head]);
-            world.open_with(FRONT, fits);
-        }
+    for (family, proto) in TRANSPORTS {
+        let first = world.first(family, proto, ports::UNRESOLVED);
+        rows.push(row("next hop unknown", first, Drop, NoNeighbour));
+        let fits = vec![1; 1280 - first_payload(family, proto)];
+        let fits = world.first(family, proto, ports::SMALL).payload(&fits);
+        world.open_with(FRONT, fits);
     }
     check(&world, &rows);
 }
@@ -232,16 +175,13 @@ fn first_payload(family: Family, proto: u8) -> usize {
 fn a_way_out_without_device_is_a_counted_drop() {
     needs_root!("a_way_out_without_device_is_a_counted_drop");
     let mut world = World::new();
-    for family in FAMILIES {
-        let (src, dst) = world.ends(family, ports::NO_DEVICE);
-        let seen = world.send(&Frame::udp(src, dst));
-        assert_eq!(seen.pair(), (Verdict::Drop, Reason::NoDevice));
-        let flow = world.open(family, UDP, ports::ACROSS);
-        world.remove_device(FRONT);
-        let seen = world.feed(BACK, &flow.answer(0).bytes());
-        assert_eq!(seen.pair(), (Verdict::Drop, Reason::NoDevice));
-        world = World::new();
-    }
+    let (src, dst) = world.ends(Family::V4, ports::NO_DEVICE);
+    let seen = world.send(&Frame::udp(src, dst));
+    assert_eq!(seen.pair(), (Verdict::Drop, Reason::NoDevice));
+    let flow = world.open(Family::V4, UDP, ports::ACROSS);
+    world.remove_device(FRONT);
+    let seen = world.feed(BACK, &flow.answer(0).bytes());
+    assert_eq!(seen.pair(), (Verdict::Drop, Reason::NoDevice));
 }
 
 #[test]
@@ -271,26 +211,23 @@ fn back_by_redirect() {
     let mut world = redirecting();
     for family in FAMILIES {
         let (src, dst) = world.ends(family, ports::SAME);
-        let request = Frame::tcp(src, dst, flags::SYN);
+        let request = Frame::tcp(src, dst, SYN);
         let sent = world.send(&request);
         assert_eq!(sent.pair(), (Verdict::Redirect, Reason::NatForward));
         // Compared byte by byte, but for the port that was chosen.
-        let source = wire::check(&sent.frame).good().src;
-        let backend = world.chosen(&request).unwrap();
-        let flow = Flow { request: request.clone(), slot: FRONT, backend, source };
-        assert_eq!(sent.frame, flow.forwarded(&request).bytes());
-        let answer = flow.answer(flags::SYN | flags::ACK);
+        let flow = Flow::opened(&world, FRONT, request, &sent.frame);
+        assert_eq!(sent.frame, flow.forwarded(&flow.request).bytes());
+        let answer = flow.answer(SYN | ACK);
         let sent = world.feed(FRONT, &answer.bytes());
         assert_eq!(sent.pair(), (Verdict::Redirect, Reason::NatReply));
         assert_eq!(sent.frame, flow.returned(&answer).bytes());
-        let reset =
-            world.send(&Frame::tcp(src, (family.vip(), ports::NONE_RESET).into(), flags::ACK));
+        let reset = world.send(&Frame::tcp(src, (family.vip(), ports::NONE_RESET).into(), ACK));
         assert_eq!(reset.pair(), (Verdict::Redirect, Reason::ResetNoFlow));
     }
     // Without a device there it is not sent, and not counted as sent.
     world.remove_device(FRONT);
     let (src, dst) = world.ends(Family::V4, ports::NONE_RESET);
-    let reset = world.send(&Frame::tcp(src, dst, flags::ACK));
+    let reset = world.send(&Frame::tcp(src, dst, ACK));
     assert_eq!(reset.pair(), (Verdict::Drop, Reason::NoDevice));
 }
 
@@ -301,7 +238,7 @@ fn unfinished_checksums_are_counted() {
     let mut world = World::new();
     for family in FAMILIES {
         let (src, dst) = world.ends(family, ports::ACROSS);
-        let syn = Frame::tcp(src, dst, flags::SYN);
+        let syn = Frame::tcp(src, dst, SYN);
         let mut bytes = syn.bytes();
         let at = 14 + family.header_len() + 16;
         let sum = syn.pseudo_sum();

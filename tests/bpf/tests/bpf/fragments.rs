@@ -1,26 +1,22 @@
 //! The first fragment decides, the others follow; what comes before it is dropped and counted.
 
 use ringway_abi::raw::{RW_FRAGMENT_BUCKETS, RW_FRAGMENT_TIMEOUT};
-use ringway_abi::{Reason::*, Verdict, Verdict::*};
-use ringway_bpf_tests::cast::*;
-use ringway_bpf_tests::frame::{Frame, TCP, UDP, flags, fragments, reassemble};
-use ringway_bpf_tests::table::{check, row};
-use ringway_bpf_tests::{Flow, World, audit, mac_of, ports, wire};
-
-use crate::needs_root;
+use ringway_abi::{Reason::*, Verdict::*};
+use ringway_bpf_tests::frame::reassemble;
+use ringway_bpf_tests::prelude::*;
 
 const PROTOCOLS: [u8; 2] = [TCP, UDP];
 
 fn long(world: &mut World, family: Family, proto: u8) -> Frame {
     let (src, dst) = world.ends(family, ports::ACROSS);
     let payload: Vec<u8> = (0..4000u32).map(|n| (n * 7) as u8).collect();
-    let frame = Frame { proto, flags: flags::SYN, ..Frame::udp(src, dst) };
+    let frame = Frame { proto, flags: SYN, ..Frame::udp(src, dst) };
     frame.payload(&payload).with(|f| f.fragment = 0)
 }
 
 /// The next datagram or segment of a flow, as long as the first.
 fn next(flow: &Flow, first: &Frame) -> Frame {
-    flow.next(flags::ACK).with(|f| {
+    flow.next(ACK).with(|f| {
         f.fragment = 0;
         f.payload = first.payload.clone();
     })
@@ -43,7 +39,7 @@ fn open(world: &mut World, family: Family, proto: u8, id: u32) -> (Flow, Frame) 
     let opening = if proto == TCP { request.clone().payload(b"") } else { request.clone() };
     let flow = world.open_with(FRONT, opening.clone().with(|f| f.payload.truncate(64)));
     if proto == TCP {
-        world.answer(&flow, flags::SYN | flags::ACK);
+        world.answer(&flow, SYN | ACK);
     }
     let request = next(&flow, &request);
     let parts = fragments(&request.bytes(), 1480, id);
@@ -65,7 +61,7 @@ fn the_others_follow_the_first_both_ways() {
     for family in FAMILIES {
         for (n, proto) in (1..).zip(PROTOCOLS) {
             let (flow, request) = open(&mut world, family, proto, 0x1000 + n);
-            let answer = flow.answer(flags::ACK).with(|f| {
+            let answer = flow.answer(ACK).with(|f| {
                 f.fragment = 0;
                 f.payload = request.payload.clone();
             });

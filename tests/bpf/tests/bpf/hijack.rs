@@ -1,15 +1,8 @@
 //! A nat port may pass on while its backend still has the former client's socket: nothing of that
 //! reaches the next client, and no forged segment ends a connection.
 
-use ringway_abi::{FlowState, Reason, Verdict};
-use ringway_bpf_tests::cast::*;
-use ringway_bpf_tests::frame::flags::*;
-use ringway_bpf_tests::frame::{Frame, TCP, UDP};
-use ringway_bpf_tests::run::pin;
-use ringway_bpf_tests::{Flow, World, capture, ports, serve_by, wire};
+use ringway_bpf_tests::prelude::*;
 use ringway_plan::tables::BackendRow;
-
-use crate::needs_root;
 
 /// Until the backend answers the SYN, its segments are of somebody else's connection.
 #[test]
@@ -37,10 +30,7 @@ fn before_the_handshake_nothing_else_passes() {
             // The handshake goes on: SYN again, with data too (TCP Fast Open), refused once,
             // answered at last.
             assert_eq!(world.send(&flow.request).reason, Reason::NatForward);
-            let with_data = flow.request.clone().payload(b"early");
-            let seen = world.send(&with_data);
-            assert_eq!(seen.reason, Reason::NatForward);
-            assert_eq!(seen.frame, flow.forwarded(&with_data).bytes());
+            world.forwards(&flow, &flow.request.clone().payload(b"early"));
             world.answer(&flow, RST | ACK);
             world.answer(&flow, SYN | ACK);
             world.request(&flow, ACK);
@@ -54,17 +44,15 @@ fn before_the_handshake_nothing_else_passes() {
 fn another_handshakes_answer_does_not_pass() {
     needs_root!("another_handshakes_answer_does_not_pass");
     let mut world = World::new();
-    for family in FAMILIES {
-        let flow = world.open(family, TCP, ports::ACROSS);
-        let other = flow.answer(SYN | ACK).payload(b"").with(|f| f.ack += 1);
-        let seen = world.feed(flow.back_slot(), &other.bytes());
-        assert_eq!(seen.pair(), (Verdict::Tx, Reason::ResetStray));
-        // The same client begins anew, with another number.
-        let again = flow.request.clone().with(|f| f.seq += 1);
-        assert_eq!(world.send(&again).reason, Reason::NatForward);
-        assert_eq!(world.feed(flow.back_slot(), &other.bytes()).reason, Reason::NatReply);
-        assert_eq!(world.state(&flow), FlowState::SynAck);
-    }
+    let flow = world.open(Family::V4, TCP, ports::ACROSS);
+    let other = flow.answer(SYN | ACK).payload(b"").with(|f| f.ack += 1);
+    let seen = world.feed(flow.back_slot(), &other.bytes());
+    assert_eq!(seen.pair(), (Verdict::Tx, Reason::ResetStray));
+    // The same client begins anew, with another number.
+    let again = flow.request.clone().with(|f| f.seq += 1);
+    assert_eq!(world.send(&again).reason, Reason::NatForward);
+    assert_eq!(world.feed(flow.back_slot(), &other.bytes()).reason, Reason::NatReply);
+    assert_eq!(world.state(&flow), FlowState::SynAck);
 }
 
 /// Until the handshake ends: what the network delayed past the backend's SYN-ACK. That resets
@@ -73,18 +61,16 @@ fn another_handshakes_answer_does_not_pass() {
 fn late_data_does_not_pass() {
     needs_root!("late_data_does_not_pass");
     let mut world = World::new();
-    for family in FAMILIES {
-        let flow = world.open(family, TCP, ports::ACROSS);
-        world.answer(&flow, SYN | ACK);
-        for flags in [ACK, PSH | ACK, FIN | ACK] {
-            let late = flow.answer(flags).with(|f| f.seq += 1);
-            let seen = world.feed(flow.back_slot(), &late.bytes());
-            assert_eq!(seen.pair(), (Verdict::Drop, Reason::OutOfState), "{flags:#x}");
-            assert_eq!(world.state(&flow), FlowState::SynAck);
-        }
-        world.answer(&flow, PSH | ACK);
-        assert_eq!(world.state(&flow), FlowState::Established);
+    let flow = world.open(Family::V6, TCP, ports::ACROSS);
+    world.answer(&flow, SYN | ACK);
+    for flags in [ACK, PSH | ACK, FIN | ACK] {
+        let late = flow.answer(flags).with(|f| f.seq += 1);
+        let seen = world.feed(flow.back_slot(), &late.bytes());
+        assert_eq!(seen.pair(), (Verdict::Drop, Reason::OutOfState), "{flags:#x}");
+        assert_eq!(world.state(&flow), FlowState::SynAck);
     }
+    world.answer(&flow, PSH | ACK);
+    assert_eq!(world.state(&flow), FlowState::Established);
 }
 
 /// A RST with a wrong sequence number: the backend answers with a challenge ACK, and the client
@@ -113,20 +99,18 @@ fn a_forged_fin_ends_nothing() {
     needs_root!("a_forged_fin_ends_nothing");
     let mut world = World::new();
     let established = world.tables.timeouts.established;
-    for family in FAMILIES {
-        let flow = world.connect(family, ports::ACROSS);
-        let forged = flow.next(FIN | ACK).with(|f| f.seq += 77_777);
-        assert_eq!(world.send(&forged).reason, Reason::NatForward);
-        world.answer(&flow, ACK);
-        assert_eq!(world.state(&flow), FlowState::FinClient);
-        let data = flow.next(PSH | ACK).payload(b"more");
-        assert_eq!(world.send(&data).reason, Reason::NatForward);
-        assert_eq!(world.state(&flow), FlowState::Established);
-        assert!(world.record(&flow).confirmed);
-        world.advance(established.into());
-        world.answer(&flow, PSH | ACK);
-        world.request(&flow, ACK);
-    }
+    let flow = world.connect(Family::V4, ports::ACROSS);
+    let forged = flow.next(FIN | ACK).with(|f| f.seq += 77_777);
+    assert_eq!(world.send(&forged).reason, Reason::NatForward);
+    world.answer(&flow, ACK);
+    assert_eq!(world.state(&flow), FlowState::FinClient);
+    let data = flow.next(PSH | ACK).payload(b"more");
+    assert_eq!(world.send(&data).reason, Reason::NatForward);
+    assert_eq!(world.state(&flow), FlowState::Established);
+    assert!(world.record(&flow).confirmed);
+    world.advance(established.into());
+    world.answer(&flow, PSH | ACK);
+    world.request(&flow, ACK);
 }
 
 /// Where clients come by the backends' interface, any of them may send in a backend's name: that
@@ -136,32 +120,30 @@ fn an_end_in_a_backends_name_is_refuted() {
     needs_root!("an_end_in_a_backends_name_is_refuted");
     use FlowState::{Closed, Established, FinClient, Reset};
     let mut world = World::new();
-    for family in FAMILIES {
-        let flow = world.connect(family, ports::ACROSS);
-        let forged = |world: &World, flags| {
-            let frame = flow.answer(flags).payload(b"").with(|f| {
-                f.src_mac[5] ^= 1;
-                f.seq += 77_777;
-            });
-            assert_eq!(world.feed(flow.back_slot(), &frame.bytes()).reason, Reason::NatReply);
-            world.state(&flow)
-        };
-        assert_eq!(forged(&world, FIN | ACK), Established);
-        for flags in [RST, RST | ACK, RST] {
-            assert_eq!(forged(&world, flags), Reset);
-        }
-        // And a SYN in the client's.
-        let syn = flow.request.clone().with(|f| f.seq += 77_777);
-        assert_eq!(world.send(&syn).frame, flow.forwarded(&syn).bytes());
-        world.answer(&flow, ACK);
-        assert_eq!(world.state(&flow), Established);
-        world.request(&flow, FIN | ACK);
-        assert_eq!(forged(&world, FIN | ACK), FinClient);
-        assert_eq!(forged(&world, RST), Reset);
-        assert!(world.record(&flow).confirmed);
-        world.answer(&flow, RST);
-        assert_eq!(world.state(&flow), Closed, "its own word");
+    let flow = world.connect(Family::V6, ports::ACROSS);
+    let forged = |world: &World, flags| {
+        let frame = flow.answer(flags).payload(b"").with(|f| {
+            f.src_mac[5] ^= 1;
+            f.seq += 77_777;
+        });
+        assert_eq!(world.feed(flow.back_slot(), &frame.bytes()).reason, Reason::NatReply);
+        world.state(&flow)
+    };
+    assert_eq!(forged(&world, FIN | ACK), Established);
+    for flags in [RST, RST | ACK, RST] {
+        assert_eq!(forged(&world, flags), Reset);
     }
+    // And a SYN in the client's.
+    let syn = flow.request.clone().with(|f| f.seq += 77_777);
+    world.forwards(&flow, &syn);
+    world.answer(&flow, ACK);
+    assert_eq!(world.state(&flow), Established);
+    world.request(&flow, FIN | ACK);
+    assert_eq!(forged(&world, FIN | ACK), FinClient);
+    assert_eq!(forged(&world, RST), Reset);
+    assert!(world.record(&flow).confirmed);
+    world.answer(&flow, RST);
+    assert_eq!(world.state(&flow), Closed, "its own word");
 }
 
 /// Its backend takes nothing new, and somebody forges a RST, and the SYN of another connection: as
@@ -174,17 +156,12 @@ fn a_forged_beginning_moves_no_connection() {
     for (family, leave) in FAMILIES.into_iter().zip(leaves) {
         let mut world = World::new();
         let flow = world.connect(family, ports::POOL);
-        let service = world.service(family, TCP, ports::POOL);
-        let others = service.backends.iter().filter(|row| row.index != flow.backend.index);
-        let others: Vec<u32> = others.map(BackendRow::reference).collect();
-        world.change(|tables| {
-            leave(&mut tables.backends[flow.backend.index as usize]);
-            serve_by(tables, service.row.id, &others);
-        });
+        world.change_backend(&flow.backend, leave);
+        world.serve_without(&flow.backend);
         let syn = flow.request.clone().with(|f| f.seq += 77_777);
         for _ in 0..2 {
             world.request(&flow, RST);
-            assert_eq!(world.send(&syn).frame, flow.forwarded(&syn).bytes());
+            world.forwards(&flow, &syn);
             assert_eq!(world.state(&flow), FlowState::Reset);
             // A challenge ACK (RFC 5961).
             world.answer(&flow, ACK);
@@ -194,7 +171,7 @@ fn a_forged_beginning_moves_no_connection() {
         // Nobody refutes this one: another backend has what begins.
         world.request(&flow, RST);
         world.advance(1);
-        assert_eq!(world.send(&syn).frame, flow.forwarded(&syn).bytes());
+        world.forwards(&flow, &syn);
         world.advance(2);
         assert_ne!(world.open_with(FRONT, syn).backend.index, flow.backend.index);
     }

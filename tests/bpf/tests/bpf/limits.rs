@@ -12,17 +12,16 @@ use ringway_abi::raw::{
     RW_COARSE_SHIFT, RW_HEAVY_SECONDS, RW_LEARNT_BUCKETS, RW_SKETCH_LINES, RW_SKETCH_WIDTH,
     rw_settings, rw_sketch_line,
 };
-use ringway_abi::{FromBytes, Reason, ShieldMode, addr_to_words};
-use ringway_bpf_tests::cast::*;
-use ringway_bpf_tests::frame::{Frame, TCP, UDP, flags, fragments};
-use ringway_bpf_tests::{Flow, World, audit, ports, run};
-use ringway_kernel::shield::{Generation, RuntimePrefix};
+use ringway_abi::{FromBytes, ShieldMode, addr_to_words};
+use ringway_bpf_tests::prelude::*;
+use ringway_bpf_tests::run;
+use ringway_kernel::shield::RuntimePrefix;
 use ringway_kernel::{Arrivals, HeavySource};
-use ringway_plan::prefix_list::{ListTables, Prefix};
+use ringway_plan::prefix_list::Prefix;
 use ringway_plan::tables::{Limits, RateLimit, ServicePolicy, SynPolicy};
 use rustix::thread::sched_getcpu;
 
-use crate::{dsr, needs_root};
+use crate::dsr;
 
 /// A burst, and one more for each second that goes by.
 const FEW: RateLimit = RateLimit { packets_per_second: 1, burst: 6 };
@@ -107,7 +106,7 @@ fn only(arrivals: Arrivals, counted: impl Fn(&Arrivals) -> u64) {
 
 fn syns(family: Family, port: u16) -> impl Iterator<Item = Frame> {
     let many = (0..SENT).map(move |n| client(family, n));
-    many.map(move |client| Frame::tcp(client, vip(family, port), flags::SYN))
+    many.map(move |client| Frame::tcp(client, vip(family, port), SYN))
 }
 
 fn datagrams(family: Family, port: u16) -> impl Iterator<Item = Frame> {
@@ -174,7 +173,7 @@ fn new_flows_have_a_rate() {
     only(arrivals(&world, Family::V6, UDP, ports::ACROSS), |it| it.over_new_flows);
     // What opens none is not held against it.
     for _ in 0..SENT {
-        world.request(&flow, flags::ACK);
+        world.request(&flow, ACK);
     }
 }
 
@@ -256,7 +255,7 @@ fn an_established_flow_passes_at_its_own_rate() {
         send(&world, ServiceLimit, repeat_n(syn.clone(), SENT)).is(NONE);
     }
     for flow in &flows {
-        let segments = repeat_n(flow.next(flags::ACK), SENT);
+        let segments = repeat_n(flow.next(ACK), SENT);
         send(&world, ServiceLimit, segments).is(few_packets().flow.burst);
     }
 }
@@ -273,11 +272,10 @@ fn exchange(world: &mut World, family: Family) -> Flow {
 /// How many packets that open a flow pass from here, while the limit is exceeded.
 fn as_learnt(world: &mut World, source: IpAddr, proto: u8) -> Sent {
     world.limit(&[ports::ACROSS], few_packets());
-    let family = if source.is_ipv4() { Family::V4 } else { Family::V6 };
+    let family = Family::of(source);
     let to = vip(family, ports::ACROSS);
-    let from = |n| {
-        Frame::new(proto, SocketAddr::new(source, 50_000 + n), to).with(|f| f.flags = flags::SYN)
-    };
+    let from =
+        |n| Frame::new(proto, SocketAddr::new(source, 50_000 + n), to).with(|f| f.flags = SYN);
     match proto {
         TCP => send(world, ServiceLimit, syns(family, ports::ACROSS)),
         _ => send(world, ServiceLimit, datagrams(family, ports::ACROSS)),
@@ -353,14 +351,14 @@ fn a_guessed_or_finished_connection_is_not_established() {
     needs_root!("a_guessed_or_finished_connection_is_not_established");
     let mut world = World::unwatched();
     let guessed = world.open(Family::V4, TCP, ports::ACROSS);
-    world.answer(&guessed, flags::SYN | flags::ACK);
-    world.request(&guessed, flags::ACK);
+    world.answer(&guessed, SYN | ACK);
+    world.request(&guessed, ACK);
     let closed = world.connect(Family::V4, ports::ACROSS);
-    world.answer(&closed, flags::RST);
+    world.answer(&closed, RST);
     world.limit(&[ports::ACROSS], ServicePolicy { learns: false, ..few_packets() });
     send(&world, ServiceLimit, syns(Family::V4, ports::ACROSS));
     for flow in [guessed, closed] {
-        send(&world, ServiceLimit, repeat_n(flow.next(flags::ACK), SENT)).is(NONE);
+        send(&world, ServiceLimit, repeat_n(flow.next(ACK), SENT)).is(NONE);
     }
 }
 
@@ -395,7 +393,7 @@ fn what_passes_all_the_same_is_not_heavy() {
     let limits = Limits { source: Some(FEW), packets: Some(FEW), ..Limits::default() };
     let fast = RateLimit { packets_per_second: 1_000, burst: 1_000 };
     world.limit(&[ports::ACROSS], ServicePolicy { flow: fast, ..policy(limits) });
-    let acknowledged = send(&world, SourceLimit, repeat_n(flow.next(flags::ACK), SENT));
+    let acknowledged = send(&world, SourceLimit, repeat_n(flow.next(ACK), SENT));
     assert!(acknowledged.all());
     only(arrivals(&world, Family::V4, TCP, ports::ACROSS), |it| it.established);
     assert_eq!(world.gateway.view().heavy_sources().unwrap(), []);
@@ -430,7 +428,7 @@ fn a_first_fragment_that_is_dropped_is_not_noted() {
 }
 
 fn follows_its_first(world: &mut World, to: SocketAddr) {
-    let family = if to.is_ipv4() { Family::V4 } else { Family::V6 };
+    let family = Family::of(to.ip());
     let parts = |n: usize| {
         let whole = Frame::udp(client(family, n), to).payload(&[7; 4_000]);
         fragments(&whole.with(|f| f.fragment = 0).bytes(), 1_400, n as u32)
@@ -497,19 +495,7 @@ fn what_is_allowed_has_no_limit() {
     needs_root!("what_is_allowed_has_no_limit");
     let mut world = World::unwatched();
     world.limit(&[ports::ACROSS], few_packets());
-    let generation = Generation {
-        mode: ShieldMode::Enforce,
-        sanity: true,
-        protect_host: false,
-        service_modes: false,
-        answers: false,
-        challenge_key: None,
-        lists: &ListTables::default(),
-        list_names: &[],
-        rules: &[],
-        program: &[],
-    };
-    world.gateway.set_shield(Some(&generation)).unwrap();
+    world.shield(false, None);
     let prefix: Prefix = "198.18.0.0/28".parse().unwrap();
     let allow = RuntimePrefix { prefix, allow: true, until: u32::MAX };
     world.gateway.set_runtime_prefixes(&[allow]).unwrap();
@@ -529,7 +515,7 @@ fn a_capture_sees_what_is_over_a_limit() {
     let mut world = World::watched();
     let one = RateLimit { packets_per_second: 1, burst: 1 };
     let limit = |world: &mut World, limits| world.limit(&[ports::ACROSS], policy(limits));
-    let syn = Frame::tcp(client(Family::V4, 1), vip(Family::V4, ports::ACROSS), flags::SYN);
+    let syn = Frame::tcp(client(Family::V4, 1), vip(Family::V4, ports::ACROSS), SYN);
     let refused = |world: &World, reason| {
         while world.send(&syn).verdict == Redirect {}
         world.advance(1);

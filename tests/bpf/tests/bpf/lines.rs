@@ -3,13 +3,10 @@
 
 use std::collections::BTreeMap;
 
-use ringway_bpf_tests::cast::*;
-use ringway_bpf_tests::frame::{Frame, flags::*};
 use ringway_bpf_tests::lines::{Line, changed};
-use ringway_bpf_tests::run::pin;
-use ringway_bpf_tests::{World, ports};
+use ringway_bpf_tests::prelude::*;
 
-use crate::{dsr, needs_root};
+use crate::dsr;
 
 #[test]
 fn a_packet_writes_its_cpus_lines_and_its_flows() {

@@ -3,6 +3,15 @@
 #![allow(clippy::unwrap_used)]
 #![deny(clippy::disallowed_methods)]
 
+/// Returns from a test that cannot run here.
+macro_rules! needs_root {
+    ($name:literal) => {
+        if !ringway_bpf_tests::can_run($name) {
+            return;
+        }
+    };
+}
+
 mod accept;
 mod adversary;
 mod announce;
@@ -49,13 +58,3 @@ mod track;
 mod track_model;
 mod unbalanced;
 mod vlan;
-
-/// Returns from a test that cannot run here.
-macro_rules! needs_root {
-    ($name:literal) => {
-        if !ringway_bpf_tests::can_run($name) {
-            return;
-        }
-    };
-}
-use needs_root;

@@ -2,20 +2,13 @@
 
 use std::net::SocketAddr;
 
-use ringway_abi::{FlowState, Reason::*, Verdict::*};
-use ringway_bpf_tests::cast::*;
-use ringway_bpf_tests::frame::{Frame, TCP, UDP, flags, sum};
-use ringway_bpf_tests::icmp::{self, Says};
-use ringway_bpf_tests::table::{Row, check, row};
-use ringway_bpf_tests::{World, capture, ports, wire};
-
-use crate::needs_root;
+use ringway_abi::{Reason::*, Verdict::*};
+use ringway_bpf_tests::prelude::*;
 
 const IP: usize = 14;
 
 fn plain(world: &mut World, family: Family, proto: u8) -> Frame {
-    let (src, dst) = world.ends(family, ports::ACROSS);
-    let frame = Frame { proto, flags: flags::SYN, ..Frame::udp(src, dst) };
+    let frame = world.first(family, proto, ports::ACROSS);
     if proto == TCP { frame.with(|f| f.tcp_options = vec![2, 4, 5, 0xb4]) } else { frame }
 }
 
@@ -25,9 +18,7 @@ fn changed(frame: &Frame, change: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     change(&mut bytes);
     let header = 4 * usize::from(bytes[IP] & 15);
     if frame.family() == Family::V4 && header >= 20 && bytes.len() >= IP + header {
-        bytes[IP + 10..IP + 12].fill(0);
-        let check = !sum(&bytes[IP..IP + header], 0);
-        bytes[IP + 10..IP + 12].copy_from_slice(&check.to_be_bytes());
+        sum_ipv4(&mut bytes[IP..]);
     }
     bytes
 }
@@ -47,49 +38,47 @@ fn lengths_that_disagree() {
     needs_root!("lengths_that_disagree");
     let mut world = World::new();
     let mut rows: Vec<Row> = Vec::new();
-    for family in FAMILIES {
-        for proto in [TCP, UDP] {
-            let frame = plain(&mut world, family, proto);
-            let (l4, at) = (IP + family.header_len(), length_at(family));
-            let mut bad = |what: &str, change: &dyn Fn(&mut Vec<u8>)| {
-                let name = format!("{family:?} {proto}: {what}");
-                rows.push(row(&name, changed(&frame, change), Drop, Malformed));
-            };
-            bad("one byte more than the frame", &|b| add(b, at, 1));
-            bad("most of all", &|b| b[at..at + 2].fill(0xff));
-            bad("version 5", &|b| b[IP] = b[IP] & 15 | 0x50);
-            bad("the other family's version", &|b| b[IP] ^= 0x20);
-            if family == Family::V4 {
-                bad("a header of 16 bytes", &|b| b[IP] = 0x44);
-                bad("no header", &|b| b[IP] = 0x40);
-                bad("less than its header", &|b| b[at..at + 2].copy_from_slice(&[0, 19]));
-                bad("length 0", &|b| b[at..at + 2].fill(0));
-                bad("a header longer than the packet", &|b| {
-                    b[IP] = 0x4f;
-                    b[at..at + 2].copy_from_slice(&[0, 56]);
-                });
-            }
-            if proto == TCP {
-                bad("a TCP header of 16 bytes", &|b| b[l4 + 12] = 4 << 4);
-                bad("a TCP header of none", &|b| b[l4 + 12] = 0);
-                bad("one word more than the segment", &|b| {
-                    let words = (b.len() - l4) / 4;
-                    b[l4 + 12] = ((words + 1) as u8) << 4
-                });
-                bad("19 bytes for TCP", &|b| {
-                    let len = b.len() as i32;
-                    add(b, at, l4 as i32 + 19 - len);
-                });
-            } else {
-                bad("UDP length 7", &|b| b[l4 + 4..l4 + 6].copy_from_slice(&[0, 7]));
-                bad("UDP length 0", &|b| b[l4 + 4..l4 + 6].fill(0));
-                bad("UDP one byte more than the packet", &|b| add(b, l4 + 4, 1));
-                bad("the packet one byte less than UDP", &|b| add(b, at, -1));
-                bad("7 bytes for UDP", &|b| {
-                    let len = b.len() as i32;
-                    add(b, at, l4 as i32 + 7 - len);
-                });
-            }
+    for (family, proto) in TRANSPORTS {
+        let frame = plain(&mut world, family, proto);
+        let (l4, at) = (IP + family.header_len(), length_at(family));
+        let mut bad = |what: &str, change: &dyn Fn(&mut Vec<u8>)| {
+            let name = format!("{family:?} {proto}: {what}");
+            rows.push(row(&name, changed(&frame, change), Drop, Malformed));
+        };
+        bad("one byte more than the frame", &|b| add(b, at, 1));
+        bad("most of all", &|b| b[at..at + 2].fill(0xff));
+        bad("version 5", &|b| b[IP] = b[IP] & 15 | 0x50);
+        bad("the other family's version", &|b| b[IP] ^= 0x20);
+        if family == Family::V4 {
+            bad("a header of 16 bytes", &|b| b[IP] = 0x44);
+            bad("no header", &|b| b[IP] = 0x40);
+            bad("less than its header", &|b| b[at..at + 2].copy_from_slice(&[0, 19]));
+            bad("length 0", &|b| b[at..at + 2].fill(0));
+            bad("a header longer than the packet", &|b| {
+                b[IP] = 0x4f;
+                b[at..at + 2].copy_from_slice(&[0, 56]);
+            });
+        }
+        if proto == TCP {
+            bad("a TCP header of 16 bytes", &|b| b[l4 + 12] = 4 << 4);
+            bad("a TCP header of none", &|b| b[l4 + 12] = 0);
+            bad("one word more than the segment", &|b| {
+                let words = (b.len() - l4) / 4;
+                b[l4 + 12] = ((words + 1) as u8) << 4
+            });
+            bad("19 bytes for TCP", &|b| {
+                let len = b.len() as i32;
+                add(b, at, l4 as i32 + 19 - len);
+            });
+        } else {
+            bad("UDP length 7", &|b| b[l4 + 4..l4 + 6].copy_from_slice(&[0, 7]));
+            bad("UDP length 0", &|b| b[l4 + 4..l4 + 6].fill(0));
+            bad("UDP one byte more than the packet", &|b| add(b, l4 + 4, 1));
+            bad("the packet one byte less than UDP", &|b| add(b, at, -1));
+            bad("7 bytes for UDP", &|b| {
+                let len = b.len() as i32;
+                add(b, at, l4 as i32 + 7 - len);
+            });
         }
     }
     check(&world, &rows);
@@ -100,19 +89,17 @@ fn lengths_that_disagree() {
 fn lengths_that_just_agree() {
     needs_root!("lengths_that_just_agree");
     let mut world = World::new();
-    for family in FAMILIES {
-        for proto in [TCP, UDP] {
-            let bare = plain(&mut world, family, proto).with(|f| {
-                f.tcp_options.clear();
-                f.payload.clear();
-            });
-            world.open_with(FRONT, bare);
-            let options_fill_it = plain(&mut world, family, proto).with(|f| {
-                f.tcp_options = vec![1; 40];
-                f.payload.clear();
-            });
-            world.open_with(FRONT, options_fill_it);
-        }
+    for (family, proto) in TRANSPORTS {
+        let bare = plain(&mut world, family, proto).with(|f| {
+            f.tcp_options.clear();
+            f.payload.clear();
+        });
+        world.open_with(FRONT, bare);
+        let options_fill_it = plain(&mut world, family, proto).with(|f| {
+            f.tcp_options = vec![1; 40];
+            f.payload.clear();
+        });
+        world.open_with(FRONT, options_fill_it);
     }
 }
 
@@ -121,14 +108,12 @@ fn cut_at_every_byte() {
     needs_root!("cut_at_every_byte");
     let mut world = World::new();
     let mut rows: Vec<Row> = Vec::new();
-    for family in FAMILIES {
-        for proto in [TCP, UDP] {
-            let frame = plain(&mut world, family, proto);
-            let bytes = frame.bytes();
-            for len in IP..bytes.len() {
-                let name = format!("{family:?} {proto}: {len} of {} bytes", bytes.len());
-                rows.push(row(&name, bytes[..len].to_vec(), Drop, Malformed));
-            }
+    for (family, proto) in TRANSPORTS {
+        let frame = plain(&mut world, family, proto);
+        let bytes = frame.bytes();
+        for len in IP..bytes.len() {
+            let name = format!("{family:?} {proto}: {len} of {} bytes", bytes.len());
+            rows.push(row(&name, bytes[..len].to_vec(), Drop, Malformed));
         }
     }
     check(&world, &rows);
@@ -139,29 +124,27 @@ fn cut_at_every_byte() {
 fn cut_at_every_byte_and_owned_up_to() {
     needs_root!("cut_at_every_byte_and_owned_up_to");
     let mut world = World::new();
-    for family in FAMILIES {
-        for proto in [TCP, UDP] {
-            let mut frame = plain(&mut world, family, proto);
-            if proto == TCP {
-                let flow = world.connect(family, ports::ACROSS);
-                frame = flow.next(flags::ACK).with(|f| f.tcp_options = frame.tcp_options);
-            }
-            let (whole, at) = (frame.bytes().len(), length_at(family));
-            let l4 = IP + family.header_len();
-            for len in l4..whole {
-                let bytes = changed(&frame, |b| {
-                    b.truncate(len);
-                    add(b, at, len as i32 - whole as i32);
-                });
-                let _damaged = capture::damaged("TCP's checksum covers what was cut off");
-                let seen = world.feed(FRONT, &bytes);
-                // TCP is as long as IP says: with its header whole, nothing is known to be wrong.
-                let enough = proto == TCP && len >= l4 + 24;
-                let expected = if enough { NatForward } else { Malformed };
-                assert_eq!(seen.reason, expected, "{family:?} {proto}: {len} of {whole} bytes");
-                // A sound packet must be forwarded; a damaged one must not gain a right checksum.
-                assert!(!wire::check(&seen.frame).is_good(), "{family:?} {proto}: {len}");
-            }
+    for (family, proto) in TRANSPORTS {
+        let mut frame = plain(&mut world, family, proto);
+        if proto == TCP {
+            let flow = world.connect(family, ports::ACROSS);
+            frame = flow.next(ACK).with(|f| f.tcp_options = frame.tcp_options);
+        }
+        let (whole, at) = (frame.bytes().len(), length_at(family));
+        let l4 = IP + family.header_len();
+        for len in l4..whole {
+            let bytes = changed(&frame, |b| {
+                b.truncate(len);
+                add(b, at, len as i32 - whole as i32);
+            });
+            let _damaged = capture::damaged("TCP's checksum covers what was cut off");
+            let seen = world.feed(FRONT, &bytes);
+            // TCP is as long as IP says: with its header whole, nothing is known to be wrong.
+            let enough = proto == TCP && len >= l4 + 24;
+            let expected = if enough { NatForward } else { Malformed };
+            assert_eq!(seen.reason, expected, "{family:?} {proto}: {len} of {whole} bytes");
+            // A sound packet must be forwarded; a damaged one must not gain a right checksum.
+            assert!(!wire::check(&seen.frame).is_good(), "{family:?} {proto}: {len}");
         }
     }
 }
@@ -171,21 +154,19 @@ fn cut_at_every_byte_and_owned_up_to() {
 fn damage_is_not_mended() {
     needs_root!("damage_is_not_mended");
     let mut world = World::new();
-    for family in FAMILIES {
-        for proto in [TCP, UDP] {
-            let flow = world.connect_or_open(family, proto, ports::ACROSS);
-            let mut bytes = flow.next(flags::ACK).bytes();
-            *bytes.last_mut().unwrap() ^= 1;
-            let _damaged = capture::damaged("a byte changed under way");
+    for (family, proto) in TRANSPORTS {
+        let flow = world.connect_or_open(family, proto, ports::ACROSS);
+        let mut bytes = flow.next(ACK).bytes();
+        *bytes.last_mut().unwrap() ^= 1;
+        let _damaged = capture::damaged("a byte changed under way");
+        let seen = world.feed(FRONT, &bytes);
+        assert_eq!(seen.reason, NatForward);
+        assert_eq!(wire::check(&seen.frame), wire::Checked::Bad("layer-4 checksum"));
+        if family == Family::V4 {
+            let mut bytes = flow.next(ACK).bytes();
+            bytes[IP + 4] ^= 1; // the identification
             let seen = world.feed(FRONT, &bytes);
-            assert_eq!(seen.reason, NatForward);
-            assert_eq!(wire::check(&seen.frame), wire::Checked::Bad("layer-4 checksum"));
-            if family == Family::V4 {
-                let mut bytes = flow.next(flags::ACK).bytes();
-                bytes[IP + 4] ^= 1; // the identification
-                let seen = world.feed(FRONT, &bytes);
-                assert_eq!(wire::check(&seen.frame), wire::Checked::Bad("IPv4 checksum"));
-            }
+            assert_eq!(wire::check(&seen.frame), wire::Checked::Bad("IPv4 checksum"));
         }
     }
 }
@@ -202,16 +183,14 @@ fn mapped_addresses_in_ipv6() {
     let flow = world.connect(Family::V4, ports::ACROSS);
     let (client, service) = (mapped(flow.request.src), mapped(flow.request.dst));
     let (src, dst) = world.ends(Family::V6, ports::ACROSS);
-    let extension =
-        |f: &mut Frame| (f.options, f.first_extension) = (vec![6, 0, 1, 4, 0, 0, 0, 0], 60);
     let mut rows: Vec<Row> = Vec::new();
     for (what, src, dst) in
         [("both", client, service), ("the source", client, dst), ("the destination", src, service)]
     {
         for (kind, frame) in [
-            ("SYN", Frame::tcp(src, dst, flags::SYN)),
-            ("RST", Frame::tcp(src, dst, flags::RST)),
-            ("ACK behind an extension", Frame::tcp(src, dst, flags::ACK).with(extension)),
+            ("SYN", Frame::tcp(src, dst, SYN)),
+            ("RST", Frame::tcp(src, dst, RST)),
+            ("ACK behind an extension", Frame::tcp(src, dst, ACK).extended(&[60])),
             ("UDP", Frame::udp(src, dst)),
             ("ping", icmp::frame(src.ip(), dst.ip(), icmp::echo(Family::V6, false, b"data"))),
         ] {
@@ -219,7 +198,7 @@ fn mapped_addresses_in_ipv6() {
         }
     }
     // Quoted by an error, as if the client had been sent it.
-    let quoted = Frame::tcp(service, client, flags::ACK);
+    let quoted = Frame::tcp(service, client, ACK);
     let error = icmp::error(Family::V6, Says::Unreachable, &icmp::quote(&quoted, 100));
     let quoting = icmp::frame(Family::V6.client(), Family::V6.vip(), error);
     rows.push(row("quoted", quoting, Drop, Malformed));

@@ -9,16 +9,10 @@
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 
-use ringway_abi::{FlowState, Reason, Verdict};
-use ringway_bpf_tests::audit::{self, Record};
-use ringway_bpf_tests::cast::*;
+use ringway_bpf_tests::audit::Record;
 use ringway_bpf_tests::clock::seed;
-use ringway_bpf_tests::frame::flags::*;
-use ringway_bpf_tests::frame::{Frame, TCP, UDP};
 use ringway_bpf_tests::mutate::Random;
-use ringway_bpf_tests::{World, mac_of, ports, wire};
-
-use crate::needs_root;
+use ringway_bpf_tests::prelude::*;
 
 /// Seeds of runs that failed once, and some more.
 const SEEDS: [u64; 9] =
@@ -138,10 +132,6 @@ impl Model {
 
     fn address(&self, client: usize) -> SocketAddr {
         (self.family.nth_client(client as u16), 40_000).into()
-    }
-
-    fn flooding(&self, n: u16) -> SocketAddr {
-        (self.family.nth_client(1_000 + n), 7).into()
     }
 
     fn timeout(&self, state: FlowState) -> i64 {
@@ -267,7 +257,7 @@ impl Model {
         }
         match self.proto {
             TCP => self.backend_gets(n, source, flags, seq, ack, data),
-            _ => self.backend_is_asked(n, source),
+            _ => self.on_the_way.push((n, source, self.frame(source).payload(b"answer"))),
         }
     }
 
@@ -321,11 +311,6 @@ impl Model {
         if length > 0 {
             self.send(port, socket, ACK, data);
         }
-    }
-
-    fn backend_is_asked(&mut self, n: usize, port: u16) {
-        let frame = self.frame(port);
-        self.on_the_way.push((n, port, frame.payload(b"answer")));
     }
 
     fn backend_sends(&mut self) {
@@ -465,9 +450,10 @@ impl Model {
     /// First packets of more clients than there are ports.
     fn flood(&mut self) {
         for n in 0..2 * PORTS {
+            let from = (self.family.nth_client(1_000 + n), 7).into();
             let to = (self.family.vip(), ports::ACROSS).into();
             let flags = if self.proto == TCP { SYN } else { 0 };
-            let frame = Frame::new(self.proto, self.flooding(n), to).with(|f| f.flags = flags);
+            let frame = Frame::new(self.proto, from, to).with(|f| f.flags = flags);
             self.world.send(&frame);
         }
     }

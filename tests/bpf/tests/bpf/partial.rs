@@ -2,13 +2,9 @@
 //! leave finished, or with the sum of the new pseudo-header where somebody finishes them.
 
 use ringway_abi::raw::{RW_IFACE_GENERIC, RW_IFACE_LOCAL, RW_IFACE_RAW};
-use ringway_abi::{Reason, Verdict};
-use ringway_bpf_tests::cast::*;
-use ringway_bpf_tests::frame::{Frame, TCP, UDP, flags, sum};
-use ringway_bpf_tests::{World, capture, ports};
+use ringway_bpf_tests::frame::sum;
+use ringway_bpf_tests::prelude::*;
 use ringway_plan::tables::Forward;
-
-use crate::needs_root;
 
 const LOCAL: u32 = RW_IFACE_LOCAL;
 const GENERIC: u32 = RW_IFACE_GENERIC | RW_IFACE_LOCAL;
@@ -58,35 +54,33 @@ fn under_nat_both_ways() {
     let mut world = World::new();
     for (what, came_by, leaves_by, later) in WAYS {
         let passed = came_by == LOCAL && leaves_by == RAW;
-        for family in FAMILIES {
-            for proto in [TCP, UDP] {
-                let flow = world.connect_or_open(family, proto, ports::ACROSS);
-                for len in LENGTHS {
-                    let name = format!("{what}: {family:?} {proto} {len}");
-                    let payload: Vec<u8> = (0..len).map(|n| (n * 7 + len) as u8).collect();
+        for (family, proto) in TRANSPORTS {
+            let flow = world.connect_or_open(family, proto, ports::ACROSS);
+            for len in LENGTHS {
+                let name = format!("{what}: {family:?} {proto} {len}");
+                let payload: Vec<u8> = (0..len).map(|n| (n * 7 + len) as u8).collect();
 
-                    let request = flow.next(flags::ACK).payload(&payload);
-                    set(&world, FRONT, came_by);
-                    set(&world, BACK, leaves_by);
-                    // One that is finished stays so.
-                    let seen = world.feed(FRONT, &request.bytes());
-                    let expected = left(&flow.forwarded(&request), &request, false, passed);
-                    assert!(seen.frame == expected, "{name}, finished: {:02x?}", seen.frame);
-                    let _damaged = later.then(|| capture::damaged("an unfinished checksum"));
-                    let seen = world.feed(FRONT, &unfinished(&request));
-                    let expected = left(&flow.forwarded(&request), &request, later, passed);
-                    assert!(seen.frame == expected, "{name}: {:02x?}", seen.frame);
+                let request = flow.next(ACK).payload(&payload);
+                set(&world, FRONT, came_by);
+                set(&world, BACK, leaves_by);
+                // One that is finished stays so.
+                let seen = world.feed(FRONT, &request.bytes());
+                let expected = left(&flow.forwarded(&request), &request, false, passed);
+                assert!(seen.frame == expected, "{name}, finished: {:02x?}", seen.frame);
+                let _damaged = later.then(|| capture::damaged("an unfinished checksum"));
+                let seen = world.feed(FRONT, &unfinished(&request));
+                let expected = left(&flow.forwarded(&request), &request, later, passed);
+                assert!(seen.frame == expected, "{name}: {:02x?}", seen.frame);
 
-                    let answer = flow.answer(flags::ACK).payload(&payload);
-                    set(&world, BACK, came_by);
-                    set(&world, FRONT, leaves_by);
-                    let seen = world.feed(BACK, &unfinished(&answer));
-                    let expected = left(&flow.returned(&answer), &answer, later, passed);
-                    assert!(seen.frame == expected, "{name}, answer: {:02x?}", seen.frame);
-                }
-                set(&world, BACK, 0);
-                set(&world, FRONT, 0);
+                let answer = flow.answer(ACK).payload(&payload);
+                set(&world, BACK, came_by);
+                set(&world, FRONT, leaves_by);
+                let seen = world.feed(BACK, &unfinished(&answer));
+                let expected = left(&flow.returned(&answer), &answer, later, passed);
+                assert!(seen.frame == expected, "{name}, answer: {:02x?}", seen.frame);
             }
+            set(&world, BACK, 0);
+            set(&world, FRONT, 0);
         }
     }
 }
@@ -98,7 +92,7 @@ fn a_checksum_that_happens_to_be_the_pseudo_headers_sum() {
     let mut world = World::new();
     for family in FAMILIES {
         let flow = world.connect(family, ports::ACROSS);
-        let request = flow.next(flags::ACK).payload(&[0, 0]);
+        let request = flow.next(ACK).payload(&[0, 0]);
         // Two bytes of payload make the sum what they like: here, minus twice the pseudo-header's.
         let (at, bytes) = (check_at(&request), request.bytes());
         let here = u16::from_be_bytes([bytes[at], bytes[at + 1]]);
@@ -108,9 +102,7 @@ fn a_checksum_that_happens_to_be_the_pseudo_headers_sum() {
         for flags in [LOCAL, GENERIC, RAW] {
             set(&world, FRONT, flags);
             set(&world, BACK, flags);
-            let seen = world.send(&request);
-            assert_eq!(seen.pair(), (Verdict::Redirect, Reason::NatForward));
-            assert_eq!(seen.frame, flow.forwarded(&request).bytes(), "{family:?} {flags}");
+            world.forwards(&flow, &request);
         }
         set(&world, FRONT, 0);
         set(&world, BACK, 0);
@@ -123,16 +115,8 @@ fn a_checksum_that_happens_to_be_the_pseudo_headers_sum() {
 fn under_dsr() {
     needs_root!("under_dsr");
     let mut world = World::with(8_192, |tables| {
-        let dsr = tables.services.iter_mut().filter(|s| s.key.port == ports::ACROSS);
-        let ids: Vec<u16> = dsr
-            .map(|service| {
-                service.forward = Forward::DsrL2;
-                service.id
-            })
-            .collect();
-        for backend in tables.backends.iter_mut().filter(|b| ids.contains(&b.service)) {
-            (backend.port, backend.mss, backend.nat) = (ports::ACROSS, 1000, (0, 0));
-        }
+        forward_across(tables, Forward::DsrL2);
+        tables.backends.iter_mut().for_each(|backend| backend.mss = 1000);
     });
     for (what, came_by, leaves_by, later) in WAYS {
         // dsr-l2 cannot be forwarded by the kernel.
@@ -144,8 +128,7 @@ fn under_dsr() {
         for family in FAMILIES {
             let (src, dst) = world.ends(family, ports::ACROSS);
             let backend = world.service(family, TCP, ports::ACROSS).backends.remove(0);
-            let syn = Frame::tcp(src, dst, flags::SYN)
-                .with(|f| f.tcp_options = [2, 4, 0x05, 0xb4].into());
+            let syn = Frame::tcp(src, dst, SYN).with(|f| f.tcp_options = [2, 4, 0x05, 0xb4].into());
             let _damaged = later.then(|| capture::damaged("an unfinished checksum"));
             let seen = world.feed(FRONT, &unfinished(&syn));
             let expected = syn.clone().with(|f| {

@@ -1,14 +1,9 @@
 //! Ways that a redirect from native XDP cannot enter: rewritten, and passed to the kernel.
 
+use ringway_abi::Slot;
 use ringway_abi::raw::RW_IFACE_GENERIC;
-use ringway_abi::{Reason, Slot, Verdict};
-use ringway_bpf_tests::cast::*;
-use ringway_bpf_tests::frame::{Frame, TCP, UDP, flags};
-use ringway_bpf_tests::run::foreign_program;
-use ringway_bpf_tests::{Flow, World, ports, wire};
-use ringway_plan::tables::{Forward, Tunnel};
-
-use crate::needs_root;
+use ringway_bpf_tests::prelude::*;
+use ringway_plan::tables::Forward;
 
 const PASSED: (Verdict, Reason) = (Verdict::Pass, Reason::PassRewritten);
 
@@ -26,7 +21,6 @@ fn passed(came: &Frame, leaves: Frame) -> Vec<u8> {
     let (src_mac, dst_mac, ttl) = (came.src_mac, came.dst_mac, came.ttl);
     let frame = Frame { src_mac, dst_mac, ttl, ..leaves }.bytes();
     wire::check(&frame).good();
-    wire::agrees_with_etherparse(&frame);
     frame
 }
 
@@ -34,35 +28,26 @@ fn passed(came: &Frame, leaves: Frame) -> Vec<u8> {
 fn open_passed(world: &World, request: Frame) -> Flow {
     let seen = world.send(&request);
     assert_eq!(seen.pair(), PASSED, "{request:?}");
-    let source = wire::check(&seen.frame).good().src;
-    let backend = world.chosen(&request).unwrap();
-    let flow = Flow { request: request.clone(), slot: FRONT, backend, source };
-    assert_eq!(seen.frame, passed(&request, flow.forwarded(&request)), "{request:?}");
+    let flow = Flow::opened(world, FRONT, request, &seen.frame);
+    assert_eq!(seen.frame, passed(&flow.request, flow.forwarded(&flow.request)), "{flow:?}");
     flow
-}
-
-fn first(world: &mut World, family: Family, proto: u8) -> Frame {
-    let (src, dst) = world.ends(family, ports::ACROSS);
-    Frame { proto, flags: flags::SYN, ..Frame::udp(src, dst) }
 }
 
 #[test]
 fn requests_are_passed_and_answers_redirected() {
     needs_root!("requests_are_passed_and_answers_redirected");
     let mut world = world_with_generic(&[BACK]);
-    for family in FAMILIES {
-        for proto in [TCP, UDP] {
-            // Every value of the checksum's carry comes up.
-            for ttl in (2..=255).step_by(11) {
-                let request = first(&mut world, family, proto).with(|f| f.ttl = ttl);
-                let flow = open_passed(&world, request);
-                world.answer(&flow, flags::SYN | flags::ACK);
-                let next = flow.next(flags::ACK).payload(&[7; 33]);
-                let seen = world.send(&next);
-                assert_eq!(seen.pair(), PASSED);
-                assert_eq!(seen.frame, passed(&next, flow.forwarded(&next)));
-                assert_eq!(world.traffic(&flow.backend).packets % 2, 0);
-            }
+    for (family, proto) in TRANSPORTS {
+        // Every value of the checksum's carry comes up.
+        for ttl in (2..=255).step_by(11) {
+            let request = world.first(family, proto, ports::ACROSS).with(|f| f.ttl = ttl);
+            let flow = open_passed(&world, request);
+            world.answer(&flow, SYN | ACK);
+            let next = flow.next(ACK).payload(&[7; 33]);
+            let seen = world.send(&next);
+            assert_eq!(seen.pair(), PASSED);
+            assert_eq!(seen.frame, passed(&next, flow.forwarded(&next)));
+            assert_eq!(world.traffic(&flow.backend).packets % 2, 0);
         }
     }
 }
@@ -72,14 +57,12 @@ fn requests_are_passed_and_answers_redirected() {
 fn answers_are_passed_and_requests_redirected() {
     needs_root!("answers_are_passed_and_requests_redirected");
     let mut world = world_with_generic(&[FRONT]);
-    for family in FAMILIES {
-        for proto in [TCP, UDP] {
-            let flow = world.open(family, proto, ports::ACROSS);
-            let answer = flow.answer(flags::SYN | flags::ACK);
-            let seen = world.feed(BACK, &answer.bytes());
-            assert_eq!(seen.pair(), PASSED);
-            assert_eq!(seen.frame, passed(&answer, flow.returned(&answer)));
-        }
+    for (family, proto) in TRANSPORTS {
+        let flow = world.open(family, proto, ports::ACROSS);
+        let answer = flow.answer(SYN | ACK);
+        let seen = world.feed(BACK, &answer.bytes());
+        assert_eq!(seen.pair(), PASSED);
+        assert_eq!(seen.frame, passed(&answer, flow.returned(&answer)));
     }
 }
 
@@ -89,31 +72,13 @@ fn nothing_is_passed_that_can_be_redirected() {
     needs_root!("nothing_is_passed_that_can_be_redirected");
     for generic in [&[FRONT, BACK][..], &[FRONT], &[BACK]] {
         let mut world = world_with_generic(generic);
-        for family in FAMILIES {
-            let flow = world.open(family, TCP, ports::SAME);
-            world.answer(&flow, flags::SYN | flags::ACK);
-            if generic.len() == 2 {
-                let flow = world.open(family, TCP, ports::ACROSS);
-                world.answer(&flow, flags::SYN | flags::ACK);
-            }
+        let flow = world.open(Family::V6, TCP, ports::SAME);
+        world.answer(&flow, SYN | ACK);
+        if generic.len() == 2 {
+            let flow = world.open(Family::V6, TCP, ports::ACROSS);
+            world.answer(&flow, SYN | ACK);
         }
     }
-}
-
-/// A world whose service at [`ports::ACROSS`] is forwarded like this.
-fn dsr_world(forward: Forward) -> World {
-    World::with(8_192, |tables| {
-        let ours = tables.services.iter_mut().filter(|service| service.key.port == ports::ACROSS);
-        for service in ours {
-            service.forward = forward;
-            let family = if service.key.address.is_ipv4() { Family::V4 } else { Family::V6 };
-            let port = if forward == Forward::DsrGue { 6080 } else { 0 };
-            let own = tables.backends.iter_mut().filter(|backend| backend.service == service.id);
-            for backend in own {
-                backend.tunnel = Some(Tunnel { source: family.nat(), port });
-            }
-        }
-    })
 }
 
 /// The kernel routes by the outer header, and takes a hop of that.
@@ -121,24 +86,22 @@ fn dsr_world(forward: Forward) -> World {
 fn tunnels_are_passed() {
     needs_root!("tunnels_are_passed");
     for forward in [Forward::DsrIpip, Forward::DsrGue] {
-        let mut world = dsr_world(forward);
-        for family in FAMILIES {
-            for proto in [TCP, UDP] {
-                let request = first(&mut world, family, proto);
-                let generic = |flags: &mut u16| *flags ^= RW_IFACE_GENERIC as u16;
-                let redirected = world.send(&request);
-                assert_eq!(redirected.verdict, Verdict::Redirect);
-                world.change_iface(BACK, |iface| generic(&mut iface.flags));
-                let seen = world.send(&request);
-                world.change_iface(BACK, |iface| generic(&mut iface.flags));
-                assert_eq!(seen.pair(), PASSED, "{forward} {request:?}");
-                let mut wanted = redirected.frame;
-                wanted[..6].copy_from_slice(&request.dst_mac);
-                wanted[6..12].copy_from_slice(&request.src_mac);
-                one_hop_more(&mut wanted, family);
-                assert_eq!(seen.frame, wanted, "{forward} {request:?}");
-                wire::check(&seen.frame).good();
-            }
+        let mut world = World::with(8_192, |tables| forward_across(tables, forward));
+        for (family, proto) in TRANSPORTS {
+            let request = world.first(family, proto, ports::ACROSS);
+            let generic = |flags: &mut u16| *flags ^= RW_IFACE_GENERIC as u16;
+            let redirected = world.send(&request);
+            assert_eq!(redirected.verdict, Verdict::Redirect);
+            world.change_iface(BACK, |iface| generic(&mut iface.flags));
+            let seen = world.send(&request);
+            world.change_iface(BACK, |iface| generic(&mut iface.flags));
+            assert_eq!(seen.pair(), PASSED, "{forward} {request:?}");
+            let mut wanted = redirected.frame;
+            wanted[..6].copy_from_slice(&request.dst_mac);
+            wanted[6..12].copy_from_slice(&request.src_mac);
+            one_hop_more(&mut wanted, family);
+            assert_eq!(seen.frame, wanted, "{forward} {request:?}");
+            wire::check(&seen.frame).good();
         }
     }
 }
@@ -150,23 +113,17 @@ fn one_hop_more(frame: &mut [u8], family: Family) {
         return;
     }
     frame[14 + 8] += 1;
-    frame[14 + 10..14 + 12].fill(0);
-    let words = frame[14..34].chunks(2).map(|w| u32::from(u16::from_be_bytes([w[0], w[1]])));
-    let sum: u32 = words.sum();
-    let sum = !((sum & 0xffff) + (sum >> 16)) as u16;
-    frame[14 + 10..14 + 12].copy_from_slice(&sum.to_be_bytes());
+    sum_ipv4(&mut frame[14..]);
 }
 
 /// There is no rewrite that the kernel would follow.
 #[test]
 fn dsr_l2_is_not_passed() {
     needs_root!("dsr_l2_is_not_passed");
-    let mut world = dsr_world(Forward::DsrL2);
+    let mut world = World::with(8_192, |tables| forward_across(tables, Forward::DsrL2));
     world.change_iface(BACK, |iface| iface.flags |= RW_IFACE_GENERIC as u16);
-    for family in FAMILIES {
-        let request = first(&mut world, family, TCP);
-        assert_eq!(world.send(&request).pair(), (Verdict::Drop, Reason::NoDevice));
-    }
+    let request = world.first(Family::V6, TCP, ports::ACROSS);
+    assert_eq!(world.send(&request).pair(), (Verdict::Drop, Reason::NoDevice));
 }
 
 /// Packets that the kernel would drop silently are dropped here, with a reason.
@@ -174,16 +131,14 @@ fn dsr_l2_is_not_passed() {
 fn what_cannot_leave_is_not_passed() {
     needs_root!("what_cannot_leave_is_not_passed");
     let mut world = world_with_generic(&[BACK]);
-    for family in FAMILIES {
-        let request = first(&mut world, family, UDP).with(|f| f.ttl = 1);
-        assert_ne!(world.send(&request).verdict, Verdict::Pass);
-        let (src, dst) = world.ends(family, ports::SMALL);
-        let big = Frame::udp(src, dst).payload(&[1; 1300]);
-        assert_ne!(world.send(&big).verdict, Verdict::Pass);
-        let (src, dst) = world.ends(family, ports::UNRESOLVED);
-        let nowhere = world.send(&Frame::udp(src, dst));
-        assert_eq!(nowhere.pair(), (Verdict::Drop, Reason::NoNeighbour));
-    }
+    let request = world.first(Family::V4, UDP, ports::ACROSS).with(|f| f.ttl = 1);
+    assert_ne!(world.send(&request).verdict, Verdict::Pass);
+    let (src, dst) = world.ends(Family::V4, ports::SMALL);
+    let big = Frame::udp(src, dst).payload(&[1; 1300]);
+    assert_ne!(world.send(&big).verdict, Verdict::Pass);
+    let (src, dst) = world.ends(Family::V4, ports::UNRESOLVED);
+    let nowhere = world.send(&Frame::udp(src, dst));
+    assert_eq!(nowhere.pair(), (Verdict::Drop, Reason::NoNeighbour));
 }
 
 /// It is a service's traffic, not what the user's own program is there for.
@@ -193,6 +148,6 @@ fn the_users_program_does_not_get_it() {
     let mut world = world_with_generic(&[BACK]);
     let dropping = foreign_program(Verdict::Drop, true).unwrap();
     world.set_stage(Slot::OnPass, Some(&dropping), true);
-    let request = first(&mut world, Family::V4, TCP);
+    let request = world.first(Family::V4, TCP, ports::ACROSS);
     open_passed(&world, request);
 }

@@ -4,46 +4,26 @@
 use std::net::IpAddr;
 
 use ringway_abi::{Reason::*, Verdict::*};
-use ringway_bpf_tests::cast::*;
-use ringway_bpf_tests::frame::{Frame, TCP, UDP, flags, fragments};
-use ringway_bpf_tests::table::{check, row};
-use ringway_bpf_tests::{Flow, World, backend_port_of, ports, protocol, wire};
-use ringway_plan::tables::{ServiceKey, Tables};
+use ringway_bpf_tests::backend_port_of;
+use ringway_bpf_tests::prelude::*;
+use ringway_plan::tables::{Forward, ServiceKey, Tables};
 
-use crate::needs_root;
-
-/// A copy of the service at [`ports::ACROSS`] for these ports; the port its backend has.
+/// A service of these ports, whose backend has that one.
 pub(crate) fn add(tables: &mut Tables, address: IpAddr, proto: u8, range: (u16, u16), port: u16) {
-    let of = |s: &&ringway_plan::tables::ServiceRow| {
-        s.key.port == ports::ACROSS
-            && s.key.address.is_ipv4() == address.is_ipv4()
-            && s.key.protocol == protocol(proto)
-    };
-    let mut service = tables.services.iter().find(of).unwrap().clone();
-    let old = service.id;
-    service.id = tables.services.len() as u16;
-    service.key = ServiceKey { address, port: range.0, last_port: range.1, ..service.key };
-    service.members.clear();
-    let mut backends: Vec<_> =
-        tables.backends.iter().filter(|b| b.service == old).cloned().collect();
-    for backend in &mut backends {
-        backend.index = tables.backends.len() as u32;
-        backend.service = service.id;
-        backend.port = port;
-        service.members.push(backend.reference());
-        tables.backends.push(backend.clone());
-    }
-    tables.services.push(service);
+    let (family, protocol) = (Family::of(address), protocol(proto));
+    tables.backends.push(new_backend(tables, family, 1, port, protocol));
+    let key = ServiceKey { address, port: range.0, last_port: range.1, protocol };
+    add_service(tables, key, Forward::Nat);
 }
 
 fn world() -> World {
     World::with(8192, |tables| {
+        for (family, proto) in TRANSPORTS {
+            add(tables, family.vip(), proto, (8000, 8100), 0);
+            add(tables, family.vip(), proto, (8050, 8050), 9050);
+            add(tables, family.vip(), proto, (40_000, 50_000), 9000);
+        }
         for family in FAMILIES {
-            for proto in [TCP, UDP] {
-                add(tables, family.vip(), proto, (8000, 8100), 0);
-                add(tables, family.vip(), proto, (8050, 8050), 9050);
-                add(tables, family.vip(), proto, (40_000, 50_000), 9000);
-            }
             add(tables, family.announced(), TCP, (1, 65_535), 0);
             add(tables, family.announced(), TCP, (30_000, 30_009), 9030);
             add(tables, family.announced(), UDP, (1, 65_534), 0);
@@ -54,9 +34,8 @@ fn world() -> World {
 /// A flow to this port must reach the backend at that one, and its answers the client from the
 /// port it asked.
 fn served(world: &mut World, address: IpAddr, proto: u8, port: u16, at: u16) -> Flow {
-    let family = if address.is_ipv4() { Family::V4 } else { Family::V6 };
-    let src = (family.client(), world.client_port()).into();
-    let request = Frame { proto, flags: flags::SYN, ..Frame::udp(src, (address, port).into()) };
+    let src = (Family::of(address).client(), world.client_port()).into();
+    let request = Frame { proto, flags: SYN, ..Frame::udp(src, (address, port).into()) };
     served_as(world, request, at)
 }
 
@@ -69,9 +48,9 @@ fn served_as(world: &mut World, request: Frame, at: u16) -> Flow {
     backend.port = at;
     let flow = Flow { request: request.clone(), slot: FRONT, backend, source: packet.src };
     assert_eq!(seen.frame, flow.forwarded(&request).bytes());
-    world.answer(&flow, flags::SYN | flags::ACK);
-    world.request(&flow, flags::ACK);
-    world.answer(&flow, flags::ACK);
+    world.answer(&flow, SYN | ACK);
+    world.request(&flow, ACK);
+    world.answer(&flow, ACK);
     flow
 }
 
@@ -108,8 +87,7 @@ fn and_nothing_beside_them() {
     for family in FAMILIES {
         for proto in [TCP, UDP] {
             for port in [7999, 8101, 39_999, 50_001, 0] {
-                let (src, dst) = world.ends(family, port);
-                let frame = Frame { proto, flags: flags::SYN, ..Frame::udp(src, dst) };
+                let frame = world.first(family, proto, port);
                 rows.push(row("beside a range", frame, Pass, NoService));
             }
         }
@@ -125,24 +103,22 @@ fn and_nothing_beside_them() {
 fn flows_of_a_range_are_told_apart() {
     needs_root!("flows_of_a_range_are_told_apart");
     let mut world = world();
-    for family in FAMILIES {
-        for proto in [TCP, UDP] {
-            let (src, _) = world.ends(family, 1);
-            let to = |port| {
-                let dst = (family.vip(), port).into();
-                Frame { proto, flags: flags::SYN, ..Frame::udp(src, dst) }
-            };
-            let flows = [8000, 8001, 8002].map(|port| served_as(&mut world, to(port), port));
-            for flow in &flows {
-                world.request(flow, flags::ACK);
-                world.answer(flow, flags::ACK);
-            }
-            let same = [40_000, 40_001].map(|port| served_as(&mut world, to(port), 9000));
-            for flow in &same {
-                world.answer(flow, flags::ACK);
-            }
-            assert_ne!(same[0].source, same[1].source);
+    for (family, proto) in [(Family::V4, TCP), (Family::V6, UDP)] {
+        let (src, _) = world.ends(family, 1);
+        let to = |port| {
+            let dst = (family.vip(), port).into();
+            Frame { proto, flags: SYN, ..Frame::udp(src, dst) }
+        };
+        let flows = [8000, 8001, 8002].map(|port| served_as(&mut world, to(port), port));
+        for flow in &flows {
+            world.request(flow, ACK);
+            world.answer(flow, ACK);
         }
+        let same = [40_000, 40_001].map(|port| served_as(&mut world, to(port), 9000));
+        for flow in &same {
+            world.answer(flow, ACK);
+        }
+        assert_ne!(same[0].source, same[1].source);
     }
 }
 

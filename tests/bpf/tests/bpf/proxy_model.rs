@@ -10,17 +10,12 @@ use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::ops::Range;
 
-use ringway_abi::{Reason, Verdict};
-use ringway_bpf_tests::cast::*;
 use ringway_bpf_tests::clock::seed;
-use ringway_bpf_tests::frame::Frame;
-use ringway_bpf_tests::frame::flags::{ACK, FIN, PSH, RST, SYN};
 use ringway_bpf_tests::mutate::Random;
-use ringway_bpf_tests::{World, mac_of, ports, wire};
+use ringway_bpf_tests::prelude::*;
 use ringway_plan::tables::{BackendRow, SynOffer};
 
 use crate::limits::vip;
-use crate::needs_root;
 use crate::proxy::{Seen, backend_of, seen, world};
 
 /// Seeds of runs that failed once, and some more.
@@ -207,8 +202,12 @@ impl Model {
             }
             let answer = seen(&answered);
             assert_eq!((answer.ack, answer.window), (client.isn.wrapping_add(1), 0));
-            assert_eq!(answer.scale, client.scale.map(|_| OFFERED_SCALE));
+            assert_eq!(
+                (answer.mss, answer.scale),
+                (Some(1460), client.scale.map(|_| OFFERED_SCALE))
+            );
             assert_eq!((answer.sack_ok, answer.stamps.is_some()), (client.sack, client.stamps));
+            assert!(answer.stamps.is_none_or(|(_, echo)| echo == client.clock), "{answer:?}");
             let answered = answer.stamps.map(|(theirs, _)| theirs);
             client.peer = answer.seq;
             client.newest = answered.unwrap_or(0);
@@ -395,6 +394,8 @@ impl Model {
             assert_eq!((seen.seq, seen.mss), (client.isn, Some(connection.mss)), "{meant:?}");
             assert_eq!((seen.sack_ok, seen.scale), (client.sack, client.scale), "{meant:?}");
             assert_eq!(seen.stamps, meant.stamps.map(|(value, _)| (value, 0)), "{meant:?}");
+            let window = u32::from(meant.window) << client.scale.unwrap_or(0);
+            assert_eq!(u32::from(seen.window), window.min(0xffff), "{meant:?}");
             let scale = client.scale.and(*self.random.pick(&[None, Some(2), Some(7), Some(11)]));
             let (stamps, isn) = (client.stamps, client.isn);
             let sack = client.sack;

@@ -6,16 +6,9 @@ use std::sync::atomic::Ordering::*;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize};
 
 use ringway_abi::raw::{RW_BUCKET_FLOWS, RW_CONFIRMED, rw_flow, rw_flow_bucket};
-use ringway_abi::{FlowState, Reason, Verdict};
-use ringway_bpf_tests::cast::*;
-use ringway_bpf_tests::frame::flags::*;
-use ringway_bpf_tests::frame::{Frame, TCP, UDP};
 use ringway_bpf_tests::mapping::Mapping;
 use ringway_bpf_tests::mutate::Random;
-use ringway_bpf_tests::run::pin;
-use ringway_bpf_tests::{Flow, World, audit, ports, wire};
-
-use crate::needs_root;
+use ringway_bpf_tests::prelude::*;
 
 /// When its thread panics, nobody waits for that any more.
 struct Meeting<'a>(&'a AtomicUsize);

@@ -1,15 +1,8 @@
 //! Flows give way when no port is free: first half-open ones, then closing ones, then finished ones
 //! on probation.
 
-use ringway_abi::FlowState;
 use ringway_abi::Verdict::{Redirect, Tx};
-use ringway_bpf_tests::cast::*;
-use ringway_bpf_tests::frame::Frame;
-use ringway_bpf_tests::frame::flags::*;
-use ringway_bpf_tests::run::pin;
-use ringway_bpf_tests::{Flow, World, audit, ports};
-
-use crate::needs_root;
+use ringway_bpf_tests::prelude::*;
 
 /// SYNs from this client on. How many were sent on.
 fn flood(world: &World, first: u16, packets: u16) -> usize {

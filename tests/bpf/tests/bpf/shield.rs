@@ -1,25 +1,24 @@
 //! The shield: what it drops, in which order, and what it leaves alone. Each frame is explained and
 //! captured, too: both must tell the same.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use ringway_abi::Reason::{
     Blocked, FragmentOverlap, FragmentTiny, IpOptions, Land, Malformed, MartianSource, NatForward,
     NoService, OtherHost, RuleLimit, TcpFlags,
 };
-use ringway_abi::Verdict::{self, Drop, Redirect};
+use ringway_abi::Verdict::{Drop, Redirect};
 use ringway_abi::raw::RW_SHIELD_RUNTIME;
-use ringway_abi::{Reason, RuleAction, ShieldMode};
-use ringway_bpf_tests::cast::*;
-use ringway_bpf_tests::frame::{Frame, TCP, UDP, flags, fragments};
+use ringway_abi::{RuleAction, ShieldMode};
+use ringway_bpf_tests::mutate::Random;
+use ringway_bpf_tests::prelude::*;
 use ringway_bpf_tests::watch::{seen, start};
-use ringway_bpf_tests::{World, ports};
 use ringway_filter::{Filter, Instruction, OnMatch};
 use ringway_kernel::shield::{Generation, Rule, RuntimePrefix};
 use ringway_plan::prefix_list::{ListTables, Prefix, PrefixSet, parse};
 use ringway_plan::tables::RateLimit;
 
-use crate::needs_root;
+use crate::sources::no_hosts;
 
 /// What a generation is made from.
 struct Shield {
@@ -78,7 +77,7 @@ impl Shield {
 }
 
 fn from(source: &str, to: SocketAddr) -> Frame {
-    Frame::tcp(SocketAddr::new(source.parse().unwrap(), 40_000), to, flags::SYN)
+    Frame::tcp(SocketAddr::new(source.parse().unwrap(), 40_000), to, SYN)
 }
 
 fn vip(family: Family) -> SocketAddr {
@@ -99,8 +98,8 @@ fn flags_that_no_segment_has() {
         let (src, dst) = world.ends(family, ports::ACROSS);
         for bits in 0..=u8::MAX {
             let frame = Frame::tcp(src, dst, bits);
-            let ends = (bits & (flags::SYN | flags::RST | flags::FIN)).count_ones();
-            let fits = ends <= 1 && bits & (flags::SYN | flags::RST | flags::ACK) != 0;
+            let ends = (bits & (SYN | RST | FIN)).count_ones();
+            let fits = ends <= 1 && bits & (SYN | RST | ACK) != 0;
             let (verdict, reason) = world.send(&frame).pair();
             assert_eq!(fits, reason != TcpFlags, "{bits:#x}: {verdict} {reason}");
         }
@@ -115,11 +114,8 @@ fn sources_that_are_no_host() {
     needs_root!("sources_that_are_no_host");
     let mut world = World::watched();
     Shield::default().raise(&mut world);
-    for source in ["0.1.2.3", "127.0.0.1", "224.0.0.1", "240.0.0.1", "255.255.255.255"] {
-        dropped(&world, &from(source, vip(Family::V4)), MartianSource);
-    }
-    for source in ["::", "::1", "ff02::1", "ff0e::7"] {
-        dropped(&world, &from(source, vip(Family::V6)), MartianSource);
+    for source in FAMILIES.into_iter().flat_map(no_hosts) {
+        dropped(&world, &from(&source.to_string(), vip(Family::of(source))), MartianSource);
     }
     for source in ["10.0.0.9", "100.64.0.1", "169.254.1.1", "172.16.0.1", "192.168.0.1"] {
         assert_ne!(world.send(&from(source, vip(Family::V4))).verdict, Drop, "{source}");
@@ -140,9 +136,7 @@ fn moved(part: &[u8], offset: u16, more: bool) -> Vec<u8> {
     if part[14] >> 4 == 4 {
         let word = (offset / 8) | if more { 0x2000 } else { 0 };
         part[20..22].copy_from_slice(&word.to_be_bytes());
-        part[24..26].fill(0);
-        let check = !ringway_bpf_tests::frame::sum(&part[14..34], 0);
-        part[24..26].copy_from_slice(&check.to_be_bytes());
+        sum_ipv4(&mut part[14..]);
     } else {
         part[56..58].copy_from_slice(&(offset | u16::from(more)).to_be_bytes());
     }
@@ -154,30 +148,28 @@ fn fragments_that_no_stack_makes() {
     needs_root!("fragments_that_no_stack_makes");
     let mut world = World::watched();
     Shield::default().raise(&mut world);
-    for family in FAMILIES {
-        for proto in [TCP, UDP] {
-            let (src, dst) = world.ends(family, ports::ACROSS);
-            let frame = Frame { proto, flags: flags::ACK, ..Frame::udp(src, dst) };
-            let frame = frame.payload(&[7; 3000]).with(|f| f.fragment = 0);
-            let feed = |part: &[u8]| world.feed(FRONT, part).pair();
-            let good = fragments(&frame.bytes(), 1480, 9);
-            assert_ne!(feed(&good[0]).1, FragmentTiny);
-            // The first has no room for its header.
-            let tiny = fragments(&frame.bytes(), 8, 10);
-            let expected = if proto == TCP { FragmentTiny } else { feed(&good[0]).1 };
-            assert_eq!(feed(&tiny[0]).1, expected, "{family:?} {proto}");
-            // A later one that would overwrite flags or ports.
-            for offset in [8, 16] {
-                let expected = if proto == TCP { FragmentOverlap } else { feed(&good[1]).1 };
-                assert_eq!(feed(&moved(&good[1], offset, false)).1, expected);
-            }
-            assert_ne!(feed(&moved(&good[1], 24, false)).1, FragmentOverlap);
-            // The last beyond the end of the longest datagram.
-            assert_eq!(feed(&moved(&good[1], 65_528, false)), (Drop, FragmentOverlap));
-            // More follow, and its length is no multiple of 8.
-            let cut = fragments(&frame.clone().payload(&[7; 2963]).bytes(), 1480, 11);
-            assert_eq!(feed(&moved(&cut[2], 2960, true)), (Drop, Malformed));
+    for (family, proto) in TRANSPORTS {
+        let (src, dst) = world.ends(family, ports::ACROSS);
+        let frame = Frame { proto, flags: ACK, ..Frame::udp(src, dst) };
+        let frame = frame.payload(&[7; 3000]).with(|f| f.fragment = 0);
+        let feed = |part: &[u8]| world.feed(FRONT, part).pair();
+        let good = fragments(&frame.bytes(), 1480, 9);
+        assert_ne!(feed(&good[0]).1, FragmentTiny);
+        // The first has no room for its header.
+        let tiny = fragments(&frame.bytes(), 8, 10);
+        let expected = if proto == TCP { FragmentTiny } else { feed(&good[0]).1 };
+        assert_eq!(feed(&tiny[0]).1, expected, "{family:?} {proto}");
+        // A later one that would overwrite flags or ports.
+        for offset in [8, 16] {
+            let expected = if proto == TCP { FragmentOverlap } else { feed(&good[1]).1 };
+            assert_eq!(feed(&moved(&good[1], offset, false)).1, expected);
         }
+        assert_ne!(feed(&moved(&good[1], 24, false)).1, FragmentOverlap);
+        // The last beyond the end of the longest datagram.
+        assert_eq!(feed(&moved(&good[1], 65_528, false)), (Drop, FragmentOverlap));
+        // More follow, and its length is no multiple of 8.
+        let cut = fragments(&frame.clone().payload(&[7; 2963]).bytes(), 1480, 11);
+        assert_eq!(feed(&moved(&cut[2], 2960, true)), (Drop, Malformed));
     }
 }
 
@@ -193,7 +185,7 @@ fn lists_come_in_their_order() {
     let (v4, v6) = (vip(Family::V4), vip(Family::V6));
     for source in ["198.51.100.0", "198.51.100.255", "203.0.113.4", "203.0.113.7"] {
         dropped(&world, &from(source, v4), Blocked);
-        let ack = from(source, v4).with(|f| (f.flags, f.proto) = (flags::ACK, TCP));
+        let ack = from(source, v4).with(|f| (f.flags, f.proto) = (ACK, TCP));
         dropped(&world, &ack, Blocked);
         dropped(&world, &Frame { proto: 1, ..from(source, v4).payload(&[8; 16]) }, Blocked);
     }
@@ -424,20 +416,14 @@ fn the_program_searches_as_the_tables_say() {
     needs_root!("the_program_searches_as_the_tables_say");
     let mut world = World::pinned();
     let mut text = String::new();
-    let mut state = 0x2545_f491_4f6c_dd1du64;
-    let mut random = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state
-    };
+    let mut random = Random::new(1);
     for n in 0..30_000u32 {
-        let (bits, len) = (random() as u32, 12 + (random() % 21) as u8);
-        let net = std::net::Ipv4Addr::from_bits(bits & (u32::MAX << (32 - len)));
+        let (bits, len) = (random.word() as u32, 12 + (random.word() % 21) as u8);
+        let net = Ipv4Addr::from_bits(bits & (u32::MAX << (32 - len)));
         text += &format!("{net}/{len}\n");
         let high = if n % 2 == 0 { 0x2a00 << 112 } else { 0x2001_0db8 << 96 };
-        let (bits, len) = (u128::from(random()) << 40, 33 + (random() % 96) as u8);
-        let net = std::net::Ipv6Addr::from_bits((high | bits) & (u128::MAX << (128 - len)));
+        let (bits, len) = (u128::from(random.word()) << 40, 33 + (random.word() % 96) as u8);
+        let net = Ipv6Addr::from_bits((high | bits) & (u128::MAX << (128 - len)));
         text += &format!("{net}/{len}\n");
     }
     let shield = Shield::lists("", &text);
@@ -445,10 +431,10 @@ fn the_program_searches_as_the_tables_say() {
     shield.raise(&mut world);
     let mut verdicts = [0usize; 2];
     for line in text.lines().step_by(7) {
-        let prefix: ringway_plan::prefix_list::Prefix = line.parse().unwrap();
+        let prefix: Prefix = line.parse().unwrap();
         for source in around(prefix.addr(), prefix.length()) {
-            let family = if source.is_ipv4() { Family::V4 } else { Family::V6 };
-            let expected = shield.lists.blocked(source).is_some();
+            let family = Family::of(source);
+            let listed = shield.lists.blocked(source);
             let frame = from(&source.to_string(), vip(family)).bytes();
             let mut out = Vec::new();
             let before = world.ledger(FRONT);
@@ -456,12 +442,11 @@ fn the_program_searches_as_the_tables_say() {
             let after = world.ledger(FRONT);
             let grew = |reason: &Reason| after.count(Drop, *reason) != before.count(Drop, *reason);
             let reason = Reason::all().find(grew);
-            let listed = shield.lists.blocked(source);
             assert!(
-                reason == Some(MartianSource) || (reason == Some(Blocked)) == expected,
+                reason == Some(MartianSource) || (reason == Some(Blocked)) == listed.is_some(),
                 "{source}: {reason:?}, and listed by {listed:?}"
             );
-            verdicts[usize::from(expected)] += 1;
+            verdicts[usize::from(listed.is_some())] += 1;
         }
     }
     assert!(verdicts[0] > 1_000 && verdicts[1] > 10_000, "{verdicts:?}");
@@ -474,14 +459,14 @@ fn around(first: IpAddr, len: u8) -> Vec<IpAddr> {
             let first = first.to_bits();
             let last = first | u32::MAX.checked_shr(len.into()).unwrap_or(0);
             [first.wrapping_sub(1), first, last, last.wrapping_add(1)]
-                .map(|bits| std::net::Ipv4Addr::from_bits(bits).into())
+                .map(|bits| Ipv4Addr::from_bits(bits).into())
                 .into()
         }
         IpAddr::V6(first) => {
             let first = first.to_bits();
             let last = first | u128::MAX.checked_shr(len.into()).unwrap_or(0);
             [first.wrapping_sub(1), first, last, last.wrapping_add(1)]
-                .map(|bits| std::net::Ipv6Addr::from_bits(bits).into())
+                .map(|bits| Ipv6Addr::from_bits(bits).into())
                 .into()
         }
     }

@@ -3,32 +3,18 @@
 use std::os::fd::AsFd;
 
 use libbpf_rs::ObjectBuilder;
+use ringway_abi::IntoBytes;
 use ringway_abi::raw::{rw_list_section, rw_list_span, rw_shield};
-use ringway_abi::{IntoBytes, Slot};
 use ringway_bpf_tests::run::Program;
-use ringway_bpf_tests::{World, can_run};
 
 /// The kernel gives up at a million. 6.1 takes most: 282 thousand for the gateway.
 const VERIFIER_LIMIT: u32 = 450_000;
-
-#[test]
-fn the_verifier_has_an_easy_time() {
-    if !can_run("the_verifier_has_an_easy_time") {
-        return;
-    }
-    let world = World::new();
-    let instructions = world.stage(Slot::Balance).verified_instructions();
-    println!("ringway_balance: {instructions} instructions verified");
-    assert!(instructions < VERIFIER_LIMIT, "{instructions}");
-}
 
 /// Every object file by itself, as libbpf would for anyone, and the gateway's as `ringway explain`
 /// loads it: packaging/test-kernels counts the lines printed here.
 #[test]
 fn every_program_loads() {
-    if !can_run("every_program_loads") {
-        return;
-    }
+    needs_root!("every_program_loads");
     for (name, bytes) in ringway_kernel::objects() {
         loads(name, bytes, None);
         match name {

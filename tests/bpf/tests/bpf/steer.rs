@@ -5,14 +5,10 @@ use std::os::fd::OwnedFd;
 
 use ringway_abi::Verdict::{Drop, Pass, Redirect};
 use ringway_abi::raw::RW_MAX_STEER_RULES;
-use ringway_bpf_tests::cast::*;
-use ringway_bpf_tests::frame::{Arp, Frame, TCP, UDP, flags, fragments};
-use ringway_bpf_tests::run::Program;
+use ringway_bpf_tests::prelude::*;
 use ringway_kernel::{Steer, SteerRule};
 use ringway_xsk::SocketMap;
 use rustix::net::{AddressFamily, SocketType, socket};
-
-use crate::needs_root;
 
 const ICMP_ECHO: [u8; 8] = [8, 0, 0, 0, 0, 1, 0, 1];
 
@@ -58,7 +54,7 @@ fn udp(family: Family, port: u16) -> Frame {
 }
 
 fn tcp(family: Family, port: u16) -> Frame {
-    Frame::tcp(at(family.client(), 40_000), at(family.vip(), port), flags::SYN)
+    Frame::tcp(at(family.client(), 40_000), at(family.vip(), port), SYN)
 }
 
 fn ping(family: Family) -> Frame {
@@ -67,15 +63,7 @@ fn ping(family: Family) -> Frame {
 }
 
 fn arp(target: IpAddr) -> Vec<u8> {
-    let sender = (CLIENT_MAC, Family::V4.client());
-    let asked = Arp {
-        dst_mac: BROADCAST_MAC,
-        src_mac: CLIENT_MAC,
-        op: 1,
-        sender,
-        target: ([0; 6], target),
-    };
-    asked.bytes()
+    Arp::who_has(target).bytes()
 }
 
 /// Neighbour discovery: to an address, of a type, about a target.
@@ -99,23 +87,26 @@ fn queues_without_a_socket() {
     needs_root!("queues_without_a_socket");
     let (ours, other) = (udp(Family::V4, 7).bytes(), udp(Family::V4, 8).bytes());
     let rule: [SteerRule; 1] = ["udp:7".parse().unwrap()];
-    for (steer_rules, drop, of_ours, of_other) in [
+    let cases = [
         (&rule[..], &[][..], Pass, Pass),
         (&rule, &[0], Drop, Pass),
         (&rule, &[1, 32, 255], Pass, Pass),
         (&rule, &[0, 1000], Drop, Pass),
         (&[], &[], Pass, Pass),
         (&[], &[0], Drop, Drop),
-    ] {
-        let Steer { program, sockets } = Steer::load(steer_rules, drop, true).unwrap();
+    ];
+    for (frags, case) in [true, false].into_iter().flat_map(|frags| cases.map(|case| (frags, case)))
+    {
+        let (steer_rules, drop, of_ours, of_other) = case;
+        let Steer { program, sockets } = Steer::load(steer_rules, drop, frags).unwrap();
         let program = Program::new(std::os::fd::AsFd::as_fd(&program));
         let run = |frame: &[u8]| program.run(frame, &mut Vec::new()).unwrap();
-        assert_eq!((run(&ours), run(&other)), (of_ours, of_other), "{steer_rules:?} {drop:?}");
+        assert_eq!((run(&ours), run(&other)), (of_ours, of_other), "{case:?} {frags}");
         let socket = socket(AddressFamily::XDP, SocketType::RAW, None).unwrap();
         let map = SocketMap::from(sockets);
         map.insert(0, &socket).unwrap();
         let of_other = if steer_rules.is_empty() { Redirect } else { Pass };
-        assert_eq!((run(&ours), run(&other)), (Redirect, of_other), "{steer_rules:?} {drop:?}");
+        assert_eq!((run(&ours), run(&other)), (Redirect, of_other), "{case:?} {frags}");
     }
 }
 
@@ -208,7 +199,6 @@ fn each_rule_takes_its_own() {
 fn what_stands_before_layer_4_does_not_matter() {
     needs_root!("what_stands_before_layer_4_does_not_matter");
     let steered = Steered::new(&["udp:7"]);
-    let extension = |next: u8, kind: u8| (vec![next, 0, kind, 4, 0, 0, 0, 0], kind);
     for family in FAMILIES {
         for port in [7, 8] {
             let base = udp(family, port);
@@ -223,31 +213,11 @@ fn what_stands_before_layer_4_does_not_matter() {
                 rows.push(("options", base.clone().with(|f| f.options = vec![1; 8])));
                 rows.push(("most options", base.clone().with(|f| f.options = vec![1; 40])));
             } else {
-                for first in [0, 60, 43] {
-                    let (options, kind) = extension(UDP, first);
-                    let options =
-                        if first == 43 { vec![UDP, 0, 4, 0, 0, 0, 0, 0] } else { options };
-                    rows.push((
-                        "an extension header",
-                        base.clone().with(|f| (f.options, f.first_extension) = (options, kind)),
-                    ));
-                }
-                let chain: Vec<u8> = [60, 60, 60, 60, 60, 60, UDP]
-                    .iter()
-                    .flat_map(|next| [*next, 0, 1, 4, 0, 0, 0, 0])
-                    .collect();
-                rows.push((
-                    "a chain",
-                    base.clone().with(|f| (f.options, f.first_extension) = (chain, 0)),
-                ));
-                let atomic = vec![UDP, 0, 0, 0, 0, 0, 0, 1];
-                rows.push((
-                    "an atomic fragment",
-                    base.clone().with(|f| (f.options, f.first_extension) = (atomic, 44)),
-                ));
+                let chains = [&[0][..], &[60], &[43], &[44], &[0, 60, 60, 60, 60, 60, 60]];
+                rows.extend(chains.map(|chain| ("headers", base.clone().extended(chain))));
             }
             for (name, frame) in rows {
-                assert_eq!(steered.takes(&frame.bytes()), port == 7, "{family:?}, {name}, {port}");
+                assert_eq!(steered.takes(&frame.bytes()), port == 7, "{name}: {frame:?}");
             }
             let three = base.with(|f| f.vlans = vec![tag; 3]);
             assert!(!steered.takes(&three.bytes()), "three tags");
@@ -312,17 +282,4 @@ fn several_rules_and_too_many() {
     steer_rules.push("udp".parse().unwrap());
     let error = Steer::load(&steer_rules, &[], true).unwrap_err().to_string();
     assert!(error.contains("33 rules") && error.contains("takes 32"), "{error}");
-}
-
-/// A queue without a socket is the kernel's.
-#[test]
-fn a_queue_without_a_socket() {
-    needs_root!("a_queue_without_a_socket");
-    let frame = Frame::new(TCP, at(Family::V4.client(), 1), at(Family::V4.vip(), 1)).bytes();
-    for frags in [true, false] {
-        let steer_rules: Vec<SteerRule> = vec!["0.0.0.0/0".parse().unwrap()];
-        let steer = Steer::load(&steer_rules, &[], frags).unwrap();
-        let program = Program::new(std::os::fd::AsFd::as_fd(&steer.program));
-        assert_eq!(program.run(&frame, &mut Vec::new()).unwrap(), Pass);
-    }
 }

@@ -3,18 +3,14 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::SocketAddr;
 
-use ringway_abi::Reason::{FlowTableFull, NatExhausted};
-use ringway_abi::Verdict::{Drop, Redirect, Tx};
 use ringway_abi::raw::{RW_BUCKET_FLOWS, RW_INDEX_ENTRIES, rw_settings};
-use ringway_abi::{FlowState, Reason};
+use ringway_abi::{
+    Reason::{FlowTableFull, NatExhausted},
+    Verdict::{Drop, Redirect, Tx},
+};
 use ringway_bpf_tests::audit::Record;
-use ringway_bpf_tests::cast::*;
-use ringway_bpf_tests::frame::{Frame, TCP, UDP, flags::*};
-use ringway_bpf_tests::run::pin;
-use ringway_bpf_tests::{Flow, World, audit, mac_of, ports, wire};
+use ringway_bpf_tests::prelude::*;
 use ringway_plan::tables::BackendRow;
-
-use crate::needs_root;
 
 /// The nth flow of any number.
 fn nth(family: Family, proto: u8, port: u16, n: u32) -> Frame {
@@ -466,21 +462,6 @@ fn the_ring_chooses_as_written_down() {
             assert!((4_700..5_300).contains(flows), "{chosen:?}");
         }
         assert_eq!(chosen.len(), 4);
-    }
-}
-
-/// Another node, another seed of the flow tables: the same choice.
-#[test]
-fn the_choice_does_not_depend_on_the_node() {
-    needs_root!("the_choice_does_not_depend_on_the_node");
-    let mut worlds = [World::with(60_000, |_| ()), World::with(1_000, |_| ())];
-    worlds[1].change(|tables| tables.nat_ports = (40_000, 999));
-    worlds[1].change_settings(|settings| settings.keys = settings.keys.map(|key| !key));
-    let mut out = Vec::new();
-    for n in 0..500 {
-        let frame = nth(Family::V6, TCP, ports::POOL, n * 77);
-        let chosen = worlds.each_ref().map(|w| try_open(w, &mut out, &frame).unwrap().1);
-        assert_eq!(chosen[0], chosen[1]);
     }
 }
 

@@ -3,13 +3,9 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use ringway_abi::raw::{RW_BUCKET_TRACKS, RW_NO_MEMBER, rw_tracking};
-use ringway_abi::{FromBytes, Reason, TrackedFlow};
-use ringway_bpf_tests::cast::*;
-use ringway_bpf_tests::frame::{Frame, TCP, UDP, flags::*};
-use ringway_bpf_tests::{World, audit, protocol, ring};
-use ringway_plan::tables::{BackendRow, Forward, NextHop, Pair, ServiceKey, ServiceRow, Tables};
-
-use crate::needs_root;
+use ringway_abi::{FromBytes, TrackedFlow};
+use ringway_bpf_tests::prelude::*;
+use ringway_plan::tables::{BackendRow, Forward, Pair, ServiceKey, ServiceRow, Tables};
 
 pub(crate) const PORT: u16 = 2000;
 /// As a slot names the first pair.
@@ -19,64 +15,26 @@ const NOBODY: u16 = RW_NO_MEMBER as u16;
 /// One dsr-l2 service per family and protocol, with four backends; all slots are the first one's.
 pub(crate) fn world() -> World {
     let mut world = World::with(1_024, |tables| {
-        for family in FAMILIES {
-            for proto in [TCP, UDP] {
-                add(tables, family, proto);
-            }
+        for (family, proto) in TRANSPORTS {
+            add(tables, family, proto);
         }
     });
-    own(&mut world, 0);
+    // Stable.
+    set(&mut world, 0, &[]);
     world
 }
 
 fn add(tables: &mut Tables, family: Family, proto: u8) {
-    let id = tables.services.len() as u16;
-    let row = |n: u8| BackendRow {
-        index: (tables.backends.len() + usize::from(n)) as u32,
-        generation: 3,
-        service: id,
-        address: family.backend(n),
-        port: PORT,
-        protocol: protocol(proto),
-        weight: 1,
-        up: true,
-        kept: false,
-        next_hop: Some(NextHop { iface: BACK, mac: backend_mac(n), mtu: 1500 }),
-        nat: (0, 0),
-        tunnel: None,
-        mss: 0,
-    };
-    let rows: Vec<BackendRow> = (0..4).map(row).collect();
-    tables.rings.push(ring(id.into(), 1));
-    tables.services.push(ServiceRow {
-        id,
-        key: ServiceKey {
-            address: family.vip(),
-            port: PORT,
-            last_port: PORT,
-            protocol: protocol(proto),
-        },
-        name: format!("dsr-{family:?}-{proto}"),
-        ring: id.into(),
-        members: rows.iter().map(BackendRow::reference).collect(),
-        affinity_source: false,
-        forward: Forward::DsrL2,
-        source_client: false,
-        announce: false,
-        reset_when_none: true,
-        shield: None,
-        policy: None,
-    });
-    tables.backends.extend(rows);
+    let protocol = protocol(proto);
+    for n in 0..4 {
+        let row = new_backend(tables, family, n, PORT, protocol);
+        tables.backends.push(BackendRow { nat: (0, 0), ..row });
+    }
+    add_service(tables, ServiceKey::new(family.vip(), PORT, protocol), Forward::DsrL2);
 }
 
 fn is_ours(service: &ServiceRow) -> bool {
     service.forward != Forward::Nat
-}
-
-/// All slots belong to one backend, and are stable.
-fn own(world: &mut World, n: u16) {
-    set(world, n, &[]);
 }
 
 /// All slots have changed.
@@ -102,18 +60,9 @@ fn set(world: &mut World, slot: u16, pairs: &[Pair]) {
 
 /// Changes backend n of all our services.
 pub(crate) fn backend(world: &mut World, n: u8, change: impl Fn(&mut BackendRow)) {
-    world.change(|tables| {
-        let ours: Vec<u16> =
-            tables.services.iter().filter(|s| is_ours(s)).map(|service| service.id).collect();
-        let hop = |row: &BackendRow| {
-            row.address == Family::V4.backend(n) || row.address == Family::V6.backend(n)
-        };
-        tables
-            .backends
-            .iter_mut()
-            .filter(|r| ours.contains(&r.service) && hop(r))
-            .for_each(&change);
-    });
+    let addresses = FAMILIES.map(|family| family.backend(n));
+    let is_it = |row: &&mut BackendRow| row.port == PORT && addresses.contains(&row.address);
+    world.change(|tables| tables.backends.iter_mut().filter(is_it).for_each(&change));
 }
 
 #[derive(Clone, Debug)]
@@ -157,12 +106,10 @@ fn records(world: &World) -> Vec<TrackedFlow> {
 fn stable_slots_keep_no_records() {
     needs_root!("stable_slots_keep_no_records");
     let mut world = world();
-    for family in FAMILIES {
-        for proto in [TCP, UDP] {
-            let flow = flow(&mut world, family, proto);
-            for tcp_flags in [SYN, ACK, FIN | ACK, RST] {
-                assert_eq!(go(&world, &flow, tcp_flags), 0);
-            }
+    for (family, proto) in TRANSPORTS {
+        let flow = flow(&mut world, family, proto);
+        for tcp_flags in [SYN, ACK, FIN | ACK, RST] {
+            assert_eq!(go(&world, &flow, tcp_flags), 0);
         }
     }
     assert_eq!((records(&world), counts(&world)), (vec![], rw_tracking::default()));
@@ -228,27 +175,25 @@ fn three_changes() {
 fn owners_that_cannot_serve() {
     needs_root!("owners_that_cannot_serve");
     let mut world = world();
-    for family in FAMILIES {
-        pair(&mut world, 1, 0);
-        let tracked = flow(&mut world, family, TCP);
-        let older = flow(&mut world, family, TCP);
-        assert_eq!((go(&world, &tracked, SYN), go(&world, &older, ACK)), (1, 0));
-        pair(&mut world, 2, 0);
-        backend(&mut world, 1, |row| row.up = false);
-        // Its backend died: what follows is the former owner's, whose stack resets it.
-        assert_eq!(go(&world, &tracked, ACK), 0);
-        backend(&mut world, 1, |row| row.up = true);
-        backend(&mut world, 0, |row| row.up = false);
-        let unknown = flow(&mut world, family, TCP);
-        assert_eq!([SYN, ACK].map(|flags| go(&world, &unknown, flags)), [2, 2]);
-        assert_eq!(go(&world, &older, ACK), 2);
-        backend(&mut world, 0, |row| row.up = true);
-        // All are drained: nobody for new flows, the former owner for others.
-        pair(&mut world, NOBODY, 0);
-        let new = flow(&mut world, family, TCP);
-        assert_eq!(sent(&world, &new.with(SYN)), Err(Reason::ResetNoBackend));
-        assert_eq!(go(&world, &new, ACK), 0);
-    }
+    pair(&mut world, 1, 0);
+    let tracked = flow(&mut world, Family::V6, TCP);
+    let older = flow(&mut world, Family::V6, TCP);
+    assert_eq!((go(&world, &tracked, SYN), go(&world, &older, ACK)), (1, 0));
+    pair(&mut world, 2, 0);
+    backend(&mut world, 1, |row| row.up = false);
+    // Its backend died: what follows is the former owner's, whose stack resets it.
+    assert_eq!(go(&world, &tracked, ACK), 0);
+    backend(&mut world, 1, |row| row.up = true);
+    backend(&mut world, 0, |row| row.up = false);
+    let unknown = flow(&mut world, Family::V6, TCP);
+    assert_eq!([SYN, ACK].map(|flags| go(&world, &unknown, flags)), [2, 2]);
+    assert_eq!(go(&world, &older, ACK), 2);
+    backend(&mut world, 0, |row| row.up = true);
+    // All are drained: nobody for new flows, the former owner for others.
+    pair(&mut world, NOBODY, 0);
+    let new = flow(&mut world, Family::V6, TCP);
+    assert_eq!(sent(&world, &new.with(SYN)), Err(Reason::ResetNoBackend));
+    assert_eq!(go(&world, &new, ACK), 0);
 }
 
 /// A backend whose checks fail keeps its flows, but a SYN that it has not answered goes elsewhere.
@@ -256,21 +201,19 @@ fn owners_that_cannot_serve() {
 fn a_kept_owner_has_its_established_flows() {
     needs_root!("a_kept_owner_has_its_established_flows");
     let mut world = world();
-    for family in FAMILIES {
-        pair(&mut world, 1, 0);
-        let (half_open, established) =
-            (flow(&mut world, family, TCP), flow(&mut world, family, TCP));
-        assert_eq!(go(&world, &half_open, SYN), 1);
-        assert_eq!([SYN, ACK].map(|flags| go(&world, &established, flags)), [1, 1]);
-        pair(&mut world, 2, 1);
-        let keep = |kept: bool| move |row: &mut BackendRow| (row.up, row.kept) = (!kept, kept);
-        backend(&mut world, 1, keep(true));
-        assert_eq!(go(&world, &half_open, SYN), 2);
-        assert_eq!([ACK, SYN].map(|flags| go(&world, &established, flags)), [1, 1]);
-        let older = flow(&mut world, family, TCP);
-        assert_eq!(go(&world, &older, ACK), 1);
-        backend(&mut world, 1, keep(false));
-    }
+    pair(&mut world, 1, 0);
+    let (half_open, established) =
+        (flow(&mut world, Family::V4, TCP), flow(&mut world, Family::V4, TCP));
+    assert_eq!(go(&world, &half_open, SYN), 1);
+    assert_eq!([SYN, ACK].map(|flags| go(&world, &established, flags)), [1, 1]);
+    pair(&mut world, 2, 1);
+    let keep = |kept: bool| move |row: &mut BackendRow| (row.up, row.kept) = (!kept, kept);
+    backend(&mut world, 1, keep(true));
+    assert_eq!(go(&world, &half_open, SYN), 2);
+    assert_eq!([ACK, SYN].map(|flags| go(&world, &established, flags)), [1, 1]);
+    let older = flow(&mut world, Family::V4, TCP);
+    assert_eq!(go(&world, &older, ACK), 1);
+    backend(&mut world, 1, keep(false));
 }
 
 /// FIN and RST shorten a record's life, and another connection may begin on the tuple.
@@ -557,30 +500,4 @@ fn what_fails_is_noted() {
     let flows = [(); 2].map(|()| flow(&mut world, Family::V4, TCP));
     assert_eq!((go(&world, &flows[0], SYN), untracked(&world)), (1, 0));
     assert_eq!((go(&world, &flows[1], SYN), untracked(&world)), (0, world.now()));
-}
-
-/// A flow whose record gave way goes to the former owner, as long as the daemon leaves that to it;
-/// a SYN's never went there.
-#[test]
-fn what_gives_way_is_noted_if_it_was_older_than_the_change() {
-    needs_root!("what_gives_way_is_noted_if_it_was_older_than_the_change");
-    let mut world = world();
-    for (flags, noted) in [(ACK, true), (SYN, false)] {
-        pair(&mut world, 1, 0);
-        world.change_settings(|settings| settings.track_buckets = 4);
-        // So many that each place is taken.
-        (0..200).for_each(|n| assert!(go(&world, &stranger(0x40_0000 + n), flags) < 2));
-        let before = counts(&world);
-        world.advance(2);
-        assert_eq!(go(&world, &stranger(0), SYN), 0, "they have their time still");
-        assert_eq!(untracked(&world), world.now());
-        world.advance(1);
-        // No more than a bucket has: each finds one to displace.
-        (1..=RW_BUCKET_TRACKS).for_each(|n| assert_eq!(go(&world, &stranger(n), SYN), 1));
-        let after = counts(&world);
-        assert_eq!(after.evicted - before.evicted, u64::from(RW_BUCKET_TRACKS));
-        assert_eq!(after.refused_full, before.refused_full + 1);
-        assert_eq!(untracked(&world) == world.now(), noted, "{flags:#x}");
-        world.advance(10_000);
-    }
 }

@@ -12,13 +12,10 @@ use std::collections::HashMap;
 
 use ringway_abi::TrackedFlow;
 use ringway_abi::raw::RW_BUCKET_TRACKS;
-use ringway_bpf_tests::cast::*;
 use ringway_bpf_tests::clock::seed;
-use ringway_bpf_tests::frame::{Frame, TCP, UDP, flags::*};
 use ringway_bpf_tests::mutate::Random;
-use ringway_bpf_tests::{World, audit};
+use ringway_bpf_tests::prelude::*;
 
-use crate::needs_root;
 use crate::track::{Flow, PORT, counts, go, pair, stranger, world};
 
 const STEPS: usize = 1_000;

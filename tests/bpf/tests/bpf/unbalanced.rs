@@ -2,36 +2,16 @@
 //! never changed.
 
 use ringway_abi::{Reason::*, Verdict::*};
-use ringway_bpf_tests::cast::*;
-use ringway_bpf_tests::frame::{Frame, TCP, UDP, flags};
-use ringway_bpf_tests::table::{Row, check, row};
-use ringway_bpf_tests::{World, ports};
-
-use crate::needs_root;
+use ringway_bpf_tests::prelude::*;
 
 /// Frames to a service that would be forwarded as they are.
 fn plain(world: &mut World, family: Family) -> [Frame; 2] {
-    [TCP, UDP].map(|proto| {
-        let (src, dst) = world.ends(family, ports::ACROSS);
-        Frame { proto, flags: flags::SYN, ..Frame::udp(src, dst) }
-    })
+    [TCP, UDP].map(|proto| world.first(family, proto, ports::ACROSS))
 }
 
 fn elsewhere(frame: &Frame) -> Frame {
     let to = (frame.family().elsewhere(), frame.dst.port()).into();
     Frame { dst: to, ..frame.clone() }
-}
-
-/// Everything below starts from these; if they were not forwarded, nothing would be shown.
-#[test]
-fn the_plain_frames_are_forwarded() {
-    needs_root!("the_plain_frames_are_forwarded");
-    let mut world = World::new();
-    for family in FAMILIES {
-        for frame in plain(&mut world, family) {
-            world.open_with(FRONT, frame);
-        }
-    }
 }
 
 #[test]
@@ -109,27 +89,17 @@ fn other_protocols_and_icmp() {
     check(&world, &rows);
 }
 
-/// From an address of ours: a loop. From a nat address or a backend: a client like any other.
+/// A nat address or a backend is a client like any other.
 #[test]
 fn sources() {
     needs_root!("sources");
     let mut world = World::new();
-    let mut rows: Vec<Row> = Vec::new();
-    for family in FAMILIES {
-        for frame in plain(&mut world, family) {
-            for own in [family.vip(), family.announced()] {
-                let frame = frame.clone().with(|f| f.src.set_ip(own));
-                rows.push(row("from a service address", frame, Drop, Loop));
-            }
-        }
-    }
-    check(&world, &rows);
     for family in FAMILIES {
         for frame in plain(&mut world, family) {
             for client in [family.nat(), family.backend(1), family.backend(4)] {
                 let frame = frame.clone().with(|f| f.src.set_ip(client));
                 let flow = world.open_with(FRONT, frame);
-                world.answer(&flow, flags::SYN | flags::ACK);
+                world.answer(&flow, SYN | ACK);
             }
         }
     }

@@ -2,14 +2,8 @@
 //! is passed on.
 
 use ringway_abi::{Reason::*, Verdict::*};
-use ringway_bpf_tests::cast::*;
-use ringway_bpf_tests::frame::{Arp, Frame, TCP, UDP, flags, fragments};
-use ringway_bpf_tests::icmp::{self, Says};
-use ringway_bpf_tests::table::{check, row};
-use ringway_bpf_tests::{Flow, World, ports, wire};
+use ringway_bpf_tests::prelude::*;
 use ringway_plan::tables::{NextHop, Tables};
-
-use crate::needs_root;
 
 const Q: u16 = 0x8100;
 const AD: u16 = 0x88a8;
@@ -60,7 +54,7 @@ fn tagged(frame: &Frame, slot: u32) -> Frame {
 }
 
 fn mac(slot: u32) -> [u8; 6] {
-    if device(slot) == FRONT { FRONT_MAC } else { BACK_MAC }
+    mac_of(device(slot))
 }
 
 /// Any tags in, any out, both families, both ways.
@@ -70,29 +64,22 @@ fn every_way_in_and_out() {
     for out in [FRONT, BACK, ONE, TWO, BEHIND] {
         let mut world = world(out);
         for slot in [FRONT, ONE, TWO] {
-            for family in FAMILIES {
-                for proto in [TCP, UDP] {
-                    let (src, dst) = world.ends(family, ports::ACROSS);
-                    let plain = Frame { proto, flags: flags::SYN, ..Frame::udp(src, dst) };
-                    let verdict = |from| if device(from) == device(out) { Tx } else { Redirect };
-                    let what = format!("{family:?} {proto}: from {slot} to {out}");
+            for (family, proto) in TRANSPORTS {
+                let plain = world.first(family, proto, ports::ACROSS);
+                let verdict = |from| if device(from) == device(out) { Tx } else { Redirect };
+                let what = format!("{family:?} {proto}: from {slot} to {out}");
 
-                    let seen = world.feed(FRONT, &tagged(&plain, slot).bytes());
-                    assert_eq!(seen.pair(), (verdict(slot), NatForward), "{what}");
-                    let backend = world.service(family, proto, ports::ACROSS).backends[0].clone();
-                    let untagged = untag(&seen.frame, out);
-                    let source = wire::check(&untagged).good().src;
-                    let flow = Flow { request: plain.clone(), slot, backend, source };
-                    let expected = flow.forwarded(&plain).with(|f| f.src_mac = mac(out));
-                    assert_eq!(seen.frame, tagged(&expected, out).bytes(), "{what}");
+                let seen = world.feed(FRONT, &tagged(&plain, slot).bytes());
+                assert_eq!(seen.pair(), (verdict(slot), NatForward), "{what}");
+                let flow = Flow::opened(&world, slot, plain.clone(), &untag(&seen.frame, out));
+                let expected = flow.forwarded(&plain).with(|f| f.src_mac = mac(out));
+                assert_eq!(seen.frame, tagged(&expected, out).bytes(), "{what}");
 
-                    let answer =
-                        flow.answer(flags::SYN | flags::ACK).with(|f| f.dst_mac = mac(out));
-                    let seen = world.feed(device(out), &tagged(&answer, out).bytes());
-                    assert_eq!(seen.pair(), (verdict(slot), NatReply), "{what}");
-                    let expected = flow.returned(&answer).with(|f| f.src_mac = mac(slot));
-                    assert_eq!(seen.frame, tagged(&expected, slot).bytes(), "{what}");
-                }
+                let answer = flow.answer(SYN | ACK).with(|f| f.dst_mac = mac(out));
+                let seen = world.feed(device(out), &tagged(&answer, out).bytes());
+                assert_eq!(seen.pair(), (verdict(slot), NatReply), "{what}");
+                let expected = flow.returned(&answer).with(|f| f.src_mac = mac(slot));
+                assert_eq!(seen.frame, tagged(&expected, slot).bytes(), "{what}");
             }
         }
     }
@@ -112,7 +99,7 @@ fn priority_tags() {
             [(vec![(Q, 0xe000)], FRONT), (vec![(Q, 0xe064)], ONE), (vec![(Q, 0), (Q, 100)], ONE)]
         {
             let (src, dst) = world.ends(family, ports::NONE_RESET);
-            let segment = Frame::tcp(src, dst, flags::SYN).with(|f| f.vlans = vlans);
+            let segment = Frame::tcp(src, dst, SYN).with(|f| f.vlans = vlans);
             let seen = world.send(&segment);
             assert_eq!(seen.pair(), (Tx, ResetNoBackend));
             // The answer has the tags of the interface, without a priority.
@@ -154,16 +141,12 @@ fn what_is_passed_on() {
             rows.push(row("unknown tags", frame.clone().with(|f| f.vlans = vlans), Pass, Vlan));
         }
     }
-    let mut lldp = Frame::udp(world.ends(Family::V4, 9).0, world.ends(Family::V4, 9).1)
-        .with(|f| f.vlans = tags(ONE))
-        .bytes();
+    let tagged = world.first(Family::V4, UDP, 9).with(|f| f.vlans = tags(ONE)).bytes();
+    let mut lldp = tagged.clone();
     lldp[16..18].copy_from_slice(&[0x88, 0xcc]);
     rows.push(row("LLDP in a VLAN", lldp, Pass, NotIp));
     for len in 14..18 {
-        let cut = Frame::udp(world.ends(Family::V4, 9).0, world.ends(Family::V4, 9).1)
-            .with(|f| f.vlans = tags(ONE))
-            .bytes();
-        rows.push(row("a tag cut", cut[..len].to_vec(), Pass, Vlan));
+        rows.push(row("a tag cut", tagged[..len].to_vec(), Pass, Vlan));
     }
     check(&world, &rows);
 }
@@ -174,14 +157,7 @@ fn own_answers() {
     needs_root!("own_answers");
     let world = world(BACK);
     for slot in [ONE, TWO] {
-        let mut ask = Arp {
-            dst_mac: BROADCAST_MAC,
-            src_mac: CLIENT_MAC,
-            op: 1,
-            sender: (CLIENT_MAC, Family::V4.client()),
-            target: ([0; 6], Family::V4.announced()),
-        }
-        .bytes();
+        let mut ask = Arp::who_has(Family::V4.announced()).bytes();
         let mut put = Vec::new();
         for (kind, id) in tags(slot) {
             put.extend(kind.to_be_bytes());

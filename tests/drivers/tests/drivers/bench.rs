@@ -18,11 +18,12 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use ringway_driver_tests::{Cell, expected, kernel_of};
+use ringway_driver_tests::{CELLS, Cell, expected, kernel_of};
 use ringway_host::ethtool::Ethtool;
 use ringway_host::netlink::links::{self, Link};
 use ringway_net_tests::not_tested;
 use ringway_testnet::{Namespace, wait_for, wait_until};
+use ringway_xsk::XdpMode;
 
 /// Of a real processor; a device may take three seconds to have its link again. Waits are six times
 /// as long in a guest.
@@ -138,16 +139,20 @@ impl Bench {
         self.expected(nic, cell).is_ok_and(|word| word == "yes")
     }
 
+    /// Native where the driver has it.
+    pub fn xdp_mode(&self, nic: &Nic) -> XdpMode {
+        if self.has(nic, Cell::Native) { XdpMode::Native } else { XdpMode::Generic }
+    }
+
     /// Compares a cell with the table.
     ///
     /// # Errors
     /// It differs.
     pub fn see(&self, nic: &Nic, cell: Cell, word: &str) -> Result<()> {
-        let column = Cell::ALL.iter().position(|one| *one == cell).context("a cell")?;
         self.seen
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
-            .insert((nic.row.clone(), column), word.to_owned());
+            .insert((nic.row.clone(), cell as usize), word.to_owned());
         let expected = self.expected(nic, cell)?;
         ensure!(
             word == expected,
@@ -166,7 +171,7 @@ impl Bench {
         };
         let line = |nic: &Nic| {
             let cells: Vec<String> =
-                (0..Cell::ALL.len()).map(|column| cell(&nic.row, column)).collect();
+                (0..CELLS.len()).map(|column| cell(&nic.row, column)).collect();
             format!("| {} | {} | {} |", nic.row, self.release, cells.join(" | "))
         };
         self.nics.iter().map(line).collect()
@@ -186,10 +191,14 @@ impl Nic {
         Ok(links::by_name(&self.name)?)
     }
 
+    /// Waits for its link, which may have gone down for a program.
+    pub fn wait_link(&self) -> Result<()> {
+        wait_link(&self.name, SOON)
+    }
+
     /// Waits for its link, and for a packet each way.
     pub fn wait_up(&self) -> Result<()> {
-        let what = format!("the link of {}", self.name);
-        wait_until(what, SOON, || self.link().is_ok_and(|link| link.carrier))?;
+        self.wait_link()?;
         let pings = || {
             let said = pings(&self.far, &self.address(1), 56);
             if said { Ok(()) } else { Err("no answer") }
@@ -205,9 +214,7 @@ impl Nic {
 
     /// How often it has lost its link.
     pub fn downs(&self) -> Result<u32> {
-        let path = format!("/sys/class/net/{}/carrier_down_count", self.name);
-        let text = fs::read_to_string(&path)?;
-        Ok(text.trim().parse()?)
+        downs(&self.name)
     }
 
     /// A program on virtio_net brings queues that receive and do not send, unless all are in use.
@@ -226,6 +233,17 @@ impl Nic {
         ensure!(ran.status.success(), "ethtool {words:?}: {said}");
         Ok(said)
     }
+}
+
+/// How often an interface has lost its link.
+pub fn downs(name: &str) -> Result<u32> {
+    let text = fs::read_to_string(format!("/sys/class/net/{name}/carrier_down_count"))?;
+    Ok(text.trim().parse()?)
+}
+
+pub fn wait_link(name: &str, within: Duration) -> Result<()> {
+    let ready = || links::by_name(name).is_ok_and(|link| link.carrier);
+    Ok(wait_until(format!("the link of {name}"), within, ready)?)
 }
 
 pub fn pings(from: &Namespace, to: &str, bytes: u32) -> bool {
@@ -255,8 +273,7 @@ fn placed(link: Link) -> Option<(Link, u8, u8)> {
 fn virtual_function(physical: &str) -> Result<String> {
     ip(&format!("link set {physical} up"))?;
     let device = format!("/sys/class/net/{physical}/device");
-    let ready = || links::by_name(physical).is_ok_and(|link| link.carrier);
-    wait_until(format!("the link of {physical}"), SOON, ready)?;
+    wait_link(physical, SOON)?;
     fs::write(format!("{device}/sriov_numvfs"), "1").context("making a virtual function")?;
     let name = || -> Option<String> {
         let entry = fs::read_dir(format!("{device}/virtfn0/net")).ok()?.next()?.ok()?;
@@ -265,11 +282,10 @@ fn virtual_function(physical: &str) -> Result<String> {
     wait_until("a virtual function's interface", SOON, || name().is_some())?;
     let name = name().context("it has gone")?;
     // The device resets for its functions, and igbvf has no link until it is opened again after that.
-    wait_until(format!("the link of {physical} again"), SOON, ready)?;
+    wait_link(physical, SOON)?;
     for state in ["up", "down", "up"] {
         ip(&format!("link set {name} {state}"))?;
     }
-    let ready = || links::by_name(&name).is_ok_and(|link| link.carrier);
-    wait_until(format!("the link of {name}"), SOON / 5, ready)?;
+    wait_link(&name, SOON / 5)?;
     Ok(name)
 }

@@ -21,7 +21,7 @@ use ringway_net_tests::{Ran, not_tested, ringway};
 use ringway_testnet::{Child, Namespace, Signal, slowed, wait_for, wait_until};
 use serde_json::Value;
 
-use crate::bench::{SOON, ip, pings};
+use crate::bench::{SOON, downs, ip, pings};
 use crate::engine::end;
 use crate::harness::{self, Case};
 
@@ -361,35 +361,26 @@ fn forward_by_xdp(guest: &Guest) -> Result<()> {
     }
     ip("link set br0 up")?;
     guest.crosses()?;
-    let before = downs(&names)?;
+    let lost = || -> Result<u32> { Ok(downs(&names[0])? + downs(&names[1])?) };
+    let before = lost()?;
     let mut command = guest.own.command("ringway");
     command.args(["forward", "--metrics", "off", "-i", &names.join(",")]);
     let mut child = guest.own.spawn(command)?;
     child.wait_for_log("serving: ", Duration::from_secs(60))?;
     guest.crosses()?;
-    println!("  links went down {} times for the programs", downs(&names)? - before);
-    let before = downs(&names)?;
+    println!("  links went down {} times for the programs", lost()? - before);
+    let before = lost()?;
     every_datagram(guest)?;
     let status = guest.does(&["status", "--ledger", "-o", "json"])?.json()?;
     let counters = status["counters"].as_array().context("counters")?;
     let bridged = counters.iter().filter(|counter| counter["reason"] == "bridged");
     let bridged: u64 = bridged.filter_map(|counter| counter["packets"].as_u64()).sum();
     ensure!(bridged >= DATAGRAMS.into(), "{bridged} of {DATAGRAMS} each way: {status:#}");
-    ensure!(downs(&names)? == before, "a link went down");
+    ensure!(lost()? == before, "a link went down");
     println!("  {bridged} packets were bridged in XDP");
     child.signal(Signal::TERM)?;
     let ended = child.wait(SOON)?;
     ensure!(ended.status.success(), "{}", ended.log);
     guest.does(&["detach", "--node", "forward"])?;
     guest.crosses()
-}
-
-/// How often links have been lost.
-fn downs(names: &[String; 2]) -> Result<u32> {
-    let down = |name: &String| -> Result<u32> {
-        Ok(fs::read_to_string(format!("/sys/class/net/{name}/carrier_down_count"))?
-            .trim()
-            .parse()?)
-    };
-    Ok(down(&names[0])? + down(&names[1])?)
 }

@@ -13,7 +13,7 @@ use ringway_driver_tests::Cell;
 use ringway_host::netlink::links;
 use ringway_net_tests::{binary, lab_binary};
 use ringway_testnet::{Child, Signal, slowed, wait_until};
-use ringway_xsk::{Redirect, XdpMode};
+use ringway_xsk::Redirect;
 use rustix::net::sockopt;
 use serde_json::Value;
 
@@ -154,8 +154,7 @@ pub fn take_over_and_when_dead(bench: &Bench, nic: &Nic) -> Result<()> {
 /// Many more packets pass to the kernel than all rings have room for, by a program alone and beside
 /// a socket: igb was seen to fill its RX ring so (xdp-project/xdp-tutorial#466).
 pub fn passing(bench: &Bench, nic: &Nic) -> Result<()> {
-    let mode = if bench.has(nic, Cell::Native) { XdpMode::Native } else { XdpMode::Generic };
-    let alone = Redirect::attach(&nic.name, mode, QUEUES)?;
+    let alone = Redirect::attach(&nic.name, bench.xdp_mode(nic), QUEUES)?;
     nic.wait_up()?;
     many_pings(nic)?;
     drop(alone);

@@ -15,10 +15,11 @@ use ringway_driver_tests::Cell;
 use ringway_host::netlink::links;
 use ringway_net_tests::{Echo, Gateway, Line, configuration, service};
 use ringway_testnet::{wait_for, wait_until};
-use ringway_xsk::{Redirect, XdpMode};
+use ringway_xsk::Redirect;
 
-use crate::bench::{Bench, Nic, SOON, ip};
+use crate::bench::{Bench, Nic, SOON, ip, wait_link};
 use crate::capabilities::QUEUES;
+use crate::gateway::balances;
 
 const PORT: u16 = 7;
 
@@ -37,6 +38,15 @@ impl<'a> Service<'a> {
         let more = "announce = \"arp\"\ncheck = { type = \"tcp\", interval = \"1s\" }\n";
         let body = service("nat", vip, &[to], more);
         Ok((Service { client, vip, _echo: echo }, body))
+    }
+
+    /// One that is served.
+    fn start(bench: &Bench, client: &'a Nic, backend: &Nic) -> Result<(Service<'a>, Gateway)> {
+        let (service, body) = Service::new(client, backend)?;
+        let text = configuration(&bench.gateway, &[&client.name, &backend.name], &body);
+        let gateway = Gateway::start(&bench.gateway, &text)?;
+        service.answers("an answer before")?;
+        Ok((service, gateway))
     }
 
     fn ask(&self) -> Result<()> {
@@ -68,10 +78,7 @@ impl<'a> Service<'a> {
 /// The driver lets go of the device and takes it again, while clients ask: the gateway goes on once
 /// the interface has its name and addresses again.
 pub fn unbind_and_bind(bench: &Bench, nic: &Nic, other: &Nic) -> Result<()> {
-    let (service, body) = Service::new(nic, other)?;
-    let text = configuration(&bench.gateway, &[&nic.name, &other.name], &body);
-    let gateway = Gateway::start(&bench.gateway, &text)?;
-    service.answers("an answer before")?;
+    let (service, gateway) = Service::start(bench, nic, other)?;
     let device = fs::canonicalize(format!("/sys/class/net/{}/device", nic.name))?;
     let driver = fs::canonicalize(device.join("driver"))?;
     let id = device.file_name().context("an id")?.to_string_lossy().into_owned();
@@ -109,17 +116,14 @@ pub fn generic(bench: &Bench, nic: &Nic, other: &Nic) -> Result<()> {
     for interface in status["interfaces"].as_array().context("interfaces")? {
         ensure!(interface["mode"] == "generic" && interface["attached"] == true, "{interface}");
     }
-    ensure!(status["ledger"]["difference_packets"] == 0, "{}", status["ledger"]);
+    balances(&status)?;
     ensure!(nic.downs()? == before, "the link went down for a generic program");
     Ok(())
 }
 
 /// A virtual function of a device that a gateway runs on.
 pub fn virtual_function_appears(bench: &Bench, nic: &Nic, other: &Nic) -> Result<()> {
-    let (service, body) = Service::new(nic, other)?;
-    let text = configuration(&bench.gateway, &[&nic.name, &other.name], &body);
-    let gateway = Gateway::start(&bench.gateway, &text)?;
-    service.answers("an answer before")?;
+    let (service, gateway) = Service::start(bench, nic, other)?;
     let device = format!("/sys/class/net/{}/device", nic.name);
     let functions = Path::new(&device).join("sriov_numvfs");
     service.under_load(|| {
@@ -131,8 +135,7 @@ pub fn virtual_function_appears(bench: &Bench, nic: &Nic, other: &Nic) -> Result
     fs::write(&functions, "0")?;
     with?;
     service.answers("an answer without them")?;
-    let status = gateway.status()?;
-    ensure!(status["ledger"]["difference_packets"] == 0, "{}", status["ledger"]);
+    balances(&gateway.status()?)?;
     Ok(())
 }
 
@@ -148,9 +151,7 @@ pub fn bond(bench: &Bench, nic: &Nic, other: &Nic) -> Result<()> {
         ip(&format!("addr flush dev {}", nic.name))?;
         ip(&format!("addr add {}/24 dev pair", nic.address(1)))?;
         ip("link set pair up")?;
-        wait_until("the bond's link", SOON, || {
-            links::by_name("pair").is_ok_and(|link| link.carrier)
-        })?;
+        wait_link("pair", SOON)?;
         on_bond(bench, nic, other, &second)
     })();
     // As they were before.
@@ -181,13 +182,10 @@ fn on_bond(bench: &Bench, nic: &Nic, other: &Nic, second: &str) -> Result<()> {
         ip(&format!("link set {lost} down"))?;
         service.answers(&format!("an answer without {lost}"))?;
         ip(&format!("link set {lost} up"))?;
-        wait_until(format!("the link of {lost}"), SOON, || {
-            links::by_name(lost).is_ok_and(|link| link.carrier)
-        })?;
+        wait_link(lost, SOON)?;
         service.answers(&format!("an answer with {lost} again"))?;
     }
-    let status = gateway.status()?;
-    ensure!(status["ledger"]["difference_packets"] == 0, "{}", status["ledger"]);
+    balances(&gateway.status()?)?;
     Ok(())
 }
 
@@ -197,10 +195,8 @@ pub fn attach_and_detach(bench: &Bench) -> Result<()> {
     let rounds = |times: u64| -> Result<()> {
         thread::scope(|scope| {
             let work = |nic: &Nic| {
-                let mode =
-                    if bench.has(nic, Cell::Native) { XdpMode::Native } else { XdpMode::Generic };
                 for _ in 0..times {
-                    drop(Redirect::attach(&nic.name, mode, QUEUES)?);
+                    drop(Redirect::attach(&nic.name, bench.xdp_mode(nic), QUEUES)?);
                 }
                 Ok(())
             };

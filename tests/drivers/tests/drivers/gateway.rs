@@ -182,7 +182,7 @@ impl Pair<'_> {
         }
         self.exchange()?;
         let status = gateway.status()?;
-        ensure!(status["ledger"]["difference_packets"] == 0, "{}", status["ledger"]);
+        balances(&status)?;
         let lost = status["losses"].as_array().context("losses")?;
         if !lost.is_empty() {
             println!("  lost: {lost:?}");
@@ -239,9 +239,7 @@ impl Pair<'_> {
             nic.wait_up()?;
             self.exchange_soon(&format!("answers after {name} was down"))?;
         }
-        let status = gateway.status()?;
-        ensure!(status["ledger"]["difference_packets"] == 0, "{}", status["ledger"]);
-        Ok(())
+        balances(&gateway.status()?)
     }
 
     /// It does not run its program any more after its link was down, or at another MTU, seen on 7.3:
@@ -400,6 +398,12 @@ impl Pair<'_> {
         }
         Ok(if takes_off { "offload" } else { "kept" })
     }
+}
+
+/// The ledger accounts for every packet.
+pub fn balances(status: &Value) -> Result<()> {
+    ensure!(status["ledger"]["difference_packets"] == 0, "{}", status["ledger"]);
+    Ok(())
 }
 
 /// Packets of an interface with this verdict, for whatever reason.

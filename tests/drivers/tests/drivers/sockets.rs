@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use ringway_driver_tests::Cell;
-use ringway_testnet::{slowed, wait_until};
+use ringway_testnet::slowed;
 use ringway_xsk::{
     Batch, Chunk, Mode, Packet, Pool, Redirect, SetupError, Socket, SocketConfig, Umem, UmemConfig,
     XdpMode,
 };
 
-use crate::bench::{Bench, Nic, SOON};
+use crate::bench::{Bench, Nic};
 use crate::capabilities::{QUEUES, names, queues_now};
 
 /// The host part of the address that sockets answer for.
@@ -82,7 +82,7 @@ impl Open {
         let opened =
             open().with_context(|| format!("{}: {:?} {:?}", nic.name, way.xdp, way.mode))?;
         address(nic, opened.mac)?;
-        nic_is_up(nic)?;
+        nic.wait_link()?;
         Ok(opened)
     }
 
@@ -138,12 +138,6 @@ impl Open {
         }
         Ok(())
     }
-}
-
-/// Its link may have gone down for the program.
-fn nic_is_up(nic: &Nic) -> Result<()> {
-    let up = || nic.link().is_ok_and(|link| link.carrier);
-    Ok(wait_until(format!("the link of {}", nic.name), SOON, up)?)
 }
 
 /// The far end finds our address without asking, and has several of its own.
@@ -263,7 +257,7 @@ fn works(nic: &Nic, way: Way) -> Result<()> {
 }
 
 fn ways(bench: &Bench, nic: &Nic, mode: Mode) -> Vec<Way> {
-    let xdp = if bench.has(nic, Cell::Native) { XdpMode::Native } else { XdpMode::Generic };
+    let xdp = bench.xdp_mode(nic);
     let way = |need_wakeup, shared| Way { xdp, mode, need_wakeup, shared };
     let all = [way(true, false), way(false, false), way(true, true)];
     if bench.quick { all[..1].to_vec() } else { all.to_vec() }
@@ -279,9 +273,7 @@ pub fn zero_copy(bench: &Bench, nic: &Nic) -> Result<()> {
         ways(bench, nic, Mode::ZeroCopy).into_iter().try_for_each(|way| works(nic, way))?;
         return bench.see(nic, Cell::ZeroCopy, "yes");
     }
-    let xdp = if bench.has(nic, Cell::Native) { XdpMode::Native } else { XdpMode::Generic };
-    let way = Way { xdp, mode: Mode::ZeroCopy, need_wakeup: true, shared: false };
-    let word = match Open::new(nic, way) {
+    let word = match Open::new(nic, ways(bench, nic, Mode::ZeroCopy)[0]) {
         Ok(_) => "yes",
         Err(error) => {
             names(bench, nic, &format!("{error:#}"), &["zero-copy", "ask for copies"])?;
