@@ -9,11 +9,10 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
-use libbpf_rs::{MapCore, MapHandle};
+use libbpf_rs::MapCore as _;
 use ringway_abi::raw::{RW_FLOW_SHIFTED, rw_flow, rw_flow_bucket};
 use ringway_abi::{FlowKey, FlowState, FromBytes, IntoBytes, addr_to_words};
 use ringway_kernel::{Gateway, NatFlow, Place};
-use ringway_testnet::root_or_skip;
 use rustix::mm::{MapFlags, ProtFlags, mmap};
 
 use common::node::Node;
@@ -22,7 +21,7 @@ const WORDS: usize = size_of::<rw_flow_bucket>() / 8;
 
 /// The table of a node, to be written as the packet path does.
 fn table(node: &Node) -> &'static [AtomicU64] {
-    let map = MapHandle::from_pinned_path(node.pins().map("flows")).unwrap();
+    let map = node.map("flows");
     let words = map.max_entries() as usize * WORDS;
     let both = ProtFlags::READ | ProtFlags::WRITE;
     use std::os::fd::AsFd;
@@ -75,10 +74,7 @@ fn is_whole(flow: &NatFlow) -> bool {
 
 #[test]
 fn flows_that_change_while_they_are_read_are_whole() {
-    if !root_or_skip("flows_that_change_while_they_are_read_are_whole") {
-        return;
-    }
-    let node = Node::new();
+    let Some(node) = Node::of("flows_that_change_while_they_are_read_are_whole") else { return };
     let (_gateway, _) = Gateway::open(&node.options()).unwrap();
     let (table, now) = (table(&node), ringway_kernel::now_seconds());
     let done = AtomicBool::new(false);
