@@ -123,7 +123,6 @@ mod tests {
         assert!(of("/etc/shadow").is_none() && of("/proc/cmdlines").is_none());
     }
 
-    /// docs/doctor.md lists them, in the same words.
     #[test]
     fn the_documentation_lists_them() {
         let text = include_str!("../../docs/doctor.md");

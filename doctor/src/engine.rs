@@ -367,10 +367,8 @@ mod tests {
             found.into_iter().find(|(check, _)| *check == "queues").unwrap().1
         };
         let said = queues(&veth, &[0, 1]);
-        assert!(
-            said.contains("at the far end ethtool -L IFACE tx 2, and then ethtool -L eth0 rx 2"),
-            "{said}"
-        );
+        let words = "at the far end ethtool -L IFACE tx 2, and then ethtool -L eth0 rx 2";
+        assert!(said.contains(words), "{said}");
         let said = queues(&veth, &[1]);
         assert!(said.ends_with("to do: af_xdp:eth0:all reads all"), "{said}");
         let silent = machine(|seen| {

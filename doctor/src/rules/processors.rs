@@ -157,6 +157,7 @@ fn cpu_governor(facts: &Facts) -> Looked {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Severity::{self, Info, Unknown, Warn};
     use crate::testing::{Machine, table};
 
     #[test]
@@ -166,7 +167,7 @@ mod tests {
         let lossy = lossy.then("/proc/net/softnet_stat", &line(4));
         assert_eq!(lossy.fixes(&FLOW_LIMIT), ["sysctl -w net.core.flow_limit_cpu_bitmap=f"]);
         let limited = lossy.clone().put(&format!("/proc/sys/{FLOW_LIMIT_CPUS}"), "f");
-        table(&FLOW_LIMIT, [(lossy, Severity::Info), (limited, Severity::Ok)]);
+        table(&FLOW_LIMIT, [(lossy, Info), (limited, Severity::Ok)]);
     }
 
     const LINE: &str =
@@ -195,11 +196,11 @@ mod tests {
         let lossy = machine("0000000a 00000001", "0000000c 00000005");
         let [outcome] = lossy.outcomes(&SOFTNET_BACKLOG).try_into().unwrap();
         assert!(outcome.found.starts_with("4 of 6 packets"), "{outcome:?}");
-        assert_eq!((outcome.severity, outcome.subject.as_str()), (Severity::Warn, "processor 3"));
+        assert_eq!((outcome.severity, outcome.subject.as_str()), (Warn, "processor 3"));
         assert_eq!(lossy.fixes(&SOFTNET_BACKLOG), ["sysctl -w net.core.netdev_max_backlog=2000"]);
         assert_eq!(
             Machine::healthy().remove("/proc/net/softnet_stat").worst(&SOFTNET_BACKLOG),
-            Severity::Unknown
+            Unknown
         );
     }
 
@@ -215,14 +216,8 @@ mod tests {
         let both =
             ["sysctl -w net.core.netdev_budget=600", "sysctl -w net.core.netdev_budget_usecs=4000"];
         assert_eq!(machine(1, 11).fixes(&TIME_SQUEEZE), both);
-        table(
-            &TIME_SQUEEZE,
-            [
-                (machine(0, 10), Severity::Ok),
-                (machine(0, 11), Severity::Info),
-                (machine(1, 11), Severity::Warn),
-            ],
-        );
+        let rows = [(machine(0, 10), Severity::Ok), (machine(0, 11), Info), (machine(1, 11), Warn)];
+        table(&TIME_SQUEEZE, rows);
     }
 
     #[test]
@@ -233,14 +228,8 @@ mod tests {
                 .put("/proc/stat", &line(0, 0))
                 .then("/proc/stat", &line(idle, softirq))
         };
-        table(
-            &SOFTIRQ_LOAD,
-            [
-                (spent(10, 90), Severity::Ok),
-                (spent(9, 91), Severity::Warn),
-                (spent(0, 0), Severity::Unknown),
-            ],
-        );
+        let rows = [(spent(10, 90), Severity::Ok), (spent(9, 91), Warn), (spent(0, 0), Unknown)];
+        table(&SOFTIRQ_LOAD, rows);
     }
 
     #[test]
@@ -248,9 +237,6 @@ mod tests {
         let path = "/sys/devices/system/cpu/cpu2/cpufreq/scaling_governor";
         let saves = Machine::healthy().put(path, "powersave");
         assert_eq!(saves.undos(&CPU_GOVERNOR), [format!("echo powersave > {path}")]);
-        table(
-            &CPU_GOVERNOR,
-            [(saves, Severity::Warn), (Machine::healthy().remove(path), Severity::Unknown)],
-        );
+        table(&CPU_GOVERNOR, [(saves, Warn), (Machine::healthy().remove(path), Unknown)]);
     }
 }

@@ -176,7 +176,7 @@ fn indirection(facts: &Facts) -> Looked {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Severity;
+    use crate::Severity::{self, Info, Unknown, Warn};
     use crate::testing::{Machine, table};
 
     #[test]
@@ -190,7 +190,7 @@ mod tests {
         });
         assert_eq!(few.fixes(&QUEUE_COUNT), ["ethtool -L eth0 combined 2"]);
         // Four processors have four queues already.
-        table(&QUEUE_COUNT, [(worn, Severity::Ok), (few, Severity::Warn)]);
+        table(&QUEUE_COUNT, [(worn, Severity::Ok), (few, Warn)]);
     }
 
     #[test]
@@ -210,15 +210,13 @@ mod tests {
             .json("/ethtool/eth0/indirection.json", Indirection { queues: vec![0, 0, 0, 1, 2, 3] });
         assert_eq!(uneven.fixes(&QUEUE_BALANCE), ["ethtool -X eth0 equal 4"]);
         assert_eq!(uneven.undos(&QUEUE_BALANCE), ["ethtool -X eth0 weight 3 1 1 1"]);
-        table(
-            &QUEUE_BALANCE,
-            [
-                (uneven, Severity::Warn),
-                (machine(1900, 1000), Severity::Ok),
-                (machine(100, 0), Severity::Ok),
-                (machine(10_000, 0), Severity::Warn),
-            ],
-        );
+        let rows = [
+            (uneven, Warn),
+            (machine(1900, 1000), Severity::Ok),
+            (machine(100, 0), Severity::Ok),
+            (machine(10_000, 0), Warn),
+        ];
+        table(&QUEUE_BALANCE, rows);
     }
 
     #[test]
@@ -226,9 +224,6 @@ mod tests {
         let path = "/ethtool/eth0/indirection.json";
         let two = Machine::healthy().json(path, Indirection { queues: vec![0, 1, 0, 1] });
         assert_eq!(two.undos(&INDIRECTION), ["ethtool -X eth0 weight 2 2 0 0"]);
-        table(
-            &INDIRECTION,
-            [(two, Severity::Info), (Machine::healthy().remove(path), Severity::Unknown)],
-        );
+        table(&INDIRECTION, [(two, Info), (Machine::healthy().remove(path), Unknown)]);
     }
 }

@@ -358,6 +358,7 @@ fn route_mtus(facts: &Facts) -> Looked {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Severity::{self, Crit, Info, Unknown, Warn};
     use crate::testing::{Machine, table};
 
     #[test]
@@ -397,10 +398,7 @@ mod tests {
         assert!(said.contains("without any route"), "{said}");
         let loose = strict.clone().put("/proc/sys/net/ipv4/conf/veth0/rp_filter", "2");
         assert!(loose.fixes(&REVERSE_PATH).is_empty());
-        table(
-            &REVERSE_PATH,
-            [(strict, Severity::Warn), (alone, Severity::Warn), (loose, Severity::Warn)],
-        );
+        table(&REVERSE_PATH, [(strict, Warn), (alone, Warn), (loose, Warn)]);
     }
 
     #[test]
@@ -413,8 +411,7 @@ mod tests {
         assert!(forwards("1").fixes(&NO_ROUTE).is_empty());
         let route = Machine::healthy().counts("IpExt", "InNoRoutes", 1);
         let own = Machine::healthy().counts("Ip", "OutNoRoutes", 1);
-        let rows =
-            [(forwards("0"), Severity::Warn), (route, Severity::Warn), (own, Severity::Warn)];
+        let rows = [(forwards("0"), Warn), (route, Warn), (own, Warn)];
         table(&NO_ROUTE, rows);
     }
 
@@ -422,7 +419,7 @@ mod tests {
     fn datagrams_for_nobody() {
         // In two seconds.
         let machine = |count| Machine::healthy().counts("Udp", "NoPorts", count);
-        table(&CLOSED_PORTS, [(machine(20), Severity::Ok), (machine(21), Severity::Info)]);
+        table(&CLOSED_PORTS, [(machine(20), Severity::Ok), (machine(21), Info)]);
     }
 
     #[test]
@@ -435,10 +432,7 @@ mod tests {
         let path = "/proc/net/stat/arp_cache";
         let refused = Machine::healthy().put(path, &stat("0")).then(path, &stat("a"));
         let elsewhere = Machine::healthy().remove(key);
-        table(
-            &NEIGHBOUR_TABLE,
-            [(full, Severity::Warn), (refused, Severity::Crit), (elsewhere, Severity::Unknown)],
-        );
+        table(&NEIGHBOUR_TABLE, [(full, Warn), (refused, Crit), (elsewhere, Unknown)]);
     }
 
     /// A route by 10.9.0.2, which is a neighbour on veth0.
@@ -463,8 +457,8 @@ mod tests {
             neighbour.ifindex = 2;
         });
         let rows = [
-            (in_state(NeighbourState::Failed), Severity::Warn),
-            (in_state(NeighbourState::Incomplete), Severity::Info),
+            (in_state(NeighbourState::Failed), Warn),
+            (in_state(NeighbourState::Incomplete), Info),
             (in_state(NeighbourState::Stale), Severity::Ok),
             (other, Severity::Ok),
         ];
@@ -487,8 +481,8 @@ mod tests {
         };
         let managed = fixed.clone().network(|network| network.neighbours[0].managed = true);
         let rows = [
-            (fixed.clone(), Severity::Info),
-            (of_kind("bridge"), Severity::Info),
+            (fixed.clone(), Info),
+            (of_kind("bridge"), Info),
             (of_kind("vxlan"), Severity::Ok),
             (managed, Severity::Ok),
         ];
@@ -504,9 +498,9 @@ mod tests {
             })
         };
         let rows = [
-            (with(575), Severity::Warn),
+            (with(575), Warn),
             (with(576), Severity::Ok),
-            (six(1279), Severity::Warn),
+            (six(1279), Warn),
             (six(1280), Severity::Ok),
         ];
         table(&ROUTE_MTU, rows);

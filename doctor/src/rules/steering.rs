@@ -194,7 +194,7 @@ fn xps(facts: &Facts) -> Looked {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Severity;
+    use crate::Severity::{self, Info, Unknown, Warn};
     use crate::testing::{Machine, table};
 
     #[test]
@@ -220,7 +220,7 @@ mod tests {
         let worn = worn.then("/proc/stat", stat);
         // All four have interrupts, so all four share.
         assert_eq!(worn.fixes(&RPS_MISSING), ["echo f > /sys/class/net/eth0/queues/rx-0/rps_cpus"]);
-        table(&RPS_MISSING, [(one, Severity::Ok), (worn, Severity::Warn)]);
+        table(&RPS_MISSING, [(one, Severity::Ok), (worn, Warn)]);
     }
 
     #[test]
@@ -230,7 +230,7 @@ mod tests {
         assert_eq!(on.fixes(&RPS_NEEDLESS), [format!("echo 0 > {path}")]);
         assert_eq!(on.undos(&RPS_NEEDLESS), [format!("echo 00000000,0000000f > {path}")]);
         let elsewhere = Machine::healthy().miss("/sys/class/net", "of another namespace");
-        table(&RPS_NEEDLESS, [(on, Severity::Info), (elsewhere, Severity::Unknown)]);
+        table(&RPS_NEEDLESS, [(on, Info), (elsewhere, Unknown)]);
     }
 
     #[test]
@@ -243,7 +243,7 @@ mod tests {
             machine.put(&format!("/sys/class/net/eth0/queues/rx-{n}/rps_flow_cnt"), "8192")
         });
         let both = both.put(&format!("/proc/sys/{ENTRIES}"), "32768");
-        table(&RFS, [(queue, Severity::Warn), (both, Severity::Ok)]);
+        table(&RFS, [(queue, Warn), (both, Severity::Ok)]);
     }
 
     #[test]
@@ -251,9 +251,6 @@ mod tests {
         let path = "/sys/class/net/eth0/queues/tx-2/xps_cpus";
         let empty = Machine::healthy().put(path, "0");
         assert_eq!(empty.fixes(&XPS), [format!("echo 4 > {path}")]);
-        table(
-            &XPS,
-            [(empty, Severity::Info), (Machine::healthy().remove(path), Severity::Unknown)],
-        );
+        table(&XPS, [(empty, Info), (Machine::healthy().remove(path), Unknown)]);
     }
 }

@@ -97,7 +97,7 @@ fn xsk_queues(facts: &Facts) -> Looked {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Severity;
+    use crate::Severity::{self, Warn};
     use crate::testing::{Machine, table};
 
     #[test]
@@ -116,14 +116,8 @@ mod tests {
             machine.then(path, &serde_json::to_string(&[socket(full, empty)]).unwrap())
         };
         assert_eq!(machine(1, 0).outcomes(&XSK_RINGS)[0].subject, "veth0 queue 0");
-        table(
-            &XSK_RINGS,
-            [
-                (machine(0, 0), Severity::Ok),
-                (machine(1, 0), Severity::Warn),
-                (machine(0, 1), Severity::Warn),
-            ],
-        );
+        let rows = [(machine(0, 0), Severity::Ok), (machine(1, 0), Warn), (machine(0, 1), Warn)];
+        table(&XSK_RINGS, rows);
     }
 
     #[test]
@@ -136,13 +130,6 @@ mod tests {
         };
         assert_eq!(on(&[0]).fixes(&XSK_QUEUES), ["ethtool -L eth0 combined 1"]);
         assert_eq!(on(&[0]).undos(&XSK_QUEUES), ["ethtool -L eth0 combined 4"]);
-        table(
-            &XSK_QUEUES,
-            [
-                (on(&[0]), Severity::Warn),
-                (on(&[1]), Severity::Warn),
-                (on(&[0, 1, 2, 3]), Severity::Ok),
-            ],
-        );
+        table(&XSK_QUEUES, [(on(&[0]), Warn), (on(&[1]), Warn), (on(&[0, 1, 2, 3]), Severity::Ok)]);
     }
 }
