@@ -295,10 +295,8 @@ fn no_room() {
     packet.append(&[1_u8; 50][..]).unwrap();
     let wrong = BuildError::Tailroom { needed: 5, free: 4 };
     assert_eq!(packet.append(&[0_u8; 5]).err(), Some(wrong));
-    assert_eq!(
-        packet.space(usize::MAX).err(),
-        Some(BuildError::Tailroom { needed: usize::MAX, free: 4 })
-    );
+    let wanted = Some(BuildError::Tailroom { needed: usize::MAX, free: 4 });
+    assert_eq!(packet.space(usize::MAX).err(), wanted);
     packet.udp(Udp::new(1, 2), None).unwrap();
     let ip = Ipv4::new(protocol::UDP, [1; 4].into(), [2; 4].into());
     let wrong = BuildError::Headroom { needed: 20, free: 2 };

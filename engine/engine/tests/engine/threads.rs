@@ -74,7 +74,6 @@ fn from_worker_to_worker() {
     }
 }
 
-/// Sleeps after each burst.
 struct Slow(Arc<AtomicU64>);
 
 impl App for Slow {
@@ -133,10 +132,7 @@ fn what_cannot_start_says_why() {
         (vec![sink(&["memory:a"]); 256], "256 workers are too many: at most 255"),
         (vec![sink(&["memory:a", "memory:a"]), sink(&[])], "worker 1 has no port"),
         (vec![sink(&["memory:a"])], "memory:a is named once"),
-        (
-            vec![sink(&["memory:a", "memory:a", "memory:a"])],
-            "worker 0: memory:a: a cable has two ends",
-        ),
+        (vec![sink(&["memory:a"; 3])], "worker 0: memory:a: a cable has two ends"),
         (vec![sink(&["pcap:/none/x:"])], "worker 0: pcap:/none/x: reading /none/x: No such file"),
         (
             vec![WorkerConfig { cpu: Some(9999), ..sink(&["memory:a"]) }],
