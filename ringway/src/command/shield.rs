@@ -488,6 +488,12 @@ mod tests {
         ShieldStatus::new(&config, &RuntimeShield { mode, ..RuntimeShield::default() })
     }
 
+    /// The cells of the row with this word.
+    fn row<'t>(shown: &'t str, word: &str) -> Vec<&'t str> {
+        let row = shown.lines().find(|line| line.contains(word)).expect("a row");
+        row.split_whitespace().collect()
+    }
+
     fn block(prefix: &str) -> ShieldEntry {
         ShieldEntry {
             prefix: prefix.parse().unwrap(),
@@ -602,8 +608,7 @@ mod tests {
         let line = "SYNs are answered with the secret of /etc/syn.secret: fingerprint 0123abcd, since \
                     1970-01-01T00:00:00Z; 99999999, the one before, still counts\n";
         assert!(shown.contains(line), "{shown}");
-        let row = shown.lines().find(|line| line.contains("challenge")).expect("a row");
-        let words: Vec<&str> = row.split_whitespace().collect();
+        let words = row(&shown, "challenge");
         assert_eq!(words, ["web", "tcp", "challenge", "900", "-", "31", "-", "7", "-", "-"]);
         status.mode = ShieldMode::Observe;
         status.observed = [(Reason::SynAnswered, 741)].into();
@@ -615,8 +620,7 @@ mod tests {
         status.limits[0].syn = "backend".into();
         status.limits[0].count(found);
         let shown = render(&status, false);
-        let row = shown.lines().find(|line| line.contains("backend")).expect("a row");
-        let words: Vec<&str> = row.split_whitespace().collect();
+        let words = row(&shown, "backend");
         assert_eq!(words, ["web", "tcp", "backend", "900", "-", "-", "-", "-", "-", "-"]);
         status.limits[0].syn = "challenge".into();
         let offer = SynOffer { mss: 1460, stamps: false, sack: true, ecn: true };
@@ -659,14 +663,10 @@ mod tests {
         };
         let off = shown(ShieldMode::Off);
         assert!(off.contains("no packet is looked at") && !off.contains("is attacked"), "{off}");
-        let arrives = |shown: &str| -> String {
-            let row = shown.lines().find(|line| line.contains("web tcp")).expect("a row");
-            row.split_whitespace().nth(2).expect("a rate").to_owned()
-        };
-        assert_eq!(arrives(&off), "-");
+        assert_eq!(row(&off, "web tcp")[2], "-");
         let observed = shown(ShieldMode::Observe);
         assert!(observed.contains("no service is attacked"), "{observed}");
-        assert_eq!(arrives(&observed), "0");
+        assert_eq!(row(&observed, "web tcp")[2], "0");
     }
 
     #[test]
