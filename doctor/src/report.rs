@@ -245,17 +245,9 @@ mod tests {
     /// A range of ports that is nearly used up is far below the default, too: one finding, one fix.
     #[test]
     fn two_that_set_the_same_set_it_alike() {
-        let pair = ringway_host::netlink::sockets::PeerTuple {
-            source: [10, 0, 0, 1].into(),
-            destination: [10, 0, 0, 2].into(),
-            port: 80,
-            connections: 100,
-        };
         let ports = Machine::healthy()
             .put("/proc/sys/net/ipv4/ip_local_port_range", "40000\t40099")
-            .edit("/netlink/sockets.json", |all: &mut ringway_host::netlink::sockets::Sockets| {
-                all.peers = vec![pair];
-            });
+            .connections(100);
         let report = ports.report(crate::rules::ALL);
         let symptoms: Vec<_> = report.symptoms().collect();
         assert_eq!(symptoms.len(), 1, "{symptoms:#?}");

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use ringway_host::netlink::counters::Stats;
-use ringway_host::netlink::sockets::{Listener, Sockets};
+use ringway_host::netlink::sockets::{Listener, PeerTuple, Sockets};
 use ringway_host::{Interface, Network};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -134,6 +134,14 @@ impl Machine {
         self.edit("/netlink/sockets.json", |sockets: &mut Sockets| {
             let (address, port, waiting) = ([10, 0, 0, 1].into(), 80, 0);
             sockets.listeners = vec![Listener { address, port, waiting, limit }];
+        })
+    }
+
+    /// Connections from one address to port 80 of another.
+    pub fn connections(self, connections: u64) -> Self {
+        self.edit("/netlink/sockets.json", |sockets: &mut Sockets| {
+            let (source, destination) = ([10, 0, 0, 1].into(), [10, 0, 0, 2].into());
+            sockets.peers = vec![PeerTuple { source, destination, port: 80, connections }];
         })
     }
 

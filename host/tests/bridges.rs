@@ -4,6 +4,7 @@
 
 use std::collections::HashSet;
 use std::io::Write as _;
+use std::iter;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
@@ -105,6 +106,12 @@ impl Net {
     fn ageing(&self, time: Duration) {
         self.set(&format!("link set br0 type bridge ageing_time {}\n", time.as_millis() / 10));
     }
+}
+
+/// What there is to read by now.
+fn drain(monitor: &BridgeMonitor) -> Vec<BridgeChange> {
+    let read = || monitor.next(Some(Duration::ZERO)).unwrap();
+    iter::repeat_with(read).take_while(|changes| !changes.is_empty()).flatten().collect()
 }
 
 /// Reads until a change is the wanted one.
@@ -230,14 +237,10 @@ fn many_are_touched_at_once() {
     assert_eq!(touched, 200);
     // Each is told as the entry that it is.
     let mut told = HashSet::new();
-    while let changes = monitor.next(Some(Duration::ZERO)).unwrap()
-        && !changes.is_empty()
-    {
-        for change in changes {
-            let BridgeChange::Fdb(entry) = change else { continue };
-            assert_eq!((entry.kind, entry.updated), (FdbKind::Learnt, Some(Duration::ZERO)));
-            told.insert(entry.mac);
-        }
+    for change in drain(&monitor) {
+        let BridgeChange::Fdb(entry) = change else { continue };
+        assert_eq!((entry.kind, entry.updated), (FdbKind::Learnt, Some(Duration::ZERO)));
+        told.insert(entry.mac);
     }
     assert_eq!(told.len(), 200);
 }
@@ -318,11 +321,7 @@ fn changes_that_are_lost_are_told() {
     let monitor = net.monitor();
     (0..250).for_each(|n| net.send(0, Mac([2, 0, 0, 0, 1, n])));
     net.learnt(Mac([2, 0, 0, 0, 1, 249]), 0);
-    while let changes = monitor.next(Some(Duration::ZERO)).unwrap()
-        && !changes.is_empty()
-    {
-        assert!(!changes.contains(&BridgeChange::Lost));
-    }
+    assert!(!drain(&monitor).contains(&BridgeChange::Lost));
     set_socket_recv_buffer_size(&monitor, 1).unwrap();
     net.set("link set br0 type bridge fdb_flush\n");
     expect(&monitor, "lost", |change| *change == BridgeChange::Lost);

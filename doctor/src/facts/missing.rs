@@ -110,28 +110,18 @@ mod tests {
         let first = Machine::healthy();
         let other = Machine::healthy().remove("/proc/sys/net/core/netdev_max_backlog");
         let weight = "/proc/sys/net/core/dev_weight";
+        let (mode, nft) = ("/ethtool/eth0/link_mode.json", "/tools/nft.json");
+        let no_table = "/proc/sys/net/netfilter/nf_conntrack_none";
         let mut denied = first.clone().remove(weight);
         denied.collection.after.miss(weight, std::io::Error::from_raw_os_error(13));
         for (machine, path, wanted) in [
             (other.clone().remove(weight), weight, "first network namespace alone"),
             (first.clone().remove(weight), weight, "this kernel lacks it, or it was not collected"),
             (Machine::unknown(), weight, "this kernel lacks it, or it was not collected"),
-            (
-                other.clone(),
-                "/proc/sys/net/netfilter/nf_conntrack_none",
-                "nf_conntrack is not loaded",
-            ),
+            (other.clone(), no_table, "nf_conntrack is not loaded"),
             (denied, weight, "run it as root"),
-            (
-                first.clone().miss("/ethtool", "no"),
-                "/ethtool/eth0/link_mode.json",
-                "ethtool eth0, link mode: no",
-            ),
-            (
-                first.clone().miss("/tools/nft.json", ROOT_ALONE),
-                "/tools/nft.json",
-                "nft list ruleset: root alone",
-            ),
+            (first.clone().miss("/ethtool", "no"), mode, "ethtool eth0, link mode: no"),
+            (first.clone().miss(nft, ROOT_ALONE), nft, "nft list ruleset: root alone"),
         ] {
             let said = why(&machine, path);
             assert!(said.contains(wanted), "{said}");

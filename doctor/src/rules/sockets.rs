@@ -173,17 +173,9 @@ mod tests {
 
     #[test]
     fn roads_that_fill_up() {
-        let taken = |connections| {
-            let pair = PeerTuple {
-                source: [10, 0, 0, 1].into(),
-                destination: [10, 0, 0, 2].into(),
-                port: 80,
-                connections,
-            };
-            let machine =
-                Machine::healthy().put(&format!("/proc/sys/{PORT_RANGE}"), "40000\t40099");
-            machine.edit("/netlink/sockets.json", |all: &mut Sockets| all.peers = vec![pair])
-        };
+        let range = format!("/proc/sys/{PORT_RANGE}");
+        let hundred = Machine::healthy().put(&range, "40000\t40099");
+        let taken = |connections| hundred.clone().connections(connections);
         let undo = ["sysctl -w net.ipv4.ip_local_port_range=\"40000 40099\""];
         assert_eq!(taken(81).undos(&LOCAL_PORTS), undo);
         table(&LOCAL_PORTS, [(taken(80), Severity::Ok), (taken(81), Warn), (taken(100), Crit)]);
