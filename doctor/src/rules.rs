@@ -176,7 +176,7 @@ pub fn find(wanted: &str) -> Option<&'static Rule> {
 mod tests {
     use super::*;
     use crate::Severity;
-    use crate::testing::Machine;
+    use crate::testing::{Machine, healthy};
 
     #[test]
     fn names_are_unique_and_numbers_in_order() {
@@ -203,7 +203,7 @@ mod tests {
     /// A rule that asked for what is not there, and says that all is well.
     #[test]
     fn what_is_not_there_is_never_well() {
-        let healthy = Machine::healthy();
+        let healthy = healthy();
         for check in ALL {
             let facts = healthy.facts();
             let _ = (check.check)(&facts);

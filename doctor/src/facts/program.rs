@@ -114,11 +114,11 @@ mod tests {
     use ringway_host::netlink::links::VlanTag;
 
     use super::*;
-    use crate::testing::Machine;
+    use crate::testing::healthy;
 
     #[test]
     fn rules_are_asked_about_the_programs_interfaces() {
-        let machine = Machine::healthy().interface(2, 9, "eth0.5", |vlan| {
+        let machine = healthy().interface(2, 9, "eth0.5", |vlan| {
             vlan.link.vlan = Some(VlanTag { id: 5, protocol: 0x8100 });
             (vlan.link.lower, vlan.link.lower_elsewhere) = (Some(2), false);
         });

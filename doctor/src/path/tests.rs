@@ -4,7 +4,7 @@ use ringway_host::Interface;
 use ringway_host::netlink::links::{VlanTag, Xdp, XdpMode};
 
 use super::*;
-use crate::testing::Machine;
+use crate::testing::{Machine, healthy};
 
 const LO: u32 = 1;
 const ETH0: u32 = 2;
@@ -29,7 +29,7 @@ fn lost(ifindex: u32, protocol: u16, packets: u64, reason: &str, function: &str)
 
 /// A card that received a thousand packets, of which IP got none yet.
 fn quiet() -> Machine {
-    let machine = Machine::healthy().stats("veth0", |stats| {
+    let machine = healthy().stats("veth0", |stats| {
         (stats.rx_packets, stats.tx_packets) = (0, 0);
     });
     machine.stats("eth0", |stats| stats.rx_packets = 1000)
@@ -267,16 +267,14 @@ fn queues_and_processors() {
 #[test]
 fn interfaces_that_are_not_there() {
     let error = |machine: Machine, name| path(&machine.facts(), name).unwrap_err();
-    let none = error(Machine::healthy(), "eth9").to_string();
+    let none = error(healthy(), "eth9").to_string();
     assert!(none.contains("eth9") && none.contains("lo, eth0, veth0"), "{none}");
-    let gone = Machine::healthy()
-        .network(|network| network.interfaces.retain(|one| one.link.name != "eth0"));
+    let gone =
+        healthy().network(|network| network.interfaces.retain(|one| one.link.name != "eth0"));
     assert_eq!(error(gone, "eth0"), Error::Vanished("eth0".into()));
     // As many packets as before are not fewer.
-    let anew = Machine::healthy().put(
-        "/netlink/stats.json",
-        &Machine::healthy().collection.after.files()["/netlink/stats.json"],
-    );
+    let anew = healthy()
+        .put("/netlink/stats.json", &healthy().collection.after.files()["/netlink/stats.json"]);
     assert!(path(&anew.facts(), "eth0").is_ok());
     assert_eq!(
         error(anew.stats("eth0", |s| s.rx_packets = 5), "eth0"),

@@ -149,12 +149,11 @@ fn bpffs(facts: &Facts) -> Looked {
 mod tests {
     use super::*;
     use crate::Severity::{self, Crit, Info, Unknown, Warn};
-    use crate::testing::{Machine, table};
+    use crate::testing::{healthy, table};
 
     #[test]
     fn off_and_hardened() {
-        let put =
-            |key: &str, value: &str| Machine::healthy().put(&format!("/proc/sys/{key}"), value);
+        let put = |key: &str, value: &str| healthy().put(&format!("/proc/sys/{key}"), value);
         table(&BPF_JIT, [(put(ENABLE, "0"), Warn), (put(HARDEN, "2"), Info)]);
         let balancer = put(HARDEN, "2").profile(Profile::Balancer);
         assert_eq!(balancer.worst(&BPF_JIT), Warn);
@@ -162,33 +161,33 @@ mod tests {
 
     #[test]
     fn absent() {
-        table(&BTF, [(Machine::healthy().remove("/sys/kernel/btf/vmlinux"), Warn)]);
+        table(&BTF, [(healthy().remove("/sys/kernel/btf/vmlinux"), Warn)]);
     }
 
     #[test]
     fn releases() {
-        let of = |release: &str| Machine::healthy().put(RELEASE, release);
+        let of = |release: &str| healthy().put(RELEASE, release);
         let rows = [
             (of("5.10.0-39-amd64"), Crit),
             (of("6.0.19"), Crit),
             (of("6.1.0-18-amd64"), Severity::Ok),
             (of("7.0.0-rc1"), Severity::Ok),
             (of("strange"), Unknown),
-            (Machine::healthy().remove(RELEASE), Unknown),
+            (healthy().remove(RELEASE), Unknown),
         ];
         table(&KERNEL, rows);
-        let of = |processor: &str| Machine::healthy().put(PROCESSOR, processor);
+        let of = |processor: &str| healthy().put(PROCESSOR, processor);
         let rows = [
             (of("mips64"), Crit),
             (of("aarch64"), Severity::Ok),
-            (Machine::healthy().remove(PROCESSOR), Unknown),
+            (healthy().remove(PROCESSOR), Unknown),
         ];
         table(&KERNEL, rows);
     }
 
     #[test]
     fn mounts() {
-        let of = |text: &str| Machine::healthy().put("/proc/self/mountinfo", text);
+        let of = |text: &str| healthy().put("/proc/self/mountinfo", text);
         let elsewhere = of("42 27 0:39 / /run/bpf rw,relatime - bpf bpf rw");
         assert_eq!(elsewhere.undos(&BPFFS), ["umount /sys/fs/bpf"]);
         let named = serde_json::json!({

@@ -166,12 +166,12 @@ pub(super) fn qdisc_dropped(facts: &Facts) -> Result<u64, Unknown> {
 mod tests {
     use super::*;
     use crate::Severity::{self, Warn};
-    use crate::testing::{Machine, table};
+    use crate::testing::{healthy, table};
 
     #[test]
     fn two_in_a_hundred_of_many() {
         let dropped = |packets, dropped| {
-            Machine::healthy().stats("veth0", |stats| {
+            healthy().stats("veth0", |stats| {
                 (stats.tx_packets, stats.tx_dropped) = (packets, dropped);
             })
         };
@@ -193,7 +193,7 @@ mod tests {
     fn names_that_speak_of_loss() {
         let grows = |counter: &str| {
             let path = "/ethtool/veth0/statistics.json";
-            Machine::healthy()
+            healthy()
                 .put(path, &format!("{{\"{counter}\": 1}}"))
                 .then(path, &format!("{{\"{counter}\": 3}}"))
         };
@@ -210,7 +210,7 @@ mod tests {
     #[test]
     fn more_than_ten() {
         let drops = |drops| {
-            Machine::healthy().edit("/netlink/qdiscs.json", |all: &mut Vec<Qdisc>| {
+            healthy().edit("/netlink/qdiscs.json", |all: &mut Vec<Qdisc>| {
                 all[0].drops = drops;
                 all[0].kind = "pfifo_fast".into();
             })

@@ -86,11 +86,11 @@ mod tests {
 
     use super::*;
     use crate::Severity::{self, Unknown, Warn};
-    use crate::testing::{Machine, table};
+    use crate::testing::{healthy, table};
 
     #[test]
     fn an_address_on_lo() {
-        let service = Machine::healthy().network(|network| {
+        let service = healthy().network(|network| {
             network.addresses.push(Address {
                 ifindex: 1,
                 address: [203, 0, 113, 10].into(),

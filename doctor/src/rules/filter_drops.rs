@@ -188,7 +188,7 @@ mod tests {
 
     use super::*;
     use crate::Severity::{self, Info, Unknown};
-    use crate::testing::{Machine, table};
+    use crate::testing::{Machine, healthy, table};
 
     fn rules(expr: &Value) -> String {
         json!({"nftables": [
@@ -199,7 +199,7 @@ mod tests {
     }
 
     fn machine(before: &Value, after: &Value) -> Machine {
-        Machine::healthy().put(RULES, &rules(before)).then(RULES, &rules(after))
+        healthy().put(RULES, &rules(before)).then(RULES, &rules(after))
     }
 
     #[test]
@@ -226,7 +226,7 @@ mod tests {
             ]});
             rules.to_string()
         };
-        let both = Machine::healthy().put(RULES, &both(0)).then(RULES, &both(3810));
+        let both = healthy().put(RULES, &both(0)).then(RULES, &both(3810));
         let both = both.counts("Ip", "InReceives", 4030).counts("Ip", "InDelivers", 200);
         let found = both.outcomes(&RULE);
         assert!(found[1].severity == Unknown, "{:?}", found[1]);
@@ -251,7 +251,7 @@ mod tests {
     fn a_policy_drops_without_a_counter() {
         let policy = |policy: &str| {
             let chain = json!({"family": "inet", "table": "t", "name": "c", "policy": policy});
-            Machine::healthy().json(RULES, json!({"nftables": [{"chain": chain}]}))
+            healthy().json(RULES, json!({"nftables": [{"chain": chain}]}))
         };
         assert_eq!(policy("accept").worst(&RULE), Severity::Ok);
         let found = policy("drop").counts("Ip", "InReceives", 50).outcomes(&RULE);

@@ -302,11 +302,11 @@ fn napi_defer(facts: &Facts) -> Looked {
 mod tests {
     use super::*;
     use crate::Severity::{self, Info, Warn};
-    use crate::testing::{Machine, table};
+    use crate::testing::{Machine, healthy, table};
 
     #[test]
     fn two_sockets() {
-        let two = Machine::healthy()
+        let two = healthy()
             .put("/sys/devices/system/node/node0/cpulist", "0-1")
             .put("/sys/devices/system/node/node1/cpulist", "2-3");
         assert_eq!(two.fixes(&NUMA_NODE)[0], "echo 0-1 > /proc/irq/42/smp_affinity_list");
@@ -321,7 +321,7 @@ mod tests {
             let machine = machine.put(&format!("/proc/irq/{irq}/effective_affinity_list"), cpu);
             machine.put(&format!("/proc/irq/{irq}/smp_affinity_list"), cpu)
         };
-        let shared = on(Machine::healthy(), 41, "0");
+        let shared = on(healthy(), 41, "0");
         assert_eq!(shared.fixes(&IRQ_SHARING), ["echo 1 > /proc/irq/41/smp_affinity_list"]);
         assert_eq!(shared.undos(&IRQ_SHARING), ["echo 0 > /proc/irq/41/smp_affinity_list"]);
         table(&IRQ_SHARING, [(shared, Warn)]);
@@ -329,7 +329,7 @@ mod tests {
 
     #[test]
     fn all_four() {
-        let first = (40..44).fold(Machine::healthy(), |machine, irq| {
+        let first = (40..44).fold(healthy(), |machine, irq| {
             let machine = machine.put(&format!("/proc/irq/{irq}/effective_affinity_list"), "0");
             machine.put(&format!("/proc/irq/{irq}/smp_affinity_list"), "0-3")
         });
@@ -342,7 +342,7 @@ mod tests {
     fn while_it_runs() {
         let runs = |arguments: &str| {
             let set = |one: &mut Process| one.arguments = Some(arguments.into());
-            Machine::healthy().process("irqbalance", set)
+            healthy().process("irqbalance", set)
         };
         let free = (40..44).fold(runs("irqbalance"), |machine, irq| {
             machine.put(&format!("/proc/irq/{irq}/effective_affinity_list"), "0-3")
@@ -360,7 +360,7 @@ mod tests {
     #[test]
     fn threads_that_wander() {
         let thread = |cpus: &str| {
-            let machine = Machine::healthy().put("/sys/class/net/eth0/threaded", "1");
+            let machine = healthy().put("/sys/class/net/eth0/threaded", "1");
             machine.process("napi/eth0-8193", |one| one.cpus = Some(cpus.into()))
         };
         assert_eq!(thread("0-3").undos(&THREADED_NAPI), ["taskset -pc 0-3 9"]);
@@ -374,7 +374,7 @@ mod tests {
                 format!("  CPU0\n 40: {count} PCI-MSIX-0000:01:00.0 0-edge eth0-TxRx-0")
             };
             let coalescing = Coalescing { rx_usecs, rx_frames: 0, adaptive_rx: false };
-            Machine::healthy()
+            healthy()
                 .json("/ethtool/eth0/coalescing.json", coalescing)
                 .put("/proc/interrupts", &line(0))
                 .then("/proc/interrupts", &line(count))
@@ -396,7 +396,7 @@ mod tests {
     fn one_of_two() {
         let flush = "/sys/class/net/veth0/gro_flush_timeout";
         let defer = "/sys/class/net/veth0/napi_defer_hard_irqs";
-        let one = Machine::healthy().put(flush, "20000").put(defer, "0");
+        let one = healthy().put(flush, "20000").put(defer, "0");
         assert_eq!(one.fixes(&NAPI_DEFER), [format!("echo 2 > {defer}")]);
         let both = one.clone().put(defer, "2");
         table(&NAPI_DEFER, [(one, Warn), (both, Severity::Ok)]);

@@ -219,7 +219,7 @@ fn tcp_syncookies(facts: &Facts) -> Looked {
 mod tests {
     use super::*;
     use crate::Severity::{self, Crit, Unknown, Warn};
-    use crate::testing::{Machine, table};
+    use crate::testing::{Machine, healthy, table};
 
     fn listener(port: u16, waiting: u32, limit: u32) -> Listener {
         Listener { address: [10, 0, 0, 1].into(), port, waiting, limit }
@@ -227,7 +227,7 @@ mod tests {
 
     #[test]
     fn the_lesser_of_two_limits() {
-        let machine = Machine::healthy().put("/proc/sys/net/core/somaxconn", "128");
+        let machine = healthy().put("/proc/sys/net/core/somaxconn", "128");
         let outcome = |limits: &[u32]| {
             let all: Vec<Listener> = limits.iter().map(|limit| listener(80, 9, *limit)).collect();
             let all: Vec<&Listener> = all.iter().collect();
@@ -251,7 +251,7 @@ mod tests {
     }
 
     fn queue(waiting: u32, limit: u32) -> Machine {
-        Machine::healthy().edit("/netlink/sockets.json", |sockets: &mut Sockets| {
+        healthy().edit("/netlink/sockets.json", |sockets: &mut Sockets| {
             sockets.listeners = vec![listener(80, waiting, limit)];
         })
     }
@@ -259,12 +259,12 @@ mod tests {
     #[test]
     fn overflows_and_nearly_full_queues() {
         let rows = [
-            (Machine::healthy().counts("TcpExt", "ListenOverflows", 3), Warn),
-            (Machine::healthy().counts("TcpExt", "ListenOverflows", 6), Crit),
+            (healthy().counts("TcpExt", "ListenOverflows", 3), Warn),
+            (healthy().counts("TcpExt", "ListenOverflows", 6), Crit),
             (queue(115, 128), Severity::Ok),
             (queue(116, 128), Warn),
             (queue(1, 1), Severity::Ok),
-            (Machine::healthy().remove("/netlink/sockets.json"), Unknown),
+            (healthy().remove("/netlink/sockets.json"), Unknown),
         ];
         table(&LISTEN_OVERFLOWS, rows);
         let small = queue(16, 16).put("/proc/sys/net/core/somaxconn", "16");
@@ -278,7 +278,7 @@ mod tests {
     #[test]
     fn what_is_more_than_overflows() {
         let machine = |drops, overflows| {
-            let machine = Machine::healthy().counts("TcpExt", "ListenDrops", drops);
+            let machine = healthy().counts("TcpExt", "ListenDrops", drops);
             machine.counts("TcpExt", "ListenOverflows", overflows)
         };
         table(&LISTEN_DROPS, [(machine(5, 5), Severity::Ok), (machine(6, 5), Warn)]);
@@ -286,7 +286,7 @@ mod tests {
 
     #[test]
     fn dropped_or_answered_with_a_cookie() {
-        let machine = |name, by| Machine::healthy().counts("TcpExt", name, by).listener(16);
+        let machine = |name, by| healthy().counts("TcpExt", name, by).listener(16);
         let cookies = |value: &str| {
             machine("TCPReqQFullDrop", 2).put("/proc/sys/net/ipv4/tcp_syncookies", value)
         };
@@ -309,14 +309,14 @@ mod tests {
 
     #[test]
     fn off_always_and_flooded() {
-        let set = |value| Machine::healthy().put("/proc/sys/net/ipv4/tcp_syncookies", value);
+        let set = |value| healthy().put("/proc/sys/net/ipv4/tcp_syncookies", value);
         assert_eq!(set("0").undos(&TCP_SYNCOOKIES), ["sysctl -w net.ipv4.tcp_syncookies=0"]);
         let rows = [
             (set("0"), Warn),
             (set("2"), Warn),
-            (Machine::healthy().counts("TcpExt", "SyncookiesSent", 50), Warn),
+            (healthy().counts("TcpExt", "SyncookiesSent", 50), Warn),
             (set("yes"), Unknown),
-            (Machine::healthy().remove("/proc/net/netstat"), Unknown),
+            (healthy().remove("/proc/net/netstat"), Unknown),
         ];
         table(&TCP_SYNCOOKIES, rows);
     }

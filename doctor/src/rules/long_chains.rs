@@ -162,7 +162,7 @@ mod tests {
 
     use super::*;
     use crate::Severity::{self, Unknown, Warn};
-    use crate::testing::{Machine, table};
+    use crate::testing::{Machine, healthy, table};
 
     fn chain(name: &str, hook: Option<&str>) -> Value {
         json!({"chain": {"family": "inet", "table": "t", "name": name, "hook": hook}})
@@ -174,7 +174,7 @@ mod tests {
     }
 
     fn machine(parts: &[Vec<Value>]) -> Machine {
-        Machine::healthy().json("/tools/nft.json", json!({"nftables": parts.concat()}))
+        healthy().json("/tools/nft.json", json!({"nftables": parts.concat()}))
     }
 
     #[test]
@@ -198,7 +198,7 @@ mod tests {
             two(25).outcomes(&RULE).into_iter().map(|one| (one.subject, one.severity)).collect();
         assert!(warned.contains(&("ip6 hook input".into(), Warn)), "{warned:?}");
         let unhooked = machine(&[vec![chain("d", None)], rules("d", 90, &json!([]))]);
-        let legacy = Machine::healthy().put(LEGACY, "filter\nnat\n");
+        let legacy = healthy().put(LEGACY, "filter\nnat\n");
         let rows = [
             (one(49), Severity::Ok),
             (one(50), Warn),

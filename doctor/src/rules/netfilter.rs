@@ -187,12 +187,12 @@ fn bridge_filter(facts: &Facts) -> Looked {
 mod tests {
     use super::*;
     use crate::Severity::{self, Crit, Info, Warn};
-    use crate::testing::{Machine, table};
+    use crate::testing::{Machine, healthy, table};
 
     #[test]
     fn ninety_and_ninety_five() {
         let count = |count: u32| {
-            Machine::healthy()
+            healthy()
                 .put("/proc/sys/net/netfilter/nf_conntrack_count", &count.to_string())
                 .put(&format!("/proc/sys/{MAX}"), "1000")
         };
@@ -205,7 +205,7 @@ mod tests {
     #[test]
     fn each_entry_counts_twice() {
         let count = |count: u32| {
-            Machine::healthy()
+            healthy()
                 .put("/proc/sys/net/netfilter/nf_conntrack_count", &count.to_string())
                 .put(&format!("/proc/sys/{BUCKETS}"), "1024")
         };
@@ -217,7 +217,7 @@ mod tests {
     #[test]
     fn only_where_the_table_fills() {
         let machine = |count: &str, timeout: &str| {
-            Machine::healthy()
+            healthy()
                 .put("/proc/sys/net/netfilter/nf_conntrack_count", count)
                 .put("/proc/sys/net/netfilter/nf_conntrack_max", "1000")
                 .put(&format!("/proc/sys/{TIMEOUT}"), timeout)
@@ -233,7 +233,7 @@ mod tests {
     #[test]
     fn a_forwarder_that_tracks() {
         let machine = |forward: &str, count: &str| {
-            Machine::healthy()
+            healthy()
                 .put("/proc/sys/net/ipv4/ip_forward", forward)
                 .put("/proc/sys/net/netfilter/nf_conntrack_count", count)
         };
@@ -248,7 +248,7 @@ mod tests {
     #[test]
     fn both_at_once() {
         let rule = r#"{"nftables":[{"rule":{"family":"ip"}}]}"#;
-        let nft = Machine::healthy().put("/tools/nft.json", rule);
+        let nft = healthy().put("/tools/nft.json", rule);
         let both = nft.clone().put("/proc/net/ip_tables_names", "filter\nnat");
         table(&TWO_FIREWALLS, [(nft, Severity::Ok), (both, Warn)]);
     }
@@ -256,7 +256,7 @@ mod tests {
     #[test]
     fn only_where_there_is_a_bridge() {
         let key = "/proc/sys/net/bridge/bridge-nf-call-iptables";
-        let on = Machine::healthy().put(key, "1");
+        let on = healthy().put(key, "1");
         let bridge = |machine: Machine| {
             machine.network(|network| network.interfaces[2].link.kind = Some("bridge".into()))
         };

@@ -163,12 +163,12 @@ mod tests {
     use super::*;
     use crate::Program;
     use crate::Severity::{self, Info, Unknown, Warn};
-    use crate::testing::{Machine, table};
+    use crate::testing::{Machine, healthy, table};
 
     #[test]
     fn what_is_off() {
         let off = |index: usize| {
-            Machine::healthy().network(|network| {
+            healthy().network(|network| {
                 let offloads = &mut network.interfaces[index].offloads;
                 (offloads.gso, offloads.tso, offloads.gro) = (false, false, false);
             })
@@ -203,7 +203,7 @@ mod tests {
 
     #[test]
     fn where_packets_are_passed_on() {
-        let end = Machine::healthy().network(|network| network.interfaces[1].offloads.lro = true);
+        let end = healthy().network(|network| network.interfaces[1].offloads.lro = true);
         let router = end.clone().put("/proc/sys/net/ipv4/ip_forward", "1");
         assert_eq!(router.fixes(&LRO), ["ethtool -K eth0 lro off"]);
         let program = Program { interfaces: vec!["eth0".into()], native: vec!["eth0".into()] };
@@ -213,7 +213,7 @@ mod tests {
     }
 
     fn pair(tx_checksum: bool, gro: bool, native: bool) -> Machine {
-        let machine = Machine::healthy().interface(2, 4, "veth1", |peer| {
+        let machine = healthy().interface(2, 4, "veth1", |peer| {
             (peer.link.lower, peer.link.lower_elsewhere) = (Some(3), false);
             (peer.offloads.tx_checksum, peer.offloads.gro) = (tx_checksum, gro);
         });
@@ -230,7 +230,7 @@ mod tests {
     fn the_far_end_of_native_xdp() {
         let fixes = ["ethtool -K veth1 tx off", "ethtool -K veth1 gro on"];
         assert_eq!(pair(true, false, true).fixes(&VETH_CHECKSUM), fixes);
-        let elsewhere = Machine::healthy().network(|network| {
+        let elsewhere = healthy().network(|network| {
             network.interfaces[2].link.xdp = vec![Xdp { program: 1, mode: XdpMode::Native }];
         });
         let polls = |bits: u64| {

@@ -177,13 +177,13 @@ fn indirection(facts: &Facts) -> Looked {
 mod tests {
     use super::*;
     use crate::Severity::{self, Info, Unknown, Warn};
-    use crate::testing::{Machine, table};
+    use crate::testing::{healthy, table};
 
     #[test]
     fn with_queues_to_spare() {
         let stat = "cpu0 0 0 0 100 0 0 1000 0\ncpu1 0 0 0 900 0 0 0 0\ncpu2 0 0 0 9 0 0 0 0\ncpu3 0 0 0 9 0 0 0 0";
         let zero = "cpu0 0 0 0 0 0 0 0 0\ncpu1 0 0 0 0 0 0 0 0\ncpu2 0 0 0 0 0 0 0 0\ncpu3 0 0 0 0 0 0 0 0";
-        let worn = Machine::healthy().put("/proc/stat", zero).then("/proc/stat", stat);
+        let worn = healthy().put("/proc/stat", zero).then("/proc/stat", stat);
         let few = worn.clone().network(|network| {
             let channels = network.interfaces[1].channels.as_mut().unwrap();
             (channels.rx, channels.tx) = (1, 1);
@@ -204,7 +204,7 @@ mod tests {
                 let all: Counters = names.into_iter().enumerate().map(value).collect();
                 serde_json::to_string(&all).unwrap()
             };
-            Machine::healthy().put(path, &counters(0, 0)).then(path, &counters(first, rest))
+            healthy().put(path, &counters(0, 0)).then(path, &counters(first, rest))
         };
         let uneven = machine(10_000, 1000)
             .json("/ethtool/eth0/indirection.json", Indirection { queues: vec![0, 0, 0, 1, 2, 3] });
@@ -222,8 +222,8 @@ mod tests {
     #[test]
     fn queues_left_out() {
         let path = "/ethtool/eth0/indirection.json";
-        let two = Machine::healthy().json(path, Indirection { queues: vec![0, 1, 0, 1] });
+        let two = healthy().json(path, Indirection { queues: vec![0, 1, 0, 1] });
         assert_eq!(two.undos(&INDIRECTION), ["ethtool -X eth0 weight 2 2 0 0"]);
-        table(&INDIRECTION, [(two, Info), (Machine::healthy().remove(path), Unknown)]);
+        table(&INDIRECTION, [(two, Info), (healthy().remove(path), Unknown)]);
     }
 }

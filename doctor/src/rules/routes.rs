@@ -359,11 +359,11 @@ fn route_mtus(facts: &Facts) -> Looked {
 mod tests {
     use super::*;
     use crate::Severity::{self, Crit, Info, Unknown, Warn};
-    use crate::testing::{Machine, table};
+    use crate::testing::{Machine, healthy, table};
 
     #[test]
     fn strict_ones_are_loosened() {
-        let strict = Machine::healthy()
+        let strict = healthy()
             .counts("TcpExt", "IPReversePathFilter", 1)
             .put("/proc/sys/net/ipv4/conf/veth0/rp_filter", "1")
             .put("/proc/sys/net/ipv4/conf/eth0/rp_filter", "2");
@@ -404,13 +404,13 @@ mod tests {
     #[test]
     fn a_host_that_should_forward() {
         let forwards = |text: &str| {
-            let machine = Machine::healthy().put(&format!("/proc/sys/{FORWARD}"), text);
+            let machine = healthy().put(&format!("/proc/sys/{FORWARD}"), text);
             machine.counts("Ip", "InAddrErrors", 3)
         };
         assert_eq!(forwards("0").fixes(&NO_ROUTE), ["sysctl -w net.ipv4.ip_forward=1"]);
         assert!(forwards("1").fixes(&NO_ROUTE).is_empty());
-        let route = Machine::healthy().counts("IpExt", "InNoRoutes", 1);
-        let own = Machine::healthy().counts("Ip", "OutNoRoutes", 1);
+        let route = healthy().counts("IpExt", "InNoRoutes", 1);
+        let own = healthy().counts("Ip", "OutNoRoutes", 1);
         let rows = [(forwards("0"), Warn), (route, Warn), (own, Warn)];
         table(&NO_ROUTE, rows);
     }
@@ -418,7 +418,7 @@ mod tests {
     #[test]
     fn datagrams_for_nobody() {
         // In two seconds.
-        let machine = |count| Machine::healthy().counts("Udp", "NoPorts", count);
+        let machine = |count| healthy().counts("Udp", "NoPorts", count);
         table(&CLOSED_PORTS, [(machine(20), Severity::Ok), (machine(21), Info)]);
     }
 
@@ -426,18 +426,18 @@ mod tests {
     fn nearly_full_and_refused() {
         let key = "/proc/sys/net/ipv4/neigh/default/gc_thresh3";
         // There is one neighbour.
-        let full = Machine::healthy().put(key, "1");
+        let full = healthy().put(key, "1");
         assert_eq!(full.fixes(&NEIGHBOUR_TABLE), ["sysctl -w net.ipv4.neigh.default.gc_thresh3=4"]);
         let stat = |n: &str| format!("entries table_fulls\n00000001 0000000{n}\n00000001 00000000");
         let path = "/proc/net/stat/arp_cache";
-        let refused = Machine::healthy().put(path, &stat("0")).then(path, &stat("a"));
-        let elsewhere = Machine::healthy().remove(key);
+        let refused = healthy().put(path, &stat("0")).then(path, &stat("a"));
+        let elsewhere = healthy().remove(key);
         table(&NEIGHBOUR_TABLE, [(full, Warn), (refused, Crit), (elsewhere, Unknown)]);
     }
 
     /// A route by 10.9.0.2, which is a neighbour on veth0.
     fn by_a_neighbour(change: impl FnOnce(&mut Route, &mut Neighbour)) -> Machine {
-        Machine::healthy().network(|network| {
+        healthy().network(|network| {
             let mut route = network.routes[0].clone();
             route.destination = [192, 0, 2, 0].into();
             route.gateway = Some(network.neighbours[0].address);
@@ -464,8 +464,8 @@ mod tests {
         ];
         table(&NEXT_HOP, rows);
         // A neighbour that is no router may well be gone.
-        let host = Machine::healthy()
-            .network(|network| network.neighbours[0].state = NeighbourState::Failed);
+        let host =
+            healthy().network(|network| network.neighbours[0].state = NeighbourState::Failed);
         table(&NEXT_HOP, [(host, Severity::Ok)]);
     }
 

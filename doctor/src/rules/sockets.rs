@@ -169,12 +169,12 @@ mod tests {
 
     use super::*;
     use crate::Severity::{self, Crit, Info, Unknown, Warn};
-    use crate::testing::{Machine, table};
+    use crate::testing::{healthy, table};
 
     #[test]
     fn roads_that_fill_up() {
         let range = format!("/proc/sys/{PORT_RANGE}");
-        let hundred = Machine::healthy().put(&range, "40000\t40099");
+        let hundred = healthy().put(&range, "40000\t40099");
         let taken = |connections| hundred.clone().connections(connections);
         let undo = ["sysctl -w net.ipv4.ip_local_port_range=\"40000 40099\""];
         assert_eq!(taken(81).undos(&LOCAL_PORTS), undo);
@@ -184,13 +184,13 @@ mod tests {
     #[test]
     fn both_ways() {
         let rows = [
-            (Machine::healthy().counts("Udp", "RcvbufErrors", 10), Info),
-            (Machine::healthy().counts("Udp", "RcvbufErrors", 11), Warn),
-            (Machine::healthy().counts("Udp", "SndbufErrors", 11), Warn),
-            (Machine::healthy().remove("/proc/net/snmp"), Unknown),
+            (healthy().counts("Udp", "RcvbufErrors", 10), Info),
+            (healthy().counts("Udp", "RcvbufErrors", 11), Warn),
+            (healthy().counts("Udp", "SndbufErrors", 11), Warn),
+            (healthy().remove("/proc/net/snmp"), Unknown),
         ];
         table(&UDP_BUFFERS, rows);
-        let machine = Machine::healthy().counts("Udp", "RcvbufErrors", 11);
+        let machine = healthy().counts("Udp", "RcvbufErrors", 11);
         let machine = machine.put("/proc/sys/net/core/rmem_max", "212992");
         assert_eq!(machine.fixes(&UDP_BUFFERS), ["sysctl -w net.core.rmem_max=4194304"]);
     }
@@ -198,7 +198,7 @@ mod tests {
     #[test]
     fn what_a_qdisc_dropped_is_its_cause() {
         let machine = |drops| {
-            let machine = Machine::healthy().counts("Udp", "SndbufErrors", 100);
+            let machine = healthy().counts("Udp", "SndbufErrors", 100);
             machine.edit("/netlink/qdiscs.json", |all: &mut Vec<Qdisc>| all[0].drops = drops)
         };
         for (drops, wanted) in [
@@ -220,10 +220,10 @@ mod tests {
     fn machine_and_process() {
         let process = |files| {
             let set = |one: &mut Process| (one.files, one.limit) = (Some(files), Some(1000));
-            Machine::healthy().process("web", set)
+            healthy().process("web", set)
         };
         assert_eq!(process(951).undos(&OPEN_FILES), ["prlimit --pid 9 --nofile=1000:"]);
-        let machine = Machine::healthy().put("/proc/sys/fs/file-nr", "901\t0\t1000");
+        let machine = healthy().put("/proc/sys/fs/file-nr", "901\t0\t1000");
         table(&OPEN_FILES, [(process(950), Severity::Ok), (process(951), Crit), (machine, Crit)]);
     }
 }

@@ -279,13 +279,13 @@ fn tcp_hash(facts: &Facts) -> Looked {
 mod tests {
     use super::*;
     use crate::Severity::{self, Crit, Info, Unknown, Warn};
-    use crate::testing::{Machine, table};
+    use crate::testing::{Machine, healthy, table};
 
     #[test]
     fn near_the_limit_or_over_it() {
         let waiting = |tw: u32| {
             let text = format!("sockets: used 3\nTCP: inuse 1 orphan 0 tw {tw} alloc 4 mem 97");
-            Machine::healthy()
+            healthy()
                 .put("/proc/net/sockstat", &text)
                 .put(&format!("/proc/sys/{TW_BUCKETS}"), "100")
         };
@@ -293,7 +293,7 @@ mod tests {
         let rows = [
             (waiting(89), Severity::Ok),
             (waiting(90), Warn),
-            (Machine::healthy().counts("TcpExt", "TCPTimeWaitOverflow", 1), Warn),
+            (healthy().counts("TcpExt", "TCPTimeWaitOverflow", 1), Warn),
         ];
         table(&TIME_WAIT, rows);
     }
@@ -302,7 +302,7 @@ mod tests {
     fn pressure_and_limit() {
         let uses = |pages: u32| {
             let text = format!("TCP: inuse 1 orphan 0 tw 0 alloc 4 mem {pages}");
-            Machine::healthy().put("/proc/net/sockstat", &text)
+            healthy().put("/proc/net/sockstat", &text)
         };
         let rows = [(uses(150_000), Severity::Ok), (uses(150_001), Warn), (uses(180_001), Crit)];
         table(&TCP_MEMORY, rows);
@@ -312,7 +312,7 @@ mod tests {
     fn a_quarter_and_a_half() {
         let orphans = |count: u32| {
             let text = format!("TCP: inuse 1 orphan {count} tw 0 alloc 4 mem 1");
-            Machine::healthy()
+            healthy()
                 .put("/proc/net/sockstat", &text)
                 .put(&format!("/proc/sys/{MAX_ORPHANS}"), "1000")
         };
@@ -321,13 +321,13 @@ mod tests {
 
     #[test]
     fn one_is_too_many() {
-        let rows = [(Machine::healthy().counts("TcpExt", "TCPAbortOnMemory", 1), Crit)];
+        let rows = [(healthy().counts("TcpExt", "TCPAbortOnMemory", 1), Crit)];
         table(&ABORT_ON_MEMORY, rows);
     }
 
     #[test]
     fn one_in_a_hundred() {
-        let again = |by| Machine::healthy().counts("Tcp", "RetransSegs", by);
+        let again = |by| healthy().counts("Tcp", "RetransSegs", by);
         // 100 000 are sent on a healthy machine.
         table(&RETRANSMISSIONS, [(again(1010), Severity::Ok), (again(1011), Warn)]);
     }
@@ -335,7 +335,7 @@ mod tests {
     #[test]
     fn connections_that_nobody_answers() {
         let machine = |syns| {
-            let machine = Machine::healthy().counts("Tcp", "RetransSegs", 2000);
+            let machine = healthy().counts("Tcp", "RetransSegs", 2000);
             machine.counts("TcpExt", "TCPSynRetrans", syns)
         };
         let said = |machine: &Machine| {
@@ -359,14 +359,14 @@ mod tests {
     #[test]
     fn each_counter() {
         let rows = ["RcvPruned", "OfoPruned", "TCPOFODrop"];
-        let rows = rows.map(|name| (Machine::healthy().counts("TcpExt", name, 1), Warn));
+        let rows = rows.map(|name| (healthy().counts("TcpExt", name, 1), Warn));
         table(&RECEIVE_PRUNED, rows);
     }
 
     #[test]
     fn ten_gigabits_over_a_round_trip() {
         let most = |bytes: u32| {
-            Machine::healthy().put("/proc/sys/net/ipv4/tcp_wmem", &format!("4096 16384 {bytes}"))
+            healthy().put("/proc/sys/net/ipv4/tcp_wmem", &format!("4096 16384 {bytes}"))
         };
         // A missing answer of the kernel is unknown whatever else is well.
         let worst = |machine: &Machine| {
@@ -379,13 +379,13 @@ mod tests {
         assert_eq!((worst(&little), little.fixes(&TCP_WINDOW)), (Info, fix.map(Into::into).into()));
         let near = little.edit("/netlink/sockets.json", |all: &mut Sockets| all.rtt_us = Some(900));
         assert_eq!(worst(&near), Severity::Ok);
-        assert_eq!(Machine::healthy().worst(&TCP_WINDOW), Unknown);
+        assert_eq!(healthy().worst(&TCP_WINDOW), Unknown);
         assert_eq!(Machine::unknown().worst(&TCP_WINDOW), Unknown);
     }
 
     #[test]
     fn shared_is_negative() {
-        let shared = Machine::healthy().put(&format!("/proc/sys/{EHASH_ENTRIES}"), "-262144");
+        let shared = healthy().put(&format!("/proc/sys/{EHASH_ENTRIES}"), "-262144");
         table(&TCP_HASH, [(shared, Info)]);
     }
 }

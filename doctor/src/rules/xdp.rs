@@ -232,12 +232,12 @@ mod tests {
     use super::*;
     use crate::Program;
     use crate::Severity::{self, Info, Unknown, Warn};
-    use crate::testing::{Machine, table};
+    use crate::testing::{healthy, table};
 
     #[test]
     fn where_native_is_there() {
         let attached = |mode| {
-            Machine::healthy().network(|network| {
+            healthy().network(|network| {
                 network.interfaces[2].link.xdp = vec![Xdp { program: 5, mode }];
             })
         };
@@ -257,7 +257,7 @@ mod tests {
     fn one_of_two_parts() {
         let bond = |on_bond: bool| {
             let program = || vec![Xdp { program: 1, mode: XdpMode::Native }];
-            let machine = Machine::healthy().interface(1, 9, "bond0", |bond| {
+            let machine = healthy().interface(1, 9, "bond0", |bond| {
                 bond.link.kind = Some("bond".into());
                 bond.link.xdp = if on_bond { program() } else { Vec::new() };
             });
@@ -272,7 +272,7 @@ mod tests {
     #[test]
     fn a_bond_that_is_to_get_a_program() {
         let bond = |bond: &mut Interface| bond.link.kind = Some("bond".into());
-        let machine = Machine::healthy().interface(1, 9, "bond0", bond);
+        let machine = healthy().interface(1, 9, "bond0", bond);
         let machine = machine.network(|network| network.interfaces[1].link.master = Some(9));
         let looked = |bits: Option<u64>| {
             let bits = bits.map(|bits| (9, bits)).into_iter().collect();
@@ -291,7 +291,7 @@ mod tests {
     #[test]
     fn each_drivers_own_rule() {
         let card = |driver: &str, rx: u32| {
-            Machine::healthy().network(|network| {
+            healthy().network(|network| {
                 let card = &mut network.interfaces[1];
                 card.driver.as_mut().unwrap().name = driver.into();
                 card.channels.as_mut().unwrap().rx = rx;
@@ -310,7 +310,7 @@ mod tests {
 
     #[test]
     fn jumbo_frames() {
-        let mtu = |mtu| Machine::healthy().network(|network| network.interfaces[1].link.mtu = mtu);
+        let mtu = |mtu| healthy().network(|network| network.interfaces[1].link.mtu = mtu);
         assert_eq!(mtu(9000).fixes(&XDP_MTU), [""; 0]);
         table(&XDP_MTU, [(mtu(3498), Severity::Ok), (mtu(3499), Info)]);
     }
@@ -318,7 +318,7 @@ mod tests {
     #[test]
     fn what_a_tunnel_adds() {
         let tunnel = |mtu, lower: Option<u32>| {
-            Machine::healthy().interface(2, 9, "vx", |tunnel| {
+            healthy().interface(2, 9, "vx", |tunnel| {
                 (tunnel.link.kind, tunnel.link.mtu) = (Some("vxlan".into()), mtu);
                 (tunnel.link.lower, tunnel.link.lower_elsewhere) = (lower, false);
             })
