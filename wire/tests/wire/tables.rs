@@ -20,7 +20,6 @@ fn the_rfcs_sum() {
     assert_eq!(Sum::default().with(&hex("0001 f203 f4f5 f6f7")).finish().get(), !0xddf2);
 }
 
-/// RFC 1624, section 4: where the older formula gives 0xffff.
 /// RFC 1071, section 2 (B): wherever what is summed up is cut, even at an odd place.
 #[test]
 fn a_sum_in_pieces() {
@@ -36,6 +35,7 @@ fn a_sum_in_pieces() {
     }
 }
 
+/// RFC 1624, section 4: where the older formula gives 0xffff.
 #[test]
 fn the_rfcs_difference() {
     let mut checksum = U16::new(0xdd2f);

@@ -253,6 +253,20 @@ fn fits(path: PacketPath, flows: u32, asked: bool, memory: u64) -> Result<()> {
     Err(Error::Unavailable(reason))
 }
 
+/// Whether calls and look-ups can be counted here: an older kernel calls for look-ups in per-CPU
+/// arrays.
+#[cfg(test)]
+pub(crate) fn calls_are_known(test: &str) -> bool {
+    let root = ringway_testnet::root_or_skip(test);
+    let release = ringway_host::Host::live().kernel_release().unwrap();
+    let is_new = release.at_least(6, 12);
+    if root && !is_new {
+        let why = format!("counts are of Linux 6.12 or newer, and this is {release}");
+        ringway_testnet::skip(test, why);
+    }
+    root && is_new
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

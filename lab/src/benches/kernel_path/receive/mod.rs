@@ -174,7 +174,7 @@ mod tests {
     const RECEIVE: [Style; 5] =
         [Style::Blocking, Style::Epoll, Style::Recvmmsg, Style::Spin, Style::IoUring];
 
-    /// A socket for each style that this machine has. None without root.
+    /// A socket for each style that this machine has; none without root.
     fn prepared(test: &str, styles: &[Style]) -> Vec<(Style, UdpSocket)> {
         let root = ringway_testnet::root_or_skip(&format!("kernel_path::receive::{test}"));
         let styles = styles.iter().filter(|_| root).map(|style| {
