@@ -16,7 +16,7 @@ struct Net {
 }
 
 impl Net {
-    /// None without root.
+    /// Skips the test without root.
     fn of(test: &str) -> Option<Self> {
         root_or_skip(test).then(Self::new)
     }

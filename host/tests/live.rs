@@ -23,7 +23,7 @@ fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-/// None without root.
+/// Skips the test without root.
 fn pair(test: &str) -> Option<(Namespace, Namespace, Link, Link)> {
     if !root_or_skip(test) {
         return None;

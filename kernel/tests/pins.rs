@@ -31,7 +31,7 @@ fn wire() -> Wire {
     Wire { gateway, client }
 }
 
-/// None without root.
+/// Skips the test without root.
 fn wired(test: &str) -> Option<(Node, Wire)> {
     Some((Node::of(test)?, wire()))
 }

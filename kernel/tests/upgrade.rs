@@ -9,7 +9,7 @@ use ringway_kernel::{Error, Fate, Gateway, GatewayOptions, Upgrade, upgrade};
 
 use common::node::Node;
 
-/// A node that a daemon of this version has left. None without root.
+/// A node that a daemon of this version has left; skips the test without root.
 fn pinned(test: &str) -> Option<Node> {
     let node = Node::of(test)?;
     drop(Gateway::open(&node.options()).unwrap());

@@ -20,7 +20,7 @@ use ringway_testnet::{
 const ROLE: &str = "RINGWAY_TEST_OWNER_TO_BE_KILLED";
 const SOON: Duration = Duration::from_secs(30);
 
-/// None without root.
+/// Skips the test without root.
 fn namespace(test: &str) -> Option<Namespace> {
     root_or_skip(test).then(|| Namespace::new("test").unwrap())
 }

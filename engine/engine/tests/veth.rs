@@ -24,7 +24,7 @@ use tempfile::NamedTempFile;
 const SOON: Duration = Duration::from_secs(30);
 const MAC: Mac = Mac([2, 0, 0, 0, 0, 9]);
 
-/// Where the engine runs. None without root.
+/// Where the engine runs; skips the test without root.
 fn ours(test: &str) -> Option<Namespace> {
     root_or_skip(test).then(|| Namespace::new("ours").unwrap())
 }

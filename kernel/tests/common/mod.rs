@@ -36,7 +36,7 @@ pub fn interface(slot: u32, name: &str, ifindex: u32) -> Interface {
     }
 }
 
-/// Nothing is attached to its interfaces in slots 0 (clients) and 1 (backends). None without root.
+/// Nothing is attached to its interfaces in slots 0 (clients) and 1 (backends). Needs root.
 pub fn gateway(test: &str) -> Option<Gateway> {
     root_or_skip(test).then(|| open(&options()))
 }

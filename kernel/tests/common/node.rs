@@ -17,7 +17,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// None without root.
+    /// Skips the test without root.
     pub fn of(test: &str) -> Option<Self> {
         root_or_skip(test).then(Self::new)
     }
