@@ -172,10 +172,10 @@ fn append(archive: &mut tar::Builder<impl Write>, path: &str, text: &str) -> io:
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::Machine;
+    use crate::testing::healthy;
 
     fn written() -> (Collection, Vec<u8>) {
-        let collection = Machine::healthy().miss("/proc/irq", "no").collection;
+        let collection = healthy().miss("/proc/irq", "no").collection;
         let mut bytes = Vec::new();
         collection.write(&mut bytes).unwrap();
         (collection, bytes)

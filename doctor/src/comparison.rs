@@ -85,13 +85,13 @@ impl Comparison {
 mod tests {
     use super::*;
     use crate::rules;
-    use crate::testing::Machine;
+    use crate::testing::{Machine, healthy};
 
     #[test]
     fn fixed_new_still_and_unknown() {
         let somaxconn = "/proc/sys/net/core/somaxconn";
         let cookies = "/proc/sys/net/ipv4/tcp_syncookies";
-        let (bad, well) = (Machine::healthy().put(cookies, "0"), Machine::healthy());
+        let (bad, well) = (healthy().put(cookies, "0"), healthy());
         let names = |named: &[Named]| named.iter().map(|one| one.check.clone()).collect::<Vec<_>>();
         let found = |was: &Machine| -> Vec<EarlierFinding> {
             let json = serde_json::to_value(was.report(rules::ALL).findings).unwrap();
@@ -109,7 +109,7 @@ mod tests {
         assert!(changes.new.is_empty() && changes.still.is_empty() && changes.unknown.is_empty());
         assert_eq!(names(&between(&bad, &bad).still), ["tcp-syncookies"]);
         assert_eq!(names(&between(&well, &bad).new), ["tcp-syncookies"]);
-        let blind = Machine::healthy().put(somaxconn, "16").remove(cookies);
+        let blind = healthy().put(somaxconn, "16").remove(cookies);
         // Told by itself, or together with what comes of it, it is the same.
         let small = well.clone().put(somaxconn, "16");
         let full = small.clone().counts("TcpExt", "ListenOverflows", 9).listener(16);

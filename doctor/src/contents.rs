@@ -105,14 +105,14 @@ impl Collection {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{gather, testing::Machine};
+    use crate::{gather, testing::healthy};
 
     /// A collected file that belongs to no class would not be listed.
     #[test]
     fn the_list_is_what_is_in_an_archive() {
         let after = gather();
         let collection = Collection { before: gather(), after, seconds: 1.0 };
-        for collection in [collection, Machine::healthy().collection] {
+        for collection in [collection, healthy().collection] {
             let files = || collection.before.files().keys().chain(collection.after.files().keys());
             let untold: Vec<_> = files().filter(|path| of(path).is_none()).collect();
             assert_eq!(untold, Vec::<&String>::new());
@@ -123,7 +123,6 @@ mod tests {
         assert!(of("/etc/shadow").is_none() && of("/proc/cmdlines").is_none());
     }
 
-    /// docs/doctor.md lists them, in the same words.
     #[test]
     fn the_documentation_lists_them() {
         let text = include_str!("../../docs/doctor.md");

@@ -6,12 +6,12 @@ use std::io::{self, Read};
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
 
-use crate::testing::Machine;
+use crate::testing::healthy;
 use crate::{Collection, Error, Facts, Profile, judge, rules, scripts};
 
 fn archive() -> Vec<u8> {
     let mut bytes = Vec::new();
-    Machine::healthy().collection.write(&mut bytes).unwrap();
+    healthy().collection.write(&mut bytes).unwrap();
     bytes
 }
 
@@ -100,7 +100,7 @@ proptest! {
     fn files_that_make_no_sense(
         changes in prop::collection::vec((any::<Index>(), any::<Index>(), select(&WORDS[..]), any::<bool>()), 1..30),
     ) {
-        let mut machine = Machine::healthy();
+        let mut machine = healthy();
         let paths: Vec<String> = machine.collection.after.files().keys().cloned().collect();
         for (file, word, with, both) in changes {
             let path = &paths[file.index(paths.len())];

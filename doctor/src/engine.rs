@@ -313,6 +313,8 @@ mod tests {
         Facts::known(files, network, BTreeMap::from_iter(features))
     }
 
+    const FOUR: Channels = Channels { rx: 4, tx: 0, max_rx: 0, max_tx: 0, apart: false };
+
     fn queue(number: u32) -> Queue {
         Queue {
             interface: "eth0".into(),
@@ -356,9 +358,8 @@ mod tests {
     /// first.
     #[test]
     fn fewer_queues_by_driver() {
-        let channels = Channels { rx: 4, apart: true, ..Channels::default() };
         let veth = machine(|seen| {
-            seen.one.channels = Some(channels);
+            seen.one.channels = Some(Channels { apart: true, ..FOUR });
             seen.one.link.kind = Some("veth".into());
         });
         let queues = |facts: &Facts, read: &[u32]| {
@@ -367,10 +368,8 @@ mod tests {
             found.into_iter().find(|(check, _)| *check == "queues").unwrap().1
         };
         let said = queues(&veth, &[0, 1]);
-        assert!(
-            said.contains("at the far end ethtool -L IFACE tx 2, and then ethtool -L eth0 rx 2"),
-            "{said}"
-        );
+        let words = "at the far end ethtool -L IFACE tx 2, and then ethtool -L eth0 rx 2";
+        assert!(said.contains(words), "{said}");
         let said = queues(&veth, &[1]);
         assert!(said.ends_with("to do: af_xdp:eth0:all reads all"), "{said}");
         let silent = machine(|seen| {
@@ -384,87 +383,53 @@ mod tests {
     #[test]
     fn each_trouble_is_named_with_what_to_do() {
         let generic = Queue { native: false, zero_copy: false, ..queue(0) };
-        let channels = |rx| Channels { rx, ..Channels::default() };
-        type Change = Box<dyn Fn(&mut Seen)>;
-        let rows: Vec<(Change, Queue, &str, &str)> = vec![
-            (Box::new(|_| ()), Queue { zero_copy: false, ..queue(0) }, "copy-mode", "`,zero-copy`"),
-            (Box::new(|_| ()), generic.clone(), "copy-mode", "`,native`"),
-            (
-                Box::new(move |seen| seen.one.channels = Some(channels(4))),
-                queue(1),
-                "queues",
-                "0, 2, 3 goes to the kernel",
-            ),
-            (
-                Box::new(|seen| seen.one.offloads.lro = true),
-                queue(0),
-                "receive-offload",
-                "ethtool -K eth0 lro off",
-            ),
-            (
-                Box::new(move |seen| seen.one.channels = Some(channels(4))),
-                queue(0),
-                "queues",
-                "reads all; or ethtool -L eth0 combined 1",
-            ),
-            (
-                Box::new(|seen| {
-                    let channels = Channels { rx: 4, apart: true, ..Channels::default() };
-                    seen.one.channels = Some(channels);
-                    seen.one.link.kind = Some("gve".into());
-                }),
-                queue(0),
-                "queues",
-                "reads all; or ethtool -L eth0 rx 1",
-            ),
-            (
-                Box::new(|_| ()),
-                Queue { busy_poll: true, ..queue(0) },
-                "busy-poll",
-                "cannot be read\n  to do: echo 2 > /sys/class/net/eth0/napi_defer_hard_irqs; echo 200000 > /sys/class/net/eth0/gro_flush_timeout",
-            ),
-            (
-                Box::new(|seen| {
-                    let [defer, flush] = deferral("eth0");
-                    seen.files.put(&defer, "2");
-                    seen.files.put(&flush, "0");
-                }),
-                Queue { busy_poll: true, ..queue(0) },
-                "busy-poll",
-                "napi_defer_hard_irqs is 2 and gro_flush_timeout 0",
-            ),
-            (
-                Box::new(|seen| seen.one.link.mtu = 9000),
-                queue(0),
-                "mtu",
-                "to do: ip link set dev eth0 mtu 1774",
-            ),
-            (
-                Box::new(|seen| seen.one.link.mtu = 3800),
-                queue(0),
-                "mtu",
-                "start it with --frame-size 4096; or ip link",
-            ),
-            (
-                Box::new(|seen| seen.features = None),
-                Queue { zero_copy: false, ..queue(0) },
-                "copy-mode",
-                "6.3",
-            ),
+        let copies = Queue { zero_copy: false, ..queue(0) };
+        let polls = Queue { busy_poll: true, ..queue(0) };
+        let deferred = "cannot be read\n  to do: echo 2 > /sys/class/net/eth0/napi_defer_hard_irqs; \
+                        echo 200000 > /sys/class/net/eth0/gro_flush_timeout";
+        type Change = fn(&mut Seen);
+        let four_apart: Change = |seen| {
+            seen.one.channels = Some(Channels { apart: true, ..FOUR });
+            seen.one.link.kind = Some("gve".into());
+        };
+        let no_flush: Change = |seen| {
+            let [defer, flush] = deferral("eth0");
+            seen.files.put(&defer, "2");
+            seen.files.put(&flush, "0");
+        };
+        let four: Change = |seen| seen.one.channels = Some(FOUR);
+        let lro: Change = |seen| seen.one.offloads.lro = true;
+        let jumbo: Change = |seen| seen.one.link.mtu = 9000;
+        let larger: Change = |seen| seen.one.link.mtu = 3800;
+        let rows: [(Change, Queue, &str, &str); 11] = [
+            (|_| (), copies.clone(), "copy-mode", "`,zero-copy`"),
+            (|_| (), generic.clone(), "copy-mode", "`,native`"),
+            (|seen| seen.features = None, copies, "copy-mode", "6.3"),
+            (four, queue(1), "queues", "0, 2, 3 goes to the kernel"),
+            (four, queue(0), "queues", "reads all; or ethtool -L eth0 combined 1"),
+            (four_apart, queue(0), "queues", "reads all; or ethtool -L eth0 rx 1"),
+            (lro, queue(0), "receive-offload", "ethtool -K eth0 lro off"),
+            (|_| (), polls.clone(), "busy-poll", deferred),
+            (no_flush, polls, "busy-poll", "napi_defer_hard_irqs is 2 and gro_flush_timeout 0"),
+            (jumbo, queue(0), "mtu", "to do: ip link set dev eth0 mtu 1774"),
+            (larger, queue(0), "mtu", "start it with --frame-size 4096; or ip link"),
         ];
         for (change, queue, check, fix) in rows {
             let found = found(&machine(change), &[queue]);
             let [(which, text)] = found.as_slice() else { panic!("{check}: {found:?}") };
             assert!(*which == check && text.contains(fix), "{check}: {text}");
         }
+        let features = |rx_hints, tx_metadata| {
+            Some(Features { rx_hints: Some(rx_hints), tx_metadata, ..Features::default() })
+        };
         for (driver, said) in [
-            (queue(0).driver, "RX hints: none; TX metadata: none"),
+            (features(0, Some(0)), "RX hints: none; TX metadata: none"),
             (
-                Some(Features { rx_hints: Some(7), tx_metadata: Some(3), ..Features::default() }),
+                features(7, Some(3)),
                 "RX hints: timestamp, hash, vlan-tag; TX metadata: tx-timestamp, tx-checksum",
             ),
             (
-                Some(Features { rx_hints: Some(2), ..Features::default() }),
+                features(2, None),
                 "RX hints: hash; TX metadata: unknown, kernel too old (it takes 6.8)",
             ),
             (None, "RX hints: unknown, kernel too old (it takes 6.7); TX metadata: unknown"),

@@ -197,12 +197,12 @@ fn plain(mut outcome: Outcome) -> Outcome {
 
 #[cfg(test)]
 mod tests {
-    use crate::testing::Machine;
+    use crate::testing::{Machine, healthy};
 
     #[test]
     fn a_name_that_means_more_to_a_shell_is_quoted() {
         let named = |name: &str| {
-            let machine = Machine::healthy().network(|network| {
+            let machine = healthy().network(|network| {
                 (network.interfaces[1].link.name, network.interfaces[1].link.xdp) =
                     (name.into(), vec![]);
                 network.interfaces[1].offloads.lro = true;
@@ -220,7 +220,7 @@ mod tests {
 
     #[test]
     fn one_cause_is_one_finding() {
-        let small = Machine::healthy().put("/proc/sys/net/core/somaxconn", "16").listener(16);
+        let small = healthy().put("/proc/sys/net/core/somaxconn", "16").listener(16);
         let names = |machine: &Machine| {
             let report = machine.report(crate::rules::ALL);
             report.symptoms().map(|one| (one.check, one.also.clone())).collect::<Vec<_>>()
@@ -233,7 +233,7 @@ mod tests {
         // A cause whose fix does more than the symptom's stays.
         let other = full.put("/proc/sys/net/ipv4/tcp_max_tw_buckets", "10");
         assert!(names(&other).contains(&(far, vec![])), "{:?}", names(&other));
-        let sent = Machine::healthy().counts("TcpExt", "TCPReqQFullDoCookies", 9).counts(
+        let sent = healthy().counts("TcpExt", "TCPReqQFullDoCookies", 9).counts(
             "TcpExt",
             "SyncookiesSent",
             9,
@@ -245,17 +245,9 @@ mod tests {
     /// A range of ports that is nearly used up is far below the default, too: one finding, one fix.
     #[test]
     fn two_that_set_the_same_set_it_alike() {
-        let pair = ringway_host::netlink::sockets::PeerTuple {
-            source: [10, 0, 0, 1].into(),
-            destination: [10, 0, 0, 2].into(),
-            port: 80,
-            connections: 100,
-        };
-        let ports = Machine::healthy()
+        let ports = healthy()
             .put("/proc/sys/net/ipv4/ip_local_port_range", "40000\t40099")
-            .edit("/netlink/sockets.json", |all: &mut ringway_host::netlink::sockets::Sockets| {
-                all.peers = vec![pair];
-            });
+            .connections(100);
         let report = ports.report(crate::rules::ALL);
         let symptoms: Vec<_> = report.symptoms().collect();
         assert_eq!(symptoms.len(), 1, "{symptoms:#?}");
@@ -264,13 +256,12 @@ mod tests {
         let wanted = "sysctl -w net.ipv4.ip_local_port_range=\"1024 65535\"";
         assert_eq!(symptoms[0].outcome.changes[0].fix.to_string(), wanted);
         // Twice a very small limit is less than what the kernel starts with.
-        let queue = Machine::healthy()
+        let queue = healthy()
             .counts("TcpExt", "TCPReqQFullDrop", 9)
             .put("/proc/sys/net/ipv4/tcp_max_syn_backlog", "16");
         crate::testing::agree(&queue.report(crate::rules::ALL));
-        let receive = Machine::healthy()
-            .counts("Udp", "RcvbufErrors", 11)
-            .put("/proc/sys/net/core/rmem_max", "4096");
+        let receive =
+            healthy().counts("Udp", "RcvbufErrors", 11).put("/proc/sys/net/core/rmem_max", "4096");
         crate::testing::agree(&receive.report(crate::rules::ALL));
     }
 }

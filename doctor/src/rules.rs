@@ -176,24 +176,19 @@ pub fn find(wanted: &str) -> Option<&'static Rule> {
 mod tests {
     use super::*;
     use crate::Severity;
-    use crate::testing::Machine;
+    use crate::testing::{Machine, healthy};
 
     #[test]
-    fn names_and_numbers_are_unique_and_in_order() {
-        assert!(ALL.is_sorted_by_key(|check| check.number));
+    fn names_are_unique_and_numbers_in_order() {
+        // `Facts` sees to it that a line of softnet_stat is not taken for its processor.
+        let wanted: Vec<u8> = (1..=88).filter(|number| *number != 25).collect();
+        assert_eq!(ALL.iter().map(|check| check.number).collect::<Vec<_>>(), wanted);
         for check in ALL {
-            let same = |one: &&Rule| one.name == check.name || one.number == check.number;
+            let same = |one: &&Rule| one.name == check.name;
             assert_eq!(ALL.iter().filter(same).count(), 1, "{}", check.name);
             assert!(check.why.ends_with('.') && !check.source.is_empty(), "{}", check.name);
             assert!(find(check.name).is_some() && find(&check.number.to_string()).is_some());
         }
-    }
-
-    #[test]
-    fn nothing_is_wrong_with_a_healthy_machine() {
-        let report = Machine::healthy().report(ALL);
-        let symptoms: Vec<_> = report.symptoms().collect();
-        assert!(symptoms.is_empty(), "{symptoms:#?}");
     }
 
     /// The one mistake that a doctor must not make.
@@ -208,7 +203,7 @@ mod tests {
     /// A rule that asked for what is not there, and says that all is well.
     #[test]
     fn what_is_not_there_is_never_well() {
-        let healthy = Machine::healthy();
+        let healthy = healthy();
         for check in ALL {
             let facts = healthy.facts();
             let _ = (check.check)(&facts);
@@ -240,14 +235,6 @@ mod tests {
             // Where an interrupt may come is known by smp_affinity_list, too.
             _ => path.ends_with("/effective_affinity_list"),
         }
-    }
-
-    #[test]
-    fn every_number_is_a_check() {
-        let missing: Vec<u8> =
-            (1..=79).filter(|number| ALL.iter().all(|one| one.number != *number)).collect();
-        // `Facts` sees to it that a line of softnet_stat is not taken for its processor.
-        assert_eq!(missing, [25]);
     }
 
     #[test]
@@ -295,17 +282,5 @@ mod tests {
             cured += usize::from(mended);
         }
         assert!(cured >= 21, "{cured}");
-    }
-
-    #[test]
-    fn whatever_changes_something_can_take_it_back() {
-        let broken = Machine::healthy()
-            .put("/proc/sys/net/core/somaxconn", "16")
-            .put("/proc/sys/net/ipv4/tcp_syncookies", "0");
-        for change in
-            broken.report(ALL).findings.iter().flat_map(|finding| &finding.outcome.changes)
-        {
-            assert_ne!(change.fix, change.undo);
-        }
     }
 }

@@ -108,11 +108,11 @@ fn comment(finding: &Finding) -> String {
 mod tests {
     use super::*;
     use crate::rules;
-    use crate::testing::Machine;
+    use crate::testing::healthy;
 
     #[test]
     fn a_fix_and_its_undo_in_words_that_sh_takes() {
-        let machine = Machine::healthy()
+        let machine = healthy()
             .put("/proc/sys/net/core/somaxconn", "16")
             .put("/proc/sys/net/ipv4/tcp_syncookies", "0");
         let scripts = scripts(&machine.report(rules::ALL), &Origin::default());
@@ -133,8 +133,7 @@ mod tests {
 
     #[test]
     fn of_two_that_set_the_same_the_first_counts() {
-        let mut report =
-            Machine::healthy().put("/proc/sys/net/core/somaxconn", "16").report(rules::ALL);
+        let mut report = healthy().put("/proc/sys/net/core/somaxconn", "16").report(rules::ALL);
         let mut second = report.symptoms().next().unwrap().clone();
         second.outcome.changes[0].fix = crate::Fix::sysctl("net/core/somaxconn", 17);
         report.findings.push(second);
@@ -145,8 +144,7 @@ mod tests {
 
     #[test]
     fn it_runs_where_it_was_found_and_nowhere_else() {
-        let report =
-            Machine::healthy().put("/proc/sys/net/core/somaxconn", "16").report(rules::ALL);
+        let report = healthy().put("/proc/sys/net/core/somaxconn", "16").report(rules::ALL);
         let here = std::process::Command::new("uname").arg("-n").output().unwrap();
         let here = String::from_utf8(here.stdout).unwrap().trim().to_owned();
         let elsewhere = "net:[1]".to_owned();

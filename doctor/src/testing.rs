@@ -2,12 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use ringway_host::Network;
-use ringway_host::netlink::sockets::{Listener, Sockets};
+use ringway_host::netlink::counters::Stats;
+use ringway_host::netlink::sockets::{Listener, PeerTuple, Sockets};
+use ringway_host::{Interface, Network};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::{Collection, Facts, Outcome, Profile, Report, Rule, Severity, judge};
+use crate::gather::{PROCESSES, Process};
+use crate::{Collection, Facts, Outcome, Profile, Report, ReversibleFix, Rule, Severity, judge};
 
 /// A captured machine: one veth pair and a card with four queues, on which every rule is content.
 const HEALTHY: &str = include_str!("../testdata/healthy.txt");
@@ -19,22 +21,8 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// A machine of which nothing is known.
     pub fn unknown() -> Self {
         Self { collection: Collection { seconds: 2.0, ..Collection::default() }, profile: None }
-    }
-
-    /// With which nothing is wrong.
-    pub fn healthy() -> Self {
-        let mut machine = Self::unknown();
-        for file in HEALTHY.split("==> ").skip(1) {
-            let (path, text) = file.split_once(" <==\n").unwrap();
-            machine = match path.strip_prefix("after ") {
-                Some(path) => machine.then(path, text),
-                None => machine.put(path, text),
-            };
-        }
-        machine
     }
 
     /// The file in both samples.
@@ -87,11 +75,31 @@ impl Machine {
         self.edit(ringway_host::NETWORK, change)
     }
 
-    pub fn stats(
+    /// One more interface, like `eth0` (1) or `veth0` (2) but for what is changed.
+    pub fn interface(
         self,
+        like: usize,
+        ifindex: u32,
         name: &str,
-        change: impl FnOnce(&mut ringway_host::netlink::counters::Stats),
+        change: impl FnOnce(&mut Interface),
     ) -> Self {
+        self.network(|network| {
+            let mut one = network.interfaces[like].clone();
+            (one.link.ifindex, one.link.name) = (ifindex, name.into());
+            change(&mut one);
+            network.interfaces.push(one);
+        })
+    }
+
+    /// Processes of which names and numbers are known alone.
+    pub fn process(self, name: &str, change: impl FnOnce(&mut Process)) -> Self {
+        let (files, limit, cpus, arguments) = (None, None, None, None);
+        let mut one = Process { pid: 9, name: name.into(), files, limit, cpus, arguments };
+        change(&mut one);
+        self.json(PROCESSES, [one])
+    }
+
+    pub fn stats(self, name: &str, change: impl FnOnce(&mut Stats)) -> Self {
         self.edit("/netlink/stats.json", |all: &mut BTreeMap<String, _>| {
             change(all.get_mut(name).unwrap());
         })
@@ -101,10 +109,9 @@ impl Machine {
     pub fn both_stats(mut self, name: &str, like: &str) -> Self {
         for sample in [&mut self.collection.before, &mut self.collection.after] {
             let path = "/netlink/stats.json";
-            let mut all: BTreeMap<String, ringway_host::netlink::counters::Stats> =
-                serde_json::from_str(&sample.files()[path]).unwrap();
-            let stats = all[like];
-            all.insert(name.into(), stats);
+            let text = &sample.files()[path];
+            let mut all: BTreeMap<String, Stats> = serde_json::from_str(text).unwrap();
+            all.insert(name.into(), all[like]);
             sample.put(path, serde_json::to_string(&all).unwrap());
         }
         self
@@ -115,6 +122,14 @@ impl Machine {
         self.edit("/netlink/sockets.json", |sockets: &mut Sockets| {
             let (address, port, waiting) = ([10, 0, 0, 1].into(), 80, 0);
             sockets.listeners = vec![Listener { address, port, waiting, limit }];
+        })
+    }
+
+    /// Connections from one address to port 80 of another.
+    pub fn connections(self, connections: u64) -> Self {
+        self.edit("/netlink/sockets.json", |sockets: &mut Sockets| {
+            let (source, destination) = ([10, 0, 0, 1].into(), [10, 0, 0, 2].into());
+            sockets.peers = vec![PeerTuple { source, destination, port: 80, connections }];
         })
     }
 
@@ -153,36 +168,39 @@ impl Machine {
         check.ask(&self.facts())
     }
 
-    /// The worst that a rule says.
     pub fn worst(&self, check: &Rule) -> Severity {
         self.outcomes(check).iter().map(|outcome| outcome.severity).max().unwrap_or(Severity::Ok)
     }
 
-    /// The commands that it proposes.
-    pub fn fixes(&self, check: &Rule) -> Vec<String> {
-        agree(&self.report(crate::rules::ALL));
-        let outcomes = self.outcomes(check);
-        outcomes
-            .into_iter()
-            .flat_map(|one| one.changes)
-            .map(|change| change.fix.to_string())
-            .collect()
+    fn changes(&self, check: &Rule) -> impl Iterator<Item = ReversibleFix> {
+        self.outcomes(check).into_iter().flat_map(|one| one.changes)
     }
 
-    /// And those that take them back.
-    pub fn undos(&self, check: &Rule) -> Vec<String> {
-        let outcomes = self.outcomes(check);
-        outcomes
-            .into_iter()
-            .flat_map(|one| one.changes)
-            .map(|change| change.undo.to_string())
-            .collect()
+    pub fn fixes(&self, check: &Rule) -> Vec<String> {
+        agree(&self.report(crate::rules::ALL));
+        self.changes(check).map(|change| change.fix.to_string()).collect()
     }
+
+    pub fn undos(&self, check: &Rule) -> Vec<String> {
+        self.changes(check).map(|change| change.undo.to_string()).collect()
+    }
+}
+
+pub fn healthy() -> Machine {
+    let mut machine = Machine::unknown();
+    for file in HEALTHY.split("==> ").skip(1) {
+        let (path, text) = file.split_once(" <==\n").unwrap();
+        machine = match path.strip_prefix("after ") {
+            Some(path) => machine.then(path, text),
+            None => machine.put(path, text),
+        };
+    }
+    machine
 }
 
 /// Each machine comes out so; a healthy one is well, and one of which nothing is known is unknown.
 pub fn table(check: &Rule, rows: impl IntoIterator<Item = (Machine, Severity)>) {
-    let own = [(Machine::healthy(), Severity::Ok), (Machine::unknown(), Severity::Unknown)];
+    let own = [(healthy(), Severity::Ok), (Machine::unknown(), Severity::Unknown)];
     for (row, (machine, wanted)) in own.into_iter().chain(rows).enumerate() {
         let outcomes = machine.outcomes(check);
         assert_eq!(machine.worst(check), wanted, "row {row}: {outcomes:#?}");

@@ -63,8 +63,12 @@ fn what_no_frame_can_be_is_refused() {
         "ip[8] >> 4 = 16",
         "tcp and less 20",
         "ip[65530] = 1",
+        "tcp and udp",
+        "ip and ip6",
+        "port 80 and icmp",
+        "1 = 2",
     ] {
-        assert!(matches!(error(never), Error::NeverMatches { .. }), "{never}: {}", error(never));
+        assert_eq!(error(never), Error::NeverMatches { expression: never.to_owned() });
     }
     for possible in [
         "less 14",
@@ -91,10 +95,8 @@ fn it_is_told_in_libpcaps_words_with_a_mark_below() {
            tcp and prt 80\n          ^^^"
     );
     let unknown = error("tcp and host www.example.com").to_string();
-    assert!(
-        unknown.contains("unknown host 'www.example.com'; names are not looked up"),
-        "{unknown}"
-    );
+    let words = "unknown host 'www.example.com'; names are not looked up";
+    assert!(unknown.contains(words), "{unknown}");
     assert!(unknown.ends_with("\n               ^^^^^^^^^^^^^^^"), "{unknown}");
     let cut = error("tcp\0").to_string();
     assert!(cut.contains("a zero byte"), "{cut}");
@@ -118,14 +120,6 @@ fn what_can_never_match_in_ip() {
         ("ether[0] & 1 = 1", [true; 2]),
     ] {
         assert_eq!(can_match(expression), expected, "{expression}");
-    }
-}
-
-#[test]
-fn what_can_never_match() {
-    for expression in ["tcp and udp", "ip and ip6", "port 80 and icmp", "1 = 2"] {
-        let never = Error::NeverMatches { expression: expression.to_owned() };
-        assert_eq!(error(expression), never);
     }
 }
 

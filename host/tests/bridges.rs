@@ -4,6 +4,7 @@
 
 use std::collections::HashSet;
 use std::io::Write as _;
+use std::iter;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
@@ -33,6 +34,11 @@ struct Net {
 }
 
 impl Net {
+    /// Skips the test without root.
+    fn of(test: &str) -> Option<Self> {
+        root_or_skip(test).then(Self::new)
+    }
+
     fn new() -> Self {
         let switch = Namespace::new("switch").unwrap();
         ringway_testnet::bridge(&switch, "br0", &[]).unwrap();
@@ -78,7 +84,6 @@ impl Net {
         self.switch.ip(settings).unwrap();
     }
 
-    /// Runs bridge(8).
     fn bridge(&self, line: &str) {
         let status = self.switch.tool("bridge").unwrap().args(line.split(' ')).status().unwrap();
         assert!(status.success(), "bridge {line}");
@@ -103,6 +108,12 @@ impl Net {
     }
 }
 
+/// What there is to read by now.
+fn drain(monitor: &BridgeMonitor) -> Vec<BridgeChange> {
+    let read = || monitor.next(Some(Duration::ZERO)).unwrap();
+    iter::repeat_with(read).take_while(|changes| !changes.is_empty()).flatten().collect()
+}
+
 /// Reads until a change is the wanted one.
 fn expect(monitor: &BridgeMonitor, what: &str, wanted: impl Fn(&BridgeChange) -> bool) {
     let start = Instant::now();
@@ -117,10 +128,7 @@ fn expect(monitor: &BridgeMonitor, what: &str, wanted: impl Fn(&BridgeChange) ->
 
 #[test]
 fn stations_are_learnt_move_and_age() {
-    if !root_or_skip("stations_are_learnt_move_and_age") {
-        return;
-    }
-    let net = Net::new();
+    let Some(net) = Net::of("stations_are_learnt_move_and_age") else { return };
     let monitor = net.monitor();
     net.send(0, STATION);
     let entry = net.learnt(STATION, 0);
@@ -149,10 +157,7 @@ fn stations_are_learnt_move_and_age() {
 
 #[test]
 fn an_entry_that_is_touched_outlives_its_ageing_time() {
-    if !root_or_skip("an_entry_that_is_touched_outlives_its_ageing_time") {
-        return;
-    }
-    let net = Net::new();
+    let Some(net) = Net::of("an_entry_that_is_touched_outlives_its_ageing_time") else { return };
     net.ageing(AGEING);
     let monitor = net.monitor();
     net.send(0, STATION);
@@ -186,10 +191,7 @@ fn an_entry_that_is_touched_outlives_its_ageing_time() {
 /// Nothing that is touched by an old entry comes back, moves, or begins to age.
 #[test]
 fn what_has_changed_is_not_touched() {
-    if !root_or_skip("what_has_changed_is_not_touched") {
-        return;
-    }
-    let net = Net::new();
+    let Some(net) = Net::of("what_has_changed_is_not_touched") else { return };
     net.send(0, STATION);
     let old = net.learnt(STATION, 0);
     net.send(1, STATION);
@@ -214,10 +216,7 @@ fn what_has_changed_is_not_touched() {
 
 #[test]
 fn many_are_touched_at_once() {
-    if !root_or_skip("many_are_touched_at_once") {
-        return;
-    }
-    let net = Net::new();
+    let Some(net) = Net::of("many_are_touched_at_once") else { return };
     let station = |n: u8| Mac([2, 0, 0, 0, 1, n]);
     (0..200).for_each(|n| net.send(usize::from(n % 2), station(n)));
     net.learnt(station(199), 1);
@@ -238,24 +237,17 @@ fn many_are_touched_at_once() {
     assert_eq!(touched, 200);
     // Each is told as the entry that it is.
     let mut told = HashSet::new();
-    while let changes = monitor.next(Some(Duration::ZERO)).unwrap()
-        && !changes.is_empty()
-    {
-        for change in changes {
-            let BridgeChange::Fdb(entry) = change else { continue };
-            assert_eq!((entry.kind, entry.updated), (FdbKind::Learnt, Some(Duration::ZERO)));
-            told.insert(entry.mac);
-        }
+    for change in drain(&monitor) {
+        let BridgeChange::Fdb(entry) = change else { continue };
+        assert_eq!((entry.kind, entry.updated), (FdbKind::Learnt, Some(Duration::ZERO)));
+        told.insert(entry.mac);
     }
     assert_eq!(told.len(), 200);
 }
 
 #[test]
 fn settings_and_states_of_bridge_and_ports() {
-    if !root_or_skip("settings_and_states_of_bridge_and_ports") {
-        return;
-    }
-    let net = Net::new();
+    let Some(net) = Net::of("settings_and_states_of_bridge_and_ports") else { return };
     let monitor = net.monitor();
     let bridge = net.read();
     assert_eq!((bridge.name.as_str(), bridge.up, bridge.stp), ("br0", true, Stp::Off));
@@ -295,10 +287,7 @@ fn settings_and_states_of_bridge_and_ports() {
 /// What a port does with VLANs, and entries that are of a VLAN.
 #[test]
 fn vlans_are_those_of_the_port() {
-    if !root_or_skip("vlans_are_those_of_the_port") {
-        return;
-    }
-    let net = Net::new();
+    let Some(net) = Net::of("vlans_are_those_of_the_port") else { return };
     if net.switch.ip("link set br0 type bridge vlan_filtering 1\n").is_err() {
         let _ = writeln!(std::io::stderr(), "NOT TESTED: this kernel's bridges filter no VLANs");
         return;
@@ -328,18 +317,11 @@ fn vlans_are_those_of_the_port() {
 
 #[test]
 fn changes_that_are_lost_are_told() {
-    if !root_or_skip("changes_that_are_lost_are_told") {
-        return;
-    }
-    let net = Net::new();
+    let Some(net) = Net::of("changes_that_are_lost_are_told") else { return };
     let monitor = net.monitor();
     (0..250).for_each(|n| net.send(0, Mac([2, 0, 0, 0, 1, n])));
     net.learnt(Mac([2, 0, 0, 0, 1, 249]), 0);
-    while let changes = monitor.next(Some(Duration::ZERO)).unwrap()
-        && !changes.is_empty()
-    {
-        assert!(!changes.contains(&BridgeChange::Lost));
-    }
+    assert!(!drain(&monitor).contains(&BridgeChange::Lost));
     set_socket_recv_buffer_size(&monitor, 1).unwrap();
     net.set("link set br0 type bridge fdb_flush\n");
     expect(&monitor, "lost", |change| *change == BridgeChange::Lost);

@@ -16,6 +16,11 @@ struct Net {
 }
 
 impl Net {
+    /// Skips the test without root.
+    fn of(test: &str) -> Option<Self> {
+        root_or_skip(test).then(Self::new)
+    }
+
     fn new() -> Self {
         let ns = Namespace::new("bypassed").unwrap();
         ringway_testnet::bridge(&ns, "br0", &[]).unwrap();
@@ -67,10 +72,7 @@ fn whats(bypassed: &[Bypassed]) -> Vec<&str> {
 
 #[test]
 fn what_frames_of_a_bridge_meet() {
-    if !root_or_skip("what_frames_of_a_bridge_meet") {
-        return;
-    }
-    let net = Net::new();
+    let Some(net) = Net::of("what_frames_of_a_bridge_meet") else { return };
     assert_eq!(net.bridged(), []);
     // A chain that does nothing is not met.
     net.sh("nft add table bridge t
@@ -104,10 +106,9 @@ fn what_frames_of_a_bridge_meet() {
 
 #[test]
 fn frames_of_a_bridge_meet_ip_rules_where_br_netfilter_says_so() {
-    if !root_or_skip("frames_of_a_bridge_meet_ip_rules_where_br_netfilter_says_so") {
+    let Some(net) = Net::of("frames_of_a_bridge_meet_ip_rules_where_br_netfilter_says_so") else {
         return;
-    }
-    let net = Net::new();
+    };
     net.sh("nft add table inet f
             nft 'add chain inet f forward { type filter hook forward priority 0; policy drop; }'
             nft 'add chain inet f input { type filter hook input priority 0; policy drop; }'
@@ -127,10 +128,7 @@ fn frames_of_a_bridge_meet_ip_rules_where_br_netfilter_says_so() {
 
 #[test]
 fn what_routed_packets_meet() {
-    if !root_or_skip("what_routed_packets_meet") {
-        return;
-    }
-    let net = Net::new();
+    let Some(net) = Net::of("what_routed_packets_meet") else { return };
     assert_eq!(net.routed(), []);
     net.sh("nft add table ip n
             nft 'add chain ip n post { type nat hook postrouting priority 100; }'

@@ -23,20 +23,23 @@ fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-fn pair() -> (Namespace, Namespace, Link, Link) {
+/// Skips the test without root.
+fn pair(test: &str) -> Option<(Namespace, Namespace, Link, Link)> {
+    if !root_or_skip(test) {
+        return None;
+    }
     let (a, b) = (Namespace::new("a").unwrap(), Namespace::new("b").unwrap());
     let end_a = End::new(&a, "eth0").address("10.0.0.1/24").address("fd00::1/64");
     let end_b = End::new(&b, "eth0").address("10.0.0.2/24").address("fd00::2/64");
     let (link_a, link_b) = veth(&end_a, &end_b, &VethOptions::default()).unwrap();
-    (a, b, link_a, link_b)
+    Some((a, b, link_a, link_b))
 }
 
 #[test]
 fn multicast_addresses_are_received_until_given_up() {
-    if !root_or_skip("multicast_addresses_are_received_until_given_up") {
+    let Some((a, _b, link, _)) = pair("multicast_addresses_are_received_until_given_up") else {
         return;
-    }
-    let (a, _b, link, _) = pair();
+    };
     let group = Neighbour::solicited_nodes("fd00::ab:cdef".parse().unwrap());
     let mac = Mac::of_multicast(group);
     let shown = || {
@@ -67,10 +70,7 @@ fn multicast_addresses_are_received_until_given_up() {
 
 #[test]
 fn routes_lead_where_the_kernel_would_go() {
-    if !root_or_skip("routes_lead_where_the_kernel_would_go") {
-        return;
-    }
-    let (a, _b, link, _) = pair();
+    let Some((a, _b, link, _)) = pair("routes_lead_where_the_kernel_would_go") else { return };
     a.ip("route add 10.9.0.0/16 via 10.0.0.2 mtu 1400 src 10.0.0.1\n\
           route add default via fd00::2\n\
           route add 10.7.0.0/16 via inet6 fd00::2 dev eth0\n\
@@ -96,10 +96,8 @@ fn routes_lead_where_the_kernel_would_go() {
             assert!(matches!(error, Error::NoRoute { .. }), "{refused}: {error:?}");
         }
         let all = routes::all().unwrap();
-        assert_eq!(
-            routes::default_interfaces(&all).into_iter().collect::<Vec<_>>(),
-            [link.ifindex]
-        );
+        let wanted = [link.ifindex];
+        assert_eq!(routes::default_interfaces(&all).into_iter().collect::<Vec<_>>(), wanted);
         assert!(all.iter().any(|r| r.destination == ip("10.9.0.0") && r.prefix == 16));
     })
     .unwrap();
@@ -107,10 +105,7 @@ fn routes_lead_where_the_kernel_would_go() {
 
 #[test]
 fn addresses_and_their_holders() {
-    if !root_or_skip("addresses_and_their_holders") {
-        return;
-    }
-    let (a, _b, link, _) = pair();
+    let Some((a, _b, link, _)) = pair("addresses_and_their_holders") else { return };
     a.run(|| {
         for address in ["10.0.0.1", "fd00::1"] {
             let held = addresses::holder(ip(address)).unwrap().unwrap();
@@ -123,10 +118,7 @@ fn addresses_and_their_holders() {
 
 #[test]
 fn kept_neighbours_stay_resolved() {
-    if !root_or_skip("kept_neighbours_stay_resolved") {
-        return;
-    }
-    let (a, b, link, far) = pair();
+    let Some((a, b, link, far)) = pair("kept_neighbours_stay_resolved") else { return };
     a.run(|| {
         for address in [ip("10.0.0.2"), ip("fd00::2")] {
             assert_eq!(neighbours::get(link.ifindex, address).unwrap(), None);
@@ -164,10 +156,7 @@ fn kept_neighbours_stay_resolved() {
 
 #[test]
 fn entries_set_by_hand_are_left_alone() {
-    if !root_or_skip("entries_set_by_hand_are_left_alone") {
-        return;
-    }
-    let (a, _b, link, _) = pair();
+    let Some((a, _b, link, _)) = pair("entries_set_by_hand_are_left_alone") else { return };
     a.ip("neigh add 10.0.0.2 lladdr 02:00:00:00:00:99 dev eth0 nud permanent").unwrap();
     a.run(|| {
         neighbours::keep(link.ifindex, ip("10.0.0.2")).unwrap();
@@ -180,10 +169,9 @@ fn entries_set_by_hand_are_left_alone() {
 
 #[test]
 fn announcements_change_the_neighbours_mind() {
-    if !root_or_skip("announcements_change_the_neighbours_mind") {
+    let Some((a, b, link_a, link_b)) = pair("announcements_change_the_neighbours_mind") else {
         return;
-    }
-    let (a, b, link_a, link_b) = pair();
+    };
     let new = Mac([2, 0, 0, 0, 0, 0x42]);
     b.ip("neigh add 10.0.0.50 lladdr 02:00:00:00:00:41 dev eth0 nud stale\n\
           neigh add fd00::50 lladdr 02:00:00:00:00:41 dev eth0 nud stale\n")
@@ -200,10 +188,7 @@ fn announcements_change_the_neighbours_mind() {
 
 #[test]
 fn the_monitor_tells_changes() {
-    if !root_or_skip("the_monitor_tells_changes") {
-        return;
-    }
-    let (a, b, link, far) = pair();
+    let Some((a, b, link, far)) = pair("the_monitor_tells_changes") else { return };
     let monitor = a.run(|| NetlinkMonitor::open().unwrap()).unwrap();
     // Nothing happens but that the kernel settles: link-local addresses may still appear.
     wait_until("quiet", SOON, || monitor.next(Some(Duration::from_millis(50))).unwrap().is_empty())
@@ -256,10 +241,7 @@ fn bridges_and_ports_are_told_apart() {
 
 #[test]
 fn the_whole_network_can_be_stored() {
-    if !root_or_skip("the_whole_network_can_be_stored") {
-        return;
-    }
-    let (a, _b, link, far) = pair();
+    let Some((a, _b, link, far)) = pair("the_whole_network_can_be_stored") else { return };
     a.ip("route add default via 10.0.0.2").unwrap();
     a.sysctl("net.ipv4.ip_local_port_range", "40000 41000").unwrap();
     a.run(|| {
@@ -299,10 +281,7 @@ fn a_peer_in_the_same_namespace_is_found() {
 /// veth tells programs the hash of what comes from a stack, and does nothing as it sends.
 #[test]
 fn what_drivers_can_do() {
-    if !root_or_skip("what_drivers_can_do") {
-        return;
-    }
-    let (a, _b, link, _) = pair();
+    let Some((a, _b, link, _)) = pair("what_drivers_can_do") else { return };
     let Some(devices) = a.run(xdp_features::devices).unwrap().unwrap() else {
         return skip("what_drivers_can_do", "this kernel does not tell");
     };

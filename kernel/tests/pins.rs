@@ -6,15 +6,13 @@ mod common;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use libbpf_rs::{MapCore, MapHandle};
-use ringway_abi::raw::{RW_HASH_MULTILINEAR, RW_HASH_NH, rw_settings};
-use ringway_abi::{FromBytes, IntoBytes};
+use libbpf_rs::MapCore as _;
+use ringway_abi::raw::{RW_HASH_MULTILINEAR, RW_HASH_NH};
 use ringway_kernel::{
     Applied, Error, Explainer, Gateway, GatewayOptions, Interface, Orphan, OrphanCause, Result,
     XdpMode,
 };
-use ringway_plan::tables::Protocol;
-use ringway_testnet::{End, Link, Namespace, VethOptions, attach_pass, root_or_skip, veth};
+use ringway_testnet::{End, Link, Namespace, VethOptions, attach_pass, veth};
 
 use common::node::Node;
 use common::tables;
@@ -33,21 +31,13 @@ fn wire() -> Wire {
     Wire { gateway, client }
 }
 
+/// Skips the test without root.
+fn wired(test: &str) -> Option<(Node, Wire)> {
+    Some((Node::of(test)?, wire()))
+}
+
 fn interface(link: &Link) -> Interface {
-    Interface {
-        slot: 0,
-        name: link.name.clone(),
-        ifindex: link.ifindex,
-        mac: [2, 0, 0, 0, 0, 1],
-        alt_mac: None,
-        redirect: false,
-        layer3: false,
-        local: false,
-        raw: false,
-        vlan: None,
-        faces: Default::default(),
-        mtu: 1500,
-    }
+    common::interface(0, &link.name, link.ifindex)
 }
 
 /// Opens the node in the link's namespace, puts it on the link, and lets go of it again.
@@ -75,10 +65,9 @@ fn ping(wire: &Wire) {
 
 #[test]
 fn traffic_outlives_the_process_and_is_taken_over() {
-    if !root_or_skip("traffic_outlives_the_process_and_is_taken_over") {
+    let Some((node, wire)) = wired("traffic_outlives_the_process_and_is_taken_over") else {
         return;
-    }
-    let (node, wire) = (Node::new(), wire());
+    };
     let first = attach_once(&wire.gateway, &node.options(), None).unwrap();
     assert_eq!(first, (XdpMode::Native, false));
 
@@ -97,7 +86,7 @@ fn traffic_outlives_the_process_and_is_taken_over() {
     assert!(keys.iter().all(|key| *key != 0));
     assert_eq!(view.settings().unwrap().hash, RW_HASH_NH);
     // As a release before it left it: the flows lie where its hash put them.
-    change_settings(&node, |settings| settings.hash = RW_HASH_MULTILINEAR);
+    node.change_settings(|settings| settings.hash = RW_HASH_MULTILINEAR);
     let second = attach_once(&wire.gateway, &node.options(), None).unwrap();
     assert_eq!(second, (XdpMode::Native, true));
     let view = node.view().unwrap();
@@ -109,10 +98,7 @@ fn traffic_outlives_the_process_and_is_taken_over() {
 
 #[test]
 fn detach_leaves_nothing() {
-    if !root_or_skip("detach_leaves_nothing") {
-        return;
-    }
-    let (node, wire) = (Node::new(), wire());
+    let Some((node, wire)) = wired("detach_leaves_nothing") else { return };
     attach_once(&wire.gateway, &node.options(), Some(XdpMode::Native)).unwrap();
     let detached = node.detach().unwrap();
     assert_eq!(detached.interfaces, ["eth0.1"]);
@@ -131,10 +117,7 @@ fn detach_leaves_nothing() {
 
 #[test]
 fn one_process_at_a_time() {
-    if !root_or_skip("one_process_at_a_time") {
-        return;
-    }
-    let node = Node::new();
+    let Some(node) = Node::of("one_process_at_a_time") else { return };
     let (mut gateway, opened) = Gateway::open(&node.options()).unwrap();
     assert!(opened.taken_over.is_none());
     gateway.heartbeat(SystemTime::now()).unwrap();
@@ -150,12 +133,9 @@ fn one_process_at_a_time() {
 
 #[test]
 fn another_layout_is_refused_and_can_be_detached() {
-    if !root_or_skip("another_layout_is_refused_and_can_be_detached") {
-        return;
-    }
-    let node = Node::new();
+    let Some(node) = Node::of("another_layout_is_refused_and_can_be_detached") else { return };
     Gateway::open(&node.options()).unwrap();
-    change_settings(&node, |settings| settings.layout = 99);
+    node.change_settings(|settings| settings.layout = 99);
     let error = Gateway::open(&node.options()).unwrap_err();
     assert!(matches!(error, Error::Layout { found: 99, .. }), "{error}");
     assert!(error.to_string().contains("ringway detach"));
@@ -163,21 +143,9 @@ fn another_layout_is_refused_and_can_be_detached() {
     node.detach().unwrap();
 }
 
-fn change_settings(node: &Node, change: impl FnOnce(&mut rw_settings)) {
-    use libbpf_rs::{MapCore, MapFlags, MapHandle};
-    let map = MapHandle::from_pinned_path(node.pins().map("settings")).unwrap();
-    let bytes = map.lookup(&[0; 4], MapFlags::ANY).unwrap().unwrap();
-    let mut settings = rw_settings::read_from_bytes(&bytes).unwrap();
-    change(&mut settings);
-    map.update(&[0; 4], settings.as_bytes(), MapFlags::ANY).unwrap();
-}
-
 #[test]
 fn a_start_that_was_cut_short_is_cleared_away() {
-    if !root_or_skip("a_start_that_was_cut_short_is_cleared_away") {
-        return;
-    }
-    let node = Node::new();
+    let Some(node) = Node::of("a_start_that_was_cut_short_is_cleared_away") else { return };
     Gateway::open(&node.options()).unwrap();
     std::fs::remove_file(node.pins().map("settings")).unwrap();
     assert!(matches!(node.view().unwrap_err(), Error::NotLoaded { .. }));
@@ -189,10 +157,7 @@ fn a_start_that_was_cut_short_is_cleared_away() {
 
 #[test]
 fn pinned_tables_keep_their_size() {
-    if !root_or_skip("pinned_tables_keep_their_size") {
-        return;
-    }
-    let node = Node::new();
+    let Some(node) = Node::of("pinned_tables_keep_their_size") else { return };
     Gateway::open(&node.options()).unwrap();
     let larger = GatewayOptions { flows: 100_000, ..node.options() };
     let (gateway, opened) = Gateway::open(&larger).unwrap();
@@ -203,10 +168,7 @@ fn pinned_tables_keep_their_size() {
 
 #[test]
 fn a_vanished_interface_is_an_orphan() {
-    if !root_or_skip("a_vanished_interface_is_an_orphan") {
-        return;
-    }
-    let (node, wire) = (Node::new(), wire());
+    let Some((node, wire)) = wired("a_vanished_interface_is_an_orphan") else { return };
     attach_once(&wire.gateway, &node.options(), None).unwrap();
     wire.gateway.namespace.ip("link delete eth0.1").unwrap();
     let open = || Gateway::open(&node.options());
@@ -219,10 +181,7 @@ fn a_vanished_interface_is_an_orphan() {
 
 #[test]
 fn a_renamed_interface_is_an_orphan() {
-    if !root_or_skip("a_renamed_interface_is_an_orphan") {
-        return;
-    }
-    let (node, wire) = (Node::new(), wire());
+    let Some((node, wire)) = wired("a_renamed_interface_is_an_orphan") else { return };
     attach_once(&wire.gateway, &node.options(), None).unwrap();
     wire.gateway
         .namespace
@@ -243,10 +202,7 @@ fn a_renamed_interface_is_an_orphan() {
 
 #[test]
 fn an_interface_that_has_just_gone_is_named() {
-    if !root_or_skip("an_interface_that_has_just_gone_is_named") {
-        return;
-    }
-    let (node, wire) = (Node::new(), wire());
+    let Some((node, wire)) = wired("an_interface_that_has_just_gone_is_named") else { return };
     let gone = Link { ifindex: 0x7fff_0000, ..wire.gateway.clone() };
     let describe = || Gateway::open(&node.options())?.0.set_iface(&interface(&gone));
     let error = wire.gateway.namespace.run(describe).unwrap().unwrap_err();
@@ -255,11 +211,8 @@ fn an_interface_that_has_just_gone_is_named() {
 
 #[test]
 fn another_namespace_is_refused() {
-    if !root_or_skip("another_namespace_is_refused") {
-        return;
-    }
     // The client's end has the same name, and may have the same index.
-    let (node, wire) = (Node::new(), wire());
+    let Some((node, wire)) = wired("another_namespace_is_refused") else { return };
     attach_once(&wire.gateway, &node.options(), None).unwrap();
     let error = attach_once(&wire.client, &node.options(), None).unwrap_err();
     assert!(matches!(error, Error::OtherNamespace { .. }), "{error}");
@@ -270,10 +223,7 @@ fn another_namespace_is_refused() {
 
 #[test]
 fn the_mode_is_kept_or_changed_as_asked() {
-    if !root_or_skip("the_mode_is_kept_or_changed_as_asked") {
-        return;
-    }
-    let (node, wire) = (Node::new(), wire());
+    let Some((node, wire)) = wired("the_mode_is_kept_or_changed_as_asked") else { return };
     let attach = |mode| attach_once(&wire.gateway, &node.options(), mode).unwrap();
     assert_eq!(attach(Some(XdpMode::Generic)), (XdpMode::Generic, false));
     assert_eq!(attach(None), (XdpMode::Generic, true));
@@ -285,28 +235,12 @@ fn the_mode_is_kept_or_changed_as_asked() {
 
 #[test]
 fn auto_says_why_it_is_not_native() {
-    if !root_or_skip("auto_says_why_it_is_not_native") {
-        return;
-    }
-    // lo has no native XDP.
+    let Some(node) = Node::of("auto_says_why_it_is_not_native") else { return };
     let namespace = Namespace::new("pinslo").unwrap();
-    let node = Node::new();
     let attach = || -> Result<_> {
         let (mut gateway, _) = Gateway::open(&node.options())?;
-        gateway.set_iface(&Interface {
-            slot: 0,
-            name: "lo".into(),
-            ifindex: 1,
-            mac: [0; 6],
-            alt_mac: None,
-            redirect: false,
-            layer3: false,
-            local: false,
-            raw: false,
-            vlan: None,
-            faces: Default::default(),
-            mtu: 65535,
-        })?;
+        // It has no native XDP.
+        gateway.set_iface(&common::interface(0, "lo", 1))?;
         let refused = gateway.attach(0, Some(XdpMode::Native)).unwrap_err().to_string();
         Ok((refused, gateway.attach(0, None)?))
     };
@@ -320,10 +254,7 @@ fn auto_says_why_it_is_not_native() {
 
 #[test]
 fn a_foreign_program_is_named() {
-    if !root_or_skip("a_foreign_program_is_named") {
-        return;
-    }
-    let (node, wire) = (Node::new(), wire());
+    let Some((node, wire)) = wired("a_foreign_program_is_named") else { return };
     attach_pass(&wire.gateway.namespace, &wire.gateway.name).unwrap();
     let error = attach_once(&wire.gateway, &node.options(), None).unwrap_err();
     assert!(matches!(&error, Error::ForeignProgram { id, .. } if *id != 0), "{error}");
@@ -332,10 +263,9 @@ fn a_foreign_program_is_named() {
 
 #[test]
 fn interfaces_that_are_not_wanted_any_more_are_released() {
-    if !root_or_skip("interfaces_that_are_not_wanted_any_more_are_released") {
+    let Some((node, wire)) = wired("interfaces_that_are_not_wanted_any_more_are_released") else {
         return;
-    }
-    let (node, wire) = (Node::new(), wire());
+    };
     attach_once(&wire.gateway, &node.options(), None).unwrap();
     let release = || -> Result<_> {
         let (mut gateway, opened) = Gateway::open(&node.options())?;
@@ -351,10 +281,7 @@ fn interfaces_that_are_not_wanted_any_more_are_released() {
 
 #[test]
 fn nodes_that_are_there_are_named() {
-    if !root_or_skip("nodes_that_are_there_are_named") {
-        return;
-    }
-    let node = Node::new();
+    let Some(node) = Node::of("nodes_that_are_there_are_named") else { return };
     Gateway::open(&node.options()).unwrap();
     let bpffs = Path::new(ringway_kernel::DEFAULT_BPFFS);
     let error = ringway_kernel::View::open(bpffs, "no-such-node").unwrap_err();
@@ -363,13 +290,8 @@ fn nodes_that_are_there_are_named() {
 
 #[test]
 fn a_new_daemon_finds_its_predecessors_tables() {
-    if !root_or_skip("a_new_daemon_finds_its_predecessors_tables") {
-        return;
-    }
-    let node = Node::new();
-    let mut wanted = tables::empty();
-    let backends = ["10.0.0.2:80".parse().unwrap(), "10.0.0.3:80".parse().unwrap()];
-    tables::add_service(&mut wanted, tables::key("203.0.113.10", 80, Protocol::Tcp), &backends);
+    let Some(node) = Node::of("a_new_daemon_finds_its_predecessors_tables") else { return };
+    let wanted = tables::web(&["10.0.0.2:80", "10.0.0.3:80"]);
     let (mut first, _) = Gateway::open(&node.options()).unwrap();
     first.apply(&wanted).unwrap();
     let existing = first.existing().unwrap();
@@ -385,13 +307,10 @@ fn a_new_daemon_finds_its_predecessors_tables() {
 /// Between the installation of another version and the daemon's restart.
 #[test]
 fn pins_of_a_version_with_fewer_maps_are_read_and_completed() {
-    if !root_or_skip("pins_of_a_version_with_fewer_maps_are_read_and_completed") {
+    let Some(node) = Node::of("pins_of_a_version_with_fewer_maps_are_read_and_completed") else {
         return;
-    }
-    let node = Node::new();
-    let mut wanted = tables::empty();
-    let backend = "10.0.0.2:80".parse().unwrap();
-    tables::add_service(&mut wanted, tables::key("203.0.113.10", 80, Protocol::Tcp), &[backend]);
+    };
+    let wanted = tables::web(&["10.0.0.2:80"]);
     let (mut earlier, _) = Gateway::open(&node.options()).unwrap();
     earlier.apply(&wanted).unwrap();
     drop(earlier);
@@ -410,20 +329,9 @@ fn pins_of_a_version_with_fewer_maps_are_read_and_completed() {
 /// A larger configuration, and what a release before has left.
 #[test]
 fn a_table_of_services_too_small_is_made_anew() {
-    if !root_or_skip("a_table_of_services_too_small_is_made_anew") {
-        return;
-    }
-    let node = Node::new();
-    let mut wanted = tables::empty();
-    for n in 0..600 {
-        let mut key = tables::key(&format!("203.0.{}.{}", n >> 8, n & 0xff), 1, Protocol::Tcp);
-        key.last_port = 65_534;
-        tables::add_service(&mut wanted, key, &[]);
-        wanted.services[n].ring = 0;
-    }
-    wanted.rings.truncate(1);
-    let pin = node.pins().map("service_places");
-    let entries = || MapHandle::from_pinned_path(&pin).unwrap().max_entries();
+    let Some(node) = Node::of("a_table_of_services_too_small_is_made_anew") else { return };
+    let wanted = tables::wide(203, 600);
+    let entries = || node.map("service_places").max_entries();
     let (mut small, _) = Gateway::open(&node.options()).unwrap();
     assert!(small.apply(&wanted).is_err());
     let before = entries();

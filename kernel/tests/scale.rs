@@ -82,14 +82,8 @@ fn a_thousand_services_of_a_hundred_backends() {
 fn measure(forward: &str, own: bool) {
     let mut config = config(forward, own);
     let mut observed = well(&config);
-    let options = GatewayOptions {
-        node: "scale".into(),
-        flows: 4096,
-        tracked: 4096,
-        backends: (SERVICES * BACKENDS) as u32,
-        pin: false,
-        ..GatewayOptions::default()
-    };
+    let backends = (SERVICES * BACKENDS) as u32;
+    let options = GatewayOptions { tracked: 4096, backends, ..common::options() };
     let (mut gateway, _) = Gateway::open(&options).unwrap();
     let mut planner = gateway.existing().unwrap().planner();
     let kernel_before = kernel_mb();

@@ -7,23 +7,28 @@ mod common;
 use std::os::fd::AsRawFd;
 
 use ringway_abi::{Reason, Verdict};
-use ringway_kernel::{Applied, Error, Frame};
+use ringway_kernel::{Applied, Error, Frame, GatewayOptions};
 use ringway_plan::tables::{Protocol, ServiceRow, Tables};
 use ringway_testnet::root_or_skip;
 use ringway_wire::{Builder, Ethernet, Ipv4, Mac, Udp, ethertype, protocol};
 
-use common::tables::{add_service, empty, ip, key};
-use common::{CLIENT_MAC, GATEWAY_MAC, gateway, gateway_with_room};
+use common::tables::{add_service, empty, ip, key, web, wide};
+use common::{CLIENT_MAC, GATEWAY_MAC, gateway, open, options};
 
-fn web() -> Tables {
+fn web_and_names() -> Tables {
+    let mut tables = web(&["10.0.0.2:8080", "10.0.0.3:8080"]);
+    let names = key("2001:db8::10", 53, Protocol::Udp);
+    add_service(&mut tables, names, &["[fd00::2]:53".parse().unwrap()]);
+    tables
+}
+
+/// So many services, each with a backend.
+fn services(count: u16) -> Tables {
     let mut tables = empty();
-    let backends = ["10.0.0.2:8080".parse().unwrap(), "10.0.0.3:8080".parse().unwrap()];
-    add_service(&mut tables, key("203.0.113.10", 80, Protocol::Tcp), &backends);
-    add_service(
-        &mut tables,
-        key("2001:db8::10", 53, Protocol::Udp),
-        &["[fd00::2]:53".parse().unwrap()],
-    );
+    for port in 0..count {
+        let backend = format!("10.0.0.2:{}", 8000 + port).parse().unwrap();
+        add_service(&mut tables, key("203.0.113.10", 80 + port, Protocol::Tcp), &[backend]);
+    }
     tables
 }
 
@@ -40,11 +45,8 @@ fn stranger() -> Vec<u8> {
 
 #[test]
 fn a_frame_is_seen_and_counted_once() {
-    if !root_or_skip("a_frame_is_seen_and_counted_once") {
-        return;
-    }
-    let mut gateway = gateway();
-    gateway.apply(&web()).unwrap();
+    let Some(mut gateway) = gateway("a_frame_is_seen_and_counted_once") else { return };
+    gateway.apply(&web_and_names()).unwrap();
     let frame = stranger();
     for slot in [0, 1, 1] {
         let run = gateway.test_run(slot, Frame::new(&frame)).unwrap();
@@ -60,11 +62,8 @@ fn a_frame_is_seen_and_counted_once() {
 
 #[test]
 fn tables_are_read_back_as_written() {
-    if !root_or_skip("tables_are_read_back_as_written") {
-        return;
-    }
-    let mut gateway = gateway();
-    let tables = web();
+    let Some(mut gateway) = gateway("tables_are_read_back_as_written") else { return };
+    let tables = web_and_names();
     let applied = gateway.apply(&tables).unwrap();
     // Two services, two addresses.
     assert_eq!(applied, Applied { services: 4, backends: 3, rings: 2, removed: 0, settings: true });
@@ -84,11 +83,8 @@ fn tables_are_read_back_as_written() {
 
 #[test]
 fn only_what_changed_is_written() {
-    if !root_or_skip("only_what_changed_is_written") {
-        return;
-    }
-    let mut gateway = gateway();
-    let mut tables = web();
+    let Some(mut gateway) = gateway("only_what_changed_is_written") else { return };
+    let mut tables = web_and_names();
     gateway.apply(&tables).unwrap();
     assert!(gateway.apply(&tables).unwrap().is_unchanged());
 
@@ -100,11 +96,10 @@ fn only_what_changed_is_written() {
 
 #[test]
 fn what_is_gone_is_removed_and_its_generation_kept() {
-    if !root_or_skip("what_is_gone_is_removed_and_its_generation_kept") {
+    let Some(mut gateway) = gateway("what_is_gone_is_removed_and_its_generation_kept") else {
         return;
-    }
-    let mut gateway = gateway();
-    let mut tables = web();
+    };
+    let mut tables = web_and_names();
     gateway.apply(&tables).unwrap();
     tables.services.pop();
     tables.rings.pop();
@@ -119,11 +114,8 @@ fn what_is_gone_is_removed_and_its_generation_kept() {
 
 #[test]
 fn tables_without_room_change_nothing() {
-    if !root_or_skip("tables_without_room_change_nothing") {
-        return;
-    }
-    let mut gateway = gateway();
-    let good = web();
+    let Some(mut gateway) = gateway("tables_without_room_change_nothing") else { return };
+    let good = web_and_names();
     gateway.apply(&good).unwrap();
     let mut too_many = good.clone();
     too_many.nat_addresses = vec![ip("10.0.0.9"); 65];
@@ -149,15 +141,14 @@ fn tables_without_room_change_nothing() {
 /// Packets would go by what was in force before.
 #[test]
 fn services_that_could_not_be_put_in_force_are_put_again() {
-    if !root_or_skip("services_that_could_not_be_put_in_force_are_put_again") {
+    let Some(mut gateway) = gateway("services_that_could_not_be_put_in_force_are_put_again") else {
         return;
-    }
-    let mut gateway = gateway();
+    };
     let index = gateway.map("service_index").unwrap().try_clone_to_owned().unwrap();
     // SAFETY: the descriptor is open, and a call that takes a number reads no memory of ours.
     assert_eq!(unsafe { libbpf_rs::libbpf_sys::bpf_map_freeze(index.as_raw_fd()) }, 0);
     for _ in 0..2 {
-        let error = gateway.apply(&web()).unwrap_err().to_string();
+        let error = gateway.apply(&web_and_names()).unwrap_err().to_string();
         assert!(error.contains("service_index"), "{error}");
         // Not an empty answer: what was learnt of services would be forgotten.
         let error = gateway.arrivals().unwrap_err();
@@ -169,25 +160,13 @@ fn services_that_could_not_be_put_in_force_are_put_again() {
 /// gateway made for fewer not for one.
 #[test]
 fn a_table_nearly_full_takes_the_place_of_another() {
-    if !root_or_skip("a_table_nearly_full_takes_the_place_of_another") {
-        return;
-    }
-    let of_network = |network: u8| {
-        let mut tables = empty();
-        for n in 0..4096 {
-            let mut key = key(&format!("{network}.0.{}.{}", n >> 8, n & 0xff), 1, Protocol::Tcp);
-            key.last_port = 65_534;
-            add_service(&mut tables, key, &[]);
-            tables.services.last_mut().unwrap().ring = 0;
-        }
-        tables.rings.truncate(1);
-        tables
-    };
-    let error = gateway().apply(&of_network(10)).unwrap_err().to_string();
+    let test = "a_table_nearly_full_takes_the_place_of_another";
+    let Some(mut small) = gateway(test) else { return };
+    let error = small.apply(&wide(10, 4096)).unwrap_err().to_string();
     assert!(error.contains("126976 rows") && error.contains("restart the daemon"), "{error}");
-    let mut gateway = gateway_with_room(2 * 4096 * 31);
+    let mut gateway = open(&GatewayOptions { services: 2 * 4096 * 31, ..options() });
     for network in [10, 11, 10] {
-        let applied = gateway.apply(&of_network(network)).unwrap();
+        let applied = gateway.apply(&wide(network, 4096)).unwrap();
         assert_eq!(applied.services, 4096 * 31);
     }
     assert_eq!(gateway.existing().unwrap().services.len(), 4096);
@@ -195,25 +174,16 @@ fn a_table_nearly_full_takes_the_place_of_another() {
 
 #[test]
 fn a_slot_that_is_not_in_use_is_an_error() {
-    if !root_or_skip("a_slot_that_is_not_in_use_is_an_error") {
-        return;
-    }
-    let error = gateway().test_run(7, Frame::new(&stranger())).unwrap_err().to_string();
+    let Some(mut gateway) = gateway("a_slot_that_is_not_in_use_is_an_error") else { return };
+    let error = gateway.test_run(7, Frame::new(&stranger())).unwrap_err().to_string();
     assert!(error.contains("slot 7 is not in use"), "{error}");
 }
 
 /// All rings are swapped together.
 #[test]
 fn many_rings_are_swapped() {
-    if !root_or_skip("many_rings_are_swapped") {
-        return;
-    }
-    let mut gateway = gateway();
-    let mut tables = empty();
-    for port in 0..200 {
-        let backend = format!("10.0.0.2:{}", 8000 + port).parse().unwrap();
-        add_service(&mut tables, key("203.0.113.10", 80 + port, Protocol::Tcp), &[backend]);
-    }
+    let Some(mut gateway) = gateway("many_rings_are_swapped") else { return };
+    let mut tables = services(200);
     gateway.apply(&tables).unwrap();
     for ring in &mut tables.rings {
         ring.slots = vec![1; ring.slots.count()].into();
@@ -225,15 +195,8 @@ fn many_rings_are_swapped() {
 /// last has left it.
 #[test]
 fn services_part() {
-    if !root_or_skip("services_part") {
-        return;
-    }
-    let mut gateway = gateway();
-    let mut tables = empty();
-    for port in 0..300 {
-        let backend = format!("10.0.0.2:{}", 8000 + port).parse().unwrap();
-        add_service(&mut tables, key("203.0.113.10", 80 + port, Protocol::Tcp), &[backend]);
-    }
+    let Some(mut gateway) = gateway("services_part") else { return };
+    let mut tables = services(300);
     let apart = tables.clone();
     tables.rings.truncate(1);
     tables.services.iter_mut().for_each(|service| service.ring = 0);
@@ -254,14 +217,7 @@ fn tracked_flows_are_small() {
         return;
     }
     for tracked in [1 << 20, 10_000_000] {
-        let options = ringway_kernel::GatewayOptions {
-            node: "test".into(),
-            flows: 4096,
-            tracked,
-            pin: false,
-            ..Default::default()
-        };
-        let (gateway, _) = ringway_kernel::Gateway::open(&options).unwrap();
+        let gateway = open(&GatewayOptions { tracked, ..options() });
         let memlock = |name: &str| -> u64 {
             let fd = gateway.map(name).unwrap().as_raw_fd();
             let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).unwrap();

@@ -6,16 +6,14 @@ mod common;
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
 use ringway_abi::raw::RW_LAYOUT;
 use ringway_kernel::{Error, Fate, Gateway, GatewayOptions, Upgrade, upgrade};
-use ringway_plan::tables::Protocol;
-use ringway_testnet::root_or_skip;
 
 use common::node::Node;
 
-/// A node that a daemon of this version has left.
-fn pinned() -> Node {
-    let node = Node::new();
+/// A node that a daemon of this version has left; skips the test without root.
+fn pinned(test: &str) -> Option<Node> {
+    let node = Node::of(test)?;
     drop(Gateway::open(&node.options()).unwrap());
-    node
+    Some(node)
 }
 
 fn fate(found: &Upgrade, name: &str) -> Fate {
@@ -38,10 +36,7 @@ fn replace(node: &Node, name: &str, kind: MapType, value: u32) {
 
 #[test]
 fn own_pins_are_kept() {
-    if !root_or_skip("own_pins_are_kept") {
-        return;
-    }
-    let node = Node::new();
+    let Some(node) = Node::of("own_pins_are_kept") else { return };
     let nothing = upgrade(&node.options()).unwrap();
     assert_eq!((nothing.layout, nothing.takes_over()), (None, true));
     assert!(!node.pins().dir().exists(), "looking has made something");
@@ -63,19 +58,14 @@ fn own_pins_are_kept() {
 /// What a version has left is found again where it is kept, and mended where it is rebuilt.
 #[test]
 fn what_is_said_to_be_rebuilt_is() {
-    if !root_or_skip("what_is_said_to_be_rebuilt_is") {
-        return;
-    }
-    let node = Node::new();
-    let mut tables = common::tables::empty();
-    let key = common::tables::key("203.0.113.1", 80, Protocol::Tcp);
-    common::tables::add_service(&mut tables, key, &["10.0.0.2:80".parse().unwrap()]);
+    let Some(node) = Node::of("what_is_said_to_be_rebuilt_is") else { return };
+    let tables = common::tables::web(&["10.0.0.2:80"]);
     Gateway::open(&node.options()).unwrap().0.apply(&tables).unwrap();
 
     const TABLES: [&str; 6] =
         ["flows", "fragments", "track_quotas", "service_info", "labels", "nat_addrs"];
     let first = |name: &str| {
-        let map = MapHandle::from_pinned_path(node.pins().map(name)).unwrap();
+        let map = node.map(name);
         let value = map.lookup(&[0; 4], MapFlags::ANY).unwrap().unwrap();
         (map, value)
     };
@@ -101,31 +91,21 @@ fn what_is_said_to_be_rebuilt_is() {
 
 #[test]
 fn a_table_that_came_or_went_is_no_obstacle() {
-    if !root_or_skip("a_table_that_came_or_went_is_no_obstacle") {
-        return;
-    }
-    let node = pinned();
+    let Some(node) = pinned("a_table_that_came_or_went_is_no_obstacle") else { return };
     std::fs::remove_file(node.pins().map("fragments")).unwrap();
     replace(&node, "of_an_earlier_version", MapType::Hash, 4);
     let found = upgrade(&node.options()).unwrap();
     assert_eq!(fate(&found, "fragments"), Fate::Added);
     assert_eq!(fate(&found, "of_an_earlier_version"), Fate::Unused);
     assert!(found.takes_over());
-    // And so it is.
     let (_gateway, opened) = Gateway::open(&node.options()).unwrap();
     assert!(opened.taken_over.is_some());
 }
 
 #[test]
 fn another_layout_is_lost() {
-    if !root_or_skip("another_layout_is_lost") {
-        return;
-    }
-    let node = pinned();
-    let settings = MapHandle::from_pinned_path(node.pins().map("settings")).unwrap();
-    let mut bytes = settings.lookup(&[0; 4], MapFlags::ANY).unwrap().unwrap();
-    bytes[..4].copy_from_slice(&(RW_LAYOUT + 1).to_ne_bytes());
-    settings.update(&[0; 4], &bytes, MapFlags::ANY).unwrap();
+    let Some(node) = pinned("another_layout_is_lost") else { return };
+    node.change_settings(|settings| settings.layout = RW_LAYOUT + 1);
     let found = upgrade(&node.options()).unwrap();
     assert_eq!((found.layout, found.takes_over()), (Some(RW_LAYOUT + 1), false));
     assert!(found.tables.iter().all(|table| table.fate == Fate::Lost));
@@ -134,10 +114,7 @@ fn another_layout_is_lost() {
 
 #[test]
 fn another_shape_is_lost() {
-    if !root_or_skip("another_shape_is_lost") {
-        return;
-    }
-    let node = pinned();
+    let Some(node) = pinned("another_shape_is_lost") else { return };
     replace(&node, "labels", MapType::Array, 4);
     let found = upgrade(&node.options()).unwrap();
     assert_eq!((fate(&found, "labels"), found.takes_over()), (Fate::Lost, false));
@@ -147,9 +124,14 @@ fn another_shape_is_lost() {
 
 #[test]
 fn somebody_elses_pins_are_named() {
-    if !root_or_skip("somebody_elses_pins_are_named") {
-        return;
-    }
+    // A program where a table should be.
+    let Some(node) = pinned("somebody_elses_pins_are_named") else { return };
+    let path = node.pins().map("labels");
+    std::fs::remove_file(&path).unwrap();
+    let mut gateway = common::open(&common::options());
+    pin_program(gateway.root_program(0).unwrap(), &path);
+    let found = upgrade(&node.options()).unwrap();
+    assert_eq!((fate(&found, "labels"), found.takes_over()), (Fate::Lost, false));
     for (kind, value) in [(MapType::Hash, 8), (MapType::Array, 8)] {
         let node = Node::new();
         std::fs::create_dir_all(node.pins().maps()).unwrap();
@@ -159,15 +141,6 @@ fn somebody_elses_pins_are_named() {
         assert!(found.refused.unwrap().contains("somebody else's"), "{kind:?}");
         assert!(Gateway::open(&node.options()).is_err());
     }
-    // A program where a table should be.
-    let node = pinned();
-    let path = node.pins().map("labels");
-    std::fs::remove_file(&path).unwrap();
-    let mut gateway = common::gateway();
-    let root = gateway.root_program(0).unwrap();
-    pin_program(root, &path);
-    let found = upgrade(&node.options()).unwrap();
-    assert_eq!((fate(&found, "labels"), found.takes_over()), (Fate::Lost, false));
 }
 
 fn pin_program(program: std::os::fd::BorrowedFd<'_>, path: &std::path::Path) {

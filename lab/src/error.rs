@@ -129,19 +129,15 @@ mod tests {
             let (short, more) = ("open files".into(), "raise it".into());
             Error::TooMany { asked, possible, short, more }.to_string()
         };
-        assert_eq!(
-            too_many(1, 0),
-            "not enough open files for 1 connection: not even one is possible; raise it"
-        );
+        let wanted = "not enough open files for 1 connection: not even one is possible; raise it";
+        assert_eq!(too_many(1, 0), wanted);
         assert!(
             too_many(9, 1)
                 .ends_with("9 connections: 1 is possible; write `--connections 1`, or raise it")
         );
         assert!(too_many(9, 8).ends_with(": 8 are possible; write `--connections 8`, or raise it"));
         let files = Error::TooFewFiles { needed: 64, have: 20 }.to_string();
-        assert!(
-            files.contains("64 needed, 20 allowed") && files.contains("`prlimit --nofile=64 "),
-            "{files}"
-        );
+        assert!(files.contains("64 needed, 20 allowed"), "{files}");
+        assert!(files.contains("`prlimit --nofile=64 "), "{files}");
     }
 }

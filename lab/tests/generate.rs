@@ -27,6 +27,10 @@ fn pool(frames: u32) -> Pool {
     Umem::new(&UmemConfig { frames, ..UmemConfig::default() }).unwrap().pool().unwrap()
 }
 
+fn worker<A: App>(pool: &Pool, port: Memory, app: A) -> Worker<A> {
+    Worker::new(pool.clone(), vec![Box::new(port)], app, WorkerOptions::default())
+}
+
 fn recipe(sizes: &[u16]) -> Recipe {
     Recipe {
         source_mac: Mac([2, 0, 0, 0, 0, 1]),
@@ -110,13 +114,11 @@ fn what_is_lost_late_or_twice_is_counted_exactly() {
     let checked = Arc::new(Mutex::new(ReceiveCounts::new(&[STREAM])));
     let (from, to) = Memory::pair("a", &pool, 256).unwrap();
     let (out, end) = Memory::pair("b", &pool, 256).unwrap();
-    let options = WorkerOptions::default();
     let generator = Generator::new(generated(PACKETS), clock, control.clone());
-    let mut generator = Worker::new(pool.clone(), vec![Box::new(from)], generator, options);
+    let mut generator = worker(&pool, from, generator);
     let ports: Vec<Box<dyn ringway_engine::Port>> = vec![Box::new(to), Box::new(out)];
-    let mut bad = Worker::new(pool.clone(), ports, Bad::default(), options);
-    let checker = Checker::new(clock, checked.clone());
-    let mut checker = Worker::new(pool.clone(), vec![Box::new(end)], checker, options);
+    let mut bad = Worker::new(pool.clone(), ports, Bad::default(), WorkerOptions::default());
+    let mut checker = worker(&pool, end, Checker::new(clock, checked.clone()));
     while !control.made().finished {
         generator.round().unwrap();
         bad.round().unwrap();
@@ -174,8 +176,7 @@ fn frames_as_they_are_and_strangers() {
     };
     let control = Arc::new(GeneratorControl::default());
     let generator = Generator::new(generated, Clock::new(), control.clone());
-    let mut worker =
-        Worker::new(pool.clone(), vec![Box::new(inside)], generator, WorkerOptions::default());
+    let mut worker = worker(&pool, inside, generator);
     worker.round().unwrap();
     let mut batch = Batch::new(8);
     assert_eq!(outside.rx_burst(&mut batch).unwrap(), 3);
@@ -196,8 +197,7 @@ fn at_a_rate_until_it_is_stopped() {
     let control = Arc::new(GeneratorControl::default());
     let generated = Traffic { rate: Some(Rate::Bits(8 * 2164 * 500)), count: None, ..generated(0) };
     let generator = Generator::new(generated, Clock::new(), control.clone());
-    let mut worker =
-        Worker::new(pool.clone(), vec![Box::new(inside)], generator, WorkerOptions::default());
+    let mut worker = worker(&pool, inside, generator);
     let mut batch = Batch::new(64);
     while control.made().packets < 300 {
         worker.round().unwrap();
@@ -220,10 +220,8 @@ fn nothing_is_allocated_for_packets() {
     let checked = Arc::new(Mutex::new(ReceiveCounts::new(&[STREAM])));
     let (from, to) = Memory::pair("a", &pool, 256).unwrap();
     let generator = Generator::new(generated(1_000_000), clock, Arc::default());
-    let checker = Checker::new(clock, checked.clone());
-    let options = WorkerOptions::default();
-    let mut generator = Worker::new(pool.clone(), vec![Box::new(from)], generator, options);
-    let mut checker = Worker::new(pool.clone(), vec![Box::new(to)], checker, options);
+    let mut generator = worker(&pool, from, generator);
+    let mut checker = worker(&pool, to, Checker::new(clock, checked.clone()));
     let mut round = || {
         generator.round().unwrap();
         checker.round().unwrap();

@@ -211,92 +211,63 @@ mod tests {
     use super::*;
     use crate::cli::{Cli, Command};
 
-    fn sized(command: &str) -> Answer {
-        let Command::Size(args) = Cli::parse_from(command.split(' ')).command else {
-            panic!("{command}");
-        };
-        size(&args.workload(), &Costs::reference().expect("the reference")).expect(command)
+    fn sized(arguments: &str) -> Answer {
+        let words = ["ringway-lab", "size"].into_iter().chain(arguments.split(' '));
+        let Command::Size(args) = Cli::parse_from(words).command else { panic!("{arguments}") };
+        size(&args.workload(), &Costs::reference().expect("the reference")).expect(arguments)
     }
 
     /// The questions of docs/sizing.md, and what it says of them.
     #[test]
     fn worked_questions() {
         let document = include_str!("../../docs/sizing.md");
-        let told = |text: &str| assert!(document.contains(text), "docs/sizing.md lacks {text:?}");
-        for (command, io_path, machines, kernel, cores) in [
-            (
-                "ringway-lab size --time-wait 30000 --destinations 1",
-                IoPath::Kernel,
-                3,
-                "15.3 MiB",
-                0.0,
-            ),
-            (
-                "ringway-lab size --connections 6000 --messages-per-hour 3600 --destinations 1",
-                IoPath::Kernel,
-                2,
-                "23.5 MiB",
-                0.06,
-            ),
-            (
-                "ringway-lab size --connections 20k --messages-per-hour 3600 --destinations 1",
-                IoPath::Kernel,
-                2,
-                "78.2 MiB",
-                0.21,
-            ),
-            ("ringway-lab size --work forward --packets 2M", IoPath::Kernel, 2, "0 B", 3.46),
-            (
-                "ringway-lab size --connections 100M --messages-per-hour 6 --state 16KiB --memory 128GiB --cores 32",
-                IoPath::Kernel,
-                20,
-                "351.4 GiB",
-                1.72,
-            ),
+        let told = |arguments: &str| {
+            let command = format!("ringway-lab size {arguments}");
+            assert!(document.contains(&command), "docs/sizing.md lacks {command:?}");
+        };
+        let push =
+            "--connections 100M --messages-per-hour 6 --state 16KiB --memory 128GiB --cores 32";
+        for (arguments, machines, kernel, cores) in [
+            ("--time-wait 30000 --destinations 1", 3, "15.3 MiB", 0.0),
+            ("--connections 6000 --messages-per-hour 3600 --destinations 1", 2, "23.5 MiB", 0.06),
+            ("--connections 20k --messages-per-hour 3600 --destinations 1", 2, "78.2 MiB", 0.21),
+            ("--work forward --packets 2M", 2, "0 B", 3.46),
+            (push, 20, "351.4 GiB", 1.72),
         ] {
-            let answer = sized(command);
-            assert_eq!((answer.io_path, answer.machines), (io_path, machines), "{command}");
-            assert_eq!(units::bytes(answer.demand.kernel_bytes as u64), kernel, "{command}");
-            assert!(
-                (answer.demand.cores - cores).abs() < 0.005,
-                "{command}: {}",
-                answer.demand.cores
-            );
-            told(command);
+            let Answer { io_path, machines: found, demand, .. } = sized(arguments);
+            assert_eq!((io_path, found), (IoPath::Kernel, machines), "{arguments}");
+            assert_eq!(units::bytes(demand.kernel_bytes as u64), kernel, "{arguments}");
+            assert!((demand.cores - cores).abs() < 0.005, "{arguments}: {}", demand.cores);
+            told(arguments);
             assert!(kernel == "0 B" || document.contains(kernel), "{kernel}");
         }
-        let answer = sized("ringway-lab size --work forward --packets 2M");
-        assert!(
-            answer.notes.iter().any(|note| note.contains("which the load average does not count"))
-        );
-        let answer = sized("ringway-lab size --time-wait 30000 --destinations 1");
-        assert!(answer.notes.iter().any(|note| note.contains("EADDRNOTAVAIL")));
-        let wide = "ringway-lab size --time-wait 30000 --destinations 1 --port-range 1024-65535";
-        assert!(sized(wide).notes.iter().any(|note| note.contains("30000 of 64512")));
+        let wide = "--time-wait 30000 --destinations 1 --port-range 1024-65535";
         told(wide);
+        for (arguments, words) in [
+            ("--work forward --packets 2M", "which the load average does not count"),
+            ("--time-wait 30000 --destinations 1", "EADDRNOTAVAIL"),
+            (wide, "30000 of 64512"),
+        ] {
+            let notes = sized(arguments).notes;
+            assert!(notes.iter().any(|note| note.contains(words)), "{words}: {notes:?}");
+        }
     }
 
     /// Source: an account of a bidding platform. Its kernel took 1.8 Mpps with 32 cores, its DPDK
     /// 9.2 with 12; XDP dropped 4.8 M.
     #[test]
     fn thresholds_are_plausible() {
-        for (command, io_paths) in [
-            ("ringway-lab size --packets 500k --packet-size 50 --cores 32", vec![IoPath::Kernel]),
-            (
-                "ringway-lab size --packets 1.8M --packet-size 50 --cores 32",
-                vec![IoPath::TunedKernel, IoPath::AfXdp],
-            ),
-            ("ringway-lab size --packets 9.2M --packet-size 50 --cores 32", vec![IoPath::Dpdk]),
-            (
-                "ringway-lab size --work forward --packets 10M --packet-size 50 --cores 16",
-                vec![IoPath::Xdp],
-            ),
+        for (arguments, io_paths) in [
+            ("--packets 500k --cores 32", &[IoPath::Kernel][..]),
+            ("--packets 1.8M --cores 32", &[IoPath::TunedKernel, IoPath::AfXdp]),
+            ("--packets 9.2M --cores 32", &[IoPath::Dpdk]),
+            ("--work forward --packets 10M --cores 16", &[IoPath::Xdp]),
         ] {
-            let io_path = sized(command).io_path;
-            assert!(io_paths.contains(&io_path), "{command}: {}", io_path.name());
+            let io_path = sized(&format!("{arguments} --packet-size 50")).io_path;
+            assert!(io_paths.contains(&io_path), "{arguments}: {}", io_path.name());
         }
         // A program that drops costs tens of nanoseconds, not a veth's thousand.
-        let answer = sized("ringway-lab size --packets 200k --attack 4.8M");
+        let answer = sized("--packets 200k --attack 4.8M");
         assert!((0.1..1.5).contains(&answer.demand.attack_cores), "{:?}", answer.demand);
     }
 
@@ -315,9 +286,8 @@ mod tests {
     /// The JSON has everything that the table shows, except its prefixes.
     #[test]
     fn json_has_what_the_table_has() {
-        let answer = sized(
-            "ringway-lab size --connections 20k --messages-per-hour 60 --state 1KiB --destinations 2 --attack 1M",
-        );
+        let load = "--connections 20k --messages-per-hour 60 --state 1KiB --destinations 2";
+        let answer = sized(&format!("{load} --attack 1M"));
         let json = serde_json::to_value(&answer).expect("JSON");
         let (told, table) = (json.to_string(), text(&answer, false));
         for line in &answer.lines {

@@ -4,6 +4,8 @@ mod cli;
 mod command;
 mod logging;
 mod moved;
+#[cfg(test)]
+mod testing;
 mod top;
 mod version;
 

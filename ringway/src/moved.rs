@@ -32,10 +32,8 @@ mod tests {
             to_the_lab(words.into_iter().map(Into::into)).map(|error| error.to_string())
         };
         let lb = told("bench lb --html 'a page.html' --help").unwrap();
-        assert!(
-            lb.ends_with("\n  to do: ringway-lab bench lb --html 'a page.html' --help"),
-            "{lb}"
-        );
+        let want = "\n  to do: ringway-lab bench lb --html 'a page.html' --help";
+        assert!(lb.ends_with(want), "{lb}");
         assert!(lb.starts_with("bench is a command of ringway-lab"), "{lb}");
         for own in ["", "status", "--help", "detach bench"] {
             assert_eq!(told(own), None, "{own}");

@@ -85,9 +85,7 @@ mod tests {
     fn timeout_says_what_and_why() {
         let error = wait_for("the moon", Duration::ZERO, || Err::<(), _>("still day")).unwrap_err();
         let error = error.to_string();
-        assert!(
-            error.contains("the moon") && error.contains("(3 tries); last: still day"),
-            "{error}"
-        );
+        assert!(error.contains("the moon"), "{error}");
+        assert!(error.contains("(3 tries); last: still day"), "{error}");
     }
 }

@@ -6,16 +6,30 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use std::{env, fs, thread};
 
+use ringway_host::Mac;
+use ringway_host::ethtool::Ethtool;
+use ringway_host::netlink::links::{self, XdpMode};
 use ringway_testnet::{
-    End, Families, Namespace, Nginx, VethOptions, XdpReceive, attach_pass, detach_pass, one_bridge,
-    root_or_skip, skip, sweep, tools, two_armed, veth, wait_until,
+    Child, End, Families, Namespace, Nginx, VethOptions, XdpReceive, attach_pass, detach_pass,
+    one_bridge, root_or_skip, skip, sweep, tools, two_armed, veth, wait_until,
 };
 
 const ROLE: &str = "RINGWAY_TEST_OWNER_TO_BE_KILLED";
 const SOON: Duration = Duration::from_secs(30);
+
+/// Skips the test without root.
+fn namespace(test: &str) -> Option<Namespace> {
+    root_or_skip(test).then(|| Namespace::new("test").unwrap())
+}
+
+fn sleeper(namespace: &Namespace) -> Child {
+    let mut sleeper = namespace.command("sleep");
+    sleeper.arg("1000");
+    namespace.spawn(sleeper).unwrap()
+}
 
 fn mounted(name: &str) -> bool {
     fs::read_to_string("/proc/self/mountinfo").unwrap().contains(name)
@@ -53,10 +67,8 @@ fn sent_again(namespace: &Namespace) -> u64 {
 
 #[test]
 fn two_namespaces_talk_at_once_by_both_families() {
-    if !root_or_skip("two_namespaces_talk_at_once_by_both_families") {
-        return;
-    }
-    let (a, b) = (Namespace::new("a").unwrap(), Namespace::new("b").unwrap());
+    let Some(a) = namespace("two_namespaces_talk_at_once_by_both_families") else { return };
+    let b = Namespace::new("b").unwrap();
     let end_a = End::new(&a, "eth0").address("10.0.0.1/24").address("fd00::1/64");
     let end_b = End::new(&b, "eth0").address("10.0.0.2/24").address("fd00::2/64");
     let (link_a, link_b) = veth(&end_a, &end_b, &VethOptions::default()).unwrap();
@@ -68,13 +80,7 @@ fn two_namespaces_talk_at_once_by_both_families() {
 
 #[test]
 fn wishes_for_a_veth_are_met() {
-    if !root_or_skip("wishes_for_a_veth_are_met") {
-        return;
-    }
-    use ringway_host::Mac;
-    use ringway_host::ethtool::Ethtool;
-    use ringway_host::netlink::links;
-    let ns = Namespace::new("wish").unwrap();
+    let Some(ns) = namespace("wishes_for_a_veth_are_met") else { return };
     let mac = Mac([2, 0, 0, 0, 0, 7]);
     let options = VethOptions { queues: 2, mtu: 3000, ..VethOptions::default() };
     veth(
@@ -100,10 +106,7 @@ fn wishes_for_a_veth_are_met() {
 
 #[test]
 fn failures_say_where_and_why() {
-    if !root_or_skip("failures_say_where_and_why") {
-        return;
-    }
-    let ns = Namespace::new("fail").unwrap();
+    let Some(ns) = namespace("failures_say_where_and_why") else { return };
     let error = ns.ip("link set lo up\nlink set nosuch up\n").unwrap_err().to_string();
     assert!(error.contains("link set nosuch up") && error.contains(ns.name()), "{error}");
     let error = ns.spawn(ns.command("/no/such/program")).err().unwrap().to_string();
@@ -119,15 +122,10 @@ fn failures_say_where_and_why() {
 
 #[test]
 fn dropping_removes_namespace_and_programs() {
-    if !root_or_skip("dropping_removes_namespace_and_programs") {
-        return;
-    }
-    let ns = Namespace::new("drop").unwrap();
+    let Some(ns) = namespace("dropping_removes_namespace_and_programs") else { return };
     let name = ns.name().to_owned();
     assert!(mounted(&name));
-    let mut sleeper = ns.command("sleep");
-    sleeper.arg("1000");
-    let child = ns.spawn(sleeper).unwrap();
+    let child = sleeper(&ns);
     let pid = child.pid();
     let inside = fs::read_link(format!("/proc/{pid}/ns/net")).unwrap();
     assert_ne!(inside, fs::read_link("/proc/self/ns/net").unwrap());
@@ -181,9 +179,7 @@ fn owner_to_be_killed() {
         return;
     }
     let ns = Namespace::new("killed").unwrap();
-    let mut sleeper = ns.command("sleep");
-    sleeper.arg("1000");
-    let child = ns.spawn(sleeper).unwrap();
+    let child = sleeper(&ns);
     println!("\nOWNED {} {}", ns.name(), child.pid());
     thread::sleep(Duration::from_secs(60));
 }
@@ -208,10 +204,7 @@ fn many_at_once() {
 
 #[test]
 fn iproute2_sees_them() {
-    if !root_or_skip("iproute2_sees_them") {
-        return;
-    }
-    let ns = Namespace::new("seen").unwrap();
+    let Some(ns) = namespace("iproute2_sees_them") else { return };
     let list = Command::new("ip").args(["netns", "list"]).output().unwrap();
     assert!(String::from_utf8_lossy(&list.stdout).contains(ns.name()));
 }
@@ -240,9 +233,7 @@ fn one_bridge_connects_all() {
     if !root_or_skip("one_bridge_connects_all") {
         return;
     }
-    let start = Instant::now();
     let net = one_bridge(2, XdpReceive::Pass).unwrap();
-    println!("one_bridge with 2 backends: {:?}", start.elapsed());
     for backend in &net.backends {
         for address in backend.sockets(0) {
             exchange(&net.client.ns, &backend.ns, &address.to_string());
@@ -257,8 +248,7 @@ fn nginx_answers_and_dies() {
         return;
     }
     if let Err(e) = tools::find("nginx") {
-        skip("nginx_answers_and_dies", e);
-        return;
+        return skip("nginx_answers_and_dies", e);
     }
     let net = two_armed(1, Families::Both).unwrap();
     let backend = &net.backends[0];
@@ -276,12 +266,8 @@ fn nginx_answers_and_dies() {
 
 #[test]
 fn pass_programs_come_and_go() {
-    if !root_or_skip("pass_programs_come_and_go") {
-        return;
-    }
-    use ringway_host::netlink::links;
-    use ringway_host::netlink::links::XdpMode;
-    let (a, b) = (Namespace::new("a").unwrap(), Namespace::new("b").unwrap());
+    let Some(a) = namespace("pass_programs_come_and_go") else { return };
+    let b = Namespace::new("b").unwrap();
     let end_a = End::new(&a, "eth0").address("10.0.0.1/24").xdp_receive(XdpReceive::Pass);
     let end_b = End::new(&b, "eth0").address("10.0.0.2/24");
     veth(&end_a, &end_b, &VethOptions::default()).unwrap();

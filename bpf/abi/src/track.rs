@@ -72,10 +72,8 @@ mod tests {
         let what = 0x1234 | 0x0fff_ffff << 32 | 1 << 60;
         let flow = TrackedFlow::unpack(&rw_track { who: 0x2_0005, what }).unwrap();
         assert_eq!((flow.slot, flow.backend, flow.promoted, flow.udp), (5, 0x1234, true, false));
-        assert_eq!(
-            [flow.age(0x1fff_ffff), flow.age(0x1000_0004), flow.age(0x0fff_fffe)],
-            [0, 5, -1]
-        );
+        let wanted = [0, 5, -1];
+        assert_eq!([flow.age(0x1fff_ffff), flow.age(0x1000_0004), flow.age(0x0fff_fffe)], wanted);
         assert_eq!(TrackedFlow::unpack(&rw_track { who: 1, what }), None);
     }
 

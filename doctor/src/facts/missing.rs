@@ -99,7 +99,7 @@ fn shown(path: &str) -> String {
 #[cfg(test)]
 mod tests {
     use crate::sample::ROOT_ALONE;
-    use crate::testing::Machine;
+    use crate::testing::{Machine, healthy};
 
     fn why(machine: &Machine, path: &str) -> String {
         machine.facts().text(path).unwrap_err().0
@@ -107,31 +107,21 @@ mod tests {
 
     #[test]
     fn causes_and_what_to_do() {
-        let first = Machine::healthy();
-        let other = Machine::healthy().remove("/proc/sys/net/core/netdev_max_backlog");
+        let first = healthy();
+        let other = healthy().remove("/proc/sys/net/core/netdev_max_backlog");
         let weight = "/proc/sys/net/core/dev_weight";
+        let (mode, nft) = ("/ethtool/eth0/link_mode.json", "/tools/nft.json");
+        let no_table = "/proc/sys/net/netfilter/nf_conntrack_none";
         let mut denied = first.clone().remove(weight);
         denied.collection.after.miss(weight, std::io::Error::from_raw_os_error(13));
         for (machine, path, wanted) in [
             (other.clone().remove(weight), weight, "first network namespace alone"),
             (first.clone().remove(weight), weight, "this kernel lacks it, or it was not collected"),
             (Machine::unknown(), weight, "this kernel lacks it, or it was not collected"),
-            (
-                other.clone(),
-                "/proc/sys/net/netfilter/nf_conntrack_none",
-                "nf_conntrack is not loaded",
-            ),
+            (other.clone(), no_table, "nf_conntrack is not loaded"),
             (denied, weight, "run it as root"),
-            (
-                first.clone().miss("/ethtool", "no"),
-                "/ethtool/eth0/link_mode.json",
-                "ethtool eth0, link mode: no",
-            ),
-            (
-                first.clone().miss("/tools/nft.json", ROOT_ALONE),
-                "/tools/nft.json",
-                "nft list ruleset: root alone",
-            ),
+            (first.clone().miss("/ethtool", "no"), mode, "ethtool eth0, link mode: no"),
+            (first.clone().miss(nft, ROOT_ALONE), nft, "nft list ruleset: root alone"),
         ] {
             let said = why(&machine, path);
             assert!(said.contains(wanted), "{said}");
@@ -143,8 +133,7 @@ mod tests {
     #[test]
     fn of_two_samples_the_second_tells() {
         let path = "/proc/net/stat/arp_cache";
-        let mut other =
-            Machine::healthy().remove("/proc/sys/net/core/netdev_max_backlog").remove(path);
+        let mut other = healthy().remove("/proc/sys/net/core/netdev_max_backlog").remove(path);
         other.collection.before.remove("/proc/sys");
         let said = other.facts().texts(path).unwrap_err().0;
         assert!(said.contains("first network namespace alone"), "{said}");
@@ -152,10 +141,10 @@ mod tests {
 
     #[test]
     fn what_the_first_alone_can_set_is_set_there() {
-        let other = Machine::healthy().remove("/proc/sys/net/core/netdev_max_backlog");
+        let other = healthy().remove("/proc/sys/net/core/netdev_max_backlog");
         let fix = |machine: &Machine, key| machine.facts().set(key, 9).unwrap().fix.to_string();
         let key = "net/core/rmem_max";
-        assert_eq!(fix(&Machine::healthy(), key), "sysctl -w net.core.rmem_max=9");
+        assert_eq!(fix(&healthy(), key), "sysctl -w net.core.rmem_max=9");
         assert_eq!(fix(&other, key), "nsenter --target 1 --net sysctl -w net.core.rmem_max=9");
         assert_eq!(fix(&other, "net/core/somaxconn"), "sysctl -w net.core.somaxconn=9");
         // A machine whose namespace is not known.

@@ -128,7 +128,7 @@ pub fn cpu_list(text: &str) -> Option<Vec<u32>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::Machine;
+    use crate::testing::healthy;
 
     #[test]
     fn lists_and_lines() {
@@ -142,7 +142,7 @@ mod tests {
 
     #[test]
     fn queues_of_a_healthy_card() {
-        let facts = Machine::healthy().facts();
+        let facts = healthy().facts();
         let irqs = facts.irqs("eth0").unwrap();
         assert_eq!(irqs.len(), 4);
         assert_eq!((irqs[2].number, irqs[2].delta, irqs[2].cpus.as_slice()), (42, 2000, &[2][..]));

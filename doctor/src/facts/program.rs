@@ -114,16 +114,13 @@ mod tests {
     use ringway_host::netlink::links::VlanTag;
 
     use super::*;
-    use crate::testing::Machine;
+    use crate::testing::healthy;
 
     #[test]
     fn rules_are_asked_about_the_programs_interfaces() {
-        let machine = Machine::healthy().network(|network| {
-            let mut vlan = network.interfaces[2].clone();
-            (vlan.link.ifindex, vlan.link.name) = (9, "eth0.5".into());
+        let machine = healthy().interface(2, 9, "eth0.5", |vlan| {
             vlan.link.vlan = Some(VlanTag { id: 5, protocol: 0x8100 });
             (vlan.link.lower, vlan.link.lower_elsewhere) = (Some(2), false);
-            network.interfaces.push(vlan);
         });
         let names = |interfaces: &[&str]| {
             let interfaces: Vec<String> = interfaces.iter().map(|name| (*name).into()).collect();

@@ -178,7 +178,7 @@ fn socket(line: &str) -> Option<Socket> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::Machine;
+    use crate::testing::{Machine, healthy};
 
     #[test]
     fn sockets_that_lose() {
@@ -188,8 +188,7 @@ mod tests {
                 "{head} 1: 0100000A:1388 00000000:0000 07 00000000:00000300 00:00000000 00000000 0 0 4711 2 0000 {drops}\n"
             )
         };
-        let machine =
-            Machine::healthy().put("/proc/net/udp", &line(5)).then("/proc/net/udp", &line(25));
+        let machine = healthy().put("/proc/net/udp", &line(5)).then("/proc/net/udp", &line(25));
         let found = sockets(&machine.facts());
         assert_eq!(found[0].what, "socket udp port 5000, 768 bytes waiting");
         assert_eq!((found.len(), found[0].packets), (1, 20));
@@ -198,7 +197,7 @@ mod tests {
     #[test]
     fn both_families() {
         let six = |n| format!("Ip6InReceives                   \t{n}\nIp6InDelivers \t{n}\n");
-        let machine = Machine::healthy().counts("Ip", "InReceives", 5);
+        let machine = healthy().counts("Ip", "InReceives", 5);
         let machine = machine.put("/proc/net/snmp6", &six(7)).then("/proc/net/snmp6", &six(10));
         let found = ip(&machine.facts()).unwrap();
         assert_eq!((found.received, found.delivered, found.forwarded), (8, 3, 0));

@@ -1,9 +1,10 @@
 //! Pictures of machines with known traffic.
 
+use ringway_host::Interface;
 use ringway_host::netlink::links::{VlanTag, Xdp, XdpMode};
 
 use super::*;
-use crate::testing::Machine;
+use crate::testing::{Machine, healthy};
 
 const LO: u32 = 1;
 const ETH0: u32 = 2;
@@ -28,7 +29,7 @@ fn lost(ifindex: u32, protocol: u16, packets: u64, reason: &str, function: &str)
 
 /// A card that received a thousand packets, of which IP got none yet.
 fn quiet() -> Machine {
-    let machine = Machine::healthy().stats("veth0", |stats| {
+    let machine = healthy().stats("veth0", |stats| {
         (stats.rx_packets, stats.tx_packets) = (0, 0);
     });
     machine.stats("eth0", |stats| stats.rx_packets = 1000)
@@ -190,13 +191,10 @@ fn with_vlan(tagged: bool) -> Machine {
     }
     // Five of the VLAN's have no socket.
     all.push(lost(VLAN, V4, 5, "NO_SOCKET", "__udp4_lib_rcv"));
-    let machine = traced(all, 750).network(|network| {
-        let mut vlan = network.interfaces[2].clone();
-        (vlan.link.ifindex, vlan.link.name) = (VLAN, "eth0.7".into());
+    let machine = traced(all, 750).interface(2, VLAN, "eth0.7", |vlan| {
         vlan.link.kind = Some("vlan".into());
         vlan.link.vlan = Some(VlanTag { id: 7, protocol: 0x8100 });
         (vlan.link.lower, vlan.link.lower_elsewhere) = (Some(ETH0), false);
-        network.interfaces.push(vlan);
     });
     machine.both_stats("eth0.7", "veth0").stats("eth0.7", |stats| stats.rx_packets += 40)
 }
@@ -242,13 +240,10 @@ fn a_vlan_device_without_a_trace() {
 /// Packets of a bond's members are the bond's at once: no tracepoint sees them there.
 #[test]
 fn a_bond_has_the_packets_of_its_members() {
-    let machine = traced(traffic(), 750).network(|network| {
-        let mut bond = network.interfaces[2].clone();
-        (bond.link.ifindex, bond.link.name) = (VLAN, "bond0".into());
-        bond.link.kind = Some("bond".into());
-        network.interfaces[1].link.master = Some(VLAN);
-        network.interfaces.push(bond);
-    });
+    let bond = |bond: &mut Interface| bond.link.kind = Some("bond".into());
+    let machine = traced(traffic(), 750)
+        .interface(2, VLAN, "bond0", bond)
+        .network(|network| network.interfaces[1].link.master = Some(VLAN));
     let machine =
         machine.both_stats("bond0", "veth0").stats("bond0", |stats| stats.rx_packets += 1000);
     let found = path(&machine.facts(), "bond0").unwrap();
@@ -272,16 +267,14 @@ fn queues_and_processors() {
 #[test]
 fn interfaces_that_are_not_there() {
     let error = |machine: Machine, name| path(&machine.facts(), name).unwrap_err();
-    let none = error(Machine::healthy(), "eth9").to_string();
+    let none = error(healthy(), "eth9").to_string();
     assert!(none.contains("eth9") && none.contains("lo, eth0, veth0"), "{none}");
-    let gone = Machine::healthy()
-        .network(|network| network.interfaces.retain(|one| one.link.name != "eth0"));
+    let gone =
+        healthy().network(|network| network.interfaces.retain(|one| one.link.name != "eth0"));
     assert_eq!(error(gone, "eth0"), Error::Vanished("eth0".into()));
     // As many packets as before are not fewer.
-    let anew = Machine::healthy().put(
-        "/netlink/stats.json",
-        &Machine::healthy().collection.after.files()["/netlink/stats.json"],
-    );
+    let anew = healthy()
+        .put("/netlink/stats.json", &healthy().collection.after.files()["/netlink/stats.json"]);
     assert!(path(&anew.facts(), "eth0").is_ok());
     assert_eq!(
         error(anew.stats("eth0", |s| s.rx_packets = 5), "eth0"),

@@ -148,50 +148,46 @@ fn bpffs(facts: &Facts) -> Looked {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{Machine, table};
+    use crate::Severity::{self, Crit, Info, Unknown, Warn};
+    use crate::testing::{healthy, table};
 
     #[test]
     fn off_and_hardened() {
-        let put =
-            |key: &str, value: &str| Machine::healthy().put(&format!("/proc/sys/{key}"), value);
-        table(&BPF_JIT, [(put(ENABLE, "0"), Severity::Warn), (put(HARDEN, "2"), Severity::Info)]);
+        let put = |key: &str, value: &str| healthy().put(&format!("/proc/sys/{key}"), value);
+        table(&BPF_JIT, [(put(ENABLE, "0"), Warn), (put(HARDEN, "2"), Info)]);
         let balancer = put(HARDEN, "2").profile(Profile::Balancer);
-        assert_eq!(balancer.worst(&BPF_JIT), Severity::Warn);
+        assert_eq!(balancer.worst(&BPF_JIT), Warn);
     }
 
     #[test]
     fn absent() {
-        table(&BTF, [(Machine::healthy().remove("/sys/kernel/btf/vmlinux"), Severity::Warn)]);
+        table(&BTF, [(healthy().remove("/sys/kernel/btf/vmlinux"), Warn)]);
     }
 
     #[test]
     fn releases() {
-        let of = |release: &str| Machine::healthy().put(RELEASE, release);
-        table(
-            &KERNEL,
-            [
-                (of("5.10.0-39-amd64"), Severity::Crit),
-                (of("6.0.19"), Severity::Crit),
-                (of("6.1.0-18-amd64"), Severity::Ok),
-                (of("7.0.0-rc1"), Severity::Ok),
-                (of("strange"), Severity::Unknown),
-                (Machine::healthy().remove(RELEASE), Severity::Unknown),
-            ],
-        );
-        let of = |processor: &str| Machine::healthy().put(PROCESSOR, processor);
-        table(
-            &KERNEL,
-            [
-                (of("mips64"), Severity::Crit),
-                (of("aarch64"), Severity::Ok),
-                (Machine::healthy().remove(PROCESSOR), Severity::Unknown),
-            ],
-        );
+        let of = |release: &str| healthy().put(RELEASE, release);
+        let rows = [
+            (of("5.10.0-39-amd64"), Crit),
+            (of("6.0.19"), Crit),
+            (of("6.1.0-18-amd64"), Severity::Ok),
+            (of("7.0.0-rc1"), Severity::Ok),
+            (of("strange"), Unknown),
+            (healthy().remove(RELEASE), Unknown),
+        ];
+        table(&KERNEL, rows);
+        let of = |processor: &str| healthy().put(PROCESSOR, processor);
+        let rows = [
+            (of("mips64"), Crit),
+            (of("aarch64"), Severity::Ok),
+            (healthy().remove(PROCESSOR), Unknown),
+        ];
+        table(&KERNEL, rows);
     }
 
     #[test]
     fn mounts() {
-        let of = |text: &str| Machine::healthy().put("/proc/self/mountinfo", text);
+        let of = |text: &str| healthy().put("/proc/self/mountinfo", text);
         let elsewhere = of("42 27 0:39 / /run/bpf rw,relatime - bpf bpf rw");
         assert_eq!(elsewhere.undos(&BPFFS), ["umount /sys/fs/bpf"]);
         let named = serde_json::json!({
@@ -203,9 +199,6 @@ mod tests {
         let advice = named.outcomes(&BPFFS)[0].remedy().to_string();
         assert!(advice.contains("nsenter --net=/run/netns/blue"), "{advice}");
         let none = of("42 27 0:39 / /sys rw,relatime - sysfs sysfs rw");
-        table(
-            &BPFFS,
-            [(elsewhere, Severity::Info), (named, Severity::Info), (none, Severity::Info)],
-        );
+        table(&BPFFS, [(elsewhere, Info), (named, Info), (none, Info)]);
     }
 }

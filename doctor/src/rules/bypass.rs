@@ -346,38 +346,34 @@ mod tests {
     use ringway_host::netlink::routes::{Route, RouteKind};
 
     use super::*;
-    use crate::Severity;
-    use crate::testing::{Machine, table};
+    use crate::Severity::{self, Crit, Info, Unknown, Warn};
+    use crate::testing::{Machine, healthy, table};
 
     #[test]
     fn none_free_on_the_cards_node() {
         let path = "/sys/devices/system/node/node0/hugepages/hugepages-2048kB";
-        let none = Machine::healthy().put(&format!("{path}/free_hugepages"), "0");
+        let none = healthy().put(&format!("{path}/free_hugepages"), "0");
         assert_eq!(none.fixes(&HUGE_PAGES), [format!("echo 1024 > {path}/nr_hugepages")]);
-        table(&HUGE_PAGES, [(none, Severity::Warn)]);
+        table(&HUGE_PAGES, [(none, Warn)]);
     }
 
     #[test]
     fn no_groups() {
-        let none = Machine::healthy().remove("/sys/kernel/iommu_groups");
-        table(&IOMMU, [(none, Severity::Warn)]);
+        let none = healthy().remove("/sys/kernel/iommu_groups");
+        table(&IOMMU, [(none, Warn)]);
     }
 
     #[test]
     fn a_group_of_two() {
-        let mixed =
-            Machine::healthy().put("/sys/kernel/iommu_groups/1/devices/0000:01:00.1", "vfio-pci");
-        table(&IOMMU_SHARING, [(mixed, Severity::Warn)]);
+        let mixed = healthy().put("/sys/kernel/iommu_groups/1/devices/0000:01:00.1", "vfio-pci");
+        table(&IOMMU_SHARING, [(mixed, Warn)]);
     }
 
     #[test]
     fn on_and_not_loaded() {
-        let on = Machine::healthy().put(UNSAFE_NOIOMMU, "Y");
+        let on = healthy().put(UNSAFE_NOIOMMU, "Y");
         assert_eq!(on.undos(&NOIOMMU), [format!("echo Y > {UNSAFE_NOIOMMU}")]);
-        table(
-            &NOIOMMU,
-            [(on, Severity::Warn), (Machine::healthy().remove(UNSAFE_NOIOMMU), Severity::Unknown)],
-        );
+        table(&NOIOMMU, [(on, Warn), (healthy().remove(UNSAFE_NOIOMMU), Unknown)]);
     }
 
     #[test]
@@ -393,72 +389,56 @@ mod tests {
             mtu: None,
             priority: 0,
         };
-        let only = Machine::healthy().network(|network| network.routes.push(route));
-        let two = only.clone().network(|network| {
-            let mut other = network.interfaces[1].clone();
-            (other.link.ifindex, other.link.name) = (9, "eth1".into());
-            network.interfaces.push(other);
-        });
+        let only = healthy().network(|network| network.routes.push(route));
+        let two = only.clone().interface(1, 9, "eth1", |_| ());
         let session = two.clone().json(SESSION, "192.0.2.1");
         assert_eq!(session.outcomes(&WAY_IN)[0].subject, "eth0");
-        table(
-            &WAY_IN,
-            [
-                (only, Severity::Info),
-                (two.clone(), Severity::Ok),
-                (session, Severity::Info),
-                (two.remove(SESSION), Severity::Unknown),
-            ],
-        );
+        let rows = [
+            (only, Info),
+            (two.clone(), Severity::Ok),
+            (session, Info),
+            (two.remove(SESSION), Unknown),
+        ];
+        table(&WAY_IN, rows);
     }
 
     #[test]
     fn one_that_shall_be_unbound() {
         let directory = "/sys/bus/pci/devices/0000:01:00.0";
-        let own = Machine::healthy().put(&format!("{directory}/driver"), "mlx5_core");
+        let own = healthy().put(&format!("{directory}/driver"), "mlx5_core");
         let lost = own.clone().put(&format!("{directory}/driver_override"), "vfio-pci");
-        table(&BIFURCATED, [(own, Severity::Ok), (lost, Severity::Crit)]);
+        table(&BIFURCATED, [(own, Severity::Ok), (lost, Crit)]);
     }
 
     #[test]
     fn wanted_elsewhere() {
         let path = "/sys/bus/pci/devices/0000:01:00.0/driver_override";
-        let wanted = Machine::healthy().put(path, "vfio-pci");
+        let wanted = healthy().put(path, "vfio-pci");
         let fix = wanted.fixes(&VFIO_BINDING);
-        assert!(
-            fix[0].ends_with("echo 0000:01:00.0 > /sys/bus/pci/drivers/vfio-pci/bind"),
-            "{fix:?}"
-        );
-        table(
-            &VFIO_BINDING,
-            [(wanted, Severity::Crit), (Machine::healthy().put(path, "ixgbe"), Severity::Ok)],
-        );
+        let words = "echo 0000:01:00.0 > /sys/bus/pci/drivers/vfio-pci/bind";
+        assert!(fix[0].ends_with(words), "{fix:?}");
+        let rows = [(wanted, Crit), (healthy().put(path, "ixgbe"), Severity::Ok)];
+        table(&VFIO_BINDING, rows);
     }
 
     #[test]
     fn none_and_disturbed() {
         let path = "/sys/devices/system/cpu/isolated";
-        let disturbed = Machine::healthy().put(path, "2-3");
-        assert_eq!(
-            disturbed.fixes(&ISOLATED_CORES)[0],
-            "echo 0,1 > /proc/irq/42/smp_affinity_list"
-        );
-        assert_eq!(disturbed.worst(&ISOLATED_CORES), Severity::Warn);
-        assert_eq!(Machine::healthy().put(path, "").worst(&ISOLATED_CORES), Severity::Info);
-        assert_eq!(Machine::healthy().put(path, "7").worst(&ISOLATED_CORES), Severity::Ok);
-        assert_eq!(Machine::unknown().worst(&ISOLATED_CORES), Severity::Unknown);
+        let disturbed = healthy().put(path, "2-3");
+        let wanted = "echo 0,1 > /proc/irq/42/smp_affinity_list";
+        assert_eq!(disturbed.fixes(&ISOLATED_CORES)[0], wanted);
+        assert_eq!(disturbed.worst(&ISOLATED_CORES), Warn);
+        assert_eq!(healthy().put(path, "").worst(&ISOLATED_CORES), Info);
+        assert_eq!(healthy().put(path, "7").worst(&ISOLATED_CORES), Severity::Ok);
+        assert_eq!(Machine::unknown().worst(&ISOLATED_CORES), Unknown);
         let poller = |cpus: Option<&str>| {
-            let (files, limit, arguments) = (None, None, None);
-            let (name, cpus) = ("lcore-worker-7".into(), cpus.map(str::to_owned));
-            let thread = Process { pid: 9, name, files, limit, cpus, arguments };
-            Machine::healthy().put(path, "7").json(PROCESSES, [thread])
+            let set = |one: &mut Process| one.cpus = cpus.map(str::to_owned);
+            healthy().put(path, "7").process("lcore-worker-7", set)
         };
-        for (cpus, severity) in
-            [(Some("7"), Severity::Ok), (Some("0-7"), Severity::Info), (None, Severity::Unknown)]
-        {
+        for (cpus, severity) in [(Some("7"), Severity::Ok), (Some("0-7"), Info), (None, Unknown)] {
             assert_eq!(poller(cpus).worst(&ISOLATED_CORES), severity, "{cpus:?}");
         }
-        let blind = Machine::healthy().put(path, "7").remove(PROCESSES);
-        assert_eq!(blind.worst(&ISOLATED_CORES), Severity::Unknown);
+        let blind = healthy().put(path, "7").remove(PROCESSES);
+        assert_eq!(blind.worst(&ISOLATED_CORES), Unknown);
     }
 }

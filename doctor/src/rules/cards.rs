@@ -259,40 +259,33 @@ fn link_flaps(facts: &Facts) -> Looked {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{Machine, table};
+    use crate::Severity::{self, Crit, Info, Unknown, Warn};
+    use crate::testing::{healthy, table};
 
     #[test]
     fn only_with_losses() {
         let lossy = |rx: u32| {
             let rings = Rings { rx, tx: 512, max_rx: 4096, max_tx: 4096 };
-            let machine = Machine::healthy().json("/ethtool/eth0/rings.json", rings);
+            let machine = healthy().json("/ethtool/eth0/rings.json", rings);
             machine.stats("eth0", |stats| stats.rx_missed_errors = 7)
         };
         assert_eq!(lossy(512).fixes(&NIC_RINGS), ["ethtool -G eth0 rx 2048"]);
         assert_eq!(lossy(512).undos(&NIC_RINGS), ["ethtool -G eth0 rx 512"]);
         let silent = lossy(512).remove("/ethtool/eth0/rings.json");
-        table(
-            &NIC_RINGS,
-            [
-                (lossy(512), Severity::Warn),
-                (lossy(2048), Severity::Ok),
-                (silent, Severity::Unknown),
-            ],
-        );
+        table(&NIC_RINGS, [(lossy(512), Warn), (lossy(2048), Severity::Ok), (silent, Unknown)]);
     }
 
     #[test]
     fn few_and_many() {
-        let missed =
-            |count| Machine::healthy().stats("eth0", |stats| stats.rx_missed_errors = count);
-        table(&NIC_MISSED, [(missed(1), Severity::Warn), (missed(300), Severity::Crit)]);
+        let missed = |count| healthy().stats("eth0", |stats| stats.rx_missed_errors = count);
+        table(&NIC_MISSED, [(missed(1), Warn), (missed(300), Crit)]);
     }
 
     #[test]
     fn each_kind() {
-        let crc = Machine::healthy().stats("eth0", |stats| stats.rx_crc_errors = 1);
-        let length = Machine::healthy().stats("eth0", |stats| stats.rx_length_errors = 1);
-        table(&FRAME_ERRORS, [(crc, Severity::Warn), (length, Severity::Warn)]);
+        let crc = healthy().stats("eth0", |stats| stats.rx_crc_errors = 1);
+        let length = healthy().stats("eth0", |stats| stats.rx_length_errors = 1);
+        table(&FRAME_ERRORS, [(crc, Warn), (length, Warn)]);
     }
 
     #[test]
@@ -304,56 +297,50 @@ mod tests {
                 autoneg,
                 best_mbit: Some(1000),
             };
-            Machine::healthy().json("/ethtool/eth0/link_mode.json", mode)
+            healthy().json("/ethtool/eth0/link_mode.json", mode)
         };
         let forced = mode(100, true, false);
         assert_eq!(forced.undos(&LINK_MODE), ["ethtool -s eth0 autoneg off speed 100 duplex full"]);
         assert!(mode(100, true, true).fixes(&LINK_MODE).is_empty());
-        table(
-            &LINK_MODE,
-            [
-                (forced, Severity::Warn),
-                (mode(1000, false, true), Severity::Warn),
-                (mode(1000, true, true), Severity::Ok),
-            ],
-        );
+        let rows = [
+            (forced, Warn),
+            (mode(1000, false, true), Warn),
+            (mode(1000, true, true), Severity::Ok),
+        ];
+        table(&LINK_MODE, rows);
     }
 
     #[test]
     fn half_a_slot() {
         let width = "/sys/class/net/eth0/device/current_link_width";
-        let rows = [
-            (Machine::healthy().put(width, "4"), Severity::Warn),
-            (Machine::healthy().remove(width), Severity::Unknown),
-        ];
+        let rows = [(healthy().put(width, "4"), Warn), (healthy().remove(width), Unknown)];
         table(&PCIE_LINK, rows);
     }
 
     #[test]
     fn frames_and_the_way_back() {
         let path = "/ethtool/eth0/statistics.json";
-        let paused = Machine::healthy()
+        let paused = healthy()
             .put(path, r#"{"rx_pause_frames": 1}"#)
             .then(path, r#"{"rx_pause_frames": 9}"#)
             .json("/ethtool/eth0/pause.json", Pause { rx: true, tx: false });
         assert_eq!(paused.undos(&PAUSE_FRAMES), ["ethtool -A eth0 rx on tx off"]);
-        table(&PAUSE_FRAMES, [(paused, Severity::Warn)]);
+        table(&PAUSE_FRAMES, [(paused, Warn)]);
     }
 
     #[test]
     fn carriers_and_queues() {
-        let then = |key: &str, text: &str| {
-            Machine::healthy().then(&format!("/sys/class/net/eth0/{key}"), text)
-        };
-        let vanished = Machine::healthy().both_stats("eth7", "eth0");
+        let then =
+            |key: &str, text: &str| healthy().then(&format!("/sys/class/net/eth0/{key}"), text);
+        let vanished = healthy().both_stats("eth7", "eth0");
         let said = vanished.outcomes(&LINK_FLAPS).pop().unwrap();
         assert!(said.subject == "eth7" && said.found.starts_with("eth7 went away"), "{said:?}");
-        let elsewhere = Machine::healthy().miss("/sys/class/net", "of another namespace");
+        let elsewhere = healthy().miss("/sys/class/net", "of another namespace");
         let rows = [
-            (then("carrier_changes", "4"), Severity::Warn),
-            (then("queues/tx-1/tx_timeout", "1"), Severity::Warn),
-            (vanished, Severity::Info),
-            (elsewhere, Severity::Unknown),
+            (then("carrier_changes", "4"), Warn),
+            (then("queues/tx-1/tx_timeout", "1"), Warn),
+            (vanished, Info),
+            (elsewhere, Unknown),
         ];
         table(&LINK_FLAPS, rows);
     }

@@ -165,13 +165,13 @@ pub(super) fn qdisc_dropped(facts: &Facts) -> Result<u64, Unknown> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Severity;
-    use crate::testing::{Machine, table};
+    use crate::Severity::{self, Warn};
+    use crate::testing::{healthy, table};
 
     #[test]
     fn two_in_a_hundred_of_many() {
         let dropped = |packets, dropped| {
-            Machine::healthy().stats("veth0", |stats| {
+            healthy().stats("veth0", |stats| {
                 (stats.tx_packets, stats.tx_dropped) = (packets, dropped);
             })
         };
@@ -180,28 +180,26 @@ mod tests {
         let large = anew.collection.after.files()["/netlink/stats.json"].clone();
         anew.collection.before.put("/netlink/stats.json", large);
         let anew = anew.stats("veth0", |stats| (stats.tx_packets, stats.tx_dropped) = (5, 0));
-        table(
-            &DROPPED,
-            [
-                (anew, Severity::Ok),
-                (dropped(19_600, 400), Severity::Warn),
-                (dropped(19_700, 300), Severity::Ok),
-                (dropped(5000, 4000), Severity::Ok),
-            ],
-        );
+        let rows = [
+            (anew, Severity::Ok),
+            (dropped(19_600, 400), Warn),
+            (dropped(19_700, 300), Severity::Ok),
+            (dropped(5000, 4000), Severity::Ok),
+        ];
+        table(&DROPPED, rows);
     }
 
     #[test]
     fn names_that_speak_of_loss() {
         let grows = |counter: &str| {
             let path = "/ethtool/veth0/statistics.json";
-            Machine::healthy()
+            healthy()
                 .put(path, &format!("{{\"{counter}\": 1}}"))
                 .then(path, &format!("{{\"{counter}\": 3}}"))
         };
         let rows = [
-            (grows("rx_queue_0_drops"), Severity::Warn),
-            (grows("rx_out_of_buffer"), Severity::Warn),
+            (grows("rx_queue_0_drops"), Warn),
+            (grows("rx_out_of_buffer"), Warn),
             (grows("rx_queue_0_xdp_packets"), Severity::Ok),
         ];
         table(&DRIVER_COUNTERS, rows);
@@ -212,7 +210,7 @@ mod tests {
     #[test]
     fn more_than_ten() {
         let drops = |drops| {
-            Machine::healthy().edit("/netlink/qdiscs.json", |all: &mut Vec<Qdisc>| {
+            healthy().edit("/netlink/qdiscs.json", |all: &mut Vec<Qdisc>| {
                 all[0].drops = drops;
                 all[0].kind = "pfifo_fast".into();
             })
@@ -224,12 +222,12 @@ mod tests {
                 all[0].kind = kind;
             });
             let outcomes = machine.outcomes(&QDISC_DROPS);
-            let one = outcomes.into_iter().find(|one| one.severity == Severity::Warn).unwrap();
+            let one = outcomes.into_iter().find(|one| one.severity == Warn).unwrap();
             assert!(!one.found.contains("refused"), "{}", one.found);
             one.remedy().to_string()
         };
         assert!(of("pfifo_fast").contains("shape to") && !of("tbf").contains("shape to"));
         assert!(of("tbf").contains("raise its rate"));
-        table(&QDISC_DROPS, [(drops(10), Severity::Ok), (drops(11), Severity::Warn)]);
+        table(&QDISC_DROPS, [(drops(10), Severity::Ok), (drops(11), Warn)]);
     }
 }

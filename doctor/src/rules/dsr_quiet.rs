@@ -85,12 +85,12 @@ mod tests {
     use ringway_host::netlink::addresses::Address;
 
     use super::*;
-    use crate::Severity;
-    use crate::testing::{Machine, table};
+    use crate::Severity::{self, Unknown, Warn};
+    use crate::testing::{healthy, table};
 
     #[test]
     fn an_address_on_lo() {
-        let service = Machine::healthy().network(|network| {
+        let service = healthy().network(|network| {
             network.addresses.push(Address {
                 ifindex: 1,
                 address: [203, 0, 113, 10].into(),
@@ -108,22 +108,16 @@ mod tests {
         let quiet = service.clone().put("/proc/sys/net/ipv4/conf/all/arp_ignore", "1");
         let quiet = quiet.put("/proc/sys/net/ipv4/conf/all/arp_announce", "2");
         let tunnel = |rp_filter: &str| {
-            quiet.clone().put("/proc/sys/net/ipv4/conf/tunl0/rp_filter", rp_filter).network(
-                |network| {
-                    let mut tunnel = network.interfaces[2].clone();
-                    (tunnel.link.ifindex, tunnel.link.name) = (9, "tunl0".into());
-                    tunnel.link.kind = Some("ipip".into());
-                    network.interfaces.push(tunnel);
-                },
-            )
+            let machine = quiet.clone().put("/proc/sys/net/ipv4/conf/tunl0/rp_filter", rp_filter);
+            machine.interface(2, 9, "tunl0", |tunnel| tunnel.link.kind = Some("ipip".into()))
         };
         let strict = tunnel("1");
         assert_eq!(strict.fixes(&RULE), ["sysctl -w net.ipv4.conf.tunl0.rp_filter=2"]);
         // Without a device or program for it, nothing tells who opens tunnels.
         let rows = [
-            (service, Severity::Warn),
-            (quiet.clone(), Severity::Unknown),
-            (strict, Severity::Warn),
+            (service, Warn),
+            (quiet.clone(), Unknown),
+            (strict, Warn),
             (tunnel("2"), Severity::Ok),
         ];
         table(&RULE, rows);

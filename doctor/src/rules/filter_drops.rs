@@ -187,8 +187,8 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::Severity;
-    use crate::testing::{Machine, table};
+    use crate::Severity::{self, Info, Unknown};
+    use crate::testing::{Machine, healthy, table};
 
     fn rules(expr: &Value) -> String {
         json!({"nftables": [
@@ -199,7 +199,7 @@ mod tests {
     }
 
     fn machine(before: &Value, after: &Value) -> Machine {
-        Machine::healthy().put(RULES, &rules(before)).then(RULES, &rules(after))
+        healthy().put(RULES, &rules(before)).then(RULES, &rules(after))
     }
 
     #[test]
@@ -226,38 +226,36 @@ mod tests {
             ]});
             rules.to_string()
         };
-        let both = Machine::healthy().put(RULES, &both(0)).then(RULES, &both(3810));
+        let both = healthy().put(RULES, &both(0)).then(RULES, &both(3810));
         let both = both.counts("Ip", "InReceives", 4030).counts("Ip", "InDelivers", 200);
         let found = both.outcomes(&RULE);
-        assert!(found[1].severity == Severity::Unknown, "{:?}", found[1]);
+        assert!(found[1].severity == Unknown, "{:?}", found[1]);
         assert!(found[0].evidence[0].source.contains("drop, \"web\""), "{:?}", found[0]);
         let told = lost(30).counts("Ip", "InDelivers", 10).counts("IpExt", "InNoRoutes", 15);
         let accept = |n| json!([counter(n), {"accept": null}]);
-        table(
-            &RULE,
-            [
-                (counted, Severity::Info),
-                (machine(&drop(5), &drop(5)), Severity::Ok),
-                (machine(&reject(0), &reject(1)), Severity::Info),
-                (machine(&accept(0), &accept(9)), Severity::Ok),
-                (machine(&early(0), &early(9)), Severity::Unknown),
-                (silent.clone(), Severity::Unknown),
-                (lost(9), Severity::Unknown),
-                (lost(30), Severity::Info),
-                (told, Severity::Unknown),
-            ],
-        );
+        let rows = [
+            (counted, Info),
+            (machine(&drop(5), &drop(5)), Severity::Ok),
+            (machine(&reject(0), &reject(1)), Info),
+            (machine(&accept(0), &accept(9)), Severity::Ok),
+            (machine(&early(0), &early(9)), Unknown),
+            (silent.clone(), Unknown),
+            (lost(9), Unknown),
+            (lost(30), Info),
+            (told, Unknown),
+        ];
+        table(&RULE, rows);
     }
 
     #[test]
     fn a_policy_drops_without_a_counter() {
         let policy = |policy: &str| {
             let chain = json!({"family": "inet", "table": "t", "name": "c", "policy": policy});
-            Machine::healthy().json(RULES, json!({"nftables": [{"chain": chain}]}))
+            healthy().json(RULES, json!({"nftables": [{"chain": chain}]}))
         };
         assert_eq!(policy("accept").worst(&RULE), Severity::Ok);
         let found = policy("drop").counts("Ip", "InReceives", 50).outcomes(&RULE);
-        assert_eq!(found[1].severity, Severity::Info);
+        assert_eq!(found[1].severity, Info);
         assert_eq!(found[1].evidence[1].value, "policy of inet t c");
     }
 }

@@ -301,18 +301,18 @@ fn napi_defer(facts: &Facts) -> Looked {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Severity;
-    use crate::testing::{Machine, table};
+    use crate::Severity::{self, Info, Warn};
+    use crate::testing::{Machine, healthy, table};
 
     #[test]
     fn two_sockets() {
-        let two = Machine::healthy()
+        let two = healthy()
             .put("/sys/devices/system/node/node0/cpulist", "0-1")
             .put("/sys/devices/system/node/node1/cpulist", "2-3");
         assert_eq!(two.fixes(&NUMA_NODE)[0], "echo 0-1 > /proc/irq/42/smp_affinity_list");
         assert_eq!(two.undos(&NUMA_NODE)[0], "echo 2 > /proc/irq/42/smp_affinity_list");
         let unknown = two.clone().put("/sys/class/net/eth0/device/numa_node", "-1");
-        table(&NUMA_NODE, [(two, Severity::Warn), (unknown, Severity::Info)]);
+        table(&NUMA_NODE, [(two, Warn), (unknown, Info)]);
     }
 
     #[test]
@@ -321,43 +321,36 @@ mod tests {
             let machine = machine.put(&format!("/proc/irq/{irq}/effective_affinity_list"), cpu);
             machine.put(&format!("/proc/irq/{irq}/smp_affinity_list"), cpu)
         };
-        let shared = on(Machine::healthy(), 41, "0");
+        let shared = on(healthy(), 41, "0");
         assert_eq!(shared.fixes(&IRQ_SHARING), ["echo 1 > /proc/irq/41/smp_affinity_list"]);
         assert_eq!(shared.undos(&IRQ_SHARING), ["echo 0 > /proc/irq/41/smp_affinity_list"]);
-        table(&IRQ_SHARING, [(shared, Severity::Warn)]);
+        table(&IRQ_SHARING, [(shared, Warn)]);
     }
 
     #[test]
     fn all_four() {
-        let first = (40..44).fold(Machine::healthy(), |machine, irq| {
+        let first = (40..44).fold(healthy(), |machine, irq| {
             let machine = machine.put(&format!("/proc/irq/{irq}/effective_affinity_list"), "0");
             machine.put(&format!("/proc/irq/{irq}/smp_affinity_list"), "0-3")
         });
         assert_eq!(first.fixes(&IRQ_ON_FIRST)[0], "echo 1 > /proc/irq/40/smp_affinity_list");
         assert_eq!(first.undos(&IRQ_ON_FIRST)[0], "echo 0-3 > /proc/irq/40/smp_affinity_list");
-        table(&IRQ_ON_FIRST, [(first, Severity::Warn)]);
+        table(&IRQ_ON_FIRST, [(first, Warn)]);
     }
 
     #[test]
     fn while_it_runs() {
         let runs = |arguments: &str| {
-            let process = Process {
-                pid: 7,
-                name: "irqbalance".into(),
-                files: Some(1),
-                limit: None,
-                cpus: None,
-                arguments: Some(arguments.into()),
-            };
-            Machine::healthy().json(crate::gather::PROCESSES, [process])
+            let set = |one: &mut Process| one.arguments = Some(arguments.into());
+            healthy().process("irqbalance", set)
         };
         let free = (40..44).fold(runs("irqbalance"), |machine, irq| {
             machine.put(&format!("/proc/irq/{irq}/effective_affinity_list"), "0-3")
         });
         let banned = "irqbalance --banirq=40 --banirq=41 -i 42 --banirq 43";
         let rows = [
-            (runs("irqbalance"), Severity::Info),
-            (runs("irqbalance --banirq=40"), Severity::Info),
+            (runs("irqbalance"), Info),
+            (runs("irqbalance --banirq=40"), Info),
             (runs(banned), Severity::Ok),
             (free, Severity::Ok),
         ];
@@ -367,19 +360,11 @@ mod tests {
     #[test]
     fn threads_that_wander() {
         let thread = |cpus: &str| {
-            let process = Process {
-                pid: 9,
-                name: "napi/eth0-8193".into(),
-                files: None,
-                limit: None,
-                cpus: Some(cpus.into()),
-                arguments: None,
-            };
-            let machine = Machine::healthy().put("/sys/class/net/eth0/threaded", "1");
-            machine.json(crate::gather::PROCESSES, [process])
+            let machine = healthy().put("/sys/class/net/eth0/threaded", "1");
+            machine.process("napi/eth0-8193", |one| one.cpus = Some(cpus.into()))
         };
         assert_eq!(thread("0-3").undos(&THREADED_NAPI), ["taskset -pc 0-3 9"]);
-        table(&THREADED_NAPI, [(thread("0-3"), Severity::Info), (thread("2"), Severity::Ok)]);
+        table(&THREADED_NAPI, [(thread("0-3"), Info), (thread("2"), Severity::Ok)]);
     }
 
     #[test]
@@ -389,35 +374,31 @@ mod tests {
                 format!("  CPU0\n 40: {count} PCI-MSIX-0000:01:00.0 0-edge eth0-TxRx-0")
             };
             let coalescing = Coalescing { rx_usecs, rx_frames: 0, adaptive_rx: false };
-            Machine::healthy()
+            healthy()
                 .json("/ethtool/eth0/coalescing.json", coalescing)
                 .put("/proc/interrupts", &line(0))
                 .then("/proc/interrupts", &line(count))
         };
-        assert_eq!(
-            machine(1, 90_000).undos(&COALESCING),
-            ["ethtool -C eth0 adaptive-rx off rx-usecs 1"]
-        );
+        let wanted = ["ethtool -C eth0 adaptive-rx off rx-usecs 1"];
+        assert_eq!(machine(1, 90_000).undos(&COALESCING), wanted);
         let slow = machine(30, 10).profile(Profile::Latency);
         assert_eq!(slow.fixes(&COALESCING), ["ethtool -C eth0 adaptive-rx off rx-usecs 0"]);
-        table(
-            &COALESCING,
-            [
-                (machine(1, 90_000), Severity::Warn),
-                (machine(1, 1000), Severity::Ok),
-                (machine(30, 90_000), Severity::Ok),
-                (slow, Severity::Info),
-            ],
-        );
+        let rows = [
+            (machine(1, 90_000), Warn),
+            (machine(1, 1000), Severity::Ok),
+            (machine(30, 90_000), Severity::Ok),
+            (slow, Info),
+        ];
+        table(&COALESCING, rows);
     }
 
     #[test]
     fn one_of_two() {
         let flush = "/sys/class/net/veth0/gro_flush_timeout";
         let defer = "/sys/class/net/veth0/napi_defer_hard_irqs";
-        let one = Machine::healthy().put(flush, "20000").put(defer, "0");
+        let one = healthy().put(flush, "20000").put(defer, "0");
         assert_eq!(one.fixes(&NAPI_DEFER), [format!("echo 2 > {defer}")]);
         let both = one.clone().put(defer, "2");
-        table(&NAPI_DEFER, [(one, Severity::Warn), (both, Severity::Ok)]);
+        table(&NAPI_DEFER, [(one, Warn), (both, Severity::Ok)]);
     }
 }

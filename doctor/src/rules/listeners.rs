@@ -218,7 +218,8 @@ fn tcp_syncookies(facts: &Facts) -> Looked {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{Machine, table};
+    use crate::Severity::{self, Crit, Unknown, Warn};
+    use crate::testing::{Machine, healthy, table};
 
     fn listener(port: u16, waiting: u32, limit: u32) -> Listener {
         Listener { address: [10, 0, 0, 1].into(), port, waiting, limit }
@@ -226,7 +227,7 @@ mod tests {
 
     #[test]
     fn the_lesser_of_two_limits() {
-        let machine = Machine::healthy().put("/proc/sys/net/core/somaxconn", "128");
+        let machine = healthy().put("/proc/sys/net/core/somaxconn", "128");
         let outcome = |limits: &[u32]| {
             let all: Vec<Listener> = limits.iter().map(|limit| listener(80, 9, *limit)).collect();
             let all: Vec<&Listener> = all.iter().collect();
@@ -235,10 +236,8 @@ mod tests {
         // The program asked for no more than that.
         assert!(outcome(&[5, 127]).changes.is_empty() && outcome(&[]).changes.is_empty());
         assert!(outcome(&[5]).remedy().to_string().contains("its own is the limit"));
-        assert_eq!(
-            outcome(&[5, 128]).changes[0].fix.to_string(),
-            "sysctl -w net.core.somaxconn=4096"
-        );
+        let wanted = "sysctl -w net.core.somaxconn=4096";
+        assert_eq!(outcome(&[5, 128]).changes[0].fix.to_string(), wanted);
         assert!(outcome(&[5; 20]).evidence.iter().any(|one| one.value == "12"));
     }
 
@@ -252,30 +251,22 @@ mod tests {
     }
 
     fn queue(waiting: u32, limit: u32) -> Machine {
-        Machine::healthy().edit("/netlink/sockets.json", |sockets: &mut Sockets| {
-            sockets.listeners =
-                vec![Listener { address: [10, 0, 0, 1].into(), port: 80, waiting, limit }];
+        healthy().edit("/netlink/sockets.json", |sockets: &mut Sockets| {
+            sockets.listeners = vec![listener(80, waiting, limit)];
         })
     }
 
     #[test]
     fn overflows_and_nearly_full_queues() {
-        for (machine, wanted) in [
-            (Machine::healthy(), Severity::Ok),
-            (Machine::healthy().counts("TcpExt", "ListenOverflows", 3), Severity::Warn),
-            (Machine::healthy().counts("TcpExt", "ListenOverflows", 6), Severity::Crit),
+        let rows = [
+            (healthy().counts("TcpExt", "ListenOverflows", 3), Warn),
+            (healthy().counts("TcpExt", "ListenOverflows", 6), Crit),
             (queue(115, 128), Severity::Ok),
-            (queue(116, 128), Severity::Warn),
+            (queue(116, 128), Warn),
             (queue(1, 1), Severity::Ok),
-            (Machine::healthy().remove("/netlink/sockets.json"), Severity::Unknown),
-        ] {
-            assert_eq!(
-                machine.worst(&LISTEN_OVERFLOWS),
-                wanted,
-                "{:?}",
-                machine.outcomes(&LISTEN_OVERFLOWS)
-            );
-        }
+            (healthy().remove("/netlink/sockets.json"), Unknown),
+        ];
+        table(&LISTEN_OVERFLOWS, rows);
         let small = queue(16, 16).put("/proc/sys/net/core/somaxconn", "16");
         assert_eq!(small.fixes(&LISTEN_OVERFLOWS), ["sysctl -w net.core.somaxconn=4096"]);
         assert!(queue(128, 128).fixes(&LISTEN_OVERFLOWS).is_empty());
@@ -287,21 +278,15 @@ mod tests {
     #[test]
     fn what_is_more_than_overflows() {
         let machine = |drops, overflows| {
-            let machine = Machine::healthy().counts("TcpExt", "ListenDrops", drops);
+            let machine = healthy().counts("TcpExt", "ListenDrops", drops);
             machine.counts("TcpExt", "ListenOverflows", overflows)
         };
-        table(&LISTEN_DROPS, [(machine(5, 5), Severity::Ok), (machine(6, 5), Severity::Warn)]);
+        table(&LISTEN_DROPS, [(machine(5, 5), Severity::Ok), (machine(6, 5), Warn)]);
     }
 
     #[test]
     fn dropped_or_answered_with_a_cookie() {
-        let machine = |name, by| {
-            let machine = Machine::healthy().counts("TcpExt", name, by);
-            machine.edit("/netlink/sockets.json", |sockets: &mut Sockets| {
-                let address = [10, 0, 0, 1].into();
-                sockets.listeners = vec![Listener { address, port: 80, waiting: 0, limit: 16 }];
-            })
-        };
+        let machine = |name, by| healthy().counts("TcpExt", name, by).listener(16);
         let cookies = |value: &str| {
             machine("TCPReqQFullDrop", 2).put("/proc/sys/net/ipv4/tcp_syncookies", value)
         };
@@ -313,39 +298,26 @@ mod tests {
         let backlog = "sysctl -w net.ipv4.tcp_max_syn_backlog=4096";
         assert_eq!(small(cookies("0")).fixes(&SYN_QUEUE), [backlog, somaxconn]);
         let always = machine("TCPReqQFullDoCookies", 20);
-        table(
-            &SYN_QUEUE,
-            [
-                (cookies("1"), Severity::Crit),
-                (machine("TCPReqQFullDoCookies", 2), Severity::Warn),
-                (machine("TCPReqQFullDoCookies", 1), Severity::Ok),
-                (always.put("/proc/sys/net/ipv4/tcp_syncookies", "2"), Severity::Ok),
-            ],
-        );
+        let rows = [
+            (cookies("1"), Crit),
+            (machine("TCPReqQFullDoCookies", 2), Warn),
+            (machine("TCPReqQFullDoCookies", 1), Severity::Ok),
+            (always.put("/proc/sys/net/ipv4/tcp_syncookies", "2"), Severity::Ok),
+        ];
+        table(&SYN_QUEUE, rows);
     }
 
     #[test]
     fn off_always_and_flooded() {
-        let path = "/proc/sys/net/ipv4/tcp_syncookies";
-        let machine = Machine::healthy;
-        for (machine, wanted) in [
-            (machine(), Severity::Ok),
-            (machine().put(path, "0"), Severity::Warn),
-            (machine().put(path, "2"), Severity::Warn),
-            (machine().counts("TcpExt", "SyncookiesSent", 50), Severity::Warn),
-            (machine().put(path, "yes"), Severity::Unknown),
-            (machine().remove("/proc/net/netstat"), Severity::Unknown),
-        ] {
-            assert_eq!(
-                machine.worst(&TCP_SYNCOOKIES),
-                wanted,
-                "{:?}",
-                machine.outcomes(&TCP_SYNCOOKIES)
-            );
-        }
-        assert_eq!(
-            machine().put(path, "0").undos(&TCP_SYNCOOKIES),
-            ["sysctl -w net.ipv4.tcp_syncookies=0"]
-        );
+        let set = |value| healthy().put("/proc/sys/net/ipv4/tcp_syncookies", value);
+        assert_eq!(set("0").undos(&TCP_SYNCOOKIES), ["sysctl -w net.ipv4.tcp_syncookies=0"]);
+        let rows = [
+            (set("0"), Warn),
+            (set("2"), Warn),
+            (healthy().counts("TcpExt", "SyncookiesSent", 50), Warn),
+            (set("yes"), Unknown),
+            (healthy().remove("/proc/net/netstat"), Unknown),
+        ];
+        table(&TCP_SYNCOOKIES, rows);
     }
 }

@@ -161,8 +161,8 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::Severity;
-    use crate::testing::{Machine, table};
+    use crate::Severity::{self, Unknown, Warn};
+    use crate::testing::{Machine, healthy, table};
 
     fn chain(name: &str, hook: Option<&str>) -> Value {
         json!({"chain": {"family": "inet", "table": "t", "name": name, "hook": hook}})
@@ -174,7 +174,7 @@ mod tests {
     }
 
     fn machine(parts: &[Vec<Value>]) -> Machine {
-        Machine::healthy().json("/tools/nft.json", json!({"nftables": parts.concat()}))
+        healthy().json("/tools/nft.json", json!({"nftables": parts.concat()}))
     }
 
     #[test]
@@ -196,21 +196,19 @@ mod tests {
         };
         let warned: Vec<_> =
             two(25).outcomes(&RULE).into_iter().map(|one| (one.subject, one.severity)).collect();
-        assert!(warned.contains(&("ip6 hook input".into(), Severity::Warn)), "{warned:?}");
+        assert!(warned.contains(&("ip6 hook input".into(), Warn)), "{warned:?}");
         let unhooked = machine(&[vec![chain("d", None)], rules("d", 90, &json!([]))]);
-        let legacy = Machine::healthy().put(LEGACY, "filter\nnat\n");
-        table(
-            &RULE,
-            [
-                (one(49), Severity::Ok),
-                (one(50), Severity::Warn),
-                (jumps(38), Severity::Ok),
-                (jumps(39), Severity::Warn),
-                (circle, Severity::Ok),
-                (two(24), Severity::Ok),
-                (unhooked, Severity::Ok),
-                (legacy, Severity::Unknown),
-            ],
-        );
+        let legacy = healthy().put(LEGACY, "filter\nnat\n");
+        let rows = [
+            (one(49), Severity::Ok),
+            (one(50), Warn),
+            (jumps(38), Severity::Ok),
+            (jumps(39), Warn),
+            (circle, Severity::Ok),
+            (two(24), Severity::Ok),
+            (unhooked, Severity::Ok),
+            (legacy, Unknown),
+        ];
+        table(&RULE, rows);
     }
 }

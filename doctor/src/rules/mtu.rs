@@ -125,57 +125,51 @@ fn black_holes(facts: &Facts) -> Result<Outcome, Unknown> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Severity;
-    use crate::testing::Machine;
+    use crate::Severity::{self, Info, Unknown, Warn};
+    use crate::testing::{Machine, healthy};
 
     #[test]
     fn a_pair_and_a_bridge() {
-        let pair = Machine::healthy().network(|network| {
-            let mut peer = network.interfaces[2].clone();
-            (peer.link.ifindex, peer.link.name, peer.link.mtu) = (4, "veth1".into(), 9000);
-            peer.link.lower = Some(3);
-            peer.link.lower_elsewhere = false;
-            network.interfaces[2].link.lower = Some(4);
-            network.interfaces[2].link.lower_elsewhere = false;
-            network.interfaces.push(peer);
+        let over = |one: &mut Interface, lower: u32| {
+            (one.link.lower, one.link.lower_elsewhere) = (Some(lower), false);
+        };
+        let pair = healthy().network(|network| over(&mut network.interfaces[2], 4));
+        let pair = pair.interface(2, 4, "veth1", |peer| {
+            peer.link.mtu = 9000;
+            over(peer, 3);
         });
         assert_eq!(pair.fixes(&RULE), ["ip link set dev veth0 mtu 9000"]);
         assert_eq!(pair.undos(&RULE), ["ip link set dev veth0 mtu 1500"]);
-        let bridge = Machine::healthy().network(|network| {
-            let mut bridge = network.interfaces[2].clone();
-            (bridge.link.ifindex, bridge.link.kind) = (9, Some("bridge".into()));
-            network.interfaces[1].link.master = Some(9);
-            network.interfaces[2].link.master = Some(9);
+        let bridge = healthy().network(|network| {
+            network.interfaces[1..].iter_mut().for_each(|one| one.link.master = Some(9));
             network.interfaces[1].link.mtu = 1400;
-            network.interfaces.push(bridge);
+        });
+        let bridge = bridge.interface(2, 9, "br0", |bridge| {
+            (bridge.link.kind, bridge.link.master) = (Some("bridge".into()), None);
         });
         assert_eq!(bridge.fixes(&RULE), ["ip link set dev eth0 mtu 1500"]);
-        let vlan = Machine::healthy().network(|network| {
-            let mut vlan = network.interfaces[2].clone();
-            (vlan.link.ifindex, vlan.link.name, vlan.link.mtu) = (9, "eth0.5".into(), 9000);
-            (vlan.link.kind, vlan.link.lower) = (Some("vlan".into()), Some(2));
-            vlan.link.lower_elsewhere = false;
-            network.interfaces.push(vlan);
+        let vlan = healthy().interface(2, 9, "eth0.5", |vlan| {
+            (vlan.link.kind, vlan.link.mtu) = (Some("vlan".into()), 9000);
+            over(vlan, 2);
         });
         assert_eq!(vlan.fixes(&RULE), ["ip link set dev eth0 mtu 9000"]);
-        let hole = Machine::healthy().counts("TcpExt", "TCPMTUPFail", 1);
-        let refused = Machine::healthy().counts("Ip", "FragFails", 1);
-        let blind = Machine::healthy().put("/proc/sys/net/ipv4/tcp_mtu_probing", "0");
+        let hole = healthy().counts("TcpExt", "TCPMTUPFail", 1);
+        let refused = healthy().counts("Ip", "FragFails", 1);
+        let blind = healthy().put("/proc/sys/net/ipv4/tcp_mtu_probing", "0");
         // The far end of its veth is a container's.
-        let lossy = Machine::healthy().stats("veth0", |stats| stats.rx_dropped += 5);
-        let near = Machine::healthy()
-            .network(|network| network.interfaces[2].link.lower_elsewhere = false);
+        let lossy = healthy().stats("veth0", |stats| stats.rx_dropped += 5);
+        let near = healthy().network(|network| network.interfaces[2].link.lower_elsewhere = false);
         let rows = [
             (near, Severity::Ok),
-            (lossy, Severity::Info),
-            (Machine::healthy(), Severity::Unknown),
-            (Machine::unknown(), Severity::Unknown),
-            (pair, Severity::Warn),
-            (bridge, Severity::Warn),
-            (vlan, Severity::Warn),
-            (hole, Severity::Info),
-            (refused, Severity::Info),
-            (blind, Severity::Unknown),
+            (lossy, Info),
+            (healthy(), Unknown),
+            (Machine::unknown(), Unknown),
+            (pair, Warn),
+            (bridge, Warn),
+            (vlan, Warn),
+            (hole, Info),
+            (refused, Info),
+            (blind, Unknown),
         ];
         for (row, (machine, wanted)) in rows.into_iter().enumerate() {
             assert_eq!(machine.worst(&RULE), wanted, "row {row}");

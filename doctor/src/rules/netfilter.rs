@@ -186,54 +186,45 @@ fn bridge_filter(facts: &Facts) -> Looked {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{Machine, table};
+    use crate::Severity::{self, Crit, Info, Warn};
+    use crate::testing::{Machine, healthy, table};
 
     #[test]
     fn ninety_and_ninety_five() {
         let count = |count: u32| {
-            Machine::healthy()
+            healthy()
                 .put("/proc/sys/net/netfilter/nf_conntrack_count", &count.to_string())
                 .put(&format!("/proc/sys/{MAX}"), "1000")
         };
-        assert_eq!(
-            count(951).undos(&CONNTRACK_FULL),
-            ["sysctl -w net.netfilter.nf_conntrack_max=1000"]
-        );
-        table(
-            &CONNTRACK_FULL,
-            [
-                (count(900), Severity::Ok),
-                (count(901), Severity::Warn),
-                (count(951), Severity::Crit),
-            ],
-        );
+        let wanted = ["sysctl -w net.netfilter.nf_conntrack_max=1000"];
+        assert_eq!(count(951).undos(&CONNTRACK_FULL), wanted);
+        let rows = [(count(900), Severity::Ok), (count(901), Warn), (count(951), Crit)];
+        table(&CONNTRACK_FULL, rows);
     }
 
     #[test]
     fn each_entry_counts_twice() {
         let count = |count: u32| {
-            Machine::healthy()
+            healthy()
                 .put("/proc/sys/net/netfilter/nf_conntrack_count", &count.to_string())
                 .put(&format!("/proc/sys/{BUCKETS}"), "1024")
         };
-        assert_eq!(
-            count(1025).fixes(&CONNTRACK_BUCKETS),
-            ["sysctl -w net.netfilter.nf_conntrack_buckets=2048"]
-        );
-        table(&CONNTRACK_BUCKETS, [(count(1024), Severity::Ok), (count(1025), Severity::Warn)]);
+        let wanted = ["sysctl -w net.netfilter.nf_conntrack_buckets=2048"];
+        assert_eq!(count(1025).fixes(&CONNTRACK_BUCKETS), wanted);
+        table(&CONNTRACK_BUCKETS, [(count(1024), Severity::Ok), (count(1025), Warn)]);
     }
 
     #[test]
     fn only_where_the_table_fills() {
         let machine = |count: &str, timeout: &str| {
-            Machine::healthy()
+            healthy()
                 .put("/proc/sys/net/netfilter/nf_conntrack_count", count)
                 .put("/proc/sys/net/netfilter/nf_conntrack_max", "1000")
                 .put(&format!("/proc/sys/{TIMEOUT}"), timeout)
         };
         let rows = [
             (machine("499", "432000"), Severity::Ok),
-            (machine("500", "432000"), Severity::Warn),
+            (machine("500", "432000"), Warn),
             (machine("500", "3600"), Severity::Ok),
         ];
         table(&CONNTRACK_TIMEOUT, rows);
@@ -242,12 +233,12 @@ mod tests {
     #[test]
     fn a_forwarder_that_tracks() {
         let machine = |forward: &str, count: &str| {
-            Machine::healthy()
+            healthy()
                 .put("/proc/sys/net/ipv4/ip_forward", forward)
                 .put("/proc/sys/net/netfilter/nf_conntrack_count", count)
         };
         let rows = [
-            (machine("1", "1000"), Severity::Info),
+            (machine("1", "1000"), Info),
             (machine("1", "999"), Severity::Ok),
             (machine("0", "1000"), Severity::Ok),
         ];
@@ -257,27 +248,23 @@ mod tests {
     #[test]
     fn both_at_once() {
         let rule = r#"{"nftables":[{"rule":{"family":"ip"}}]}"#;
-        let nft = Machine::healthy().put("/tools/nft.json", rule);
+        let nft = healthy().put("/tools/nft.json", rule);
         let both = nft.clone().put("/proc/net/ip_tables_names", "filter\nnat");
-        table(&TWO_FIREWALLS, [(nft, Severity::Ok), (both, Severity::Warn)]);
+        table(&TWO_FIREWALLS, [(nft, Severity::Ok), (both, Warn)]);
     }
 
     #[test]
     fn only_where_there_is_a_bridge() {
         let key = "/proc/sys/net/bridge/bridge-nf-call-iptables";
-        let on = Machine::healthy().put(key, "1");
+        let on = healthy().put(key, "1");
         let bridge = |machine: Machine| {
             machine.network(|network| network.interfaces[2].link.kind = Some("bridge".into()))
         };
-        assert_eq!(
-            bridge(on.clone()).fixes(&BRIDGE_FILTER),
-            ["sysctl -w net.bridge.bridge-nf-call-iptables=0"]
-        );
+        let wanted = ["sysctl -w net.bridge.bridge-nf-call-iptables=0"];
+        assert_eq!(bridge(on.clone()).fixes(&BRIDGE_FILTER), wanted);
         let off =
             on.clone().put(key, "0").put("/proc/sys/net/bridge/bridge-nf-call-ip6tables", "0");
-        table(
-            &BRIDGE_FILTER,
-            [(on.clone(), Severity::Ok), (bridge(on), Severity::Info), (bridge(off), Severity::Ok)],
-        );
+        let rows = [(on.clone(), Severity::Ok), (bridge(on), Info), (bridge(off), Severity::Ok)];
+        table(&BRIDGE_FILTER, rows);
     }
 }

@@ -161,13 +161,14 @@ mod tests {
     use ringway_host::netlink::links::{Xdp, XdpMode};
 
     use super::*;
-    use crate::testing::{Machine, table};
-    use crate::{Program, Severity};
+    use crate::Program;
+    use crate::Severity::{self, Info, Unknown, Warn};
+    use crate::testing::{Machine, healthy, table};
 
     #[test]
     fn what_is_off() {
         let off = |index: usize| {
-            Machine::healthy().network(|network| {
+            healthy().network(|network| {
                 let offloads = &mut network.interfaces[index].offloads;
                 (offloads.gso, offloads.tso, offloads.gro) = (false, false, false);
             })
@@ -183,50 +184,45 @@ mod tests {
         assert_eq!(scattered(2, false).fixes(&OFFLOADS), ["ethtool -K veth0 sg on gso on tso on"]);
         assert_eq!(scattered(1, true).fixes(&OFFLOADS), ["ethtool -K eth0 gro on"]);
         let below = |xdp: &[Xdp]| {
-            off(1).network(|network| {
+            let machine = off(1).network(|network| {
                 let offloads = &mut network.interfaces[1].offloads;
                 (offloads.gso, offloads.tso) = (true, true);
                 network.interfaces[1].link.master = Some(9);
-                let mut bridge = network.interfaces[2].clone();
-                (bridge.link.ifindex, bridge.link.name) = (9, "br0".into());
+            });
+            machine.interface(2, 9, "br0", |bridge| {
                 (bridge.link.kind, bridge.link.lower) = (Some("bridge".into()), None);
                 bridge.link.xdp = xdp.to_vec();
-                network.interfaces.push(bridge);
             })
         };
         assert_eq!(below(&[]).fixes(&OFFLOADS), ["ethtool -K eth0 gro on"]);
         let generic = Xdp { program: 7, mode: XdpMode::Generic };
         assert!(below(&[generic]).fixes(&OFFLOADS).is_empty());
         let balancer = off(1).profile(Profile::Balancer);
-        table(
-            &OFFLOADS,
-            [(off(1), Severity::Info), (off(2), Severity::Info), (balancer, Severity::Ok)],
-        );
+        table(&OFFLOADS, [(off(1), Info), (off(2), Info), (balancer, Severity::Ok)]);
     }
 
     #[test]
     fn where_packets_are_passed_on() {
-        let end = Machine::healthy().network(|network| network.interfaces[1].offloads.lro = true);
+        let end = healthy().network(|network| network.interfaces[1].offloads.lro = true);
         let router = end.clone().put("/proc/sys/net/ipv4/ip_forward", "1");
         assert_eq!(router.fixes(&LRO), ["ethtool -K eth0 lro off"]);
         let program = Program { interfaces: vec!["eth0".into()], native: vec!["eth0".into()] };
         let looked = (LRO.check)(&end.facts().with_program(program)).unwrap();
-        assert_eq!(looked[0].severity, Severity::Warn, "{looked:?}");
-        table(&LRO, [(end, Severity::Ok), (router, Severity::Warn)]);
+        assert_eq!(looked[0].severity, Warn, "{looked:?}");
+        table(&LRO, [(end, Severity::Ok), (router, Warn)]);
     }
 
     fn pair(tx_checksum: bool, gro: bool, native: bool) -> Machine {
-        Machine::healthy().network(|network| {
-            let mut peer = network.interfaces[2].clone();
-            (peer.link.ifindex, peer.link.name) = (4, "veth1".into());
+        let machine = healthy().interface(2, 4, "veth1", |peer| {
             (peer.link.lower, peer.link.lower_elsewhere) = (Some(3), false);
             (peer.offloads.tx_checksum, peer.offloads.gro) = (tx_checksum, gro);
+        });
+        machine.network(|network| {
             let own = &mut network.interfaces[2].link;
             (own.lower, own.lower_elsewhere) = (Some(4), false);
             if native {
                 own.xdp = vec![Xdp { program: 1, mode: XdpMode::Native }];
             }
-            network.interfaces.push(peer);
         })
     }
 
@@ -234,23 +230,21 @@ mod tests {
     fn the_far_end_of_native_xdp() {
         let fixes = ["ethtool -K veth1 tx off", "ethtool -K veth1 gro on"];
         assert_eq!(pair(true, false, true).fixes(&VETH_CHECKSUM), fixes);
-        let elsewhere = Machine::healthy().network(|network| {
+        let elsewhere = healthy().network(|network| {
             network.interfaces[2].link.xdp = vec![Xdp { program: 1, mode: XdpMode::Native }];
         });
         let polls = |bits: u64| {
             elsewhere.clone().json("/netlink/xdp_features.json", BTreeMap::from([(3, bits)]))
         };
-        table(
-            &VETH_CHECKSUM,
-            [
-                (pair(true, true, true), Severity::Warn),
-                (pair(false, false, true), Severity::Warn),
-                (pair(false, true, true), Severity::Ok),
-                (elsewhere.clone(), Severity::Unknown),
-                (polls(3), Severity::Warn),
-                (polls(7), Severity::Unknown),
-            ],
-        );
+        let rows = [
+            (pair(true, true, true), Warn),
+            (pair(false, false, true), Warn),
+            (pair(false, true, true), Severity::Ok),
+            (elsewhere.clone(), Unknown),
+            (polls(3), Warn),
+            (polls(7), Unknown),
+        ];
+        table(&VETH_CHECKSUM, rows);
     }
 
     /// It finishes checksums itself.

@@ -157,16 +157,17 @@ fn cpu_governor(facts: &Facts) -> Looked {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{Machine, table};
+    use crate::Severity::{self, Info, Unknown, Warn};
+    use crate::testing::{healthy, table};
 
     #[test]
     fn an_overflow_without_a_limit() {
         let line = |dropped: u32| format!("0000000a {dropped:08x} 0 0 0 0 0 0 0 0 0 0 00000000");
-        let lossy = Machine::healthy().put("/proc/net/softnet_stat", &line(0));
+        let lossy = healthy().put("/proc/net/softnet_stat", &line(0));
         let lossy = lossy.then("/proc/net/softnet_stat", &line(4));
         assert_eq!(lossy.fixes(&FLOW_LIMIT), ["sysctl -w net.core.flow_limit_cpu_bitmap=f"]);
         let limited = lossy.clone().put(&format!("/proc/sys/{FLOW_LIMIT_CPUS}"), "f");
-        table(&FLOW_LIMIT, [(lossy, Severity::Info), (limited, Severity::Ok)]);
+        table(&FLOW_LIMIT, [(lossy, Info), (limited, Severity::Ok)]);
     }
 
     const LINE: &str =
@@ -183,7 +184,7 @@ mod tests {
                 )
             };
             let path = "/proc/net/softnet_stat";
-            Machine::healthy()
+            healthy()
                 .put("/proc/sys/net/core/netdev_max_backlog", "1000")
                 .put(path, &line(was))
                 .then(path, &line(is))
@@ -195,12 +196,9 @@ mod tests {
         let lossy = machine("0000000a 00000001", "0000000c 00000005");
         let [outcome] = lossy.outcomes(&SOFTNET_BACKLOG).try_into().unwrap();
         assert!(outcome.found.starts_with("4 of 6 packets"), "{outcome:?}");
-        assert_eq!((outcome.severity, outcome.subject.as_str()), (Severity::Warn, "processor 3"));
+        assert_eq!((outcome.severity, outcome.subject.as_str()), (Warn, "processor 3"));
         assert_eq!(lossy.fixes(&SOFTNET_BACKLOG), ["sysctl -w net.core.netdev_max_backlog=2000"]);
-        assert_eq!(
-            Machine::healthy().remove("/proc/net/softnet_stat").worst(&SOFTNET_BACKLOG),
-            Severity::Unknown
-        );
+        assert_eq!(healthy().remove("/proc/net/softnet_stat").worst(&SOFTNET_BACKLOG), Unknown);
     }
 
     #[test]
@@ -210,47 +208,30 @@ mod tests {
         };
         let machine = |dropped, squeezed| {
             let path = "/proc/net/softnet_stat";
-            Machine::healthy().put(path, &line(0, 0)).then(path, &line(dropped, squeezed))
+            healthy().put(path, &line(0, 0)).then(path, &line(dropped, squeezed))
         };
         let both =
             ["sysctl -w net.core.netdev_budget=600", "sysctl -w net.core.netdev_budget_usecs=4000"];
         assert_eq!(machine(1, 11).fixes(&TIME_SQUEEZE), both);
-        table(
-            &TIME_SQUEEZE,
-            [
-                (machine(0, 10), Severity::Ok),
-                (machine(0, 11), Severity::Info),
-                (machine(1, 11), Severity::Warn),
-            ],
-        );
+        let rows = [(machine(0, 10), Severity::Ok), (machine(0, 11), Info), (machine(1, 11), Warn)];
+        table(&TIME_SQUEEZE, rows);
     }
 
     #[test]
     fn nine_tenths() {
         let spent = |idle: u32, softirq: u32| {
             let line = |idle, softirq| format!("cpu0 0 0 0 {idle} 0 0 {softirq} 0 0 0");
-            Machine::healthy()
-                .put("/proc/stat", &line(0, 0))
-                .then("/proc/stat", &line(idle, softirq))
+            healthy().put("/proc/stat", &line(0, 0)).then("/proc/stat", &line(idle, softirq))
         };
-        table(
-            &SOFTIRQ_LOAD,
-            [
-                (spent(10, 90), Severity::Ok),
-                (spent(9, 91), Severity::Warn),
-                (spent(0, 0), Severity::Unknown),
-            ],
-        );
+        let rows = [(spent(10, 90), Severity::Ok), (spent(9, 91), Warn), (spent(0, 0), Unknown)];
+        table(&SOFTIRQ_LOAD, rows);
     }
 
     #[test]
     fn one_that_saves_power() {
         let path = "/sys/devices/system/cpu/cpu2/cpufreq/scaling_governor";
-        let saves = Machine::healthy().put(path, "powersave");
+        let saves = healthy().put(path, "powersave");
         assert_eq!(saves.undos(&CPU_GOVERNOR), [format!("echo powersave > {path}")]);
-        table(
-            &CPU_GOVERNOR,
-            [(saves, Severity::Warn), (Machine::healthy().remove(path), Severity::Unknown)],
-        );
+        table(&CPU_GOVERNOR, [(saves, Warn), (healthy().remove(path), Unknown)]);
     }
 }

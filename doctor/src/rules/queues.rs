@@ -176,21 +176,21 @@ fn indirection(facts: &Facts) -> Looked {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Severity;
-    use crate::testing::{Machine, table};
+    use crate::Severity::{self, Info, Unknown, Warn};
+    use crate::testing::{healthy, table};
 
     #[test]
     fn with_queues_to_spare() {
         let stat = "cpu0 0 0 0 100 0 0 1000 0\ncpu1 0 0 0 900 0 0 0 0\ncpu2 0 0 0 9 0 0 0 0\ncpu3 0 0 0 9 0 0 0 0";
         let zero = "cpu0 0 0 0 0 0 0 0 0\ncpu1 0 0 0 0 0 0 0 0\ncpu2 0 0 0 0 0 0 0 0\ncpu3 0 0 0 0 0 0 0 0";
-        let worn = Machine::healthy().put("/proc/stat", zero).then("/proc/stat", stat);
+        let worn = healthy().put("/proc/stat", zero).then("/proc/stat", stat);
         let few = worn.clone().network(|network| {
             let channels = network.interfaces[1].channels.as_mut().unwrap();
             (channels.rx, channels.tx) = (1, 1);
         });
         assert_eq!(few.fixes(&QUEUE_COUNT), ["ethtool -L eth0 combined 2"]);
         // Four processors have four queues already.
-        table(&QUEUE_COUNT, [(worn, Severity::Ok), (few, Severity::Warn)]);
+        table(&QUEUE_COUNT, [(worn, Severity::Ok), (few, Warn)]);
     }
 
     #[test]
@@ -204,31 +204,26 @@ mod tests {
                 let all: Counters = names.into_iter().enumerate().map(value).collect();
                 serde_json::to_string(&all).unwrap()
             };
-            Machine::healthy().put(path, &counters(0, 0)).then(path, &counters(first, rest))
+            healthy().put(path, &counters(0, 0)).then(path, &counters(first, rest))
         };
         let uneven = machine(10_000, 1000)
             .json("/ethtool/eth0/indirection.json", Indirection { queues: vec![0, 0, 0, 1, 2, 3] });
         assert_eq!(uneven.fixes(&QUEUE_BALANCE), ["ethtool -X eth0 equal 4"]);
         assert_eq!(uneven.undos(&QUEUE_BALANCE), ["ethtool -X eth0 weight 3 1 1 1"]);
-        table(
-            &QUEUE_BALANCE,
-            [
-                (uneven, Severity::Warn),
-                (machine(1900, 1000), Severity::Ok),
-                (machine(100, 0), Severity::Ok),
-                (machine(10_000, 0), Severity::Warn),
-            ],
-        );
+        let rows = [
+            (uneven, Warn),
+            (machine(1900, 1000), Severity::Ok),
+            (machine(100, 0), Severity::Ok),
+            (machine(10_000, 0), Warn),
+        ];
+        table(&QUEUE_BALANCE, rows);
     }
 
     #[test]
     fn queues_left_out() {
         let path = "/ethtool/eth0/indirection.json";
-        let two = Machine::healthy().json(path, Indirection { queues: vec![0, 1, 0, 1] });
+        let two = healthy().json(path, Indirection { queues: vec![0, 1, 0, 1] });
         assert_eq!(two.undos(&INDIRECTION), ["ethtool -X eth0 weight 2 2 0 0"]);
-        table(
-            &INDIRECTION,
-            [(two, Severity::Info), (Machine::healthy().remove(path), Severity::Unknown)],
-        );
+        table(&INDIRECTION, [(two, Info), (healthy().remove(path), Unknown)]);
     }
 }

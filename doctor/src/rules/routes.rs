@@ -358,11 +358,12 @@ fn route_mtus(facts: &Facts) -> Looked {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{Machine, table};
+    use crate::Severity::{self, Crit, Info, Unknown, Warn};
+    use crate::testing::{Machine, healthy, table};
 
     #[test]
     fn strict_ones_are_loosened() {
-        let strict = Machine::healthy()
+        let strict = healthy()
             .counts("TcpExt", "IPReversePathFilter", 1)
             .put("/proc/sys/net/ipv4/conf/veth0/rp_filter", "1")
             .put("/proc/sys/net/ipv4/conf/eth0/rp_filter", "2");
@@ -397,53 +398,46 @@ mod tests {
         assert!(said.contains("without any route"), "{said}");
         let loose = strict.clone().put("/proc/sys/net/ipv4/conf/veth0/rp_filter", "2");
         assert!(loose.fixes(&REVERSE_PATH).is_empty());
-        table(
-            &REVERSE_PATH,
-            [(strict, Severity::Warn), (alone, Severity::Warn), (loose, Severity::Warn)],
-        );
+        table(&REVERSE_PATH, [(strict, Warn), (alone, Warn), (loose, Warn)]);
     }
 
     #[test]
     fn a_host_that_should_forward() {
         let forwards = |text: &str| {
-            let machine = Machine::healthy().put(&format!("/proc/sys/{FORWARD}"), text);
+            let machine = healthy().put(&format!("/proc/sys/{FORWARD}"), text);
             machine.counts("Ip", "InAddrErrors", 3)
         };
         assert_eq!(forwards("0").fixes(&NO_ROUTE), ["sysctl -w net.ipv4.ip_forward=1"]);
         assert!(forwards("1").fixes(&NO_ROUTE).is_empty());
-        let route = Machine::healthy().counts("IpExt", "InNoRoutes", 1);
-        let own = Machine::healthy().counts("Ip", "OutNoRoutes", 1);
-        let rows =
-            [(forwards("0"), Severity::Warn), (route, Severity::Warn), (own, Severity::Warn)];
+        let route = healthy().counts("IpExt", "InNoRoutes", 1);
+        let own = healthy().counts("Ip", "OutNoRoutes", 1);
+        let rows = [(forwards("0"), Warn), (route, Warn), (own, Warn)];
         table(&NO_ROUTE, rows);
     }
 
     #[test]
     fn datagrams_for_nobody() {
         // In two seconds.
-        let machine = |count| Machine::healthy().counts("Udp", "NoPorts", count);
-        table(&CLOSED_PORTS, [(machine(20), Severity::Ok), (machine(21), Severity::Info)]);
+        let machine = |count| healthy().counts("Udp", "NoPorts", count);
+        table(&CLOSED_PORTS, [(machine(20), Severity::Ok), (machine(21), Info)]);
     }
 
     #[test]
     fn nearly_full_and_refused() {
         let key = "/proc/sys/net/ipv4/neigh/default/gc_thresh3";
         // There is one neighbour.
-        let full = Machine::healthy().put(key, "1");
+        let full = healthy().put(key, "1");
         assert_eq!(full.fixes(&NEIGHBOUR_TABLE), ["sysctl -w net.ipv4.neigh.default.gc_thresh3=4"]);
         let stat = |n: &str| format!("entries table_fulls\n00000001 0000000{n}\n00000001 00000000");
         let path = "/proc/net/stat/arp_cache";
-        let refused = Machine::healthy().put(path, &stat("0")).then(path, &stat("a"));
-        let elsewhere = Machine::healthy().remove(key);
-        table(
-            &NEIGHBOUR_TABLE,
-            [(full, Severity::Warn), (refused, Severity::Crit), (elsewhere, Severity::Unknown)],
-        );
+        let refused = healthy().put(path, &stat("0")).then(path, &stat("a"));
+        let elsewhere = healthy().remove(key);
+        table(&NEIGHBOUR_TABLE, [(full, Warn), (refused, Crit), (elsewhere, Unknown)]);
     }
 
     /// A route by 10.9.0.2, which is a neighbour on veth0.
     fn by_a_neighbour(change: impl FnOnce(&mut Route, &mut Neighbour)) -> Machine {
-        Machine::healthy().network(|network| {
+        healthy().network(|network| {
             let mut route = network.routes[0].clone();
             route.destination = [192, 0, 2, 0].into();
             route.gateway = Some(network.neighbours[0].address);
@@ -463,15 +457,15 @@ mod tests {
             neighbour.ifindex = 2;
         });
         let rows = [
-            (in_state(NeighbourState::Failed), Severity::Warn),
-            (in_state(NeighbourState::Incomplete), Severity::Info),
+            (in_state(NeighbourState::Failed), Warn),
+            (in_state(NeighbourState::Incomplete), Info),
             (in_state(NeighbourState::Stale), Severity::Ok),
             (other, Severity::Ok),
         ];
         table(&NEXT_HOP, rows);
         // A neighbour that is no router may well be gone.
-        let host = Machine::healthy()
-            .network(|network| network.neighbours[0].state = NeighbourState::Failed);
+        let host =
+            healthy().network(|network| network.neighbours[0].state = NeighbourState::Failed);
         table(&NEXT_HOP, [(host, Severity::Ok)]);
     }
 
@@ -487,8 +481,8 @@ mod tests {
         };
         let managed = fixed.clone().network(|network| network.neighbours[0].managed = true);
         let rows = [
-            (fixed.clone(), Severity::Info),
-            (of_kind("bridge"), Severity::Info),
+            (fixed.clone(), Info),
+            (of_kind("bridge"), Info),
             (of_kind("vxlan"), Severity::Ok),
             (managed, Severity::Ok),
         ];
@@ -504,9 +498,9 @@ mod tests {
             })
         };
         let rows = [
-            (with(575), Severity::Warn),
+            (with(575), Warn),
             (with(576), Severity::Ok),
-            (six(1279), Severity::Warn),
+            (six(1279), Warn),
             (six(1280), Severity::Ok),
         ];
         table(&ROUTE_MTU, rows);

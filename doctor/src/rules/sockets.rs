@@ -165,42 +165,32 @@ fn open_files(facts: &Facts) -> Looked {
 
 #[cfg(test)]
 mod tests {
+    use ringway_host::netlink::qdiscs::Qdisc;
+
     use super::*;
-    use crate::testing::{Machine, table};
+    use crate::Severity::{self, Crit, Info, Unknown, Warn};
+    use crate::testing::{healthy, table};
 
     #[test]
     fn roads_that_fill_up() {
-        let taken = |connections| {
-            let pair = PeerTuple {
-                source: [10, 0, 0, 1].into(),
-                destination: [10, 0, 0, 2].into(),
-                port: 80,
-                connections,
-            };
-            let machine =
-                Machine::healthy().put(&format!("/proc/sys/{PORT_RANGE}"), "40000\t40099");
-            machine.edit("/netlink/sockets.json", |all: &mut Sockets| all.peers = vec![pair])
-        };
+        let range = format!("/proc/sys/{PORT_RANGE}");
+        let hundred = healthy().put(&range, "40000\t40099");
+        let taken = |connections| hundred.clone().connections(connections);
         let undo = ["sysctl -w net.ipv4.ip_local_port_range=\"40000 40099\""];
         assert_eq!(taken(81).undos(&LOCAL_PORTS), undo);
-        table(
-            &LOCAL_PORTS,
-            [(taken(80), Severity::Ok), (taken(81), Severity::Warn), (taken(100), Severity::Crit)],
-        );
+        table(&LOCAL_PORTS, [(taken(80), Severity::Ok), (taken(81), Warn), (taken(100), Crit)]);
     }
 
     #[test]
     fn both_ways() {
-        for (machine, wanted) in [
-            (Machine::healthy(), Severity::Ok),
-            (Machine::healthy().counts("Udp", "RcvbufErrors", 10), Severity::Info),
-            (Machine::healthy().counts("Udp", "RcvbufErrors", 11), Severity::Warn),
-            (Machine::healthy().counts("Udp", "SndbufErrors", 11), Severity::Warn),
-            (Machine::healthy().remove("/proc/net/snmp"), Severity::Unknown),
-        ] {
-            assert_eq!(machine.worst(&UDP_BUFFERS), wanted, "{:?}", machine.outcomes(&UDP_BUFFERS));
-        }
-        let machine = Machine::healthy().counts("Udp", "RcvbufErrors", 11);
+        let rows = [
+            (healthy().counts("Udp", "RcvbufErrors", 10), Info),
+            (healthy().counts("Udp", "RcvbufErrors", 11), Warn),
+            (healthy().counts("Udp", "SndbufErrors", 11), Warn),
+            (healthy().remove("/proc/net/snmp"), Unknown),
+        ];
+        table(&UDP_BUFFERS, rows);
+        let machine = healthy().counts("Udp", "RcvbufErrors", 11);
         let machine = machine.put("/proc/sys/net/core/rmem_max", "212992");
         assert_eq!(machine.fixes(&UDP_BUFFERS), ["sysctl -w net.core.rmem_max=4194304"]);
     }
@@ -208,13 +198,8 @@ mod tests {
     #[test]
     fn what_a_qdisc_dropped_is_its_cause() {
         let machine = |drops| {
-            let machine = Machine::healthy().counts("Udp", "SndbufErrors", 100);
-            machine.edit(
-                "/netlink/qdiscs.json",
-                |all: &mut Vec<ringway_host::netlink::qdiscs::Qdisc>| {
-                    all[0].drops = drops;
-                },
-            )
+            let machine = healthy().counts("Udp", "SndbufErrors", 100);
+            machine.edit("/netlink/qdiscs.json", |all: &mut Vec<Qdisc>| all[0].drops = drops)
         };
         for (drops, wanted) in [
             (49, vec!["qdisc-drops", "udp-buffers"]),
@@ -234,25 +219,11 @@ mod tests {
     #[test]
     fn machine_and_process() {
         let process = |files| {
-            let one = Process {
-                pid: 7,
-                name: "web".into(),
-                files: Some(files),
-                limit: Some(1000),
-                cpus: None,
-                arguments: None,
-            };
-            Machine::healthy().json(crate::gather::PROCESSES, [one])
+            let set = |one: &mut Process| (one.files, one.limit) = (Some(files), Some(1000));
+            healthy().process("web", set)
         };
-        assert_eq!(process(951).undos(&OPEN_FILES), ["prlimit --pid 7 --nofile=1000:"]);
-        let machine = Machine::healthy().put("/proc/sys/fs/file-nr", "901\t0\t1000");
-        table(
-            &OPEN_FILES,
-            [
-                (process(950), Severity::Ok),
-                (process(951), Severity::Crit),
-                (machine, Severity::Crit),
-            ],
-        );
+        assert_eq!(process(951).undos(&OPEN_FILES), ["prlimit --pid 9 --nofile=1000:"]);
+        let machine = healthy().put("/proc/sys/fs/file-nr", "901\t0\t1000");
+        table(&OPEN_FILES, [(process(950), Severity::Ok), (process(951), Crit), (machine, Crit)]);
     }
 }

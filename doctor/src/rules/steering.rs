@@ -194,8 +194,8 @@ fn xps(facts: &Facts) -> Looked {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Severity;
-    use crate::testing::{Machine, table};
+    use crate::Severity::{self, Info, Unknown, Warn};
+    use crate::testing::{healthy, table};
 
     #[test]
     fn masks_as_the_kernel_takes_them() {
@@ -213,47 +213,44 @@ mod tests {
     #[test]
     fn one_queue_for_four() {
         let stat = "cpu0 0 0 0 10 0 0 1000 0\ncpu1 0 0 0 1000 0 0 0 0";
-        let one = (1..4).fold(Machine::healthy(), |machine, queue| {
+        let one = (1..4).fold(healthy(), |machine, queue| {
             machine.remove(&format!("/sys/class/net/eth0/queues/rx-{queue}"))
         });
         let worn = one.clone().put("/proc/stat", "cpu0 0 0 0 0 0 0 0 0\ncpu1 0 0 0 0 0 0 0 0");
         let worn = worn.then("/proc/stat", stat);
         // All four have interrupts, so all four share.
         assert_eq!(worn.fixes(&RPS_MISSING), ["echo f > /sys/class/net/eth0/queues/rx-0/rps_cpus"]);
-        table(&RPS_MISSING, [(one, Severity::Ok), (worn, Severity::Warn)]);
+        table(&RPS_MISSING, [(one, Severity::Ok), (worn, Warn)]);
     }
 
     #[test]
     fn a_queue_each_and_rps() {
         let path = "/sys/class/net/eth0/queues/rx-2/rps_cpus";
-        let on = Machine::healthy().put(path, "00000000,0000000f");
+        let on = healthy().put(path, "00000000,0000000f");
         assert_eq!(on.fixes(&RPS_NEEDLESS), [format!("echo 0 > {path}")]);
         assert_eq!(on.undos(&RPS_NEEDLESS), [format!("echo 00000000,0000000f > {path}")]);
-        let elsewhere = Machine::healthy().miss("/sys/class/net", "of another namespace");
-        table(&RPS_NEEDLESS, [(on, Severity::Info), (elsewhere, Severity::Unknown)]);
+        let elsewhere = healthy().miss("/sys/class/net", "of another namespace");
+        table(&RPS_NEEDLESS, [(on, Info), (elsewhere, Unknown)]);
     }
 
     #[test]
     fn one_half_of_it() {
         let path = "/sys/class/net/eth0/queues/rx-0/rps_flow_cnt";
-        let queue = Machine::healthy().put(path, "8192");
+        let queue = healthy().put(path, "8192");
         assert_eq!(queue.fixes(&RFS).len(), 4);
         assert_eq!(queue.fixes(&RFS)[0], "sysctl -w net.core.rps_sock_flow_entries=32768");
         let both = (0..4).fold(queue.clone(), |machine, n| {
             machine.put(&format!("/sys/class/net/eth0/queues/rx-{n}/rps_flow_cnt"), "8192")
         });
         let both = both.put(&format!("/proc/sys/{ENTRIES}"), "32768");
-        table(&RFS, [(queue, Severity::Warn), (both, Severity::Ok)]);
+        table(&RFS, [(queue, Warn), (both, Severity::Ok)]);
     }
 
     #[test]
     fn an_empty_mask() {
         let path = "/sys/class/net/eth0/queues/tx-2/xps_cpus";
-        let empty = Machine::healthy().put(path, "0");
+        let empty = healthy().put(path, "0");
         assert_eq!(empty.fixes(&XPS), [format!("echo 4 > {path}")]);
-        table(
-            &XPS,
-            [(empty, Severity::Info), (Machine::healthy().remove(path), Severity::Unknown)],
-        );
+        table(&XPS, [(empty, Info), (healthy().remove(path), Unknown)]);
     }
 }

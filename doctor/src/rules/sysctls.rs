@@ -351,18 +351,19 @@ fn bounded(facts: &Facts, row: &Row, key: &str) -> Result<Outcome, Unknown> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{Machine, table};
+    use crate::Severity::{self, Crit, Info, Unknown, Warn};
+    use crate::testing::{healthy, table};
 
     #[test]
     fn each_row() {
         for (check, key, bad, severity) in [
-            (NUMA_BALANCING, "kernel/numa_balancing", 1, Severity::Info),
-            (SLOW_START_AFTER_IDLE, "net/ipv4/tcp_slow_start_after_idle", 1, Severity::Info),
-            (TCP_OPTIONS, "net/ipv4/tcp_sack", 0, Severity::Warn),
-            (TCP_OPTIONS, "net/ipv4/tcp_window_scaling", 0, Severity::Warn),
-            (TCP_OPTIONS, "net/ipv4/tcp_timestamps", 0, Severity::Warn),
+            (NUMA_BALANCING, "kernel/numa_balancing", 1, Info),
+            (SLOW_START_AFTER_IDLE, "net/ipv4/tcp_slow_start_after_idle", 1, Info),
+            (TCP_OPTIONS, "net/ipv4/tcp_sack", 0, Warn),
+            (TCP_OPTIONS, "net/ipv4/tcp_window_scaling", 0, Warn),
+            (TCP_OPTIONS, "net/ipv4/tcp_timestamps", 0, Warn),
         ] {
-            let machine = Machine::healthy().put(&format!("/proc/sys/{key}"), &bad.to_string());
+            let machine = healthy().put(&format!("/proc/sys/{key}"), &bad.to_string());
             let fix = format!("sysctl -w {}={}", key.replace('/', "."), 1 - bad);
             assert_eq!(machine.fixes(&check), [fix]);
             table(&check, [(machine, severity)]);
@@ -377,47 +378,24 @@ mod tests {
 
     #[test]
     fn each_limit_by_itself() {
-        assert_eq!(Machine::healthy().worst(&FAR_BELOW_DEFAULT), Severity::Ok);
-        for (key, text, fix, undo) in [
-            ("core/somaxconn", "16", "core.somaxconn=4096", "core.somaxconn=16"),
-            (
-                "ipv4/tcp_max_tw_buckets",
-                "10",
-                "ipv4.tcp_max_tw_buckets=131072",
-                "ipv4.tcp_max_tw_buckets=10",
-            ),
-            (
-                "ipv4/ip_local_port_range",
-                "40000\t40099",
-                "ipv4.ip_local_port_range=\"32768 60999\"",
-                "ipv4.ip_local_port_range=\"40000 40099\"",
-            ),
-            (
-                "ipv4/tcp_rmem",
-                "4096\t8192\t16384",
-                "ipv4.tcp_rmem=\"4096 131072 6291456\"",
-                "ipv4.tcp_rmem=\"4096 8192 16384\"",
-            ),
-            (
-                "ipv4/tcp_rmem",
-                "4096\t16384\t6291456",
-                "ipv4.tcp_rmem=\"4096 131072 6291456\"",
-                "ipv4.tcp_rmem=\"4096 16384 6291456\"",
-            ),
-            (
-                "ipv4/tcp_wmem",
-                "4096\t4096\t4194304",
-                "ipv4.tcp_wmem=\"4096 16384 4194304\"",
-                "ipv4.tcp_wmem=\"4096 4096 4194304\"",
-            ),
+        assert_eq!(healthy().worst(&FAR_BELOW_DEFAULT), Severity::Ok);
+        for (key, is, default) in [
+            ("core/somaxconn", "16", "4096"),
+            ("ipv4/tcp_max_tw_buckets", "10", "131072"),
+            ("ipv4/ip_local_port_range", "40000\t40099", "\"32768 60999\""),
+            ("ipv4/tcp_rmem", "4096\t8192\t16384", "\"4096 131072 6291456\""),
+            ("ipv4/tcp_rmem", "4096\t16384\t6291456", "\"4096 131072 6291456\""),
+            ("ipv4/tcp_wmem", "4096\t4096\t4194304", "\"4096 16384 4194304\""),
         ] {
-            let machine = Machine::healthy().put(&format!("/proc/sys/net/{key}"), text);
-            assert_eq!(machine.worst(&FAR_BELOW_DEFAULT), Severity::Warn, "{key}");
-            assert_eq!(machine.fixes(&FAR_BELOW_DEFAULT), [format!("sysctl -w net.{fix}")]);
-            assert_eq!(machine.undos(&FAR_BELOW_DEFAULT), [format!("sysctl -w net.{undo}")]);
+            let machine = healthy().put(&format!("/proc/sys/net/{key}"), is);
+            assert_eq!(machine.worst(&FAR_BELOW_DEFAULT), Warn, "{key}");
+            let set = |value: &str| [format!("sysctl -w net.{}={value}", key.replace('/', "."))];
+            assert_eq!(machine.fixes(&FAR_BELOW_DEFAULT), set(default));
+            let back = crate::Fix::sysctl(&format!("net/{key}"), is).to_string();
+            assert_eq!(machine.undos(&FAR_BELOW_DEFAULT), [back]);
         }
-        let strange = Machine::healthy().put("/proc/sys/net/core/somaxconn", "many");
-        assert_eq!(strange.worst(&FAR_BELOW_DEFAULT), Severity::Unknown);
+        let strange = healthy().put("/proc/sys/net/core/somaxconn", "many");
+        assert_eq!(strange.worst(&FAR_BELOW_DEFAULT), Unknown);
     }
 
     /// The last value that is well, and the first that is not.
@@ -438,18 +416,16 @@ mod tests {
     fn each_row_at_its_bound() {
         for row in &ROWS {
             let key = row.key.replace('*', "veth0");
-            let with = |value: &str| Machine::healthy().put(&format!("/proc/sys/{key}"), value);
+            let with = |value: &str| healthy().put(&format!("/proc/sys/{key}"), value);
             let (well, ill) = edge(&row.bound);
             assert_eq!(with(&well).worst(&SYSCTL_BOUNDS), Severity::Ok, "{key}");
             let name = key.replace('/', ".");
-            assert_eq!(
-                with(&ill).fixes(&SYSCTL_BOUNDS),
-                [format!("sysctl -w {name}={}", set(row))]
-            );
+            let wanted = [format!("sysctl -w {name}={}", set(row))];
+            assert_eq!(with(&ill).fixes(&SYSCTL_BOUNDS), wanted);
             assert_eq!(with(&ill).undos(&SYSCTL_BOUNDS), [format!("sysctl -w {name}={ill}")]);
             table(&SYSCTL_BOUNDS, [(with(&set(row)), Severity::Ok), (with(&ill), row.severity)]);
         }
-        let all = Machine::healthy().put("/proc/sys/net/ipv4/conf/all/arp_ignore", "8");
-        table(&SYSCTL_BOUNDS, [(all, Severity::Crit)]);
+        let all = healthy().put("/proc/sys/net/ipv4/conf/all/arp_ignore", "8");
+        table(&SYSCTL_BOUNDS, [(all, Crit)]);
     }
 }

@@ -278,80 +278,64 @@ fn tcp_hash(facts: &Facts) -> Looked {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{Machine, table};
+    use crate::Severity::{self, Crit, Info, Unknown, Warn};
+    use crate::testing::{Machine, healthy, table};
 
     #[test]
     fn near_the_limit_or_over_it() {
         let waiting = |tw: u32| {
             let text = format!("sockets: used 3\nTCP: inuse 1 orphan 0 tw {tw} alloc 4 mem 97");
-            Machine::healthy()
+            healthy()
                 .put("/proc/net/sockstat", &text)
                 .put(&format!("/proc/sys/{TW_BUCKETS}"), "100")
         };
         assert_eq!(waiting(90).fixes(&TIME_WAIT), ["sysctl -w net.ipv4.tcp_max_tw_buckets=131072"]);
-        table(
-            &TIME_WAIT,
-            [
-                (waiting(89), Severity::Ok),
-                (waiting(90), Severity::Warn),
-                (Machine::healthy().counts("TcpExt", "TCPTimeWaitOverflow", 1), Severity::Warn),
-            ],
-        );
+        let rows = [
+            (waiting(89), Severity::Ok),
+            (waiting(90), Warn),
+            (healthy().counts("TcpExt", "TCPTimeWaitOverflow", 1), Warn),
+        ];
+        table(&TIME_WAIT, rows);
     }
 
     #[test]
     fn pressure_and_limit() {
         let uses = |pages: u32| {
             let text = format!("TCP: inuse 1 orphan 0 tw 0 alloc 4 mem {pages}");
-            Machine::healthy().put("/proc/net/sockstat", &text)
+            healthy().put("/proc/net/sockstat", &text)
         };
-        table(
-            &TCP_MEMORY,
-            [
-                (uses(150_000), Severity::Ok),
-                (uses(150_001), Severity::Warn),
-                (uses(180_001), Severity::Crit),
-            ],
-        );
+        let rows = [(uses(150_000), Severity::Ok), (uses(150_001), Warn), (uses(180_001), Crit)];
+        table(&TCP_MEMORY, rows);
     }
 
     #[test]
     fn a_quarter_and_a_half() {
         let orphans = |count: u32| {
             let text = format!("TCP: inuse 1 orphan {count} tw 0 alloc 4 mem 1");
-            Machine::healthy()
+            healthy()
                 .put("/proc/net/sockstat", &text)
                 .put(&format!("/proc/sys/{MAX_ORPHANS}"), "1000")
         };
-        table(
-            &ORPHANS,
-            [
-                (orphans(250), Severity::Ok),
-                (orphans(251), Severity::Warn),
-                (orphans(501), Severity::Crit),
-            ],
-        );
+        table(&ORPHANS, [(orphans(250), Severity::Ok), (orphans(251), Warn), (orphans(501), Crit)]);
     }
 
     #[test]
     fn one_is_too_many() {
-        table(
-            &ABORT_ON_MEMORY,
-            [(Machine::healthy().counts("TcpExt", "TCPAbortOnMemory", 1), Severity::Crit)],
-        );
+        let rows = [(healthy().counts("TcpExt", "TCPAbortOnMemory", 1), Crit)];
+        table(&ABORT_ON_MEMORY, rows);
     }
 
     #[test]
     fn one_in_a_hundred() {
-        let again = |by| Machine::healthy().counts("Tcp", "RetransSegs", by);
+        let again = |by| healthy().counts("Tcp", "RetransSegs", by);
         // 100 000 are sent on a healthy machine.
-        table(&RETRANSMISSIONS, [(again(1010), Severity::Ok), (again(1011), Severity::Warn)]);
+        table(&RETRANSMISSIONS, [(again(1010), Severity::Ok), (again(1011), Warn)]);
     }
 
     #[test]
     fn connections_that_nobody_answers() {
         let machine = |syns| {
-            let machine = Machine::healthy().counts("Tcp", "RetransSegs", 2000);
+            let machine = healthy().counts("Tcp", "RetransSegs", 2000);
             machine.counts("TcpExt", "TCPSynRetrans", syns)
         };
         let said = |machine: &Machine| {
@@ -375,14 +359,14 @@ mod tests {
     #[test]
     fn each_counter() {
         let rows = ["RcvPruned", "OfoPruned", "TCPOFODrop"];
-        let rows = rows.map(|name| (Machine::healthy().counts("TcpExt", name, 1), Severity::Warn));
+        let rows = rows.map(|name| (healthy().counts("TcpExt", name, 1), Warn));
         table(&RECEIVE_PRUNED, rows);
     }
 
     #[test]
     fn ten_gigabits_over_a_round_trip() {
         let most = |bytes: u32| {
-            Machine::healthy().put("/proc/sys/net/ipv4/tcp_wmem", &format!("4096 16384 {bytes}"))
+            healthy().put("/proc/sys/net/ipv4/tcp_wmem", &format!("4096 16384 {bytes}"))
         };
         // A missing answer of the kernel is unknown whatever else is well.
         let worst = |machine: &Machine| {
@@ -392,19 +376,16 @@ mod tests {
         assert_eq!(worst(&most(12_500_000)), Severity::Ok);
         let little = most(12_499_999);
         let fix = ["sysctl -w net.ipv4.tcp_wmem=\"4096 16384 25000000\""];
-        assert_eq!(
-            (worst(&little), little.fixes(&TCP_WINDOW)),
-            (Severity::Info, fix.map(Into::into).into())
-        );
+        assert_eq!((worst(&little), little.fixes(&TCP_WINDOW)), (Info, fix.map(Into::into).into()));
         let near = little.edit("/netlink/sockets.json", |all: &mut Sockets| all.rtt_us = Some(900));
         assert_eq!(worst(&near), Severity::Ok);
-        assert_eq!(Machine::healthy().worst(&TCP_WINDOW), Severity::Unknown);
-        assert_eq!(Machine::unknown().worst(&TCP_WINDOW), Severity::Unknown);
+        assert_eq!(healthy().worst(&TCP_WINDOW), Unknown);
+        assert_eq!(Machine::unknown().worst(&TCP_WINDOW), Unknown);
     }
 
     #[test]
     fn shared_is_negative() {
-        let shared = Machine::healthy().put(&format!("/proc/sys/{EHASH_ENTRIES}"), "-262144");
-        table(&TCP_HASH, [(shared, Severity::Info)]);
+        let shared = healthy().put(&format!("/proc/sys/{EHASH_ENTRIES}"), "-262144");
+        table(&TCP_HASH, [(shared, Info)]);
     }
 }

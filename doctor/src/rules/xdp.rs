@@ -230,59 +230,50 @@ mod tests {
     use ringway_host::netlink::links::Xdp;
 
     use super::*;
-    use crate::testing::{Machine, table};
-    use crate::{Program, Severity};
+    use crate::Program;
+    use crate::Severity::{self, Info, Unknown, Warn};
+    use crate::testing::{healthy, table};
 
     #[test]
     fn where_native_is_there() {
         let attached = |mode| {
-            Machine::healthy().network(|network| {
+            healthy().network(|network| {
                 network.interfaces[2].link.xdp = vec![Xdp { program: 5, mode }];
             })
         };
         let cannot =
             attached(XdpMode::Generic).json("/netlink/xdp_features.json", BTreeMap::from([(3, 0)]));
         let unknown = attached(XdpMode::Generic).remove("/netlink/xdp_features.json");
-        table(
-            &XDP_GENERIC,
-            [
-                (attached(XdpMode::Generic), Severity::Warn),
-                (attached(XdpMode::Native), Severity::Ok),
-                (cannot, Severity::Ok),
-                (unknown, Severity::Unknown),
-            ],
-        );
+        let rows = [
+            (attached(XdpMode::Generic), Warn),
+            (attached(XdpMode::Native), Severity::Ok),
+            (cannot, Severity::Ok),
+            (unknown, Unknown),
+        ];
+        table(&XDP_GENERIC, rows);
     }
 
     #[test]
     fn one_of_two_parts() {
         let bond = |on_bond: bool| {
-            Machine::healthy().network(|network| {
-                let program = vec![Xdp { program: 1, mode: XdpMode::Native }];
-                let mut bond = network.interfaces[1].clone();
-                (bond.link.ifindex, bond.link.name, bond.link.kind) =
-                    (9, "bond0".into(), Some("bond".into()));
-                if on_bond {
-                    bond.link.xdp = program.clone();
-                }
-                network.interfaces[1].link.master = Some(9);
-                network.interfaces[2].link.master = Some(9);
-                network.interfaces[1].link.xdp = program;
-                network.interfaces.push(bond);
+            let program = || vec![Xdp { program: 1, mode: XdpMode::Native }];
+            let machine = healthy().interface(1, 9, "bond0", |bond| {
+                bond.link.kind = Some("bond".into());
+                bond.link.xdp = if on_bond { program() } else { Vec::new() };
+            });
+            machine.network(|network| {
+                network.interfaces[1..3].iter_mut().for_each(|one| one.link.master = Some(9));
+                network.interfaces[1].link.xdp = program();
             })
         };
-        table(&BOND_XDP, [(bond(false), Severity::Warn), (bond(true), Severity::Ok)]);
+        table(&BOND_XDP, [(bond(false), Warn), (bond(true), Severity::Ok)]);
     }
 
     #[test]
     fn a_bond_that_is_to_get_a_program() {
-        let machine = Machine::healthy().network(|network| {
-            let mut bond = network.interfaces[1].clone();
-            (bond.link.ifindex, bond.link.name, bond.link.kind) =
-                (9, "bond0".into(), Some("bond".into()));
-            network.interfaces[1].link.master = Some(9);
-            network.interfaces.push(bond);
-        });
+        let bond = |bond: &mut Interface| bond.link.kind = Some("bond".into());
+        let machine = healthy().interface(1, 9, "bond0", bond);
+        let machine = machine.network(|network| network.interfaces[1].link.master = Some(9));
         let looked = |bits: Option<u64>| {
             let bits = bits.map(|bits| (9, bits)).into_iter().collect();
             let program =
@@ -292,58 +283,50 @@ mod tests {
             bond_xdp(&machine.facts().with_program(program)).unwrap().remove(0)
         };
         let unknown = looked(None);
-        assert!(unknown.severity == Severity::Unknown && unknown.found.contains("eth0 (ixgbe)"));
-        assert_eq!(looked(Some(0)).severity, Severity::Warn);
+        assert!(unknown.severity == Unknown && unknown.found.contains("eth0 (ixgbe)"));
+        assert_eq!(looked(Some(0)).severity, Warn);
         assert_eq!(looked(Some(3)).severity, Severity::Ok);
     }
 
     #[test]
     fn each_drivers_own_rule() {
         let card = |driver: &str, rx: u32| {
-            Machine::healthy().network(|network| {
+            healthy().network(|network| {
                 let card = &mut network.interfaces[1];
                 card.driver.as_mut().unwrap().name = driver.into();
                 card.channels.as_mut().unwrap().rx = rx;
             })
         };
         assert_eq!(card("ena", 8).fixes(&DRIVER_QUEUES), ["ethtool -L eth0 combined 4"]);
-        table(
-            &DRIVER_QUEUES,
-            [
-                (card("ena", 4), Severity::Ok),
-                (card("ena", 5), Severity::Warn),
-                (card("virtio_net", 4), Severity::Ok),
-                (card("virtio_net", 5), Severity::Warn),
-                (card("ixgbe", 8), Severity::Ok),
-            ],
-        );
+        let rows = [
+            (card("ena", 4), Severity::Ok),
+            (card("ena", 5), Warn),
+            (card("virtio_net", 4), Severity::Ok),
+            (card("virtio_net", 5), Warn),
+            (card("ixgbe", 8), Severity::Ok),
+        ];
+        table(&DRIVER_QUEUES, rows);
     }
 
     #[test]
     fn jumbo_frames() {
-        let mtu = |mtu| Machine::healthy().network(|network| network.interfaces[1].link.mtu = mtu);
+        let mtu = |mtu| healthy().network(|network| network.interfaces[1].link.mtu = mtu);
         assert_eq!(mtu(9000).fixes(&XDP_MTU), [""; 0]);
-        table(&XDP_MTU, [(mtu(3498), Severity::Ok), (mtu(3499), Severity::Info)]);
+        table(&XDP_MTU, [(mtu(3498), Severity::Ok), (mtu(3499), Info)]);
     }
 
     #[test]
     fn what_a_tunnel_adds() {
         let tunnel = |mtu, lower: Option<u32>| {
-            Machine::healthy().network(|network| {
-                let mut tunnel = network.interfaces[2].clone();
-                (tunnel.link.ifindex, tunnel.link.name) = (9, "vx".into());
+            healthy().interface(2, 9, "vx", |tunnel| {
                 (tunnel.link.kind, tunnel.link.mtu) = (Some("vxlan".into()), mtu);
                 (tunnel.link.lower, tunnel.link.lower_elsewhere) = (lower, false);
-                network.interfaces.push(tunnel);
             })
         };
         let large = tunnel(1451, Some(2));
         assert_eq!(large.fixes(&XDP_MTU), ["ip link set dev vx mtu 1450"]);
-        let rows = [
-            (large, Severity::Warn),
-            (tunnel(1450, Some(2)), Severity::Ok),
-            (tunnel(1450, None), Severity::Unknown),
-        ];
+        let rows =
+            [(large, Warn), (tunnel(1450, Some(2)), Severity::Ok), (tunnel(1450, None), Unknown)];
         table(&XDP_MTU, rows);
     }
 }

@@ -97,8 +97,8 @@ fn xsk_queues(facts: &Facts) -> Looked {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Severity;
-    use crate::testing::{Machine, table};
+    use crate::Severity::{self, Warn};
+    use crate::testing::{healthy, table};
 
     #[test]
     fn each_way_to_lose() {
@@ -112,18 +112,12 @@ mod tests {
         };
         let path = "/netlink/xdp_sockets.json";
         let machine = |full, empty| {
-            let machine = Machine::healthy().json(path, [socket(0, 0)]);
+            let machine = healthy().json(path, [socket(0, 0)]);
             machine.then(path, &serde_json::to_string(&[socket(full, empty)]).unwrap())
         };
         assert_eq!(machine(1, 0).outcomes(&XSK_RINGS)[0].subject, "veth0 queue 0");
-        table(
-            &XSK_RINGS,
-            [
-                (machine(0, 0), Severity::Ok),
-                (machine(1, 0), Severity::Warn),
-                (machine(0, 1), Severity::Warn),
-            ],
-        );
+        let rows = [(machine(0, 0), Severity::Ok), (machine(1, 0), Warn), (machine(0, 1), Warn)];
+        table(&XSK_RINGS, rows);
     }
 
     #[test]
@@ -132,17 +126,10 @@ mod tests {
             let socket =
                 |queue: &u32| XdpSocket { ifindex: 2, queue: *queue, ..XdpSocket::default() };
             let sockets: Vec<XdpSocket> = queues.iter().map(socket).collect();
-            Machine::healthy().json("/netlink/xdp_sockets.json", sockets)
+            healthy().json("/netlink/xdp_sockets.json", sockets)
         };
         assert_eq!(on(&[0]).fixes(&XSK_QUEUES), ["ethtool -L eth0 combined 1"]);
         assert_eq!(on(&[0]).undos(&XSK_QUEUES), ["ethtool -L eth0 combined 4"]);
-        table(
-            &XSK_QUEUES,
-            [
-                (on(&[0]), Severity::Warn),
-                (on(&[1]), Severity::Warn),
-                (on(&[0, 1, 2, 3]), Severity::Ok),
-            ],
-        );
+        table(&XSK_QUEUES, [(on(&[0]), Warn), (on(&[1]), Warn), (on(&[0, 1, 2, 3]), Severity::Ok)]);
     }
 }

@@ -16,10 +16,10 @@ use pcap_file::pcap::{PcapPacket, PcapReader, PcapWriter};
 use ringway_dpdk::{Dpdk, MbufPool, Options};
 use ringway_engine::apps::{Bid, Icmp, L2fwd, Macs, UdpEcho};
 use ringway_engine::{
-    App, AppFactory, BufferPool, Burst, Cycles, Engine, EngineConfig, Idle, PortOpener, PortSpec,
-    Reason, Verdict, Worker, WorkerConfig, WorkerOptions, WorkerReport,
+    App, AppFactory, BufferPool, Burst, Cycles, Engine, EngineConfig, Idle, Port, PortOpener,
+    PortSpec, Reason, Verdict, Worker, WorkerConfig, WorkerOptions, WorkerReport,
 };
-use ringway_testnet::wait_for;
+use ringway_testnet::{wait_for, wait_until};
 use ringway_xsk::{Batch, Buffer as _, NoRoom};
 
 const SOON: Duration = Duration::from_secs(30);
@@ -37,6 +37,14 @@ fn options() -> Options {
 
 fn ports(texts: &[&str]) -> Vec<PortSpec> {
     texts.iter().map(|text| text.parse().unwrap()).collect()
+}
+
+/// A device as one worker has it.
+fn open(text: &str) -> (Dpdk, MbufPool, Vec<Box<dyn Port<MbufPool>>>) {
+    let specs = ports(&[text]);
+    let opener = Dpdk::open(std::slice::from_ref(&specs), &options()).unwrap();
+    let (pool, opened) = opener.open(0, &specs).unwrap();
+    (opener, pool, opened)
 }
 
 fn refusal(texts: &[&str]) -> String {
@@ -118,12 +126,7 @@ fn every_app_does_to_mbufs_what_it_does_to_frames() {
         let specs = ports(&[&texts[0]]);
         let workers = vec![WorkerConfig { cpu: None, ports: specs, app: app(n) }];
         let engine = Engine::start(&EngineConfig::default(), workers).unwrap();
-        wait_for(
-            "the capture's end",
-            SOON,
-            || if engine.is_over() { Ok(()) } else { Err("not yet") },
-        )
-        .unwrap();
+        wait_until("the capture's end", SOON, || engine.is_over()).unwrap();
         let with_frames = report(engine);
 
         let text = format!(
@@ -152,7 +155,6 @@ fn every_app_does_to_mbufs_what_it_does_to_frames() {
     }
 }
 
-/// Loses one packet in each burst.
 struct Forgetful(MbufPool);
 
 impl App<MbufPool> for Forgetful {
@@ -175,9 +177,7 @@ impl App<MbufPool> for Forgetful {
 #[test]
 fn what_is_lost_is_counted() {
     let _alone = alone();
-    let specs = ports(&["dpdk:net_null0,size=64"]);
-    let opener = Dpdk::open(std::slice::from_ref(&specs), &options()).unwrap();
-    let (pool, opened) = opener.open(0, &specs).unwrap();
+    let (_opener, pool, opened) = open("dpdk:net_null0,size=64");
     let mut worker = Worker::new(pool.clone(), opened, Forgetful(pool), WorkerOptions::default());
     for lost in 1..10 {
         assert!(worker.round().unwrap());
@@ -192,9 +192,7 @@ fn what_is_lost_is_counted() {
 #[test]
 fn no_frame_is_taken_that_is_not_there() {
     let _alone = alone();
-    let specs = ports(&["dpdk:net_null0"]);
-    let opener = Dpdk::open(std::slice::from_ref(&specs), &options()).unwrap();
-    let (pool, _ports) = opener.open(0, &specs).unwrap();
+    let (_opener, pool, _ports) = open("dpdk:net_null0");
     let mut batch = Batch::new(FRAMES as usize + 1);
     let taken = pool.allocate_burst(&mut batch, FRAMES as usize + 1);
     assert!(taken > FRAMES as usize / 2 && taken <= FRAMES as usize, "{taken}");
@@ -209,9 +207,7 @@ fn no_frame_is_taken_that_is_not_there() {
 #[test]
 fn a_packet_outlives_everything_else() {
     let _alone = alone();
-    let specs = ports(&["dpdk:net_null0"]);
-    let opener = Dpdk::open(std::slice::from_ref(&specs), &options()).unwrap();
-    let (pool, ports) = opener.open(0, &specs).unwrap();
+    let (opener, pool, ports) = open("dpdk:net_null0");
     let mut packet = pool.allocate().unwrap();
     drop((opener, ports, pool));
     packet.append(&[7; 2048]).unwrap();
@@ -230,9 +226,7 @@ fn a_long_packet_is_one_for_the_ledger() {
     let packets = [vec![1; 60], vec![2; 5000], vec![3; 60], vec![4; 9000]];
     write(&directory.path().join("in.pcap"), &packets);
     let text = format!("dpdk:net_pcap9,rx_pcap={},tx_pcap={}", at("in.pcap"), at("out.pcap"));
-    let specs = ports(&[&text]);
-    let opener = Dpdk::open(std::slice::from_ref(&specs), &options()).unwrap();
-    let (pool, opened) = opener.open(0, &specs).unwrap();
+    let (opener, pool, opened) = open(&text);
     let app = L2fwd::new(Macs::AsIs);
     let mut worker = Worker::new(pool, opened, app, WorkerOptions::default());
     for _ in 0..10 {
@@ -259,10 +253,8 @@ fn a_device_and_a_worker_are_taken_once() {
     assert_eq!(opened[0].rx_burst(&mut batch).unwrap(), 64);
     let again = opener.clone();
     let other = std::thread::spawn(move || again.open(0, &specs).err().map(|e| e.to_string()));
-    assert!(
-        other.join().unwrap().unwrap().contains("have one pool each"),
-        "two threads, one queue"
-    );
+    let words = "have one pool each";
+    assert!(other.join().unwrap().unwrap().contains(words), "two threads, one queue");
     drop((batch, opened, pool, opener));
 }
 
@@ -278,10 +270,8 @@ fn what_cannot_be_is_refused_with_cause_and_remedy() {
         (&["dpdk:net_af_packet0,iface=nowhere0"], "making a virtual device"),
     ] {
         let refused = refusal(texts);
-        assert!(
-            refused.contains(words) && refused.contains(';') | refused.contains(','),
-            "{refused}"
-        );
+        assert!(refused.contains(words), "{refused}");
+        assert!(refused.contains(';') | refused.contains(','), "{refused}");
     }
     assert!("dpdk:".parse::<PortSpec>().is_err() && "dpdk:a b".parse::<PortSpec>().is_err());
     assert!("dpdk:net_null0,workers=0".parse::<PortSpec>().is_err());

@@ -3,24 +3,33 @@
 
 #![allow(clippy::unwrap_used)]
 
+#[path = "engine/pcap.rs"]
+mod pcap;
+
 use std::net::UdpSocket;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
 use ringway_engine::apps::{Host, Icmp, L2fwd, Macs, Sink, Source, UdpEcho};
+use ringway_engine::status::Dropped;
 use ringway_engine::{
     App, Control, Engine, EngineConfig, Predecessor, Reason, WorkerConfig, WorkerReport,
 };
 use ringway_testnet::{End, Namespace, VethOptions, root_or_skip, skip, veth, wait_until};
 use ringway_wire::Mac;
 use ringway_xsk::UmemConfig;
+use tempfile::NamedTempFile;
 
 const SOON: Duration = Duration::from_secs(30);
 const MAC: Mac = Mac([2, 0, 0, 0, 0, 9]);
 
-/// A client whose veth leads into a namespace where nobody but the worker has an address. Checksums
-/// finished, since nobody else finishes them.
+/// Where the engine runs; skips the test without root.
+fn ours(test: &str) -> Option<Namespace> {
+    root_or_skip(test).then(|| Namespace::new("ours").unwrap())
+}
+
+/// A client whose veth leads into a namespace where nobody but the worker has an address.
 fn client(name: &str, address: &str, ours: &Namespace, our_name: &str) -> Namespace {
     client_with(name, address, ours, our_name, &VethOptions::default())
 }
@@ -35,9 +44,6 @@ fn client_with(
     let client = Namespace::new(name).unwrap();
     let ends = (End::new(&client, "eth0").address(address), End::new(ours, our_name));
     veth(&ends.0, &ends.1, options).unwrap();
-    let status =
-        client.command("ethtool").args(["-K", "eth0", "tx", "off"]).output().unwrap().status;
-    assert!(status.success());
     client
 }
 
@@ -74,104 +80,72 @@ fn ends(engine: Engine) -> WorkerReport {
     report
 }
 
-fn pings(client: &Namespace, address: &str) -> bool {
-    let ping = client.command("ping").args(["-c1", "-W1", address]).output().unwrap();
-    ping.status.success()
+fn pings(client: &Namespace, more: &[&str], address: &str) -> bool {
+    let ping = client.command("ping").args(["-c1", "-W1"]).args(more).arg(address).output();
+    ping.unwrap().status.success()
+}
+
+/// Datagrams of these lengths come back from 10.8.0.1.
+fn echoes(client: &Namespace, lens: &[usize]) {
+    let socket = client.run(|| UdpSocket::bind("10.8.0.2:0").unwrap()).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
+    socket.connect("10.8.0.1:7").unwrap();
+    for len in lens {
+        let bytes: Vec<u8> = (0..*len).map(|n| n as u8).collect();
+        wait_until(format!("{len} bytes back"), SOON, || {
+            let mut back = [0; 9000];
+            socket.send(&bytes).unwrap();
+            socket.recv(&mut back).is_ok_and(|len| back[..len] == bytes)
+        })
+        .unwrap();
+    }
+}
+
+fn echo() -> UdpEcho {
+    let addresses = ["10.8.0.1".parse().unwrap(), "fd00:8::1".parse().unwrap()];
+    UdpEcho::new(Host::new(MAC, addresses), 7)
 }
 
 const PORTS: [&str; 3] = ["af_packet:eth0", "af_xdp:eth0:0", "af_xdp:eth0:0,generic"];
 
 #[test]
-fn the_kernel_pings() {
-    if !root_or_skip("the_kernel_pings") {
-        return;
-    }
+fn the_kernel_gets_its_answers() {
     for port in PORTS {
-        let ours = Namespace::new("ours").unwrap();
+        let Some(ours) = ours("the_kernel_gets_its_answers") else { return };
+        eprintln!("{port}");
         let client = client("client", "10.8.0.2/24", &ours, "eth0");
         client.ip("address add fd00:8::2/64 dev eth0 nodad").unwrap();
-        let host = || Host::new(MAC, ["10.8.0.1".parse().unwrap(), "fd00:8::1".parse().unwrap()]);
-        let engine = engine(&ours, &[port], move || Icmp::new(host()));
+        let engine = engine(&ours, &[port], echo);
         for address in ["10.8.0.1", "fd00:8::1"] {
-            wait_until("an answer to a ping", SOON, || pings(&client, address)).unwrap();
+            wait_until("an answer to a ping", SOON, || pings(&client, &[], address)).unwrap();
         }
+        echoes(&client, &[0, 1, 100, 1472]);
         let report = ends(engine);
-        assert!(report.status.packets.transmitted_packets >= 4, "{}", report.status);
-    }
-}
-
-#[test]
-fn the_kernel_gets_its_datagrams_back() {
-    if !root_or_skip("the_kernel_gets_its_datagrams_back") {
-        return;
-    }
-    for port in PORTS {
-        let ours = Namespace::new("ours").unwrap();
-        let client = client("client", "10.8.0.2/24", &ours, "eth0");
-        let host = || Host::new(MAC, ["10.8.0.1".parse().unwrap()]);
-        let engine = engine(&ours, &[port], move || UdpEcho::new(host(), 7));
-        let socket = client.run(|| UdpSocket::bind("10.8.0.2:0").unwrap()).unwrap();
-        socket.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
-        socket.connect("10.8.0.1:7").unwrap();
-        for len in [0_usize, 1, 100, 1472] {
-            let bytes: Vec<u8> = (0..len).map(|n| n as u8).collect();
-            wait_until("its datagram back", SOON, || {
-                let mut back = [0; 2000];
-                socket.send(&bytes).unwrap();
-                socket.recv(&mut back).is_ok_and(|len| back[..len] == bytes)
-            })
-            .unwrap_or_else(|e| panic!("{port}, {len}: {e}"));
-        }
-        ends(engine);
+        assert!(report.status.packets.transmitted_packets >= 8, "{}", report.status);
     }
 }
 
 /// As long as the MTU lets them be, whatever the size of a frame.
 #[test]
 fn jumbo_packets_are_answered() {
-    if !root_or_skip("jumbo_packets_are_answered") {
-        return;
-    }
-    let ours = Namespace::new("ours").unwrap();
+    let test = "jumbo_packets_are_answered";
+    let Some(ours) = ours(test) else { return };
     let jumbo = VethOptions { mtu: 9000, ..VethOptions::default() };
     let client = client_with("client", "10.8.0.2/24", &ours, "eth0", &jumbo);
-    let host = || Host::new(MAC, ["10.8.0.1".parse().unwrap()]);
-    let engine = engine(&ours, &["af_xdp:eth0:0"], move || UdpEcho::new(host(), 7));
+    let engine = engine(&ours, &["af_xdp:eth0:0"], echo);
     if !engine.obtained()[0].several_frames {
-        skip(
-            "jumbo_packets_are_answered",
-            "this kernel's sockets take no packets of several frames",
-        );
-        return;
+        return skip(test, "this kernel's sockets take no packets of several frames");
     }
-    wait_until("an answer to a long ping", SOON, || {
-        let ping =
-            client.command("ping").args(["-c1", "-W1", "-Mdo", "-s8972", "10.8.0.1"]).output();
-        ping.unwrap().status.success()
-    })
-    .unwrap();
-    let socket = client.run(|| UdpSocket::bind("10.8.0.2:0").unwrap()).unwrap();
-    socket.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
-    socket.connect("10.8.0.1:7").unwrap();
-    for len in [1800_usize, 5001, 8972] {
-        let bytes: Vec<u8> = (0..len).map(|n| n as u8).collect();
-        wait_until("its datagram back", SOON, || {
-            let mut back = [0; 9000];
-            socket.send(&bytes).unwrap();
-            socket.recv(&mut back).is_ok_and(|len| back[..len] == bytes)
-        })
-        .unwrap_or_else(|e| panic!("{len}: {e}"));
-    }
+    let long = || pings(&client, &["-Mdo", "-s8972"], "10.8.0.1");
+    wait_until("an answer to a long ping", SOON, long).unwrap();
+    echoes(&client, &[1800, 5001, 8972]);
     ends(engine);
 }
 
 /// A packet that fits into no number of frames never reaches the app, and is counted.
 #[test]
 fn packets_that_are_cut() {
-    if !root_or_skip("packets_that_are_cut") {
-        return;
-    }
-    let ours = Namespace::new("ours").unwrap();
+    let Some(ours) = ours("packets_that_are_cut") else { return };
     let longest = VethOptions { mtu: 65_535, ..VethOptions::default() };
     let client = client_with("client", "10.8.0.2/24", &ours, "eth0", &longest);
     client.ip(&format!("neigh add 10.8.0.1 lladdr {MAC} dev eth0")).unwrap();
@@ -194,52 +168,27 @@ fn packets_that_are_cut() {
 /// A kernel that has its NIC finish checksums sends over a veth, where there is no NIC.
 #[test]
 fn checksums_that_a_kernel_leaves_undone() {
-    if !root_or_skip("checksums_that_a_kernel_leaves_undone") {
-        return;
-    }
-    let ours = Namespace::new("ours").unwrap();
+    let Some(ours) = ours("checksums_that_a_kernel_leaves_undone") else { return };
     let client = Namespace::new("client").unwrap();
     let near = End::new(&client, "eth0").address("10.8.0.2/24");
     let as_the_kernel_has_it = VethOptions { offloads: true, ..VethOptions::default() };
     veth(&near, &End::new(&ours, "eth0"), &as_the_kernel_has_it).unwrap();
-    let host = || Host::new(MAC, ["10.8.0.1".parse().unwrap()]);
-    let engine = engine(&ours, &["af_packet:eth0"], move || UdpEcho::new(host(), 7));
-    let socket = client.run(|| UdpSocket::bind("10.8.0.2:0").unwrap()).unwrap();
-    socket.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
-    socket.connect("10.8.0.1:7").unwrap();
-    wait_until("its datagram back", SOON, || {
-        let mut back = [0; 100];
-        socket.send(b"hello").unwrap();
-        socket.recv(&mut back).is_ok_and(|len| &back[..len] == b"hello")
-    })
-    .unwrap();
-    let report = ends(engine);
-    let dropped = &report.status.packets.dropped;
-    assert!(
-        dropped.iter().all(|dropped| dropped.reason != Reason::BadChecksum),
-        "{}",
-        report.status
-    );
+    let engine = engine(&ours, &["af_packet:eth0"], echo);
+    echoes(&client, &[5]);
+    let status = ends(engine).status;
+    let wrong = |dropped: &Dropped| dropped.reason == Reason::BadChecksum;
+    assert!(!status.packets.dropped.iter().any(wrong), "{status}");
 }
 
 /// For every kind of port: packets that its interface does not send are counted, and packets that
 /// count as sent arrive.
 #[test]
 fn packets_longer_than_the_mtu() {
-    if !root_or_skip("packets_longer_than_the_mtu") {
-        return;
-    }
     for (out, to) in [("af_xdp:eth0:0", "af_xdp:eth1:0"), ("af_packet:eth0", "af_packet:eth1")] {
-        let ours = Namespace::new("ours").unwrap();
-        // Of the kernel's own packets none is to be counted.
-        let quiet = ["-w", "net.ipv6.conf.default.disable_ipv6=1"];
-        assert!(ours.command("sysctl").args(quiet).output().unwrap().status.success());
-        veth(&End::new(&ours, "eth0"), &End::new(&ours, "eth1"), &VethOptions::default()).unwrap();
+        let Some(ours) = quiet_pair("packets_longer_than_the_mtu") else { return };
         let arrives = engine(&ours, &[to], Sink::default);
-        let directory = tempfile::tempdir().unwrap();
-        let file = directory.path().join("in.pcap");
-        std::fs::write(&file, capture(&[60, 1514, 1515, 1700, 60])).unwrap();
-        let from = format!("pcap:{}:", file.display());
+        let file = capture(&[60, 1514, 1515, 1700, 60]);
+        let from = format!("pcap:{}:", file.path().display());
         let sends = engine(&ours, &[&from, out], || L2fwd::new(Macs::AsIs));
         wait_until("all are sent, or not", SOON, || {
             let packets = &sends.status().0.workers[0].packets;
@@ -260,19 +209,11 @@ fn packets_longer_than_the_mtu() {
 /// A frame that the device never takes keeps back none behind it, and is counted.
 #[test]
 fn frames_that_the_far_end_refuses() {
-    if !root_or_skip("frames_that_the_far_end_refuses") {
-        return;
-    }
-    let ours = Namespace::new("ours").unwrap();
-    let quiet = ["-w", "net.ipv6.conf.default.disable_ipv6=1"];
-    assert!(ours.command("sysctl").args(quiet).output().unwrap().status.success());
-    veth(&End::new(&ours, "eth0"), &End::new(&ours, "eth1"), &VethOptions::default()).unwrap();
+    let Some(ours) = quiet_pair("frames_that_the_far_end_refuses") else { return };
     ours.ip("link set eth1 mtu 1000").unwrap();
     let arrives = engine(&ours, &["af_packet:eth1"], Sink::default);
-    let directory = tempfile::tempdir().unwrap();
-    let file = directory.path().join("in.pcap");
-    std::fs::write(&file, capture(&[60, 1514, 60, 1400, 1300, 60])).unwrap();
-    let from = format!("pcap:{}:", file.display());
+    let file = capture(&[60, 1514, 60, 1400, 1300, 60]);
+    let from = format!("pcap:{}:", file.path().display());
     let sends = engine(&ours, &[&from, "af_packet:eth0"], || L2fwd::new(Macs::AsIs));
     wait_until("those that fit", SOON, || {
         arrives.status().0.workers[0].packets.received_packets == 3
@@ -285,36 +226,33 @@ fn frames_that_the_far_end_refuses() {
     assert_eq!(ends(arrives).status.packets.received_packets, 3);
 }
 
-/// A capture of packets of these lengths (draft-ietf-opsawg-pcap).
-fn capture(lens: &[usize]) -> Vec<u8> {
-    let mut file = vec![0xd4, 0xc3, 0xb2, 0xa1, 2, 0, 4, 0];
-    for word in [0, 0, 0x4_0000, 1_u32] {
-        file.extend(word.to_le_bytes());
-    }
-    for len in lens {
-        for word in [0, 0, *len as u32, *len as u32] {
-            file.extend(word.to_le_bytes());
-        }
-        file.extend(vec![2; *len]);
-    }
+/// A namespace whose `eth0` and `eth1` are a pair. None of the kernel's own packets is counted.
+fn quiet_pair(test: &str) -> Option<Namespace> {
+    let ours = ours(test)?;
+    ours.sysctl("net.ipv6.conf.default.disable_ipv6", "1").unwrap();
+    veth(&End::new(&ours, "eth0"), &End::new(&ours, "eth1"), &VethOptions::default()).unwrap();
+    Some(ours)
+}
+
+/// A capture of packets of these lengths.
+fn capture(lens: &[usize]) -> NamedTempFile {
+    let file = NamedTempFile::new().unwrap();
+    std::fs::write(&file, pcap::capture(lens)).unwrap();
     file
 }
 
 #[test]
 fn between_two_clients() {
-    if !root_or_skip("between_two_clients") {
-        return;
-    }
     for ports in [
         ["af_packet:eth0", "af_packet:eth1,bypass"],
         ["af_xdp:eth0:0", "af_xdp:eth1:0"],
         ["af_xdp:eth0:0", "af_packet:eth1"],
     ] {
-        let ours = Namespace::new("ours").unwrap();
+        let Some(ours) = ours("between_two_clients") else { return };
         let one = client("one", "10.8.0.1/24", &ours, "eth0");
         let _other = client("other", "10.8.0.2/24", &ours, "eth1");
         let engine = engine(&ours, &ports, || L2fwd::new(Macs::AsIs));
-        wait_until("an answer from the other side", SOON, || pings(&one, "10.8.0.2"))
+        wait_until("an answer from the other side", SOON, || pings(&one, &[], "10.8.0.2"))
             .unwrap_or_else(|e| panic!("{ports:?}: {e}"));
         ends(engine);
     }
@@ -323,12 +261,9 @@ fn between_two_clients() {
 /// The kernel keeps a tag beside the packet; here it is in its place again.
 #[test]
 fn a_tag_is_put_back() {
-    if !root_or_skip("a_tag_is_put_back") {
-        return;
-    }
+    let Some(ours) = ours("a_tag_is_put_back") else { return };
     let directory = tempfile::tempdir().unwrap();
     let capture = directory.path().join("out.pcap");
-    let ours = Namespace::new("ours").unwrap();
     let client = client("client", "10.8.0.2/24", &ours, "eth0");
     let mut frame = vec![0xff; 6];
     frame.extend([2, 0, 0, 0, 0, 2, 0x81, 0x00, 0x60, 0x07, 0x88, 0xb5]);
@@ -351,11 +286,8 @@ fn a_tag_is_put_back() {
 
 #[test]
 fn an_interface_that_goes_down() {
-    if !root_or_skip("an_interface_that_goes_down") {
-        return;
-    }
     for port in PORTS {
-        let ours = Namespace::new("ours").unwrap();
+        let Some(ours) = ours("an_interface_that_goes_down") else { return };
         let _client = client("client", "10.8.0.2/24", &ours, "eth0");
         let engine = engine(&ours, &[port], || L2fwd::new(Macs::Swap));
         ours.ip("link set eth0 down").unwrap();
@@ -371,10 +303,7 @@ fn an_interface_that_goes_down() {
 /// goes on.
 #[test]
 fn whoever_claims_it_goes_on() {
-    if !root_or_skip("whoever_claims_it_goes_on") {
-        return;
-    }
-    let ours = Namespace::new("ours").unwrap();
+    let Some(ours) = ours("whoever_claims_it_goes_on") else { return };
     let client = client("client", "10.8.0.2/24", &ours, "eth0");
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("control");
@@ -384,7 +313,7 @@ fn whoever_claims_it_goes_on() {
     let icmp = || Icmp::new(Host::new(MAC, ["10.8.0.1".parse().unwrap()]));
     let first = engine(&ours, &["af_xdp:eth0:0"], icmp);
     let goes_on =
-        || wait_until("an answer to a ping", SOON, || pings(&client, "10.8.0.1")).unwrap();
+        || wait_until("an answer to a ping", SOON, || pings(&client, &[], "10.8.0.1")).unwrap();
     let offer = || {
         let mut asked = None;
         let mut has_asked = || {
@@ -443,17 +372,11 @@ fn whoever_claims_it_goes_on() {
 
 #[test]
 fn what_cannot_be_opened() {
-    if !root_or_skip("what_cannot_be_opened") {
-        return;
-    }
-    let ours = Namespace::new("ours").unwrap();
+    let Some(ours) = ours("what_cannot_be_opened") else { return };
     let _client = client("client", "10.8.0.2/24", &ours, "eth0");
     let start = |ports: &[&str], frames| {
-        let app = Arc::new(|| Box::new(L2fwd::new(Macs::AsIs)) as Box<dyn App>);
-        let ports = ports.iter().map(|port| port.parse().unwrap()).collect();
-        let umem = UmemConfig { frames, ..UmemConfig::default() };
-        let config = EngineConfig { umem, ..EngineConfig::default() };
-        let worker = WorkerConfig { cpu: None, ports, app };
+        let (mut config, worker) = wanted(ports, || L2fwd::new(Macs::AsIs));
+        config.umem.frames = frames;
         let started = ours.run(move || Engine::start(&config, vec![worker])).unwrap();
         started.err().unwrap().to_string()
     };

@@ -327,7 +327,6 @@ mod tests {
         balanced(&here);
     }
 
-    /// Round and round between two threads.
     #[test]
     fn between_threads() {
         const PACKETS: u64 = 20_000;

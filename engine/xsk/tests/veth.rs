@@ -56,6 +56,24 @@ fn open(ns: &Namespace, pool: &Pool, mode: XdpMode, config: &SocketConfig) -> (S
     (socket, redirect)
 }
 
+fn open_native(ns: &Namespace, pool: &Pool) -> (Socket, Redirect) {
+    open(ns, pool, XdpMode::Native, &SocketConfig::default())
+}
+
+fn small() -> SocketConfig {
+    SocketConfig { fill: 64, completion: 64, rx: 64, tx: 64, ..SocketConfig::default() }
+}
+
+/// Takes what has arrived until the packet with this number is there, which stays alone.
+fn receive(socket: &mut Socket, batch: &mut Batch, wanted: u64) {
+    wait_until("the packet over there", SOON, || {
+        socket.receive(batch).unwrap();
+        batch.retain(|packet| number(packet) == Some(wanted));
+        !batch.is_empty()
+    })
+    .unwrap();
+}
+
 /// Destination, source, a type for experiments, and a number.
 fn numbered(pool: &Pool, number: u64, len: usize) -> Packet {
     let mut packet = pool.allocate().unwrap();
@@ -155,20 +173,13 @@ fn reflect_generic_and_always_waking() {
 fn sockets_share_a_umem() {
     on_a_pair("sockets_share_a_umem", &VethOptions::default(), |pair| {
         let pool = pool(8192);
-        let (mut left, _left_program) =
-            open(&pair.left, &pool, XdpMode::Native, &SocketConfig::default());
-        let (mut right, _right_program) =
-            open(&pair.right, &pool, XdpMode::Native, &SocketConfig::default());
+        let (mut left, _left_program) = open_native(&pair.left, &pool);
+        let (mut right, _right_program) = open_native(&pair.right, &pool);
         assert!(!left.granted().shared_umem && right.granted().shared_umem);
         let mut batch = Batch::new(8);
         batch.push(numbered(&pool, 7, 60)).unwrap();
         left.send(&mut batch).unwrap();
-        wait_until("the packet over there", SOON, || {
-            right.receive(&mut batch).unwrap();
-            batch.retain(|packet| number(packet) == Some(7));
-            !batch.is_empty()
-        })
-        .unwrap();
+        receive(&mut right, &mut batch, 7);
         left.flush().unwrap();
         let audit = pool.audit(&[left.rings(), right.rings()]);
         assert!(audit.balanced() && audit.found.held == 1, "{audit}");
@@ -186,13 +197,11 @@ fn longer_than_a_frame() {
     let options = VethOptions { mtu: 9000, ..VethOptions::default() };
     on_a_pair("longer_than_a_frame", &options, |pair| {
         let pool = pool(8192);
-        let (mut left, _left_program) =
-            open(&pair.left, &pool, XdpMode::Native, &SocketConfig::default());
+        let (mut left, _left_program) = open_native(&pair.left, &pool);
         if !left.granted().several_frames {
             return skip("longer_than_a_frame", left.granted().refusals.join("; "));
         }
-        let (mut right, program) =
-            open(&pair.right, &pool, XdpMode::Native, &SocketConfig::default());
+        let (mut right, program) = open_native(&pair.right, &pool);
         assert!(program.several_frames());
         let mut batch = Batch::new(8);
         let packet = numbered(&pool, 7, 8000);
@@ -200,12 +209,7 @@ fn longer_than_a_frame() {
         let bytes: Vec<u8> = packet.segments().flatten().copied().collect();
         batch.push(packet).unwrap();
         left.send(&mut batch).unwrap();
-        wait_until("the packet over there", SOON, || {
-            right.receive(&mut batch).unwrap();
-            batch.retain(|packet| number(packet) == Some(7));
-            !batch.is_empty()
-        })
-        .unwrap();
+        receive(&mut right, &mut batch, 7);
         assert!(batch[0].frames() > 1 && batch[0].segments().flatten().eq(&bytes));
         batch.clear();
         let audit = pool.audit(&[left.rings(), right.rings()]);
@@ -217,8 +221,7 @@ fn longer_than_a_frame() {
 fn queues_that_cannot_be_had() {
     on_a_pair("queues_that_cannot_be_had", &VethOptions::default(), |pair| {
         let pool = pool(256);
-        let small =
-            SocketConfig { fill: 64, completion: 64, rx: 64, tx: 64, ..SocketConfig::default() };
+        let small = small();
         let open = |interface: &str, queue, config: &SocketConfig| {
             let error = Socket::open(&pool, interface, queue, config).err().unwrap();
             (error.cause, error.to_string())
@@ -226,10 +229,8 @@ fn queues_that_cannot_be_had() {
         pair.left.enter().unwrap();
         let (cause, text) = open("eth0", 7, &small);
         assert_eq!(cause, Cause::NoQueue, "{text}");
-        assert!(
-            text.starts_with("eth0, queue 7: binding: it has no such queue; `ethtool -l`"),
-            "{text}"
-        );
+        let words = "eth0, queue 7: binding: it has no such queue; `ethtool -l`";
+        assert!(text.starts_with(words), "{text}");
         let (cause, text) = open("eth9", 0, &small);
         assert_eq!(cause, Cause::NoInterface, "{text}");
         let (cause, text) = open("eth0", 0, &SocketConfig { mode: Mode::ZeroCopy, ..small });
@@ -283,8 +284,7 @@ fn a_veth_with_too_few_queues() {
 fn without_capabilities() {
     on_a_pair("without_capabilities", &VethOptions::default(), |pair| {
         let pool = pool(256);
-        let small =
-            SocketConfig { fill: 64, completion: 64, rx: 64, tx: 64, ..SocketConfig::default() };
+        let small = small();
         pair.left.enter().unwrap();
         let helper = rustix::net::socket(
             rustix::net::AddressFamily::XDP,
@@ -315,8 +315,7 @@ fn without_capabilities() {
 fn an_interface_that_goes_away() {
     on_a_pair("an_interface_that_goes_away", &VethOptions::default(), |pair| {
         let pool = pool(4096);
-        let (mut left, program) =
-            open(&pair.left, &pool, XdpMode::Native, &SocketConfig::default());
+        let (mut left, program) = open_native(&pair.left, &pool);
         let granted = left.granted();
         assert_eq!(granted.refusals.is_empty(), granted.several_frames, "{granted:?}");
         let map = memory_map(&left.parts()).unwrap();
@@ -352,8 +351,7 @@ fn a_socket_that_is_open_elsewhere_keeps_its_frames() {
     on_a_pair(name, &VethOptions::default(), |pair| {
         const FILL: u32 = 64;
         let (near, far) = (pool(4096), pool(256));
-        let (mut left, _program) =
-            open(&pair.left, &near, XdpMode::Native, &SocketConfig::default());
+        let (mut left, _program) = open_native(&pair.left, &near);
         let config = SocketConfig { fill: FILL, rx: FILL, ..SocketConfig::default() };
         let (right, _right_program) = open(&pair.right, &far, XdpMode::Native, &config);
         let copy = right.as_fd().try_clone_to_owned().unwrap();

@@ -21,7 +21,6 @@ pub struct Ran {
     pub instructions: usize,
     /// Where it read the packet in place.
     pub loads: Vec<u64>,
-    /// The helpers that it called.
     pub calls: Vec<i32>,
 }
 

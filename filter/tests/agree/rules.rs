@@ -95,7 +95,6 @@ proptest! {
     }
 }
 
-/// A frame of UDP over IPv4.
 fn udp(from: u16, to: u16, length: usize) -> Vec<u8> {
     let mut frame = vec![0; length];
     frame[12..15].copy_from_slice(&[0x08, 0x00, 0x45]);
@@ -143,7 +142,6 @@ fn a_short_packet_is_not_fetched() {
     assert_eq!(ran.calls, [machine::XDP_GET_BUFF_LEN], "{ran:?}");
 }
 
-/// The length is asked for once, by whichever rule comes first.
 #[test]
 fn the_length_is_asked_for_once() {
     let rules = ["greater 1000", "udp src port 53 and greater 512", "udp port 53 and less 60"];

@@ -74,7 +74,6 @@ const IPV4: [[u8; 4]; 5] =
 const IPV6: [u16; 4] = [1, 2, 3, 0x100];
 const PORTS: [u16; 6] = [22, 53, 80, 443, 6081, 8080];
 
-/// One condition of an expression.
 fn primitive() -> BoxedStrategy<String> {
     let realistic = select(REALISTIC.to_vec()).prop_filter("not empty", |text| !text.is_empty());
     let host = (select(vec!["", "src ", "dst "]), select(IPV4.to_vec()))

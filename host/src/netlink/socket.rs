@@ -246,7 +246,6 @@ mod tests {
 
     #[test]
     fn refusals_carry_the_errno() {
-        // An unknown message kind.
         let request = Request::new(0x3fff, libc::NLM_F_REQUEST | libc::NLM_F_ACK, &[0; 16]);
         let error = Netlink::open().unwrap().execute("nonsense", request).unwrap_err();
         assert!(matches!(error, Error::Netlink { .. }), "{error}");

@@ -219,16 +219,18 @@ mod tests {
             network.interfaces[2].link.lower = Some(3);
         };
         let xdp = Xdp { program: 7, mode: XdpMode::Native };
+        let local = Address { local_scope: true, ..address.clone() };
+        let default_bonded = network(|it| {
+            bonded(it);
+            default(it, 2);
+        });
+        let a_part = "eth1, a part of bond0.5, which carries the default route";
         for (network, words, force_helps) in [
             (network(|_| ()), "", true),
             (network(|it| it.interfaces[0].link.up = true), "", true),
+            (network(|it| it.addresses.push(local)), "", true),
             (
-                network(|it| it.addresses.push(Address { local_scope: true, ..address.clone() })),
-                "",
-                true,
-            ),
-            (
-                network(|it| it.addresses.push(address.clone())),
+                network(|it| it.addresses.push(address)),
                 "eth1, which has the address 192.0.2.1",
                 true,
             ),
@@ -236,14 +238,7 @@ mod tests {
             (network(bonded), "eth1, and bond0 is made of it", true),
             (network(|it| it.interfaces.clear()), "no interface of it is in this", true),
             (network(|it| default(it, 0)), "eth1, which carries the default route", false),
-            (
-                network(|it| {
-                    bonded(it);
-                    default(it, 2);
-                }),
-                "eth1, a part of bond0.5, which carries the default route",
-                false,
-            ),
+            (default_bonded, a_part, false),
         ] {
             let told = refused(&nic(), &network, &Request::default());
             assert!(told.is_empty() == words.is_empty() && told.contains(words), "{told}");

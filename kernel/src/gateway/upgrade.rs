@@ -260,9 +260,7 @@ mod tests {
     fn another_layout_loses_all() {
         let pinned = vec![("a", Pinned::Map(ROWS)), ("b", Pinned::Map(ROWS))];
         let found = fates(RW_LAYOUT - 1, pinned, &[("a", ROWS), ("b", ROWS), ("c", ROWS)]);
-        assert_eq!(
-            found.iter().map(|(_, f)| *f).collect::<Vec<_>>(),
-            [Fate::Lost, Fate::Lost, Fate::Added]
-        );
+        let wanted = [Fate::Lost, Fate::Lost, Fate::Added];
+        assert_eq!(found.iter().map(|(_, f)| *f).collect::<Vec<_>>(), wanted);
     }
 }

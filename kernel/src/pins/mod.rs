@@ -321,10 +321,8 @@ mod tests {
     #[test]
     fn dots_are_escaped() {
         let pins = Pins::new("/b", "gw1.example.org").unwrap();
-        assert_eq!(
-            pins.link("eth0.100").to_str(),
-            Some("/b/ringway/gw1%2eexample%2eorg/ifaces/eth0%2e100/link")
-        );
+        let wanted = Some("/b/ringway/gw1%2eexample%2eorg/ifaces/eth0%2e100/link");
+        assert_eq!(pins.link("eth0.100").to_str(), wanted);
         for name in ["eth0.100", "a%2eb", "%", "..", "%25.%2e"] {
             assert!(!encode(name).contains('.'));
             assert_eq!(decode(&encode(name)), name);

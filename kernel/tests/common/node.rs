@@ -3,7 +3,11 @@
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use libbpf_rs::{MapCore as _, MapFlags, MapHandle};
+use ringway_abi::raw::rw_settings;
+use ringway_abi::{FromBytes as _, IntoBytes as _};
 use ringway_kernel::{DEFAULT_BPFFS, Detached, GatewayOptions, Pins, View, detach};
+use ringway_testnet::root_or_skip;
 
 /// A node of its own under the machine's bpffs, detached when dropped, also by a failing test.
 /// What a killed test left behind goes when the next one starts.
@@ -13,6 +17,11 @@ pub struct Node {
 }
 
 impl Node {
+    /// Skips the test without root.
+    pub fn of(test: &str) -> Option<Self> {
+        root_or_skip(test).then(Self::new)
+    }
+
     /// A node with a name that no other test has.
     pub fn new() -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -21,7 +30,6 @@ impl Node {
         Self { name: format!("rwtest-{}-{number}", std::process::id()) }
     }
 
-    /// Options to open it with.
     pub fn options(&self) -> GatewayOptions {
         GatewayOptions { node: self.name.clone(), flows: 4096, ..GatewayOptions::default() }
     }
@@ -33,6 +41,18 @@ impl Node {
     /// Reads it as `status` does.
     pub fn view(&self) -> ringway_kernel::Result<View> {
         View::open(Path::new(DEFAULT_BPFFS), &self.name)
+    }
+
+    pub fn map(&self, name: &str) -> MapHandle {
+        MapHandle::from_pinned_path(self.pins().map(name)).expect("it is pinned")
+    }
+
+    pub fn change_settings(&self, change: impl FnOnce(&mut rw_settings)) {
+        let map = self.map("settings");
+        let bytes = map.lookup(&[0; 4], MapFlags::ANY).expect("a row").expect("written");
+        let mut settings = rw_settings::read_from_bytes(&bytes).expect("the layout is ours");
+        change(&mut settings);
+        map.update(&[0; 4], settings.as_bytes(), MapFlags::ANY).expect("a table to write");
     }
 
     pub fn detach(&self) -> ringway_kernel::Result<Detached> {

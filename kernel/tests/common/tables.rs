@@ -65,11 +65,31 @@ pub fn add_service(tables: &mut Tables, key: ServiceKey, backends: &[SocketAddr]
     });
 }
 
+/// One service, 203.0.113.10:80, with these backends.
+pub fn web(backends: &[&str]) -> Tables {
+    let mut tables = empty();
+    let backends: Vec<_> = backends.iter().map(|text| text.parse().expect("an endpoint")).collect();
+    add_service(&mut tables, key("203.0.113.10", 80, Protocol::Tcp), &backends);
+    tables
+}
+
+/// So many services of almost all ports, without backends, whose addresses begin with `network`.
+pub fn wide(network: u8, count: u16) -> Tables {
+    let mut tables = empty();
+    for n in 0..count {
+        let mut key = key(&format!("{network}.0.{}.{}", n >> 8, n & 0xff), 1, Protocol::Tcp);
+        key.last_port = 65_534;
+        add_service(&mut tables, key, &[]);
+    }
+    tables.services.iter_mut().for_each(|service| service.ring = 0);
+    tables.rings.truncate(1);
+    tables
+}
+
 pub fn key(address: &str, port: u16, protocol: Protocol) -> ServiceKey {
     ServiceKey::new(ip(address), port, protocol)
 }
 
-/// MAC address of the backend with this index.
 pub fn backend_mac(index: u32) -> [u8; 6] {
     let [_, _, high, low] = index.to_be_bytes();
     [0x02, 0, 0, 0xbb, high, low]
@@ -83,7 +103,6 @@ fn ring_slots(members: usize) -> ringway_plan::tables::Slots {
     (0..RW_RING_SLOTS as usize).map(owner).collect()
 }
 
-/// An address from its text.
 pub fn ip(text: &str) -> IpAddr {
     text.parse().expect("tests write good addresses")
 }

@@ -552,10 +552,8 @@ mod tests {
         let few = compared(&rounds("direct", [1, 2, 3]), &rounds("direct", [4, 5, 6]));
         assert!(few.count(Verdict::TooFew) == 1 && !few.is_worse(), "{few}");
         let apart = compared(&rounds("direct", [1, 2, 3]), &rounds("nftables", [4, 5, 6]));
-        assert_eq!(
-            (apart.changes.len(), apart.only_before.len(), apart.only_after.len()),
-            (0, 1, 1)
-        );
+        let wanted = (0, 1, 1);
+        assert_eq!((apart.changes.len(), apart.only_before.len(), apart.only_after.len()), wanted);
         let folder = tempfile::tempdir().unwrap();
         let missing = compare(folder.path(), folder.path()).unwrap_err().to_string();
         assert!(missing.contains("name the folder of a run"), "{missing}");

@@ -143,19 +143,6 @@ mod tests {
         }
     }
 
-    /// The rest of a step of almost a burst is not lost.
-    #[test]
-    fn fractions_add_up() {
-        let mut pace = Pace::new(61, 1);
-        let spent: u64 = (1..=100)
-            .map(|n| {
-                pace.advance(n * 9_900_000);
-                spent(&mut pace, 1)
-            })
-            .sum();
-        assert_eq!((spent, pace.intended()), (60, 60));
-    }
-
     #[test]
     fn evenly() {
         let mut pace = Pace::new(100_000, 1);

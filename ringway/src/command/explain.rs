@@ -218,11 +218,12 @@ mod tests {
     use ringway_abi::Limit;
     use ringway_api::clock::Timestamp;
 
+    use super::explain::Shield;
     use super::*;
 
     #[test]
     fn the_shield_is_told_with_what_it_goes_by() {
-        let none = explain::Shield {
+        let none = Shield {
             mode: ShieldMode::Enforce,
             dropped: false,
             reason: None,
@@ -237,22 +238,17 @@ mod tests {
             exempt: None,
             limits: None,
         };
-        let told = |it: &explain::Shield| {
+        let told = |it: &Shield| {
             let mut table = Table::new(&["found"]);
             table.row(vec![shield(it)]);
             table.render(false).lines().nth(1).unwrap_or_default().trim().to_owned()
         };
-        let limit = explain::Shield {
-            rule: Some("dns".into()),
-            rule_action: Some("limit"),
-            ..none.clone()
-        };
-        let unnamed = explain::Shield { rule: Some("rule 2".into()), ..limit.clone() };
+        let limit = Shield { rule: Some("dns".into()), rule_action: Some("limit"), ..none.clone() };
+        let unnamed = Shield { rule: Some("rule 2".into()), ..limit.clone() };
         let over = Some(Reason::RuleLimit.name());
-        let dropped = explain::Shield { reason: over, dropped: true, ..limit.clone() };
-        let observed =
-            explain::Shield { mode: ShieldMode::Observe, dropped: false, ..dropped.clone() };
-        let spared = explain::Shield {
+        let dropped = Shield { reason: over, dropped: true, ..limit.clone() };
+        let observed = Shield { mode: ShieldMode::Observe, dropped: false, ..dropped.clone() };
+        let spared = Shield {
             limit: Some(Limit::Source),
             limit_pps: Some(1500),
             exempt: Some(Exemption::Learnt),
@@ -260,24 +256,22 @@ mod tests {
             rule_action: Some("pass"),
             ..none.clone()
         };
-        let established =
-            explain::Shield { exempt: Some(Exemption::Established), ..spared.clone() };
-        let over_limit = explain::Shield {
+        let established = Shield { exempt: Some(Exemption::Established), ..spared.clone() };
+        let over_limit = Shield {
             reason: Some(Reason::SourceLimit.name()),
             dropped: true,
             exempt: None,
             mitigation_until: Some(Timestamp::default()),
             ..spared.clone()
         };
-        let untold =
-            explain::Shield { limit_pps: None, mitigation_until: None, ..over_limit.clone() };
-        let land = explain::Shield { reason: Some("land"), ..none.clone() };
-        let off = explain::Shield { mode: ShieldMode::Off, ..none.clone() };
+        let untold = Shield { limit_pps: None, mitigation_until: None, ..over_limit.clone() };
+        let land = Shield { reason: Some("land"), ..none.clone() };
+        let off = Shield { mode: ShieldMode::Off, ..none.clone() };
         let (mode, reason) = (ShieldMode::Observe, Some(Reason::SynAnswered.name()));
-        let would_answer = explain::Shield { mode, reason, ..none.clone() };
-        let answered = explain::Shield { reason, ..none.clone() };
+        let would_answer = Shield { mode, reason, ..none.clone() };
+        let answered = Shield { reason, ..none.clone() };
         // What was typed is not known without its file.
-        let typed = explain::Shield { at_run_time: true, ..none.clone() };
+        let typed = Shield { at_run_time: true, ..none.clone() };
         for (it, want) in [
             (none, "passed"),
             (off, "off"),

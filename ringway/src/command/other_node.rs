@@ -197,10 +197,8 @@ mod tests {
             (("bb", None), ("aa", Some("bb")), warn, "to this node, mode 0600, and run"),
         ] {
             let found = found(ours, theirs);
-            assert!(
-                found.0 == severity && found.1.contains(words),
-                "{ours:?}, {theirs:?}: {found:?}"
-            );
+            assert!(found.0 == severity, "{ours:?}, {theirs:?}: {found:?}");
+            assert!(found.1.contains(words), "{ours:?}, {theirs:?}: {found:?}");
         }
         let own = status("gw2", "proxy", false, ("aa", None));
         let found = secret(&status("gw1", "proxy", true, ("aa", None)), &own);
@@ -218,10 +216,8 @@ mod tests {
         assert_eq!(answers(&here, &there)[0].severity, Severity::Ok);
         let other = found(&here, &of("gw2", "off"));
         assert_eq!(other.len(), 1, "{other:?}");
-        assert!(
-            other[0].contains("service web: syn is \"proxy\" here and \"off\" at gw2"),
-            "{other:?}"
-        );
+        let words = "service web: syn is \"proxy\" here and \"off\" at gw2";
+        assert!(other[0].contains(words), "{other:?}");
         let (mut here, mut there) = (here, there);
         let force = |status: &mut ShieldStatus, syn: &str| {
             status.limits.iter_mut().for_each(|it| it.syn_in_force = Some(syn.into()));

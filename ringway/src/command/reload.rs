@@ -236,6 +236,21 @@ mod tests {
     use ringway_api::documents::changes::ServiceChange;
     use ringway_api::documents::status::Problem;
 
+    fn half_a_ring(service: &str) -> RingChange {
+        RingChange {
+            service: service.into(),
+            protocol: "tcp".into(),
+            moved_slots: 32_768,
+            slots: 65_537,
+            once_up: false,
+        }
+    }
+
+    fn changes() -> Changes {
+        let (node, file) = ("gw1".into(), "gw.toml".into());
+        Changes { node, file, changed: true, ..Changes::default() }
+    }
+
     #[test]
     fn changes_in_words() {
         let service = |name: &str, change, keys: &[&str]| ServiceChange {
@@ -244,10 +259,7 @@ mod tests {
             keys: keys.iter().map(|key| (*key).to_owned()).collect(),
             ..ServiceChange::default()
         };
-        let changes = Changes {
-            node: "gw1".into(),
-            file: "gw.toml".into(),
-            changed: true,
+        let planned = Changes {
             dry_run: true,
             services: vec![
                 service("a", What::Added, &[]),
@@ -261,18 +273,12 @@ mod tests {
                 weight_before: Some(1),
                 weight_after: Some(0),
             }],
-            rings: vec![RingChange {
-                service: "b".into(),
-                protocol: "tcp".into(),
-                moved_slots: 32_768,
-                slots: 65_537,
-                once_up: false,
-            }],
+            rings: vec![half_a_ring("b")],
             flows: FlowChange { reset_flows: 3, ..FlowChange::default() },
-            ..Changes::default()
+            ..changes()
         };
         assert_eq!(
-            render(&changes, false),
+            render(&planned, false),
             "node gw1: gw.toml would change this; nothing has changed\n  \
              + service a\n  ~ service b: check, affinity 5-tuple becomes source\n  \
              ~ backend [fd00::2]:80 of b, weight 1 becomes 0\n  \
@@ -280,12 +286,9 @@ mod tests {
              3 TCP flows of nat end with a reset; every other flow stays with its backend\n"
         );
         let moved = Changes {
-            file: "gw.toml".into(),
-            node: "gw1".into(),
-            changed: true,
             lost_endpoints: vec!["a 203.0.113.1:80 tcp".into()],
             ended_services: vec!["a".into()],
-            ..Changes::default()
+            ..changes()
         };
         assert_eq!(
             render(&moved, false),
@@ -293,12 +296,9 @@ mod tests {
              lost: clients of a 203.0.113.1:80 tcp: nobody serves it any more\n\
              all flows of a end\nevery other flow stays with its backend\n"
         );
-        let flows = FlowChange {
-            reset_flows: 4,
-            ended_reset_flows: 3,
-            ended_flows: 1999,
-            ..FlowChange::default()
-        };
+        let (reset_flows, ended_reset_flows, ended_flows) = (4, 3, 1999);
+        let flows =
+            FlowChange { reset_flows, ended_reset_flows, ended_flows, ..FlowChange::default() };
         let counted = render(&Changes { flows, ..moved.clone() }, false);
         let want = "all flows of a end: 3 TCP flows of nat with a reset, 1999 UDP or dsr flows \
                     without one\n1 TCP flow of nat ends with a reset; every other flow stays with \
@@ -311,7 +311,7 @@ mod tests {
         assert!(
             last.starts_with("warning: override for a 10.2.0.11:80 (drained) no longer applies")
         );
-        let nothing = Changes { file: "gw.toml".into(), node: "gw1".into(), ..Changes::default() };
+        let nothing = Changes { changed: false, ..changes() };
         assert_eq!(render(&nothing, false), "node gw1: gw.toml changes nothing\n");
     }
 
@@ -324,22 +324,13 @@ mod tests {
             reason: "connection refused on port 80".into(),
         };
         let mut changes = Changes {
-            node: "gw1".into(),
-            file: "gw.toml".into(),
-            changed: true,
-            rings: vec![RingChange {
-                service: "a".into(),
-                protocol: "tcp".into(),
-                moved_slots: 32_768,
-                slots: 65_537,
-                once_up: false,
-            }],
+            rings: vec![half_a_ring("a")],
             warnings: vec![Problem {
                 error: "a 10.9.0.1:80: no route".into(),
                 remedy: "ip route add 10.9.0.1/32 via ROUTER".into(),
                 ..Problem::default()
             }],
-            ..Changes::default()
+            ..changes()
         };
         changes.note((1..13).map(new).collect());
         let said = render(&changes, false);

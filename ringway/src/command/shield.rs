@@ -469,7 +469,7 @@ fn entries(blocked: &Blocked, colour: bool) -> String {
 #[cfg(test)]
 mod tests {
     use ringway_abi::Reason;
-    use ringway_api::documents::shield::{HeavySourceStatus, RuntimeCount};
+    use ringway_api::documents::shield::RuntimeCount;
     use ringway_api::shield::RuntimeShield;
     use ringway_config::{Limits, Protocol};
     use ringway_kernel::Arrivals;
@@ -477,6 +477,7 @@ mod tests {
     use ringway_plan::tables::SynOffer;
 
     use super::*;
+    use crate::testing::{attack, heavy_source};
 
     const SERVICE: &str = "[node]\nname = \"gw\"\ninterfaces = [\"eth0\"]\n[[service]]\n\
         name = \"web\"\naddress = \"203.0.113.9\"\nport = 80\nbackends = [{ address = \"10.0.0.2\" }]\n";
@@ -485,6 +486,12 @@ mod tests {
         let text = shield.to_owned() + SERVICE;
         let config = ringway_config::parse(&text, "gw.toml").unwrap();
         ShieldStatus::new(&config, &RuntimeShield { mode, ..RuntimeShield::default() })
+    }
+
+    /// The cells of the row with this word.
+    fn row<'t>(shown: &'t str, word: &str) -> Vec<&'t str> {
+        let row = shown.lines().find(|line| line.contains(word)).expect("a row");
+        row.split_whitespace().collect()
     }
 
     fn block(prefix: &str) -> ShieldEntry {
@@ -549,16 +556,7 @@ mod tests {
         limits.arrived_packets_per_second = Some(12_300.0);
         status.counted_since = Some(Timestamp(SystemTime::now() - Duration::from_secs(720)));
         status.heavy_source_count = 23;
-        status.heavy_sources.push(HeavySourceStatus {
-            prefix: "192.0.2.0/24".parse().expect("a prefix"),
-            service: "web".into(),
-            protocol: Protocol::Udp,
-            learnt: false,
-            over_limit_packets: 4713,
-            over_limit_pps: 471,
-            since: Timestamp::default(),
-            last_seen: Timestamp::default(),
-        });
+        status.heavy_sources.push(heavy_source("192.0.2.0/24", Protocol::Udp));
         status.blocked = RuntimeCount { prefixes: 2, packets: 7, ..RuntimeCount::default() };
         status.rules[0].packets = 4711;
         status.rules[0].over_limit_packets = 4709;
@@ -580,7 +578,7 @@ mod tests {
             "192.0.2.0/24",
             "and 22 other heavy sources\n",
             "web udp",
-            "4713",
+            "18000",
         ] {
             assert!(shown.contains(words), "no {words} in {shown}");
         }
@@ -610,8 +608,7 @@ mod tests {
         let line = "SYNs are answered with the secret of /etc/syn.secret: fingerprint 0123abcd, since \
                     1970-01-01T00:00:00Z; 99999999, the one before, still counts\n";
         assert!(shown.contains(line), "{shown}");
-        let row = shown.lines().find(|line| line.contains("challenge")).expect("a row");
-        let words: Vec<&str> = row.split_whitespace().collect();
+        let words = row(&shown, "challenge");
         assert_eq!(words, ["web", "tcp", "challenge", "900", "-", "31", "-", "7", "-", "-"]);
         status.mode = ShieldMode::Observe;
         status.observed = [(Reason::SynAnswered, 741)].into();
@@ -623,8 +620,7 @@ mod tests {
         status.limits[0].syn = "backend".into();
         status.limits[0].count(found);
         let shown = render(&status, false);
-        let row = shown.lines().find(|line| line.contains("backend")).expect("a row");
-        let words: Vec<&str> = row.split_whitespace().collect();
+        let words = row(&shown, "backend");
         assert_eq!(words, ["web", "tcp", "backend", "900", "-", "-", "-", "-", "-", "-"]);
         status.limits[0].syn = "challenge".into();
         let offer = SynOffer { mss: 1460, stamps: false, sack: true, ecn: true };
@@ -667,14 +663,10 @@ mod tests {
         };
         let off = shown(ShieldMode::Off);
         assert!(off.contains("no packet is looked at") && !off.contains("is attacked"), "{off}");
-        let arrives = |shown: &str| -> String {
-            let row = shown.lines().find(|line| line.contains("web tcp")).expect("a row");
-            row.split_whitespace().nth(2).expect("a rate").to_owned()
-        };
-        assert_eq!(arrives(&off), "-");
+        assert_eq!(row(&off, "web tcp")[2], "-");
         let observed = shown(ShieldMode::Observe);
         assert!(observed.contains("no service is attacked"), "{observed}");
-        assert_eq!(arrives(&observed), "0");
+        assert_eq!(row(&observed, "web tcp")[2], "0");
     }
 
     #[test]
@@ -682,26 +674,10 @@ mod tests {
         let mitigation = "[shield.mitigation]\nabove_baseline = 8\n";
         let mut status = status(&format!("[shield]\n{mitigation}"), None);
         assert!(render(&status, false).contains("automatic mitigation: no service is attacked\n"));
-        status.mitigation[0].attack = Some(AttackStatus {
-            service: "web".into(),
-            address: [203, 0, 113, 9].into(),
-            port: 80,
-            last_port: 80,
-            protocol: ringway_config::Protocol::Tcp,
-            mode: ShieldMode::Enforce,
-            since: Timestamp::default(),
-            until: Timestamp::default(),
-            ended: None,
-            measure: Some(Measure::NewFlows),
-            packets_per_second: 412_000,
-            new_flows_per_second: 390_000,
-            baseline: Some(300),
-            syn: "off".into(),
-            syns_answered_per_second: 0,
-            lasts: false,
-        });
+        let (measure, baseline) = (Some(Measure::NewFlows), Some(300));
+        status.mitigation[0].attack = Some(AttackStatus { measure, baseline, ..attack() });
         let shown = render(&status, false);
-        let want = "service web (tcp 203.0.113.9:80): attacked since 1970-01-01T00:00:00Z, armed \
+        let want = "service web (tcp 203.0.113.10:80): attacked since 1970-01-01T00:00:00Z, armed \
                     until 1970-01-01T00:00:00Z: 412000 packets/s, 390000 new flows/s; usually 300 \
                     new flows/s\n";
         assert!(shown.contains(want) && !shown.contains("no service"), "{shown}");

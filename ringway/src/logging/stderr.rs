@@ -148,9 +148,7 @@ mod tests {
         drop(writer);
         let mut rest = String::new();
         reader.read_to_string(&mut rest).expect("the rest");
-        assert_eq!(
-            rest,
-            format!("{lost} lines of this log were lost: nobody read it in time\nagain\n")
-        );
+        let wanted = format!("{lost} lines of this log were lost: nobody read it in time\nagain\n");
+        assert_eq!(rest, wanted);
     }
 }

@@ -30,7 +30,6 @@ pub struct Packet {
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Head {
-    /// With its options.
     V4(Ipv4, Vec<u8>),
     /// With its extensions: kind and all bytes but the first two.
     V6(Ipv6, Vec<(u8, Vec<u8>)>),

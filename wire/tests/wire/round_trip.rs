@@ -4,8 +4,8 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
 use ringway_wire::{
-    Builder, FromBytes as _, Header as _, Icmp, IntoBytes as _, Ipv4, Ipv6, Mac, Pseudo, RawOption,
-    Sum, Tcp, TcpOption, TcpOptions, U16, U32, Udp, UdpChecksum, Vlan, Vxlan, checksum,
+    Builder, Header as _, Icmp, IntoBytes as _, Ipv4, Ipv6, Pseudo, RawOption, Sum, Tcp, TcpOption,
+    TcpOptions, U16, U32, Udp, UdpChecksum, Vlan, Vxlan, checksum,
 };
 
 use crate::{read, strategies};
@@ -39,11 +39,8 @@ proptest! {
     }
 
     #[test]
-    fn sums_as_the_rfc_does(bytes in vec(any::<u8>(), 0..200), at in 0_usize..100) {
+    fn sums_as_the_rfc_does(bytes in vec(any::<u8>(), 0..200)) {
         prop_assert_eq!(Sum::default().with(&bytes).finish().get(), plain_checksum(&bytes));
-        let (front, behind) = bytes.split_at((at * 2).min(bytes.len() & !1));
-        let parts = Sum::default().with(front).with(behind).finish();
-        prop_assert_eq!(parts.get(), plain_checksum(&bytes));
     }
 
     #[test]
@@ -139,17 +136,5 @@ proptest! {
         prop_assert!(written.len().is_multiple_of(4));
         let read: Result<Vec<_>, _> = TcpOptions::new(written).collect();
         prop_assert_eq!(read, Ok(all.to_vec()));
-    }
-
-    #[test]
-    fn macs_as_text(mac in strategies::mac()) {
-        prop_assert_eq!(mac.to_string().parse::<Mac>(), Ok(mac));
-    }
-
-    /// Every header is any bytes of its size, and the other way round.
-    #[test]
-    fn any_bytes_are_a_header(bytes in any::<[u8; 20]>()) {
-        let header = Ipv4::read_from_bytes(&bytes).unwrap();
-        prop_assert_eq!(header.as_bytes(), &bytes[..]);
     }
 }

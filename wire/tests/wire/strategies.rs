@@ -92,7 +92,6 @@ fn v4() -> impl Strategy<Value = Head> {
     })
 }
 
-/// Mostly no fragment.
 fn fragment_bits() -> impl Strategy<Value = u16> {
     prop_oneof![
         6 => Just(0),

@@ -20,7 +20,6 @@ fn the_rfcs_sum() {
     assert_eq!(Sum::default().with(&hex("0001 f203 f4f5 f6f7")).finish().get(), !0xddf2);
 }
 
-/// RFC 1624, section 4: where the older formula gives 0xffff.
 /// RFC 1071, section 2 (B): wherever what is summed up is cut, even at an odd place.
 #[test]
 fn a_sum_in_pieces() {
@@ -36,6 +35,7 @@ fn a_sum_in_pieces() {
     }
 }
 
+/// RFC 1624, section 4: where the older formula gives 0xffff.
 #[test]
 fn the_rfcs_difference() {
     let mut checksum = U16::new(0xdd2f);
@@ -117,13 +117,10 @@ fn ipv4_options() {
 #[test]
 fn options_that_end_too_late() {
     let wrong = |layer| Malformed { layer, fault: Fault::OptionLength };
-    for text in ["02", "02 00", "02 01", "02 05 0000", "08 0a 00000000 0000 00"] {
-        let bytes = hex(text);
-        let all: Vec<_> = TcpOptions::new(&bytes).collect();
-        assert_eq!(all, [Err(wrong(Layer::Tcp))], "{text}");
-    }
+    let late = ["02", "02 00", "02 01", "02 05 0000", "08 0a 00000000 0000 00"];
     // Of a length that fits, but not the kind; none is read behind it.
-    for text in ["02 03 00 0101", "03 04 0000 01", "04 03 00 01", "05 06 00000000", "08 03 00"] {
+    let of_others = ["02 03 00 0101", "03 04 0000 01", "04 03 00 01", "05 06 00000000", "08 03 00"];
+    for text in [late, of_others].concat() {
         let bytes = hex(text);
         let all: Vec<_> = TcpOptions::new(&bytes).collect();
         assert_eq!(all, [Err(wrong(Layer::Tcp))], "{text}");
@@ -295,10 +292,8 @@ fn no_room() {
     packet.append(&[1_u8; 50][..]).unwrap();
     let wrong = BuildError::Tailroom { needed: 5, free: 4 };
     assert_eq!(packet.append(&[0_u8; 5]).err(), Some(wrong));
-    assert_eq!(
-        packet.space(usize::MAX).err(),
-        Some(BuildError::Tailroom { needed: usize::MAX, free: 4 })
-    );
+    let wanted = Some(BuildError::Tailroom { needed: usize::MAX, free: 4 });
+    assert_eq!(packet.space(usize::MAX).err(), wanted);
     packet.udp(Udp::new(1, 2), None).unwrap();
     let ip = Ipv4::new(protocol::UDP, [1; 4].into(), [2; 4].into());
     let wrong = BuildError::Headroom { needed: 20, free: 2 };

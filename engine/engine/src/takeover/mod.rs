@@ -527,10 +527,8 @@ mod tests {
         let want = "the number of workers is 1 here, and 2 in the running engine, which has af_xdp:va1:0 and af_xdp:va1:1;";
         assert!(said.starts_with(want), "{said}");
         let other = same_ports(&[queue(1), queue(0)], &running).unwrap_err().to_string();
-        assert!(
-            other.starts_with("worker 0 has af_xdp:va1:1 here, and af_xdp:va1:0 in"),
-            "{other}"
-        );
+        let words = "worker 0 has af_xdp:va1:1 here, and af_xdp:va1:0 in";
+        assert!(other.starts_with(words), "{other}");
         assert!(same_ports(&running.clone(), &running).is_ok());
     }
 
@@ -549,10 +547,8 @@ mod tests {
         };
         let control = std::thread::scope(|scope| scope.spawn(listen).join().unwrap());
         let error = Predecessor::ask(&path).err().unwrap().to_string();
-        assert!(
-            error.contains("belongs to user 62114") && error.contains("--reuid 62114"),
-            "{error}"
-        );
+        assert!(error.contains("belongs to user 62114"), "{error}");
+        assert!(error.contains("--reuid 62114"), "{error}");
         drop(control);
     }
 }

@@ -284,7 +284,6 @@ fn what_is_forwarded_and_how() {
         let ethernet = Ethernet::parse(&forwarded[..]).unwrap().header;
         assert_eq!((ethernet.destination, ethernet.source), want);
         assert_eq!(forwarded[12..], frame[12..]);
-        // Of several frames, too.
         let long = [udp(b"long"), vec![5; 5000]].concat();
         assert_eq!(bench.ask(long.clone()).unwrap()[12..], long[12..]);
         // As it is, nobody looks at it: ports refuse what they cannot send.

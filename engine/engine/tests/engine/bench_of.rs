@@ -61,7 +61,6 @@ impl<A: App> Bench<A> {
         answers.pop()
     }
 
-    /// How many packets were dropped for this reason.
     pub fn dropped(&mut self, reason: &str) -> u64 {
         let dropped = self.worker.status().packets.dropped;
         dropped.iter().find(|d| d.name == reason).map_or(0, |d| d.packets)

@@ -12,6 +12,7 @@ mod damaged;
 mod frames;
 mod leaks;
 mod own_app;
+mod pcap;
 mod ping;
 mod threads;
 mod verdicts;

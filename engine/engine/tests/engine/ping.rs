@@ -8,13 +8,22 @@ use ringway_engine::apps::{Host, Icmp, Ping, PingConfig, PingError, PingResults}
 use ringway_engine::ports::Memory;
 use ringway_engine::{App, Burst, Cycles, Port, Reason, Verdict, Worker, WorkerOptions};
 use ringway_wire::Mac;
-use ringway_xsk::Batch;
+use ringway_xsk::{Batch, Pool};
 
 use crate::bench_of::pool;
 
 fn host(last: u8) -> Host {
     let addresses = [IpAddr::from([10, 0, 0, last]), format!("fd00::{last}").parse().unwrap()];
     Host::new(Mac([2, 0, 0, 0, 0, last]), addresses)
+}
+
+fn asked(address: &str, interval: Duration, count: Option<u64>) -> PingConfig {
+    PingConfig { address: address.parse().unwrap(), interval, count, size: 18 }
+}
+
+fn worker<A: App>(pool: &Pool, ports: Vec<Memory>, app: A) -> Worker<A> {
+    let ports = ports.into_iter().map(|port| Box::new(port) as Box<dyn Port>).collect();
+    Worker::new(pool.clone(), ports, app, WorkerOptions::default())
 }
 
 /// Between port 0, who asks, and port 1, who answers: of the answers after the first, which says
@@ -72,26 +81,14 @@ impl App for Astray {
 fn answers_arrive_at_another_worker() {
     for address in ["10.0.0.2", "fd00::2"] {
         let (pool, pinged) = (pool(512), Arc::new(Mutex::new(PingResults::new())));
-        let asked = PingConfig {
-            address: address.parse().unwrap(),
-            interval: Duration::from_millis(1),
-            count: Some(50),
-            size: 18,
-        };
+        let asked = asked(address, Duration::from_millis(1), Some(50));
         let ping = || Ping::new(host(1), asked, 77, pinged.clone()).unwrap();
-        let ends = |name| {
-            let (one, two) = Memory::pair(name, &pool, 64).unwrap();
-            (Box::new(one) as Box<dyn Port>, Box::new(two) as Box<dyn Port>)
-        };
-        let ((a, to_a), (b, to_b), (c, to_c)) = (ends("a"), ends("b"), ends("c"));
-        let worker =
-            |port, ping| Worker::new(pool.clone(), vec![port], ping, WorkerOptions::default());
-        let mut asks = worker(a, ping());
-        let mut listens = worker(b, ping().that_listens());
-        let mut answers =
-            Worker::new(pool.clone(), vec![c], Icmp::new(host(2)), WorkerOptions::default());
-        let between = vec![to_a, to_b, to_c];
-        let mut between = Worker::new(pool.clone(), between, Astray, WorkerOptions::default());
+        let ends = ["a", "b", "c"].map(|name| Memory::pair(name, &pool, 64).unwrap());
+        let [(a, to_a), (b, to_b), (c, to_c)] = ends;
+        let mut asks = worker(&pool, vec![a], ping());
+        let mut listens = worker(&pool, vec![b], ping().that_listens());
+        let mut answers = worker(&pool, vec![c], Icmp::new(host(2)));
+        let mut between = worker(&pool, vec![to_a, to_b, to_c], Astray);
         let deadline = Instant::now() + Duration::from_secs(30);
         while !asks.is_finished() {
             assert!(Instant::now() < deadline, "{:?}", pinged.lock().unwrap());
@@ -110,20 +107,13 @@ fn answers_arrive_at_another_worker() {
 
 fn pinged(address: &str, count: u64) -> PingResults {
     let (pool, pinged) = (pool(512), Arc::new(Mutex::new(PingResults::new())));
-    let asked = PingConfig {
-        address: address.parse().unwrap(),
-        interval: Duration::from_millis(1),
-        count: Some(count),
-        size: 18,
-    };
+    let asked = asked(address, Duration::from_millis(1), Some(count));
     let ping = Ping::new(host(1), asked, 77, pinged.clone()).unwrap();
     let (one, two) = Memory::pair("a", &pool, 64).unwrap();
     let (three, four) = Memory::pair("b", &pool, 64).unwrap();
-    let options = WorkerOptions::default();
-    let mut asks = Worker::new(pool.clone(), vec![Box::new(one)], ping, options);
-    let between: Vec<Box<dyn Port>> = vec![Box::new(two), Box::new(three)];
-    let mut between = Worker::new(pool.clone(), between, Bad::default(), options);
-    let mut answers = Worker::new(pool.clone(), vec![Box::new(four)], Icmp::new(host(2)), options);
+    let mut asks = worker(&pool, vec![one], ping);
+    let mut between = worker(&pool, vec![two, three], Bad::default());
+    let mut answers = worker(&pool, vec![four], Icmp::new(host(2)));
     let deadline = Instant::now() + Duration::from_secs(30);
     while !asks.is_finished() {
         assert!(Instant::now() < deadline, "{:?}", pinged.lock().unwrap());
@@ -159,16 +149,10 @@ fn what_is_lost_and_what_comes_twice() {
 fn the_first_request_is_number_one_and_the_second_comes_an_interval_later() {
     for address in ["10.0.0.2", "fd00::2"] {
         let (pool, pinged) = (pool(512), Arc::new(Mutex::new(PingResults::new())));
-        let asked = PingConfig {
-            address: address.parse().unwrap(),
-            interval: Duration::from_secs(3600),
-            count: None,
-            size: 18,
-        };
+        let asked = asked(address, Duration::from_secs(3600), None);
         let ping = Ping::new(host(1), asked, 77, pinged.clone()).unwrap();
         let (inside, mut outside) = Memory::pair("a", &pool, 64).unwrap();
-        let mut asks =
-            Worker::new(pool.clone(), vec![Box::new(inside)], ping, WorkerOptions::default());
+        let mut asks = worker(&pool, vec![inside], ping);
         let (mut numbers, mut batch) = (Vec::new(), Batch::new(8));
         for _ in 0..100 {
             asks.round().unwrap();
@@ -209,8 +193,7 @@ fn nobody_is_there() {
 #[test]
 fn requests_that_cannot_be_made() {
     let ping = |host: Host, size| {
-        let address = [10, 0, 0, 2].into();
-        let asked = PingConfig { address, interval: Duration::from_secs(1), count: None, size };
+        let asked = PingConfig { size, ..asked("10.0.0.2", Duration::from_secs(1), None) };
         Ping::new(host, asked, 77, Arc::default()).map(drop)
     };
     for (size, possible) in [(17, false), (18, true), (3778, true), (3779, false)] {

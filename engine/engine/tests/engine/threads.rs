@@ -1,15 +1,13 @@
 //! Workers on threads of their own, which hand packets to each other.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::Relaxed;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ringway_engine::apps::{L2fwd, Macs, Sink, Source};
 use ringway_engine::{
-    App, AppFactory, Burst, Cycles, Engine, EngineConfig, EngineError, Idle, Verdict, WorkerConfig,
-    WorkerOptions, WorkerReport,
+    App, AppFactory, Engine, EngineConfig, Idle, WorkerConfig, WorkerOptions, WorkerReport,
 };
+use ringway_testnet::wait_until;
 use ringway_xsk::UmemConfig;
 
 use crate::frames;
@@ -28,22 +26,6 @@ fn worker<A: App + 'static>(
     WorkerConfig { cpu: None, ports: ports.iter().map(|p| p.parse().unwrap()).collect(), app }
 }
 
-fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(30);
-    while !done() {
-        assert!(Instant::now() < deadline, "{what} has not come");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
-fn balanced(reports: &[Result<WorkerReport, EngineError>]) {
-    for report in reports {
-        let report = report.as_ref().unwrap();
-        assert!(report.error.is_none(), "{:?}", report.error);
-        assert!(report.audit.balanced(), "{}\n{}", report.audit, report.status);
-    }
-}
-
 #[test]
 fn from_worker_to_worker() {
     for idle in [Idle::Adaptive, Idle::Latency] {
@@ -57,7 +39,7 @@ fn from_worker_to_worker() {
             ],
         )
         .unwrap();
-        wait_until("what was sent", || {
+        wait_until("what was sent", Duration::from_secs(30), || {
             let (status, _) = engine.status();
             let sink = status.workers.iter().find(|worker| worker.app == "sink");
             let received = sink.map_or(0, |worker| worker.packets.received_packets);
@@ -65,62 +47,16 @@ fn from_worker_to_worker() {
             let dropped: u64 =
                 forwarder.map_or(0, |w| w.packets.dropped.iter().map(|d| d.packets).sum());
             received + dropped == PACKETS
-        });
+        })
+        .unwrap();
         assert!(engine.is_over(), "a source that has sent all ends");
-        let reports = engine.stop();
-        balanced(&reports);
-        let sleeps = reports[2].as_ref().unwrap().status.sleeps;
+        let reports: Vec<_> = engine.stop().into_iter().map(Result::unwrap).collect();
+        for WorkerReport { error, audit, status, .. } in &reports {
+            assert!(error.is_none() && audit.balanced(), "{error:?}\n{audit}\n{status}");
+        }
+        let sleeps = reports[2].status.sleeps;
         assert!(idle == Idle::Adaptive || sleeps == 0);
     }
-}
-
-/// Sleeps after each burst.
-struct Slow(Arc<AtomicU64>);
-
-impl App for Slow {
-    fn name(&self) -> &'static str {
-        "slow"
-    }
-
-    fn on_burst(&mut self, _now: Cycles, burst: &mut Burst<'_>) {
-        burst.decide(|_| Verdict::Forward(0));
-        std::thread::sleep(Duration::from_millis(5));
-    }
-
-    fn on_round(&mut self, _now: Cycles, _burst: &mut Burst<'_>) {
-        self.0.fetch_add(1, Relaxed);
-    }
-}
-
-/// A source at full rate, a forwarder, a consumer that is too slow; all of them restarted again and
-/// again.
-#[test]
-fn soak() {
-    let seconds = std::env::var("RINGWAY_SOAK").ok().and_then(|s| s.parse().ok());
-    let until = Instant::now() + Duration::from_secs(seconds.unwrap_or(3));
-    let rounds = Arc::new(AtomicU64::new(0));
-    let of_slow = rounds.clone();
-    let engine = Engine::start(
-        &config(Idle::Adaptive),
-        vec![
-            worker(&["memory:a"], || Source::new(frames::udp(b"hello"), u64::MAX, 64)),
-            worker(&["memory:a", "memory:b,slots=64"], || L2fwd::new(Macs::AsIs)),
-            worker(&["memory:b"], move || Slow(of_slow.clone())),
-        ],
-    )
-    .unwrap();
-    let mut restarts = 0;
-    while Instant::now() < until {
-        let before = rounds.load(Relaxed);
-        wait_until("a round of the slow one", || rounds.load(Relaxed) > before + 10);
-        engine.restart();
-        restarts += 1;
-        let (status, silent) = engine.status();
-        assert!(silent.is_empty() && !engine.is_over(), "{silent:?} after {restarts} restarts");
-        assert!(status.workers.iter().all(|w| w.packets.difference_packets == 0), "{status}");
-    }
-    assert!(restarts > 0);
-    balanced(&engine.stop());
 }
 
 #[test]
@@ -133,10 +69,7 @@ fn what_cannot_start_says_why() {
         (vec![sink(&["memory:a"]); 256], "256 workers are too many: at most 255"),
         (vec![sink(&["memory:a", "memory:a"]), sink(&[])], "worker 1 has no port"),
         (vec![sink(&["memory:a"])], "memory:a is named once"),
-        (
-            vec![sink(&["memory:a", "memory:a", "memory:a"])],
-            "worker 0: memory:a: a cable has two ends",
-        ),
+        (vec![sink(&["memory:a"; 3])], "worker 0: memory:a: a cable has two ends"),
         (vec![sink(&["pcap:/none/x:"])], "worker 0: pcap:/none/x: reading /none/x: No such file"),
         (
             vec![WorkerConfig { cpu: Some(9999), ..sink(&["memory:a"]) }],

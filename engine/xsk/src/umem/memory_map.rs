@@ -210,10 +210,8 @@ Rss:                  12 kB
         assert_eq!(umem.range, 0x7f00_0000_0000..0x7f00_0040_0000);
         assert_eq!((&*umem.name, &*umem.access), ("/memfd:ringway-umem (deleted)", "rw-s"));
         assert_eq!((umem.page_bytes, umem.resident_bytes), (2 << 20, 4 << 20));
-        assert_eq!(
-            (&*stack.name, stack.page_bytes, stack.resident_bytes),
-            ("[stack]", 4096, 12 << 10)
-        );
+        let wanted = ("[stack]", 4096, 12 << 10);
+        assert_eq!((&*stack.name, stack.page_bytes, stack.resident_bytes), wanted);
     }
 
     #[test]

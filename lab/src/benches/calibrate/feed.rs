@@ -359,10 +359,8 @@ mod tests {
     #[test]
     fn what_the_kernel_counted() {
         let snmp = "Ip: Forwarding ForwDatagrams\nIp: 1 42\nUdp: NoPorts RcvbufErrors\nUdp: 3 7\n";
-        assert_eq!(
-            (value(snmp, "ForwDatagrams"), value(snmp, "RcvbufErrors")),
-            (Some(42), Some(7))
-        );
+        let wanted = (Some(42), Some(7));
+        assert_eq!((value(snmp, "ForwDatagrams"), value(snmp, "RcvbufErrors")), wanted);
         assert_eq!(value(snmp, "Forw"), None);
     }
 

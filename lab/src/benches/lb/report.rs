@@ -319,15 +319,9 @@ mod tests {
     #[test]
     fn compares_what_it_has() {
         let figures = figures();
-        let host: Vec<_> = figures.comparisons.iter().map(|c| (c.path, c.with, c.met)).collect();
-        assert_eq!(
-            host,
-            [
-                (LbPath::RingwayHost, LbPath::NginxStream, true),
-                (LbPath::RingwayHost, LbPath::Direct, true),
-                (LbPath::RingwayHost, LbPath::NginxStream, true),
-            ]
-        );
+        assert!(figures.comparisons.iter().all(|one| one.path == LbPath::RingwayHost && one.met));
+        let with: Vec<_> = figures.comparisons.iter().map(|one| one.with).collect();
+        assert_eq!(with, [LbPath::NginxStream, LbPath::Direct, LbPath::NginxStream]);
     }
 
     #[test]

@@ -249,7 +249,6 @@ mod tests {
     }
 
     proptest! {
-        /// Every packet is a right one, with what it should have in it.
         #[test]
         fn every_packet_is_right(
             which in 0..3_usize,
@@ -329,24 +328,14 @@ mod tests {
             let recipe = Recipe { sizes: sizes.to_vec(), ..recipe(Transport::Udp, v6, vlan, 0) };
             recipe.templates().map(|templates| templates.len())
         };
+        let too_short = |size, least| Err(RecipeError::TooShort { size, least });
+        let too_long = Err(RecipeError::TooLong { size: 3841, most: 3840 });
         assert_eq!(templates(false, None, &IMIX), Ok(12));
         assert_eq!(templates(false, None, &[]), Err(RecipeError::NoSize));
-        assert_eq!(
-            templates(false, None, &[59]),
-            Err(RecipeError::TooShort { size: 59, least: 60 })
-        );
-        assert_eq!(
-            templates(true, None, &[60]),
-            Err(RecipeError::TooShort { size: 60, least: 80 })
-        );
-        assert_eq!(
-            templates(false, Some(7), &[60]),
-            Err(RecipeError::TooShort { size: 60, least: 64 })
-        );
-        assert_eq!(
-            templates(false, None, &[3841]),
-            Err(RecipeError::TooLong { size: 3841, most: 3840 })
-        );
+        assert_eq!(templates(false, None, &[59]), too_short(59, 60));
+        assert_eq!(templates(true, None, &[60]), too_short(60, 80));
+        assert_eq!(templates(false, Some(7), &[60]), too_short(60, 64));
+        assert_eq!(templates(false, None, &[3841]), too_long);
         let two = Recipe {
             destinations: "fd00::1".parse().unwrap(),
             ..recipe(Transport::Udp, false, None, 60)

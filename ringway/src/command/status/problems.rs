@@ -110,10 +110,8 @@ mod tests {
         );
         let short = lines(&all, Extent::Short);
         assert_eq!(short.len(), 9, "{short:?}");
-        assert_eq!(
-            short[6],
-            "problem: … and 997 more of this kind (no-backend): `ringway status --all`"
-        );
+        let wanted = "problem: … and 997 more of this kind (no-backend): `ringway status --all`";
+        assert_eq!(short[6], wanted);
         assert_eq!(short[7], "problem: interface wan is down");
     }
 

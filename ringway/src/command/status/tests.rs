@@ -5,6 +5,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use ringway_abi::{Forward, Reason, Verdict};
 use ringway_api::clock::Timestamp;
+use ringway_api::documents::status::NextHop;
 use ringway_plan::tables::{Protocol, ServiceKey};
 
 use super::*;
@@ -57,6 +58,15 @@ fn status() -> Status {
     }
 }
 
+/// Its lines, with one blank in the place of several.
+fn squeezed(text: &str) -> Vec<String> {
+    text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect()
+}
+
+fn short(status: &Status) -> String {
+    render(status, false, Extent::Short, false)
+}
+
 #[test]
 fn shows_what_is_wrong_first() {
     let text = render(&status(), true, Extent::Short, false);
@@ -64,8 +74,7 @@ fn shows_what_is_wrong_first() {
     assert!(lines.next().expect("heading").starts_with("node gw1: unhealthy, daemon running"));
     assert_eq!(lines.next(), Some("problem: broken"));
     assert_eq!(lines.next(), Some("  to do: mend it"));
-    let squeezed: Vec<String> =
-        text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+    let squeezed = squeezed(&text);
     for line in [
         "web 10.9.9.9:80 tcp 0/1 up - - - - - - nat, Ringway answers ARP and ND",
         "10.0.0.2:80 down 1 3 0 0 1.25 k 0 0 since before this daemon began, \
@@ -86,11 +95,9 @@ fn degraded_is_healthy_and_said() {
     let mut status = Status { healthy: true, problems: Vec::new(), ..status() };
     status.findings =
         vec![Problem { error: "eth0: not known: its peer".into(), ..Problem::default() }];
-    let text = render(&status, false, Extent::Short, false);
-    assert!(
-        text.starts_with("node gw1: healthy, degraded: 1 of 1 backends gets no traffic"),
-        "{text}"
-    );
+    let text = short(&status);
+    let words = "node gw1: healthy, degraded: 1 of 1 backends gets no traffic";
+    assert!(text.starts_with(words), "{text}");
     assert!(text.contains("\nfinding: eth0: not known: its peer\n"), "{text}");
 }
 
@@ -98,7 +105,7 @@ fn degraded_is_healthy_and_said() {
 fn what_cannot_be_known_does_not_lead() {
     let unknown = ProblemKind::CheckHostUnknown.problem("eth0: not known: its peer", "look there");
     let findings = vec![unknown, ProblemKind::CheckHost.problem("web: mtu", "")];
-    let text = render(&Status { findings, ..status() }, false, Extent::Short, false);
+    let text = short(&Status { findings, ..status() });
     assert!(text.contains("\nfinding: web: mtu\n"), "{text}");
     let line = "\n1 host check could not be completed; `ringway check --host` lists it all\n";
     assert!(text.ends_with(line) && !text.contains("its peer"), "{text}");
@@ -111,8 +118,8 @@ fn without_a_daemon_the_first_line_says_so_and_health_is_what_was_known_last() {
     status.daemon = Daemon { since: Some(since), ..Daemon::default() };
     let backend = &mut status.services[0].backends[0];
     (backend.health, backend.last_health) = (Health::Unknown, Some(Health::Up));
-    backend.next_hop = Some(ringway_api::documents::status::NextHop::default());
-    let text = render(&status, false, Extent::Short, false);
+    backend.next_hop = Some(NextHop::default());
+    let text = short(&status);
     assert!(text.starts_with("daemon not running since 2026-01-01T00:00:00Z\n"));
     assert!(!text.contains("difference"));
     let interface = text.lines().skip_while(|line| *line != "interfaces").nth(2).expect("a row");
@@ -120,13 +127,10 @@ fn without_a_daemon_the_first_line_says_so_and_health_is_what_was_known_last() {
     assert_eq!(cells[..3], ["no", "-", "-"], "attached, link, faces in {interface}");
     assert!(text.contains("last known: up ") && text.contains("last known: 1/1 up"), "{text}");
     (status.daemon.running, status.daemon.pid) = (true, Some(7));
-    let text = render(&status, false, Extent::Short, false);
+    let text = short(&status);
     assert!(text.starts_with("node gw1: its daemon does not answer, daemon running"), "{text}");
     status.daemon = Daemon { running: true, ..Daemon::default() };
-    assert!(
-        render(&status, false, Extent::Short, false)
-            .starts_with("node gw1: its daemon is starting\n")
-    );
+    assert!(short(&status).starts_with("node gw1: its daemon is starting\n"));
 }
 
 #[test]
@@ -136,10 +140,8 @@ fn one_service_can_be_looked_at_alone() {
     narrow(&mut all, "dns").expect("it is there");
     assert_eq!(all.services.len(), 1);
     let refused = narrow(&mut all, "web").expect_err("gone").to_string();
-    assert!(
-        refused.contains("no service \"web\"") && refused.contains("there are: dns"),
-        "{refused}"
-    );
+    assert!(refused.contains("no service \"web\""), "{refused}");
+    assert!(refused.contains("there are: dns"), "{refused}");
 }
 
 #[test]
@@ -151,7 +153,7 @@ fn an_old_count_says_how_old_it_is() {
 
 #[test]
 fn who_is_drained_is_not_counted_as_down() {
-    let hop = Some(ringway_api::documents::status::NextHop::default());
+    let hop = Some(NextHop::default());
     let up = Backend { health: Health::Up, weight: Some(1), next_hop: hop, ..backend(2) };
     let down = Backend { health: Health::Down, ..up.clone() };
     let drained = Backend { drained: true, weight: Some(0), file_weight: Some(1), ..up.clone() };
@@ -183,7 +185,7 @@ fn connections_that_go_on_are_told_beside_the_health() {
 
 /// So many services of four backends each; of every `nth` the last one is down.
 fn many(services: usize, nth: usize) -> Status {
-    let hop = Some(ringway_api::documents::status::NextHop::default());
+    let hop = Some(NextHop::default());
     let rates = Some(Rates { rate_pps: 2.0, ..Rates::default() });
     let service = |n: usize| {
         let backend = |last: u8| Backend {
@@ -211,11 +213,8 @@ fn many(services: usize, nth: usize) -> Status {
 
 #[test]
 fn a_thousand_services_fit_a_screen() {
-    let squeeze = |text: &str| -> Vec<String> {
-        text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect()
-    };
-    let well = render(&many(1000, 10_000), false, Extent::Short, false);
-    let lines = squeeze(&well);
+    let well = short(&many(1000, 10_000));
+    let lines = squeezed(&well);
     assert!(lines.len() < 24, "{well}");
     for beginning in [
         "s0 203.0.113.1:80 tcp 3/4 up 1 0 2",
@@ -228,9 +227,9 @@ fn a_thousand_services_fit_a_screen() {
     }
     let mut last_known = many(1000, 10_000);
     last_known.from_pins = true;
-    let text = render(&last_known, false, Extent::Short, false);
+    let text = short(&last_known);
     assert!(text.contains("3996 backends, all up when last known (`--all`)"), "{text}");
-    let ill = render(&many(1000, 2), false, Extent::Short, false);
+    let ill = short(&many(1000, 2));
     assert!(ill.lines().count() < 40, "{ill}");
     assert!(
         ill.contains(
@@ -247,7 +246,7 @@ fn one_service_of_many_backends_is_summed_up() {
     let mut one = many(1, 1);
     let backend = one.services[0].backends[0].clone();
     one.services[0].backends.extend(vec![backend; 500]);
-    let text = render(&one, false, Extent::Short, false);
+    let text = short(&one);
     assert!(text.contains("10.0.0.3:80") && text.contains("503/504 up"), "{text}");
     assert!(text.contains("… and 503 other backends of these (`--all`)"), "{text}");
 }
@@ -258,7 +257,7 @@ fn what_nobody_serves_comes_first() {
     for backend in &mut status.services[29].backends {
         backend.health = Health::Down;
     }
-    let text = render(&status, false, Extent::Short, false);
+    let text = short(&status);
     let first = text.lines().skip_while(|line| *line != "services").nth(2).expect("a row");
     assert!(first.contains("s29") && first.contains("0/4 up"), "{text}");
 }
@@ -266,7 +265,7 @@ fn what_nobody_serves_comes_first() {
 #[test]
 fn a_few_services_are_shown_whole() {
     let few = many(3, 10);
-    let short = render(&few, false, Extent::Short, false);
+    let short = short(&few);
     assert_eq!(short, render(&few, false, Extent::Whole, false));
     assert!(short.contains("10.0.2.3:80") && !short.contains("(`--all`)"), "{short}");
 }

@@ -28,6 +28,7 @@ use super::super::model::KeyRequest;
 use super::super::sheet;
 use super::*;
 use crate::table::Tone;
+use crate::testing::{attack, heavy_source};
 
 fn backend(n: u8, health: Health) -> Backend {
     Backend {
@@ -128,24 +129,7 @@ fn shield() -> ShieldStatus {
     let mut shield = ShieldStatus::new(&config, &RuntimeShield::default());
     shield.counters().for_each(|(_, _, rate)| *rate = Some(0.0));
     let until = Timestamp(UNIX_EPOCH + Duration::from_secs(1_769_860_800));
-    shield.mitigation[0].attack = Some(AttackStatus {
-        service: "web".into(),
-        address: [203, 0, 113, 10].into(),
-        port: 80,
-        last_port: 80,
-        protocol: Protocol::Tcp,
-        mode: ShieldMode::Enforce,
-        since: Timestamp::default(),
-        until,
-        ended: None,
-        measure: None,
-        packets_per_second: 412_000,
-        new_flows_per_second: 390_000,
-        baseline: None,
-        syn: "off".into(),
-        syns_answered_per_second: 0,
-        lasts: false,
-    });
+    shield.mitigation[0].attack = Some(AttackStatus { until, ..attack() });
     let web = &mut shield.limits[0];
     web.arrived_packets_per_second = Some(412_000.0);
     web.arrived_new_flows_per_second = Some(390_000.0);
@@ -156,16 +140,8 @@ fn shield() -> ShieldStatus {
     shield.rules[0].packets_per_second = Some(14_000.0);
     shield.rules[0].over_limit_packets_per_second = Some(4000.0);
     shield.blocked.prefixes = 2;
-    shield.heavy_sources.push(HeavySourceStatus {
-        prefix: "192.0.2.7/32".parse().expect("a prefix"),
-        service: "web".into(),
-        protocol: Protocol::Tcp,
-        learnt: false,
-        over_limit_packets: 18_000,
-        over_limit_pps: 2000,
-        since: Timestamp::default(),
-        last_seen: until,
-    });
+    let source = heavy_source("192.0.2.7/32", Protocol::Tcp);
+    shield.heavy_sources.push(HeavySourceStatus { last_seen: until, ..source });
     shield
 }
 
@@ -188,7 +164,7 @@ fn each_view_at_three_sizes() {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/top/screens");
     let write = std::env::var_os("RINGWAY_SCREENS").is_some_and(|value| value == "write");
     for view in TopView::value_variants() {
-        for (width, height) in [(40, 12), (80, 24), (160, 50)] {
+        for (width, height) in [(40, 12), (80, 24), (160, 36)] {
             let name = format!("{view:?}-{width}x{height}.txt").to_lowercase();
             let (path, found) = (directory.join(&name), screen(&model(*view), width, height));
             if write {

@@ -88,7 +88,6 @@ mod tests {
             undone[at..at + 2].copy_from_slice(&left);
             let checksum = [right[at], right[at + 1]];
             assert_eq!(of(&undone), Some((at, checksum)), "{v6} {tcp} {len}");
-            // A complete checksum stays as it is.
             assert_eq!(of(&right), None, "{v6} {tcp} {len}");
             assert_eq!(of(&undone[..at]), None);
         }

@@ -171,16 +171,23 @@ mod tests {
     use super::*;
 
     const SOON: Duration = Duration::from_secs(10);
+    const RECEIVE: [Style; 5] =
+        [Style::Blocking, Style::Epoll, Style::Recvmmsg, Style::Spin, Style::IoUring];
 
-    /// Every style finds every datagram.
+    /// A socket for each style that this machine has; none without root.
+    fn prepared(test: &str, styles: &[Style]) -> Vec<(Style, UdpSocket)> {
+        let root = ringway_testnet::root_or_skip(&format!("kernel_path::receive::{test}"));
+        let styles = styles.iter().filter(|_| root).map(|style| {
+            let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+            prepare(*style, &socket).ok()?;
+            Some((*style, socket))
+        });
+        styles.flatten().collect()
+    }
+
     #[test]
     fn nothing_is_lost() {
-        if !ringway_testnet::root_or_skip("kernel_path::receive::nothing_is_lost") {
-            return;
-        }
-        for style in [Style::Blocking, Style::Epoll, Style::Recvmmsg, Style::Spin, Style::IoUring] {
-            let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-            let Ok(()) = prepare(style, &socket) else { continue };
+        for (style, socket) in prepared("nothing_is_lost", &RECEIVE) {
             let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
             sender.connect(socket.local_addr().unwrap()).unwrap();
             (0..100).for_each(|_| assert_eq!(sender.send(&[1; 64]).unwrap(), 64));
@@ -205,15 +212,10 @@ mod tests {
     fn signals_are_no_errors() {
         use std::os::unix::thread::JoinHandleExt as _;
 
-        if !ringway_testnet::root_or_skip("kernel_path::receive::signals_are_no_errors") {
-            return;
-        }
         extern "C" fn nothing(_: libc::c_int) {}
         // SAFETY: the handler does nothing, and no other test uses this signal.
         unsafe { libc::signal(libc::SIGUSR2, nothing as *const () as libc::sighandler_t) };
-        for style in [Style::Blocking, Style::Epoll, Style::Recvmmsg, Style::Spin, Style::IoUring] {
-            let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-            let Ok(()) = prepare(style, &socket) else { continue };
+        for (style, socket) in prepared("signals_are_no_errors", &RECEIVE) {
             let (socket, stop) = (Arc::new(socket), Arc::new(AtomicBool::new(false)));
             let receiver = thread::spawn({
                 let (socket, stop) = (Arc::clone(&socket), Arc::clone(&stop));
@@ -235,12 +237,7 @@ mod tests {
     /// Every style that answers sends back what has come, to whom it came from.
     #[test]
     fn what_is_asked_is_answered() {
-        if !ringway_testnet::root_or_skip("kernel_path::receive::what_is_asked_is_answered") {
-            return;
-        }
-        for style in Style::ANSWER {
-            let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-            let Ok(()) = prepare(style, &socket) else { continue };
+        for (style, socket) in prepared("what_is_asked_is_answered", &Style::ANSWER) {
             let clients = [0, 1].map(|_| UdpSocket::bind("127.0.0.1:0").unwrap());
             let stop = AtomicBool::new(false);
             let tally = thread::scope(|scope| {

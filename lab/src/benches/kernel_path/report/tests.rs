@@ -57,27 +57,18 @@ fn each_figure_by_itself() {
 #[test]
 fn softirqs_beside_others() {
     let row = |others_ms: u64| {
-        let spent = Spent {
-            user_ns: 100,
-            system_ns: 300,
-            softirq_ns: 600,
-            others_ns: others_ms * 1_000_000,
-            ..Spent::default()
-        };
-        Row::new(
-            Group::Request,
-            "epoll".into(),
-            &Ran { units: 1, spent, seconds: 2.0, ..Ran::default() },
-        )
+        let (user_ns, system_ns, softirq_ns) = (100, 300, 600);
+        let others_ns = others_ms * 1_000_000;
+        let spent = Spent { user_ns, system_ns, softirq_ns, others_ns, ..Spent::default() };
+        let ran = Ran { units: 1, spent, seconds: 2.0, ..Ran::default() };
+        Row::new(Group::Request, "epoll".into(), &ran)
     };
     let (quiet, busy) = (row(200), row(201));
     assert_eq!((quiet.others_percent, quiet.softirq_ns), (10.0, Some(600.0)));
     assert_eq!((busy.others_percent, busy.softirq_ns), (10.1, None));
     assert_eq!(busy.went.to_string(), "25/75/-");
-    assert_eq!(
-        (quiet.bar(FINE).unwrap().label, busy.bar(FINE).unwrap().label),
-        ("epoll, softirq a guess".into(), "epoll *".into())
-    );
+    assert_eq!(quiet.bar(FINE).unwrap().label, "epoll, softirq a guess");
+    assert_eq!(busy.bar(FINE).unwrap().label, "epoll *");
     assert_eq!(medians(vec![row(900), row(0), row(900)])[0].softirq_ns, Some(600.0));
     assert_eq!(medians(vec![row(900)])[0].went.softirq, None);
 }

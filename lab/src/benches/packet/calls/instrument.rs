@@ -286,14 +286,12 @@ mod tests {
         code
     }
 
-    /// What a run has come across.
     #[derive(Default)]
     struct Trace {
         /// The instructions that it ran, then those that pointers to functions lead to: less their
         /// distances.
         passed: Vec<Instruction>,
         pointed: Vec<Instruction>,
-        /// Numbers of the counters that went up.
         counters: Vec<usize>,
     }
 

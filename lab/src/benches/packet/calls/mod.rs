@@ -142,12 +142,9 @@ fn per_packet(
 mod tests {
     use std::thread;
 
-    use ringway_host::Host;
-    use ringway_testnet::{root_or_skip, skip};
-
     use super::*;
     use crate::benches::packet::feeder::Storage;
-    use crate::benches::packet::settle;
+    use crate::benches::packet::{calls_are_known, settle};
 
     const ZERO: CallsPerPacket = CallsPerPacket { calls: 0.0, tail_calls: 0.0, lookups: 0.0 };
 
@@ -182,19 +179,10 @@ mod tests {
         (PacketPath::SynProxy, [[11.0, 1.0, 33.0]; 2]),
     ];
 
-    /// On Linux 6.12 or newer: an older one calls for look-ups in per-CPU arrays.
     #[test]
     fn no_path_calls_more_than_it_did() {
-        let name = "packet::no_path_calls_more_than_it_did";
-        if !root_or_skip(name) {
+        if !calls_are_known("packet::no_path_calls_more_than_it_did") {
             return;
-        }
-        let release = Host::live().kernel_release().unwrap();
-        if !release.at_least(6, 12) {
-            return skip(
-                name,
-                format!("the table is of Linux 6.12 or newer, and this is {release}"),
-            );
         }
         let count_all = || {
             settle().unwrap();

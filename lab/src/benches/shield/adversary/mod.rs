@@ -241,27 +241,18 @@ impl Fate {
 mod tests {
     use std::thread;
 
-    use ringway_host::Host;
-    use ringway_testnet::{root_or_skip, skip};
-
     use super::*;
-    use crate::benches::packet::settle;
+    use crate::benches::packet::{calls_are_known, settle};
 
     const PREFIXES: u32 = 10_000;
     /// Of a packet. On a slow machine limits let more of them pass, which then open flows.
     const CALLS: f64 = 20.0;
     const LOOKUPS: f64 = 60.0;
 
-    /// On Linux 6.12 or newer: an older one calls for look-ups in per-CPU arrays.
     #[test]
     fn the_worst_mixes_make_few_calls() {
-        let name = "adversary::the_worst_mixes_make_few_calls";
-        if !root_or_skip(name) {
+        if !calls_are_known("adversary::the_worst_mixes_make_few_calls") {
             return;
-        }
-        let release = Host::live().kernel_release().unwrap();
-        if !release.at_least(6, 12) {
-            return skip(name, format!("counts are of Linux 6.12 or newer, and this is {release}"));
         }
         let count_all = || {
             settle().unwrap();

@@ -99,24 +99,16 @@ mod tests {
             let now = moment(JUDGED.map(|cache| (cache, 50 + with.next().unwrap())));
             (now.strangers_since(&before, (state, side), 100) * 100.0).round()
         };
-        assert_eq!(of(SocketState::Idle, Side::Client, [100, 100, 100, 100, 0]), 0.0);
-        assert_eq!(of(SocketState::TimeWait, Side::Client, [0, 0, 0, 0, 100]), 0.0);
-        assert_eq!(of(SocketState::TimeWait, Side::Server, [0; 5]), 0.0);
-        assert_eq!(
-            of(SocketState::TimeWait, Side::Client, [0, 0, 0, 0, 107]),
-            7.0,
-            "others' TIME_WAIT"
-        );
-        assert_eq!(
-            of(SocketState::TimeWait, Side::Client, [0, 0, 0, 4, 100]),
-            4.0,
-            "others' sockets"
-        );
-        assert_eq!(
-            of(SocketState::Idle, Side::Server, [105, 100, 100, 100, 0]),
-            5.0,
-            "others' files"
-        );
+        for (state, side, with, strangers, whose) in [
+            (SocketState::Idle, Side::Client, [100, 100, 100, 100, 0], 0.0, "nobody's"),
+            (SocketState::TimeWait, Side::Client, [0, 0, 0, 0, 100], 0.0, "nobody's"),
+            (SocketState::TimeWait, Side::Server, [0; 5], 0.0, "nobody's"),
+            (SocketState::TimeWait, Side::Client, [0, 0, 0, 0, 107], 7.0, "others' TIME_WAIT"),
+            (SocketState::TimeWait, Side::Client, [0, 0, 0, 4, 100], 4.0, "others' sockets"),
+            (SocketState::Idle, Side::Server, [105, 100, 100, 100, 0], 5.0, "others' files"),
+        ] {
+            assert_eq!(of(state, side, with), strangers, "{whose}");
+        }
     }
 
     #[test]
