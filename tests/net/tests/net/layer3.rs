@@ -53,10 +53,8 @@ fn backend_behind_tun(
     let (client, gateway) = (Namespace::new("client")?, Namespace::new("gw")?);
     let backend = Namespace::new("b1")?;
     veth(&far(&client, "eth0", 1), &near(&gateway, "eth0", 1), &VethOptions::default())?;
-    let ends: [(&Namespace, &[&str]); 2] = [
-        (&gateway, &["10.2.0.1/24", "fd02::1/64 nodad"]),
-        (&backend, &["10.2.0.2/24", "fd02::2/64 nodad"]),
-    ];
+    let ends: [(&Namespace, &[&str]); 2] =
+        [(&gateway, &["10.2.0.1/24", "fd02::1/64"]), (&backend, &["10.2.0.2/24", "fd02::2/64"])];
     let cable = Cable::with("tun0", ends, arrive)?;
     Ok((client, gateway, backend, cable))
 }
@@ -153,10 +151,8 @@ fn backends_behind_it() -> Result<()> {
 fn client_behind_tun() -> Result<(Namespace, Namespace, Namespace, Cable, [IpAddr; 2])> {
     let (client, gateway) = (Namespace::new("client")?, Namespace::new("gw")?);
     let backend = Namespace::new("b1")?;
-    let ends: [(&Namespace, &[&str]); 2] = [
-        (&gateway, &["10.1.0.1/24", "fd01::1/64 nodad"]),
-        (&client, &["10.1.0.2/24", "fd01::2/64 nodad"]),
-    ];
+    let ends: [(&Namespace, &[&str]); 2] =
+        [(&gateway, &["10.1.0.1/24", "fd01::1/64"]), (&client, &["10.1.0.2/24", "fd01::2/64"])];
     let cable = Cable::new("tun0", ends)?;
     veth(&far(&backend, "eth0", 2), &near(&gateway, "eth1", 2), &VethOptions::default())?;
     Ok((client, gateway, backend, cable, ["10.2.0.2".parse()?, "fd02::2".parse()?]))
@@ -244,10 +240,8 @@ fn captured_with_and_without_header() -> Result<()> {
 fn both_behind_it() -> Result<()> {
     needs_root!();
     let (gateway, far) = (Namespace::new("gw")?, Namespace::new("far")?);
-    let ends: [(&Namespace, &[&str]); 2] = [
-        (&gateway, &["10.1.0.1/24", "fd01::1/64 nodad"]),
-        (&far, &["10.1.0.2/24", "fd01::2/64 nodad"]),
-    ];
+    let ends: [(&Namespace, &[&str]); 2] =
+        [(&gateway, &["10.1.0.1/24", "fd01::1/64"]), (&far, &["10.1.0.2/24", "fd01::2/64"])];
     let _cable = Cable::new("tun0", ends)?;
     let addresses = ["10.1.0.2".parse()?, "fd01::2".parse()?];
     let _backend = Backend::start(&far, &addresses)?;

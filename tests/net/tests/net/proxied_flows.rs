@@ -89,7 +89,7 @@ fn no_byte_is_lost_out_of_order_and_twice() -> Result<()> {
     needs_root!();
     for (service_address, ours, theirs, own, backend) in [
         (SERVICE_V4, "10.1.0.1/24", "10.1.0.2/24", "10.2.0.1/24", "10.2.0.2"),
-        (SERVICE_V6, "fd01::1/64 nodad", "fd01::2/64 nodad", "fd02::1/64", "fd02::2"),
+        (SERVICE_V6, "fd01::1/64", "fd01::2/64", "fd02::1/64", "fd02::2"),
     ] {
         let [gateway, client, server] =
             [Namespace::new("gw")?, Namespace::new("client")?, Namespace::new("b1")?];
