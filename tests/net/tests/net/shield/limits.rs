@@ -7,7 +7,7 @@ use ringway_net_tests::{SERVICE_V4, SOON, needs_root};
 use ringway_testnet::{wait_for, wait_until};
 use serde_json::Value;
 
-use super::{World, dropped, shield};
+use super::{World, dropped, dropped_since, shield};
 use crate::blocked::done;
 
 /// What becomes of so many datagrams to the echo service that leave at once, each from the next of
@@ -24,8 +24,7 @@ fn flood(world: &World, sockets: &[UdpSocket], count: u64, reason: &str) -> Resu
                 answered += 1;
             }
         }
-        let mut now = dropped(&world.gateway).map_err(|error| format!("{error:#}"))?;
-        now.iter_mut().for_each(|(reason, packets)| *packets -= before[reason]);
+        let now = dropped_since(&world.gateway, &before).map_err(|e| format!("{e:#}"))?;
         let all: u64 = now.values().sum();
         match now[reason] == count - answered && all == now[reason] {
             true => Ok(()),

@@ -8,6 +8,7 @@ use std::fs;
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use ringway_net_tests::{
@@ -73,33 +74,45 @@ impl World {
         self.gateway.wait_healthy()
     }
 
-    /// What becomes of a datagram that the client sends to the echo service from this port:
-    /// "answered", or the reason of its drop.
-    fn fate(&self, from: SocketAddr) -> Result<String> {
+    /// A datagram from this address to the echo service is on its way.
+    fn asks(&self, from: SocketAddr) -> Result<UdpSocket> {
         let service = if from.is_ipv4() { SERVICE_V4 } else { SERVICE_V6 };
         // A process that just begins may still hold the last one of this port.
         let bind = || self.site.client().run(|| UdpSocket::bind(from)).map_err(io::Error::other)?;
         let socket = wait_for(format!("a socket of {from}"), SOON, bind)?;
         socket.connect(SocketAddr::new(service, 7))?;
-        socket.set_nonblocking(true)?;
-        let before = dropped(&self.gateway)?;
+        // Between two looks at what was dropped.
+        socket.set_read_timeout(Some(Duration::from_millis(10)))?;
         socket.send(b"?")?;
-        let end = || {
-            if socket.recv(&mut [0; 64]).is_ok() {
-                return Ok("answered".to_owned());
-            }
-            let now = dropped(&self.gateway).map_err(|error| format!("{error:#}"))?;
-            let mut more = now.into_iter().filter(|(reason, packets)| packets > &before[reason]);
-            more.next().map(|(reason, _)| reason).ok_or_else(|| "neither".to_owned())
-        };
-        Ok(wait_for(format!("an answer to {from}, or its drop"), SOON, end)?)
+        Ok(socket)
     }
 
-    /// It is so now.
+    /// A datagram from each address is "answered", or dropped for this reason.
     fn is(&self, what: &str, fates: &[(&str, &str)]) -> Result<()> {
-        for (from, expected) in fates {
-            let fate = self.fate(endpoint(from)?)?;
-            ensure!(fate == *expected, "{what}: {from} is {fate}, not {expected}");
+        let before = dropped(&self.gateway)?;
+        let asked = fates.iter().map(|(from, _)| self.asks(endpoint(from)?));
+        let sockets = asked.collect::<Result<Vec<_>>>()?;
+        let mut answered = vec![false; fates.len()];
+        let reasons = wait_for(format!("{what}: answers and drops"), SOON, || {
+            for (socket, answered) in sockets.iter().zip(&mut answered) {
+                *answered = *answered || socket.recv(&mut [0; 64]).is_ok();
+            }
+            let more = dropped_since(&self.gateway, &before).map_err(|e| format!("{e:#}"))?;
+            let answers = answered.iter().filter(|answered| **answered).count();
+            let ends = answers as u64 + more.values().sum::<u64>();
+            if ends >= fates.len() as u64 {
+                Ok(more)
+            } else {
+                Err(format!("{answered:?} {more:?}"))
+            }
+        })?;
+        for ((from, expected), answered) in fates.iter().zip(answered) {
+            let alike = fates.iter().filter(|(_, fate)| fate == expected).count() as u64;
+            let fits = match *expected {
+                "answered" => answered,
+                reason => !answered && reasons[reason] == alike,
+            };
+            ensure!(fits, "{what}: {from} is not {expected}, answered {answered}: {reasons:?}");
         }
         Ok(())
     }
@@ -151,6 +164,16 @@ fn dropped(gateway: &Gateway) -> Result<BTreeMap<String, u64>> {
         (reason.to_owned(), packets)
     };
     Ok(REASONS.into_iter().map(one).collect())
+}
+
+/// How many more they are than `before`.
+fn dropped_since(
+    gateway: &Gateway,
+    before: &BTreeMap<String, u64>,
+) -> Result<BTreeMap<String, u64>> {
+    let mut more = dropped(gateway)?;
+    more.iter_mut().for_each(|(reason, packets)| *packets -= before[reason]);
+    Ok(more)
 }
 
 fn shield(gateway: &Gateway) -> Result<Value> {
