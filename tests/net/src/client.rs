@@ -12,9 +12,6 @@ use ringway_testnet::{Namespace, slowed};
 use crate::SOON;
 
 /// One `GET /` over a connection of its own; returns the body of a 200 without its newline.
-///
-/// # Errors
-/// Anything else; an `io::Error` at the root says how the connection failed.
 pub fn get(client: &Namespace, target: SocketAddr) -> Result<String> {
     let answer = http(client, target, "/")?;
     let (head, body) = answer.split_once("\r\n\r\n").context("no HTTP")?;
@@ -25,9 +22,6 @@ pub fn get(client: &Namespace, target: SocketAddr) -> Result<String> {
 }
 
 /// One `GET PATH` over a connection of its own; returns the whole answer.
-///
-/// # Errors
-/// The connection fails.
 pub fn http(client: &Namespace, target: SocketAddr, path: &str) -> Result<String> {
     let host = target.ip();
     let request = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
@@ -36,9 +30,6 @@ pub fn http(client: &Namespace, target: SocketAddr, path: &str) -> Result<String
 
 /// Asks with one `GET /`, and tells whether nobody answers within a second: for what must not be
 /// answered.
-///
-/// # Errors
-/// The client's namespace is gone.
 pub fn is_silent(client: &Namespace, target: SocketAddr) -> Result<bool> {
     let patience = slowed(Duration::from_secs(1));
     let ask = || -> io::Result<usize> {
@@ -51,9 +42,6 @@ pub fn is_silent(client: &Namespace, target: SocketAddr) -> Result<bool> {
 }
 
 /// Sends these bytes and reads until the other side closes.
-///
-/// # Errors
-/// The connection fails.
 pub fn http_raw(client: &Namespace, target: SocketAddr, request: &[u8]) -> Result<String> {
     let exchange = || -> io::Result<String> {
         let mut stream = TcpStream::connect_timeout(&target, slowed(SOON))?;
@@ -67,9 +55,6 @@ pub fn http_raw(client: &Namespace, target: SocketAddr, request: &[u8]) -> Resul
 }
 
 /// Sends a [`crate::Bulk`] server `up` bytes and reads `down` from it.
-///
-/// # Errors
-/// The connection fails, or stands still.
 pub fn bulk(client: &Namespace, target: SocketAddr, up: u64, down: u64) -> Result<()> {
     let exchange = || -> io::Result<u64> {
         let mut stream = TcpStream::connect_timeout(&target, slowed(SOON))?;
@@ -92,9 +77,6 @@ pub struct Line(TcpStream);
 
 impl Line {
     /// Connects from within the namespace; the connection may be used from anywhere.
-    ///
-    /// # Errors
-    /// It is refused or not answered.
     pub fn open(client: &Namespace, target: SocketAddr) -> io::Result<Line> {
         let open = || {
             let stream = TcpStream::connect_timeout(&target, slowed(SOON))?;
@@ -106,9 +88,6 @@ impl Line {
     }
 
     /// Sends a line, and returns the name of whoever sent it back.
-    ///
-    /// # Errors
-    /// The connection is reset, closed or silent.
     pub fn ask(&mut self, line: &str) -> io::Result<String> {
         self.0.write_all(format!("{line}\n").as_bytes())?;
         let mut answer = Vec::new();
@@ -128,18 +107,12 @@ impl Line {
     }
 
     /// The client's own end.
-    ///
-    /// # Errors
-    /// None that is known.
     pub fn local(&self) -> io::Result<SocketAddr> {
         self.0.local_addr()
     }
 }
 
 /// Whether each of `count` pings, `interval` seconds apart, is answered.
-///
-/// # Errors
-/// There is no ping(8).
 pub fn all_answered(client: &Namespace, target: &str, count: u32, interval: &str) -> Result<bool> {
     let mut ping = client.tool("ping")?;
     ping.args(["-n", "-w", "30", "-i", interval, "-c", &count.to_string(), target]);
@@ -156,17 +129,11 @@ pub fn no_ping_is_lost(said: &str, count: u32) -> bool {
 }
 
 /// Sends one datagram by this socket and returns the name of whoever sent it back.
-///
-/// # Errors
-/// No answer, or a wrong one.
 pub fn ask_udp(socket: &UdpSocket, text: &str) -> io::Result<String> {
     ask_udp_within(SOON, socket, text)
 }
 
 /// The same, with this patience: for who asks again, as a datagram may be lost.
-///
-/// # Errors
-/// No answer, or a wrong one: that to a question before.
 pub fn ask_udp_within(patience: Duration, socket: &UdpSocket, text: &str) -> io::Result<String> {
     socket.set_read_timeout(Some(slowed(patience)))?;
     socket.send(text.as_bytes())?;
@@ -180,9 +147,6 @@ pub fn ask_udp_within(patience: Duration, socket: &UdpSocket, text: &str) -> io:
 }
 
 /// From now on the socket sends datagrams without a checksum (IPv4, RFC 768).
-///
-/// # Errors
-/// The kernel refuses.
 pub fn no_checksum(socket: &UdpSocket) -> io::Result<()> {
     let on: libc::c_int = 1;
     // SAFETY: an open socket, and an integer that outlives the call with its length.

@@ -27,9 +27,6 @@ pub struct Site {
 
 impl Site {
     /// Builds it.
-    ///
-    /// # Errors
-    /// Not root, or a tool is missing.
     pub fn new(backends: usize) -> Result<Site> {
         let net = two_armed(backends, Families::Both)?;
         // One request per connection leaves a port in TIME_WAIT for a minute.
@@ -43,9 +40,6 @@ impl Site {
     }
 
     /// Starts a killed backend's nginx again.
-    ///
-    /// # Errors
-    /// It does not start.
     pub fn restart_nginx(&mut self, n: usize) -> Result<()> {
         self.nginx[n] = start_nginx(&self.net, n)?;
         Ok(())
@@ -58,9 +52,6 @@ impl Site {
     }
 
     /// An echo server per backend, named like it, on this port of both families.
-    ///
-    /// # Errors
-    /// The port is taken.
     pub fn echo(&self, address: IpAddr, port: u16) -> Result<Vec<Echo>> {
         let start = |(n, endpoint): (usize, &SocketAddr)| {
             Echo::start(&self.net.backends[n].ns, *endpoint, &format!("b{}", n + 1))
@@ -69,9 +60,6 @@ impl Site {
     }
 
     /// Takes the switch's port to backend `n` down or up: silence, as when a machine loses power.
-    ///
-    /// # Errors
-    /// `ip` fails.
     pub fn set_link(&self, n: usize, up: bool) -> Result<()> {
         let state = if up { "up" } else { "down" };
         Ok(self.net.switch.ip(&format!("link set b{} {state}\n", n + 1))?)
@@ -83,9 +71,6 @@ impl Site {
     }
 
     /// A gateway with these services, once nothing is wrong.
-    ///
-    /// # Errors
-    /// Something stays wrong.
     pub fn start(&self, services: &str) -> Result<Gateway> {
         Gateway::start(&self.net.gateway, &self.configuration(services))
     }
@@ -111,9 +96,6 @@ fn of_family(node: &Node, address: IpAddr) -> Option<IpAddr> {
 /// far eth0 (1500) -- (`mtu`) client, now a router -- gateway
 /// ```
 /// A host that says it takes 1500 bytes, behind a link that carries less: 10.9.0.2, fd09::2.
-///
-/// # Errors
-/// `ip` fails.
 pub fn behind_small_link(client: &Namespace, mtu: u16) -> Result<Namespace> {
     let far = Namespace::new("far")?;
     let here = End::new(&far, "eth0").address("10.9.0.2/24").address("fd09::2/64");

@@ -270,8 +270,7 @@ fn the_bridge_takes_over_when_the_daemon_dies() -> Result<()> {
     ensure!(site.ping(1, 2, 5)? && bridged(&gateway)? >= again + 8, "forwarded again");
     // Taken away, the bridge is as it was, but for what it has learnt.
     gateway.terminate()?;
-    let done = gateway.ringway(&["detach", "--verify"])?;
-    ensure!(done.code == 0, "{done:?}");
+    gateway.ringway(&["detach", "--verify"])?.done()?;
     ensure!(site.settings()? == before, "{:#?}", site.settings()?);
     ensure!(site.ping(1, 2, 3)? && site.learnt()?.len() >= 2, "by the bridge alone");
     Ok(())

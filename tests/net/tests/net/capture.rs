@@ -331,8 +331,7 @@ fn detaching_while_one_begins_leaves_nothing() -> Result<()> {
             let begun = || directory(&gateway).exists() || !capture.running();
             wait_until("a capture that begins", SOON, begun)?;
         }
-        let detached = gateway.ringway(&["detach", "--verify"])?;
-        ensure!(detached.code == 0 && detached.out.contains("verified"), "{detached:?}");
+        gateway.ringway(&["detach", "--verify"])?.says(0, &["verified"])?;
         ensure!(!gateway.pins().exists(), "{} is left", gateway.pins().display());
         let end = capture.wait(SOON)?;
         ensure!(end.status.code() != Some(0), "{}", end.log);
@@ -421,8 +420,7 @@ fn nonsense_is_told_what_to_write() -> Result<()> {
         ensure!(words.iter().all(|word| ran.err.contains(word)), "{arguments:?}: {ran:?}");
     }
     ensure!(std::fs::read_to_string(&kept)? == "evidence", "it was written to");
-    let elsewhere = ringway(ns, &["capture", "--node", "nobody"])?;
-    ensure!(elsewhere.code == 3 && elsewhere.err.contains(node), "{elsewhere:?}");
+    ringway(ns, &["capture", "--node", "nobody"])?.complains(3, &[node])?;
     // Without root, the pins are not for looking at.
     let mut command = ns.command("setpriv");
     command.args(["--reuid", "65534", "--clear-groups", "--inh-caps=-all"]).arg(binary()?);

@@ -20,7 +20,7 @@ pub(crate) const FLOOD: u64 = 20_000;
 pub(crate) fn flood(client: &Namespace, target: SocketAddr) -> Result<()> {
     let (to, port) = (target.ip().to_string(), target.port().to_string());
     let source = if target.is_ipv4() { "198.18.0.0/16" } else { "2001:2::/112" };
-    let ran = ringway_lab(
+    ringway_lab(
         client,
         &[
             &["gen", "--port", "af_packet:eth0", "--protocol", "tcp-syn", "--rate", "20k"][..],
@@ -28,8 +28,8 @@ pub(crate) fn flood(client: &Namespace, target: SocketAddr) -> Result<()> {
             &["--count", &FLOOD.to_string()],
         ]
         .concat(),
-    )?;
-    ensure!(ran.code == 0, "{ran:?}");
+    )?
+    .done()?;
     Ok(())
 }
 
@@ -162,8 +162,7 @@ fn a_secret_is_secret() -> Result<()> {
     let said = gateway.ringway(&["reload"])?;
     ensure!(said.code != 0 && said.err.contains("chmod 600"), "{said:?}");
     std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600))?;
-    let said = gateway.ringway(&["reload"])?;
-    ensure!(said.code == 0 && said.out.contains("~ secret of answers to SYNs: "), "{said:?}");
+    gateway.ringway(&["reload"])?.says(0, &["~ secret of answers to SYNs: "])?;
     ensure!(!is_found()?, "still found");
     std::fs::write(&file, "6".repeat(32))?;
     let said = gateway.ringway(&["reload", "--dry-run"])?;

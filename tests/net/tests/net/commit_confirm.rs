@@ -72,8 +72,7 @@ fn what_nobody_confirms_is_detached() -> Result<()> {
     ensure!(table.code == 3 && table.out.contains(words), "{table:?}");
     ensure!(!table.out.contains("detached or replaced"), "said twice: {table:?}");
     ensure!(gateway.log().contains("no `ringway confirm` in time: detaching"), "{}", gateway.log());
-    let late = gateway.ringway(&["confirm"])?;
-    ensure!(late.code == 1 && late.err.contains(words), "{late:?}");
+    gateway.ringway(&["confirm"])?.complains(1, &[words])?;
     ensure!(gateway.ringway(&["status", "--ready"])?.code == 3);
     Ok(())
 }
@@ -94,8 +93,7 @@ fn killing_it_in_time_detaches() -> Result<()> {
     ensure!(gateway.pins().join("ifaces/eth1/link").exists(), "only eth0 is guarded");
     gateway.kill()?;
     no_program(ns, "eth0")?;
-    let gone = gateway.ringway(&["confirm"])?;
-    ensure!(gone.code == 3 && gone.err.contains("does not run"), "{gone:?}");
+    gateway.ringway(&["confirm"])?.complains(3, &["does not run"])?;
 
     gateway.start_again_with(seconds("on"))?;
     gateway.wait_healthy()?;
@@ -111,8 +109,7 @@ fn what_is_confirmed_stays() -> Result<()> {
     let ns = &site.net.gateway;
     let mut gateway = guarded(&site, "on")?;
     gateway.wait_healthy()?;
-    let done = gateway.ringway(&["confirm"])?;
-    ensure!(done.code == 0 && done.out.contains("stays attached to eth0"), "{done:?}");
+    gateway.ringway(&["confirm"])?.says(0, &["stays attached to eth0"])?;
     let status = gateway.wait_status("no finding", |status| {
         !status["findings"].to_string().contains("confirm within")
     })?;

@@ -38,8 +38,7 @@ fn problem(gateway: &Gateway, kind: &str, words: &str) -> Result<()> {
     took(kind, began);
     ensure!(status["healthy"] == false, "{}", status["problems"]);
     ensure!(status["problems"].to_string().contains(words), "{}", status["problems"]);
-    let asked = gateway.ringway(&["status", "--ready"])?;
-    ensure!(asked.code == 3, "{asked:?}");
+    gateway.ringway(&["status", "--ready"])?.complains(3, &[])?;
     metric(gateway, &format!("ringway_problem{{kind={kind:?}}} 1"))
 }
 
@@ -130,8 +129,8 @@ fn a_program_that_somebody_detached_while_no_daemon_ran() -> Result<()> {
     ensure!(status.out.contains("problem: eth0: our program is not attached"), "{status:?}");
     let node = gateway.node().to_owned();
     let capture = ["capture", "--node", node.as_str(), "-i", "eth0", "--seconds", "1"];
-    let ran = ringway_net_tests::ringway(gateway.namespace(), &capture)?;
-    ensure!(ran.code == 0 && ran.err.contains("eth0: our program is not attached"), "{ran:?}");
+    ringway_net_tests::ringway(gateway.namespace(), &capture)?
+        .complains(0, &["eth0: our program is not attached"])?;
     gateway.start_again()?;
     gateway.wait_healthy()?;
     ensure!(gateway.log().contains("the program had been taken off the interface"), "not said");

@@ -223,8 +223,7 @@ fn what_is_pinned_stays() -> Result<()> {
     second.signal(Signal::TERM)?;
     ensure!(second.wait(SOON)?.status.success());
     pair.serves()?;
-    let ran = ringway(&pair.backend, &["decap", "-i", "eth0", "--detach"])?;
-    ensure!(ran.code == 0 && ran.out.contains("removed"), "{ran:?}");
+    ringway(&pair.backend, &["decap", "-i", "eth0", "--detach"])?.says(0, &["removed"])?;
     ensure!(ringway(&pair.backend, &["decap", "-i", "eth0", "--status"])?.code == 3);
     Ok(())
 }
@@ -244,13 +243,11 @@ fn what_cannot_be_is_refused_with_a_remedy() -> Result<()> {
     }
     let running = pair.decap(&[])?;
     for arguments in [&["decap", "-i", "eth0"][..], &["decap", "-i", "eth0", "--pin"]] {
-        let ran = ringway(&pair.backend, arguments)?;
-        ensure!(ran.code == 1 && ran.err.contains("another running ringway decap"), "{ran:?}");
+        ringway(&pair.backend, arguments)?.complains(1, &["another running ringway decap"])?;
     }
     drop(running);
     attach_pass(&pair.backend, &pair.eth0.name)?;
-    let ran = ringway(&pair.backend, &["decap", "-i", "eth0"])?;
-    ensure!(ran.code == 1 && ran.err.contains("xdp off"), "{ran:?}");
+    ringway(&pair.backend, &["decap", "-i", "eth0"])?.complains(1, &["xdp off"])?;
     Ok(())
 }
 

@@ -271,8 +271,7 @@ fn a_collection_is_looked_at_elsewhere() -> Result<()> {
     let patient = Patient::new("collect")?;
     patient.ns.sysctl("net/core/somaxconn", "16")?;
     let file = patient.file("host.tar");
-    let ran = ringway(&patient.ns, &["doctor", "--collect", &file, "--interval", SOON])?;
-    ensure!(ran.code == 0, "{ran:?}");
+    ringway(&patient.ns, &["doctor", "--collect", &file, "--interval", SOON])?.done()?;
     let healthy = Patient::new("elsewhere")?;
     let said = healthy.doctor(&["--from", &file, "--only", "far-below-default"])?;
     let found = symptoms(&said);
@@ -284,11 +283,7 @@ fn a_collection_is_looked_at_elsewhere() -> Result<()> {
     let ran = healthy.inside(binary()?, &arguments)?;
     let name = patient.ns.name();
     ensure!(ran.err.contains(name) && ran.err.contains("refused elsewhere"), "{ran:?}");
-    let ran = healthy.inside("sh", &[&script])?;
-    ensure!(
-        ran.code == 2 && ran.err.contains("nothing was done") && ran.err.contains(name),
-        "{ran:?}"
-    );
+    healthy.inside("sh", &[&script])?.complains(2, &["nothing was done", name])?;
     ensure!(healthy.symptoms("far-below-default", SOON)?.is_empty());
     patient.sh(&format!("sh {script}"))?;
     ensure!(patient.symptoms("far-below-default", SOON)?.is_empty());
@@ -299,10 +294,8 @@ fn a_collection_is_looked_at_elsewhere() -> Result<()> {
     let bytes = std::fs::read(&file)?;
     for (part, word) in [(&bytes[..bytes.len() / 2], "damaged"), (&b""[..], "no collection")] {
         std::fs::write(&file, part)?;
-        let ran = ringway(&healthy.ns, &["doctor", "--from", &file])?;
-        ensure!(ran.code == 2 && ran.err.contains(word), "{ran:?}");
+        ringway(&healthy.ns, &["doctor", "--from", &file])?.complains(2, &[word])?;
     }
-    let ran = ringway(&healthy.ns, &["doctor", "--since", &file])?;
-    ensure!(ran.code == 2 && ran.err.contains("no report"), "{ran:?}");
+    ringway(&healthy.ns, &["doctor", "--since", &file])?.complains(2, &["no report"])?;
     Ok(())
 }

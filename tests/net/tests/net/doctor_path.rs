@@ -263,15 +263,14 @@ fn interfaces_that_are_not_there() -> Result<()> {
     // An archive knows the interfaces of where it was made.
     let file = patient.ns.directory().join("host.tar");
     let file = file.to_str().context("a path")?;
-    let ran = ringway(&patient.ns, &["doctor", "--collect", file, "--interval", "0.1"])?;
-    ensure!(ran.code == 0, "{ran:?}");
+    ringway(&patient.ns, &["doctor", "--collect", file, "--interval", "0.1"])?.done()?;
     let ran = ringway(&patient.ns, &["doctor", "--from", file, "--path", "va"])?;
     ensure!(
         ran.code == 2 && ran.err.contains("there are: lo") && !ran.err.contains("vb"),
         "{ran:?}"
     );
-    let ran = ringway(&patient.ns, &["doctor", "--from", file, "--path", "lo"])?;
-    ensure!(ran.code == 0 && ran.out.contains("not accounted for"), "{ran:?}");
+    ringway(&patient.ns, &["doctor", "--from", file, "--path", "lo"])?
+        .says(0, &["not accounted for"])?;
     Ok(())
 }
 

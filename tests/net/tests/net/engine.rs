@@ -107,9 +107,7 @@ fn pings_are_sent() -> Result<()> {
         let asks = ["--interval", "0.05", "-o", "json", "--count"];
         for address in ["10.8.0.2", "fd08::2"] {
             let words = ["5", "--size", "600", "--ping", address];
-            let ran = ringway(&ours, &[&icmp[..], &asks, &words].concat())?;
-            ensure!(ran.code == 0, "{}", ran.said());
-            let document = ran.json()?;
+            let document = ringway(&ours, &[&icmp[..], &asks, &words].concat())?.done()?.json()?;
             ensure!(document["schema"] == "ringway.ping/1", "{document}");
             ensure!(document["sent_packets"] == 5 && document["balanced"] == true, "{document}");
             ensure!(document["received_packets"] == 5, "{document}");
@@ -258,8 +256,7 @@ fn an_engine_is_inspected() -> Result<()> {
         ensure!(ran.code == 1 && ran.err.contains(said), "{pid}: {ran:?}");
     }
     let own = std::process::id().to_string();
-    let ran = inspect(&[&own])?;
-    ensure!(ran.code == 1 && ran.err.contains("is no engine"), "{ran:?}");
+    inspect(&[&own])?.complains(1, &["is no engine"])?;
     Ok(())
 }
 
@@ -289,8 +286,7 @@ fn one_engine_takes_over_from_another() -> Result<()> {
     let mut flood = client.spawn(flood)?;
     for word in ["af_packet:eth0", "af_xdp:eth0:1"] {
         let other = [&["engine"], &icmp[..], &[word, "--take-over", &control]].concat();
-        let ran = ringway(&ours, &other)?;
-        ensure!(ran.code == 1 && ran.err.contains("start with the same"), "{ran:?}");
+        ringway(&ours, &other)?.complains(1, &["start with the same"])?;
         running.wait_for_log("this engine continues", SOON)?;
     }
     for (word, only, said) in [
@@ -303,8 +299,7 @@ fn one_engine_takes_over_from_another() -> Result<()> {
     ] {
         let only = only.map_or(vec![], |only| vec!["--only", only]);
         let other = [&["engine"], &icmp[..], &[word, "--take-over", &control], &only].concat();
-        let ran = ringway(&ours, &other)?;
-        ensure!(ran.code == 1 && ran.err.contains(said), "{ran:?}");
+        ringway(&ours, &other)?.complains(1, &[said])?;
     }
     let next = [&first[..], &["--take-over", &control]].concat();
     for _ in 0..3 {
@@ -333,8 +328,7 @@ fn one_engine_takes_over_from_another() -> Result<()> {
     ensure!(all == 16_384 && frames["held_frames"] == 0, "{document}");
     ensure!(!std::path::Path::new(&control).exists(), "the socket is still there");
 
-    let ran = ringway(&ours, &[&["engine"], &next[..]].concat())?;
-    ensure!(ran.code == 1 && ran.err.contains("--control PATH"), "{ran:?}");
+    ringway(&ours, &[&["engine"], &next[..]].concat())?.complains(1, &["--control PATH"])?;
     Ok(())
 }
 

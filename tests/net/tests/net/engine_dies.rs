@@ -205,11 +205,8 @@ fn a_dead_engines_queue_is_dropped() -> Result<()> {
     let engine = start(&ours, &words)?;
     wait_until("an answer to a ping", SOON, || pings(&client, "10.8.0.9"))?;
     // Whoever lives is not in the way of anybody, and keeps what it has.
-    let ran = ringway(&ours, &[&["engine"], &words[..]].concat())?;
-    ensure!(
-        ran.code == 1 && ran.err.contains("is a running engine and has this interface"),
-        "{ran:?}"
-    );
+    ringway(&ours, &[&["engine"], &words[..]].concat())?
+        .complains(1, &["is a running engine and has this interface"])?;
     ensure!(reaches(&client, "10.8.0.9")?, "{}", engine.log());
     killed(engine)?;
     ensure!(!pings(&client, "10.8.0.1"), "the kernel answers");
@@ -437,11 +434,8 @@ fn memory_and_modes() -> Result<()> {
     }
     let many: Vec<String> = (1..=33).map(|n| format!("--only=udp:{n}")).collect();
     let many: Vec<&str> = many.iter().map(String::as_str).collect();
-    let ran = ringway(&ours, &[&["engine", "sink", "--port", port][..], &many].concat())?;
-    ensure!(
-        ran.code == 2 && ran.err.contains("33 rules") && ran.err.contains("takes 32"),
-        "{ran:?}"
-    );
+    ringway(&ours, &[&["engine", "sink", "--port", port][..], &many].concat())?
+        .complains(2, &["33 rules", "takes 32"])?;
     let words = [
         ["udp-echo", "--port", port, "--address", "10.8.0.9", "--frame-size", "4096"],
         ["--headroom", "128", "--busy-poll", "50", "--zero-copy", "never", "--frames=4096"],

@@ -12,9 +12,10 @@ const PORT: u16 = 7;
 const CHECK: &str = "check = { type = \"tcp\", interval = \"200ms\", fall = 5 }\n";
 
 fn explain(gateway: &Gateway, arguments: &[&str]) -> Result<Value> {
-    let ran = gateway.ringway(&[&["explain", "-i", "eth0", "-o", "json"], arguments].concat())?;
-    ensure!(ran.code == 0, "{ran:?}");
-    let said = ran.json()?;
+    let said = gateway
+        .ringway(&[&["explain", "-i", "eth0", "-o", "json"], arguments].concat())?
+        .done()?
+        .json()?;
     ensure!(said["schema"] == "ringway.explain/1", "{said}");
     Ok(said)
 }

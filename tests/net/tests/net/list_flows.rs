@@ -9,9 +9,7 @@ use serde_json::Value;
 const ECHO: SocketAddr = SocketAddr::new(SERVICE_V4, 7);
 
 fn flows(gateway: &Gateway, arguments: &[&str]) -> Result<Value> {
-    let ran = gateway.ringway(&[&["flows", "-o", "json"], arguments].concat())?;
-    ensure!(ran.code == 0, "{ran:?}");
-    let said = ran.json()?;
+    let said = gateway.ringway(&[&["flows", "-o", "json"], arguments].concat())?.done()?.json()?;
     ensure!(said["schema"] == "ringway.flows/1", "{said}");
     Ok(said)
 }

@@ -282,8 +282,7 @@ fn weights_are_set_listed_and_cleared() -> Result<()> {
     gateway.kill()?;
     let listed = done(&gateway, &["overrides"])?;
     ensure!(listed["in_force"] == false && listed["overrides"][1]["drained"] == true, "{listed}");
-    let refused = gateway.ringway(&["overrides", "clear"])?;
-    ensure!(refused.code == 3 && refused.err.contains("does not run"), "{refused:?}");
+    gateway.ringway(&["overrides", "clear"])?.complains(3, &["does not run"])?;
     gateway.start_again()?;
     gateway.wait_serving()?;
     done(&gateway, &["overrides", "clear"])?;
@@ -323,11 +322,9 @@ fn the_name_of_a_node_is_enough() -> Result<()> {
     // Without the note, a daemon that runs is not said to be dead.
     let note = gateway.pins().join("socket");
     fs::remove_file(&note)?;
-    let lost = by_name(&["reload"])?;
-    ensure!(lost.code == 1 && lost.err.contains("with another API socket"), "{lost:?}");
+    by_name(&["reload"])?.complains(1, &["with another API socket"])?;
     gateway.terminate()?;
-    let gone = by_name(&["reload"])?;
-    ensure!(gone.code == 3 && gone.err.contains("does not run"), "{gone:?}");
+    by_name(&["reload"])?.complains(3, &["does not run"])?;
     gateway.start_again()?;
     gateway.wait_healthy()?;
     ensure!(by_name(&["reload"])?.code == 0);

@@ -116,11 +116,9 @@ fn rules_and_dashboard_ask_for_what_there_is() -> Result<()> {
 fn the_rules_fire_when_they_should() -> Result<()> {
     let Some(promtool) = promtool()? else { return Ok(()) };
     let rules = packaged("prometheus/ringway.rules.yml");
-    let ran = run(&promtool, &["check", "rules", "--lint-fatal", &rules.to_string_lossy()], "")?;
-    ensure!(ran.code == 0, "{}", ran.said());
+    run(&promtool, &["check", "rules", "--lint-fatal", &rules.to_string_lossy()], "")?.done()?;
     let tests = packaged("prometheus/ringway.rules.test.yml");
-    let ran = run(&promtool, &["test", "rules", &tests.to_string_lossy()], "")?;
-    ensure!(ran.code == 0, "{}", ran.said());
+    run(&promtool, &["test", "rules", &tests.to_string_lossy()], "")?.done()?;
     let tested = fs::read_to_string(tests)?;
     for alert in alerts() {
         ensure!(tested.contains(&format!("alertname: {alert}\n")), "{alert} has no test");
@@ -293,8 +291,7 @@ fn counters_never_go_backwards_at_a_reload() -> Result<()> {
     let other: Vec<&str> =
         other.lines().filter(|line| !line.contains(&format!("\"{one}\""))).collect();
     fs::write(gateway.configuration(), site.configuration(&other.join("\n")))?;
-    let ran = gateway.ringway(&["reload"])?;
-    ensure!(ran.code == 0, "{}", ran.said());
+    gateway.ringway(&["reload"])?.done()?;
     gateway.wait_status("two backends", |status| {
         status["services"][0]["backends"].as_array().map(Vec::len) == Some(2)
     })?;

@@ -77,8 +77,8 @@ fn an_interface_of_another_node() -> Result<()> {
     let checked = ringway(&site.net.gateway, &["check", "--host", "-c", &file])?;
     let remedy = format!("ringway detach --node {}", site.net.gateway.name());
     ensure!(checked.code == 3 && checked.out.contains(&remedy), "{checked:?}");
-    let ran = ringway(&site.net.gateway, &["run", "-c", &file])?;
-    ensure!(ran.code == 1 && ran.err.contains("belongs to Ringway node"), "{ran:?}");
+    ringway(&site.net.gateway, &["run", "-c", &file])?
+        .complains(1, &["belongs to Ringway node"])?;
     ensure!(!std::path::Path::new("/sys/fs/bpf/ringway/another").exists());
     Ok(())
 }
@@ -121,8 +121,7 @@ fn check(text: &str) -> Result<Ran> {
 
 #[test]
 fn configuration_errors_have_a_place_and_a_remedy() -> Result<()> {
-    let fine = check(GOOD)?;
-    ensure!(fine.code == 0 && fine.out.contains("valid"), "{fine:?}");
+    check(GOOD)?.says(0, &["valid"])?;
     for (from, to, words) in [
         ("port = 80", "prot = 80", "ringway.toml:8:1: "),
         ("port = 80", "port = \"http\"", "ringway.toml:8:8: "),
@@ -136,8 +135,8 @@ fn configuration_errors_have_a_place_and_a_remedy() -> Result<()> {
         let ran = check(&GOOD.replacen(from, to, 1))?;
         ensure!(ran.code == 2 && ran.err.contains(words), "{to}: {words} not in {ran:?}");
     }
-    let twice = check(&format!("{GOOD}{}", GOOD.split_once("\n\n").map_or("", |(_, s)| s)))?;
-    ensure!(twice.code == 2 && twice.err.contains("web"), "{twice:?}");
+    check(&format!("{GOOD}{}", GOOD.split_once("\n\n").map_or("", |(_, s)| s)))?
+        .complains(2, &["web"])?;
     Ok(())
 }
 
@@ -168,7 +167,6 @@ fn without_what_a_check_needs_nothing_starts() -> Result<()> {
 
 #[test]
 fn a_misspelt_log_level_is_refused() -> Result<()> {
-    let ran = with(GOOD, &["run", "--log", "lloud"])?;
-    ensure!(ran.code == 2 && ran.err.contains("\"lloud\" is not a level"), "{ran:?}");
+    with(GOOD, &["run", "--log", "lloud"])?.complains(2, &["\"lloud\" is not a level"])?;
     Ok(())
 }

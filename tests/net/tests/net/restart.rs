@@ -196,10 +196,9 @@ fn detach_leaves_nothing() -> Result<()> {
     ensure!(!Path::new(&site.net.gateway.directory().join("api.sock")).exists());
     ensure!(is_silent(site.client(), WEB)?, "who answers now?");
 
-    let again = gateway.ringway(&["detach", "--verify"])?;
-    ensure!(again.code == 0 && again.out.contains("nothing to remove"), "{again:?}");
-    let named = ringway_net_tests::ringway(&site.net.gateway, &["detach", "--node", "nosuch"])?;
-    ensure!(named.code == 1 && named.err.contains("node nosuch is not loaded"), "{named:?}");
+    gateway.ringway(&["detach", "--verify"])?.says(0, &["nothing to remove"])?;
+    ringway_net_tests::ringway(&site.net.gateway, &["detach", "--node", "nosuch"])?
+        .complains(1, &["node nosuch is not loaded"])?;
     let status = gateway.ringway(&["status"])?;
     ensure!(
         status.code == 3

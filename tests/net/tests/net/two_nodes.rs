@@ -321,16 +321,13 @@ fn nodes_that_answer_syns_with_different_secrets_are_told() -> Result<()> {
         Ok(fs::write(&file, said.out)?)
     };
     save(1)?;
-    let differ = check()?;
-    ensure!(differ.code == 3 && differ.out.contains("the secrets differ"), "{differ:?}");
+    check()?.says(3, &["the secrets differ"])?;
     write(1, "5")?;
     ensure!(gateways[1].ringway(&["reload"])?.code == 0, "{}", gateways[1].log());
     save(1)?;
-    let same = check()?;
-    ensure!(same.code == 0 && same.out.contains("both have the secret"), "{same:?}");
+    check()?.says(0, &["both have the secret"])?;
     save(0)?;
-    let own = check()?;
-    ensure!(own.code == 2 && own.err.contains("it is of this node"), "{own:?}");
+    check()?.complains(2, &["it is of this node"])?;
     Ok(())
 }
 

@@ -34,8 +34,8 @@ fn has_kfunc() -> Result<bool> {
     }
     let backend = Namespace::new("backend")?;
     let listen = ["--listen", SERVICES[0], "--secret", "/nosuch"];
-    let ran = ringway(&backend, &[&["accept", "-i", "lo"], &listen[..]].concat())?;
-    ensure!(ran.code == 1 && ran.err.contains("boot 6.9 or newer"), "{ran:?}");
+    ringway(&backend, &[&["accept", "-i", "lo"], &listen[..]].concat())?
+        .complains(1, &["boot 6.9 or newer"])?;
     not_tested("ringway accept: this kernel has no bpf_sk_assign_tcp_reqsk()");
     Ok(false)
 }
@@ -77,8 +77,7 @@ impl Pair {
         let macs = [mac(&backend, "eth0")?, own].concat();
         let macs = macs.try_into().ok().context("two addresses")?;
         let pair = Pair { client: Client::new(&sender, macs)?, backend, sender };
-        let ran = ringway(&pair.backend, &["accept", "-i", "eth0", "--status"])?;
-        ensure!(ran.code == 3, "{ran:?}");
+        ringway(&pair.backend, &["accept", "-i", "eth0", "--status"])?.complains(3, &[])?;
         Ok(Some(pair))
     }
 
@@ -518,8 +517,7 @@ fn what_cannot_work_is_refused_by_name() -> Result<()> {
     let mut accept = pair.accept()?;
     let file = pair.secret(KEYS[0])?.display().to_string();
     let again = ["accept", "-i", "eth0", "--secret", &file, "--listen", SERVICES[0]];
-    let ran = ringway(&pair.backend, &again)?;
-    ensure!(ran.code == 1 && ran.err.contains("another ringway accept"), "{ran:?}");
+    ringway(&pair.backend, &again)?.complains(1, &["another ringway accept"])?;
     drop(listener);
     accept.wait_for_log("nobody listens at [2001:db8::9]:80", SOON)?;
     // Multipath TCP.
