@@ -225,7 +225,13 @@ impl Gateway {
         self.start_again_with(|_| ())
     }
 
-    /// The same, with a say in how it is started.
+    /// The same, and waits until nothing is wrong.
+    pub fn start_healthy(&mut self) -> Result<()> {
+        self.start_again()?;
+        self.wait_healthy()
+    }
+
+    /// [`Gateway::start_again`], with a say in how it is started.
     pub fn start_again_with(&mut self, adapt: impl FnOnce(&mut Command)) -> Result<()> {
         self.child = spawn(&self.binary, &self.namespace, &self.configuration, adapt)?;
         Ok(())

@@ -84,12 +84,10 @@ fn what_is_typed_about_the_shield_lasts_for_its_time() -> Result<()> {
         without["in_force"] == false && without["entries"][1]["action"] == "allow",
         "{without}"
     );
-    gateway.start_again()?;
-    gateway.wait_healthy()?;
+    gateway.start_healthy()?;
     lasts(&gateway, "started again")?;
     gateway.kill()?;
-    gateway.start_again()?;
-    gateway.wait_healthy()?;
+    gateway.start_healthy()?;
     lasts(&gateway, "killed")?;
 
     let told = done(&gateway, &["allow", "192.0.2.0/24"])?;
@@ -187,8 +185,7 @@ fn what_is_in_force_outlives_its_file() -> Result<()> {
     let before = blocked(&gateway)?;
     gateway.kill()?;
     fs::write(&file, "{ \"schema\": \"ringway.shie")?;
-    gateway.start_again()?;
-    gateway.wait_healthy()?;
+    gateway.start_healthy()?;
     ensure!(before.len() == 3 && blocked(&gateway)? == before, "{before:?}");
     let listed = document(&gateway, &["blocked"])?;
     let entry = |n: usize| &listed["entries"][n];

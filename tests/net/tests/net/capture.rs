@@ -335,8 +335,7 @@ fn detaching_while_one_begins_leaves_nothing() -> Result<()> {
         ensure!(!gateway.pins().exists(), "{} is left", gateway.pins().display());
         let end = capture.wait(SOON)?;
         ensure!(end.status.code() != Some(0), "{}", end.log);
-        gateway.start_again()?;
-        gateway.wait_healthy()?;
+        gateway.start_healthy()?;
         gateway.terminate()?;
     }
     Ok(())

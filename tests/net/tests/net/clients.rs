@@ -69,20 +69,6 @@ fn source_client_shows_the_backends_who_asked() -> Result<()> {
     Ok(())
 }
 
-#[test]
-fn source_node_shows_the_backends_the_gateway() -> Result<()> {
-    needs_root!();
-    let site = Site::new(1)?;
-    let echo = site.echo(SERVICE_V4, 7)?;
-    let _gateway = site.start(&site.service("echo", ECHO, "protocol = [\"tcp\", \"udp\"]\n"))?;
-    for _ in 0..5 {
-        Line::open(site.client(), ECHO)?.ask("hello")?;
-    }
-    ensure!(echo[0].seen.addresses() == ["10.2.0.1".parse::<IpAddr>()?]);
-    ensure!(echo[0].seen.peers().iter().all(|peer| (10000..30000).contains(&peer.port())));
-    Ok(())
-}
-
 /// Its replies would go to itself.
 #[test]
 fn source_client_refuses_a_client_that_is_a_backend() -> Result<()> {

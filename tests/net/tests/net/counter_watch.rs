@@ -131,8 +131,7 @@ fn a_program_that_somebody_detached_while_no_daemon_ran() -> Result<()> {
     let capture = ["capture", "--node", node.as_str(), "-i", "eth0", "--seconds", "1"];
     ringway_net_tests::ringway(gateway.namespace(), &capture)?
         .complains(0, &["eth0: our program is not attached"])?;
-    gateway.start_again()?;
-    gateway.wait_healthy()?;
+    gateway.start_healthy()?;
     ensure!(gateway.log().contains("the program had been taken off the interface"), "not said");
     get(site.client(), WEB)?;
     Ok(())
@@ -178,8 +177,7 @@ fn another_program_in_our_attachment() -> Result<()> {
     swap_link(&gateway.pins().join("ifaces/eth1/link"))?;
     problem(&gateway, "program-replaced", "restart the daemon")?;
     gateway.terminate()?;
-    gateway.start_again()?;
-    gateway.wait_healthy()?;
+    gateway.start_healthy()?;
     get(site.client(), WEB)?;
     Ok(())
 }

@@ -45,8 +45,7 @@ fn a_daemon_killed_for_its_memory_has_a_successor_and_no_request_fails() -> Resu
         let status = gateway.ringway(&["status"])?;
         ensure!(status.out.starts_with("daemon not running since "), "{status:?}");
         gateway.rewrite(&small)?;
-        gateway.start_again()?;
-        gateway.wait_healthy()?;
+        gateway.start_healthy()?;
         ensure!(gateway.log().contains("took over the running packet path"));
         Ok(())
     })

@@ -64,8 +64,7 @@ fn a_receiver_that_takes_no_redirected_frames() -> Result<()> {
     expect(&send(&site, &gateway, 20, 10)?, "lost-no-receiver", 20)?;
     gateway.kill()?;
     expect(&send(&site, &gateway, 7, 10)?, "lost-no-receiver", 27)?;
-    gateway.start_again()?;
-    gateway.wait_healthy()?;
+    gateway.start_healthy()?;
     expect(&send(&site, &gateway, 3, 10)?, "lost-no-receiver", 30)?;
     attach_pass(&site.net.switch, "gw")?;
     expect(&send(&site, &gateway, 5, 10)?, "lost-no-receiver", 30)?;

@@ -107,8 +107,7 @@ fn decides_about_what_is_passed_on() -> Result<()> {
 
     gateway.terminate()?;
     gateway.rewrite(&text)?;
-    gateway.start_again()?;
-    gateway.wait_healthy()?;
+    gateway.start_healthy()?;
     ensure!(all_answered(site.client(), "10.1.0.1", 2, "0.2")?, "taken away");
     get(site.client(), WEB)?;
     Ok(())

@@ -108,12 +108,10 @@ fn a_drain_takes_new_flows_alone_and_lasts() -> Result<()> {
     gateway.reload(&text)?;
     // Restarts, of both kinds.
     gateway.terminate()?;
-    gateway.start_again()?;
-    gateway.wait_healthy()?;
+    gateway.start_healthy()?;
     only_second("started again")?;
     gateway.kill()?;
-    gateway.start_again()?;
-    gateway.wait_healthy()?;
+    gateway.start_healthy()?;
     only_second("killed")?;
     ensure!(old.ask("after all")? == "b1");
 
@@ -325,8 +323,7 @@ fn the_name_of_a_node_is_enough() -> Result<()> {
     by_name(&["reload"])?.complains(1, &["with another API socket"])?;
     gateway.terminate()?;
     by_name(&["reload"])?.complains(3, &["does not run"])?;
-    gateway.start_again()?;
-    gateway.wait_healthy()?;
+    gateway.start_healthy()?;
     ensure!(by_name(&["reload"])?.code == 0);
     gateway.terminate()?;
     ensure!(!note.exists(), "it leaves none behind");

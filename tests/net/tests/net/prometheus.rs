@@ -5,18 +5,15 @@ use std::fs;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use ringway_net_tests::{
-    Gateway, Load, Ran, SERVICE_V4, SOON, Site, WEB, http, http_raw, needs_root, not_tested, tree,
+    Gateway, Load, Ran, SERVICE_V4, SOON, Site, WEB, http, needs_root, not_tested, tree,
 };
 use ringway_testnet::tools::{self, Tool};
 use ringway_testnet::wait_for;
 use serde_json::Value;
-
-/// The rules wait for half a minute before they fire.
-const ALERTED: Duration = Duration::from_secs(90);
 
 const METRICS: &str = "127.0.0.1:9810";
 const CHECK: &str = "check = { type = \"http\", interval = \"200ms\", fall = 5 }\n";
@@ -206,49 +203,6 @@ fn scrapes_without_end_cost_little() -> Result<()> {
     let outcome = load.stop()?;
     ensure!(outcome.errors == 0 && outcome.requests > 0, "{outcome:?}");
     gateway.wait_status("a healthy gateway", |status| status["healthy"] == true)?;
-    Ok(())
-}
-
-/// Prometheus itself scrapes, and its alert has the problem's name.
-#[test]
-fn prometheus_fires_an_alert() -> Result<()> {
-    needs_root!();
-    if promtool()?.is_none() {
-        return Ok(());
-    }
-    let mut site = Site::new(1)?;
-    let ns = site.net.gateway.clone();
-    let gateway = Gateway::start(&ns, &site.configuration(&site.service("web", WEB, CHECK)))?;
-    let directory = ns.directory();
-    let configuration = format!(
-        "global: {{ scrape_interval: 1s, evaluation_interval: 1s }}\nrule_files: [ {:?} ]\n\
-         scrape_configs: [ {{ job_name: ringway, static_configs: [ {{ targets: [ {METRICS:?} ] }} ] }} ]\n",
-        packaged("prometheus/ringway.rules.yml").canonicalize()?
-    );
-    fs::write(directory.join("prometheus.yml"), configuration)?;
-    let mut command = ns.tool("prometheus")?;
-    command.arg(format!("--config.file={}", directory.join("prometheus.yml").display()));
-    command.arg(format!("--storage.tsdb.path={}", directory.join("prometheus").display()));
-    command.arg("--web.listen-address=127.0.0.1:9090");
-    let mut prometheus = ns.spawn(command)?;
-    prometheus.wait_for_log("ready to receive web requests", SOON)?;
-    site.nginx[0].kill()?;
-    gateway.wait_status("no backend", |status| status["healthy"] == false)?;
-    wait_for("an alert", ALERTED, || {
-        // 1.0: not in chunks.
-        let request = b"GET /api/v1/alerts HTTP/1.0\r\n\r\n";
-        let answer = http_raw(&ns, "127.0.0.1:9090".parse()?, request)?;
-        let (_, body) = answer.split_once("\r\n\r\n").context("no body")?;
-        let body: Value = serde_json::from_str(body)?;
-        let mut alerts = body["data"]["alerts"].as_array().into_iter().flatten();
-        let fires = alerts.any(|alert| {
-            alert["state"] == "firing"
-                && alert["labels"]["kind"] == "no-backend"
-                && alert["annotations"]["runbook_url"] == format!("{AT_HOME}no-backend")
-        });
-        ensure!(fires, "{body}");
-        anyhow::Ok(())
-    })?;
     Ok(())
 }
 

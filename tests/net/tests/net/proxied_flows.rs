@@ -15,25 +15,7 @@ use rustix::net::sockopt;
 
 use super::capture::counted;
 use super::challenge::ALWAYS;
-use super::proxy::{MIB, PROXY, connect, done, exchange, receive, send, serve, start};
-
-/// One way, with every byte compared.
-#[test]
-fn a_large_transfer() -> Result<()> {
-    needs_root!();
-    const BYTES: usize = 1024 * MIB;
-    let site = Site::new(1)?;
-    let target = SocketAddr::new(SERVICE_V4, 9000);
-    let at = site.backends(SERVICE_V4, 9000)[0];
-    let server = serve(&site.net.backends[0].ns, at, |stream| send(&stream, 1, BYTES))?;
-    let gateway = start(&site, &[("data", target)])?;
-    let stream = connect(&site, target)?;
-    stream.set_read_timeout(Some(SOON))?;
-    receive(&stream, 1, BYTES)?;
-    done(server)?;
-    ensure!(counted(&gateway, &["syn-answered"])? == 1, "the gateway did not answer");
-    Ok(())
-}
+use super::proxy::{MIB, PROXY, connect, done, exchange, serve, start};
 
 /// Probes of an idle connection are answered, each way: without an answer it would end after two.
 #[test]
@@ -160,8 +142,7 @@ fn connections_outlive_the_daemon_and_the_configuration() -> Result<()> {
     go_on("at first", None)?;
     gateway.kill()?;
     go_on("without a daemon", None)?;
-    gateway.start_again()?;
-    gateway.wait_healthy()?;
+    gateway.start_healthy()?;
     go_on("with another daemon", Some(Line::open(site.client(), target)?))?;
     ensure!(counted(&gateway, &["syn-answered"])? == 2, "the gateway did not answer");
 
@@ -169,8 +150,7 @@ fn connections_outlive_the_daemon_and_the_configuration() -> Result<()> {
     go_on("without syn", Some(Line::open(site.client(), target)?))?;
     ensure!(counted(&gateway, &["syn-answered"])? == 2, "it still answers");
     gateway.kill()?;
-    gateway.start_again()?;
-    gateway.wait_healthy()?;
+    gateway.start_healthy()?;
     go_on("with a daemon that knows no syn", None)?;
 
     let body = ALWAYS.to_owned() + &site.service("echo", target, PROXY);

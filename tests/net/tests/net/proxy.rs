@@ -70,7 +70,7 @@ fn stream(seed: u64, mut at: u64, to: &mut [u8]) {
     }
 }
 
-pub(super) fn send(mut to: &TcpStream, seed: u64, bytes: usize) -> Result<()> {
+fn send(mut to: &TcpStream, seed: u64, bytes: usize) -> Result<()> {
     let mut buffer = vec![0; 64 << 10];
     for at in (0..bytes).step_by(buffer.len()) {
         stream(seed, at as u64, &mut buffer);
@@ -79,7 +79,7 @@ pub(super) fn send(mut to: &TcpStream, seed: u64, bytes: usize) -> Result<()> {
     Ok(to.shutdown(Shutdown::Write)?)
 }
 
-pub(super) fn receive(mut from: &TcpStream, seed: u64, bytes: usize) -> Result<()> {
+fn receive(mut from: &TcpStream, seed: u64, bytes: usize) -> Result<()> {
     let (mut got, mut wanted) = (vec![0; 64 << 10], vec![0; 64 << 10]);
     for at in (0..bytes).step_by(got.len()) {
         from.read_exact(&mut got).with_context(|| format!("after {at} bytes"))?;

@@ -112,8 +112,7 @@ fn takeovers_under_load_fail_no_request() -> Result<()> {
             ensure!(status.code == 3, "{status:?}");
             ensure!(status.out.starts_with("daemon not running since "), "{}", status.out);
             go_on()?;
-            gateway.start_again()?;
-            gateway.wait_healthy()?;
+            gateway.start_healthy()?;
             ensure!(gateway.log().contains("took over the running packet path"));
         }
         let said = gateway.terminate()?;
@@ -122,8 +121,7 @@ fn takeovers_under_load_fail_no_request() -> Result<()> {
         // Into other slots.
         let text = std::fs::read_to_string(gateway.configuration())?;
         gateway.rewrite(&text.replace("[\"eth0\", \"eth1\"]", "[\"eth1\", \"eth0\"]"))?;
-        gateway.start_again()?;
-        gateway.wait_healthy()
+        gateway.start_healthy()
     })
 }
 
@@ -138,8 +136,7 @@ fn daemons_killed_while_they_take_over_fail_no_request() -> Result<()> {
             gateway.wait_progress(n)?;
             gateway.kill()?;
         }
-        gateway.start_again()?;
-        gateway.wait_healthy()
+        gateway.start_healthy()
     })
 }
 
@@ -153,8 +150,7 @@ fn a_first_start_that_is_killed_leaves_nothing_that_hinders() -> Result<()> {
         gateway.wait_progress(n)?;
         gateway.kill()?;
         if n % 3 == 0 {
-            gateway.start_again()?;
-            gateway.wait_healthy()?;
+            gateway.start_healthy()?;
             get(site.client(), WEB)?;
             gateway.kill()?;
         }
@@ -258,6 +254,5 @@ fn what_cannot_be_seen_is_not_said_to_be_gone() -> Result<()> {
         ensure!(!said.contains("is not this node's"), "{words}: {said}");
         get(site.client(), WEB).with_context(|| words.to_owned())?;
     }
-    gateway.start_again()?;
-    gateway.wait_healthy()
+    gateway.start_healthy()
 }

@@ -466,33 +466,6 @@ fn a_port_is_used_again() -> Result<()> {
     Ok(())
 }
 
-/// Those that it opened, and those that it did not.
-#[test]
-fn established_connections_survive_its_end() -> Result<()> {
-    needs_root!();
-    let Some(pair) = Pair::new()? else { return Ok(()) };
-    let listener = pair.listen("[::]:80")?;
-    let mut accept = pair.accept()?;
-    let answered = Answered::new(SERVICES[0], 7000, KEYS[0], (AGREED, true))?;
-    pair.client.send(&answered.ack(""))?;
-    let (mut stream, _) = accepted(&listener)?;
-    let mut next = answered.ack("x");
-    let mut goes_on = || {
-        pair.client.send(&next)?;
-        next.seq = next.seq.wrapping_add(1);
-        let mut said = [0];
-        anyhow::Ok(stream.read_exact(&mut said)?)
-    };
-    goes_on()?;
-    accept.kill()?;
-    wait_until("its end", SOON, || pair.status().is_ok_and(|out| out.is_empty()))?;
-    goes_on()?;
-    let _accept = pair.accept()?;
-    goes_on()?;
-    ensure!(pair.counted("known")? == 1, "{}", pair.status()?);
-    Ok(())
-}
-
 #[test]
 fn what_cannot_work_is_refused_by_name() -> Result<()> {
     needs_root!();

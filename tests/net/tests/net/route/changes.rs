@@ -245,12 +245,10 @@ fn no_packet_is_lost_with_the_daemon() -> Result<()> {
     goes_by_xdp_beside(&gateway, false)?;
     reached(site.a(), &["-c", "10", "-i", "0.02", "fd02::2"])?;
 
-    gateway.start_again()?;
-    gateway.wait_healthy()?;
+    gateway.start_healthy()?;
     goes_by_xdp_beside(&gateway, true)?;
     gateway.terminate()?;
-    gateway.start_again()?;
-    gateway.wait_healthy()?;
+    gateway.start_healthy()?;
     goes_by_xdp_beside(&gateway, true)?;
     gateway.terminate()?;
     let ran = gateway.plain(&["detach", "--node", gateway.node()])?;

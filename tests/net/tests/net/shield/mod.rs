@@ -70,8 +70,7 @@ impl World {
     }
 
     fn restart(&mut self) -> Result<()> {
-        self.gateway.start_again()?;
-        self.gateway.wait_healthy()
+        self.gateway.start_healthy()
     }
 
     /// A datagram from this address to the echo service is on its way.
