@@ -116,3 +116,8 @@ pub(crate) fn run(binary: &Path, namespace: &Namespace, arguments: &[&str]) -> R
     let output = namespace.command(binary).args(arguments).output()?;
     Ok(output.into())
 }
+
+/// Runs somebody else's program in a namespace to its end.
+pub fn tool(namespace: &Namespace, name: &str, arguments: &[&str]) -> Result<Ran> {
+    Ok(namespace.tool(name)?.args(arguments).output()?.into())
+}

@@ -128,6 +128,14 @@ pub fn no_ping_is_lost(said: &str, count: u32) -> bool {
     (1..=count).all(|number| came.contains(&number))
 }
 
+/// A socket of the client's for datagrams to this address.
+pub fn udp_to(client: &Namespace, target: SocketAddr) -> Result<UdpSocket> {
+    let any = if target.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+    let socket = client.run(|| UdpSocket::bind(any))??;
+    socket.connect(target)?;
+    Ok(socket)
+}
+
 /// Sends one datagram by this socket and returns the name of whoever sent it back.
 pub fn ask_udp(socket: &UdpSocket, text: &str) -> io::Result<String> {
     ask_udp_within(SOON, socket, text)

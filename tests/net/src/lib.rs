@@ -23,13 +23,13 @@ mod steady;
 mod tunnel;
 
 pub use binary::{
-    Ran, lab_path as lab_binary, path as binary, previous, ringway, ringway_lab, tree,
+    Ran, lab_path as lab_binary, path as binary, previous, ringway, ringway_lab, tool, tree,
 };
 pub use cable::{Cable, Checksums, Through};
 pub use cgroup::Cgroup;
 pub use client::{
     Line, all_answered, ask_udp, ask_udp_within, bulk, get, http, http_raw, is_silent, no_checksum,
-    no_ping_is_lost,
+    no_ping_is_lost, udp_to,
 };
 pub use flows::Flows;
 pub use frozen::Frozen;

@@ -330,10 +330,10 @@ fn ports_follow_their_state() -> Result<()> {
 }
 
 #[test]
-fn explain_and_capture_see_it() -> Result<()> {
+fn explain_capture_and_status_know_it() -> Result<()> {
     needs_root!();
     let site = Site::new()?;
-    let gateway = site.start(&["p1", "p2", "p3"], "")?;
+    let mut gateway = site.start(&["p1", "p2", "p3"], "")?;
     ensure!(site.ping(1, 2, 1)?, "lost");
     let reasons = gateway.plain(&["reasons", "bridged"])?;
     ensure!(reasons.out.contains("past the kernel's bridge"), "{reasons:?}");
@@ -349,16 +349,7 @@ fn explain_and_capture_see_it() -> Result<()> {
     let named = ["--source-mac", &source, "--destination-mac", &destination];
     let named = gateway.ringway(&[&packet[..], &named].concat())?;
     ensure!(named.out.contains("redirect, bridged"), "{named:?}");
-    Ok(())
-}
-
-/// Of a node that has no service nobody says that backends are not checked.
-#[test]
-fn the_words_are_of_a_bridge() -> Result<()> {
-    needs_root!();
-    let site = Site::new()?;
-    let mut gateway = site.start(&["p1", "p2"], "")?;
-    ensure!(site.ping(1, 2, 2)?, "lost");
+    // Of a node that has no service nobody says that backends are not checked.
     let top = gateway.ringway(&["top", "--once"])?;
     ensure!(top.out.contains("forwarded") && !top.out.contains("flows"), "{top:?}");
     let busy = gateway.ringway(&["detach"])?;
@@ -366,7 +357,7 @@ fn the_words_are_of_a_bridge() -> Result<()> {
     gateway.kill()?;
     let status = gateway.ringway(&["status"])?;
     ensure!(status.out.contains("the kernel bridges everything"), "{status:?}");
-    ensure!(status.out.contains("ringway forward -i p1,p2 --name"), "{status:?}");
+    ensure!(status.out.contains("ringway forward -i p1,p2,p3 --name"), "{status:?}");
     for balancer in ["backends", "flows now", "ringway run"] {
         ensure!(!status.out.contains(balancer), "{balancer}: {status:?}");
     }

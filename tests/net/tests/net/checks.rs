@@ -1,7 +1,7 @@
 //! Health checks of every type: what they meet takes a backend out and is said.
 
 use std::fs;
-use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -10,7 +10,7 @@ use anyhow::{Result, ensure};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use ringway_net_tests::{
     Dns, Echo, Gateway, Responder, SERVICE_V4, SERVICE_V6, SOON, Site, WEB, ask_udp, get,
-    needs_root,
+    needs_root, udp_to,
 };
 use ringway_testnet::{Child, wait_for, wait_until};
 use serde_json::Value;
@@ -157,8 +157,7 @@ fn udp_asks_and_reads_the_answer() -> Result<()> {
     gateway.wait_status("both up", |status| healths(status) == ["up", "up"])?;
     drop(first);
     wait_health(&gateway, ["down", "up"], 0, "UDP port 7 is refused: nobody listens")?;
-    let socket = site.client().run(|| UdpSocket::bind("0.0.0.0:0"))??;
-    socket.connect(echo)?;
+    let socket = udp_to(site.client(), echo)?;
     for _ in 0..5 {
         ensure!(ask_udp(&socket, "hello")? == "well-2");
     }

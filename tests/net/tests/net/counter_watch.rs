@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use ringway_net_tests::{
     Frozen, Gateway, SERVICE_V4, SOON, Site, WEB, detach_link, get, http, needs_root, swap_link,
+    udp_to,
 };
 use ringway_testnet::{
     End, Signal, VethOptions, XdpReceive, attach_pass, detach_pass, veth, wait_for,
@@ -180,8 +181,7 @@ fn packets_that_the_kernel_drops_after_us() -> Result<()> {
     let _echo = site.echo(SERVICE_V4, 7)?;
     let gateway = site.start(&site.service("echo", ECHO, "protocol = \"udp\"\n"))?;
     detach_pass(&site.net.switch, "gw")?;
-    let socket = site.client().run(|| UdpSocket::bind("0.0.0.0:0"))??;
-    socket.connect(ECHO)?;
+    let socket = udp_to(site.client(), ECHO)?;
     // Some may be lost before the daemon looks for the first time.
     let lost = |status: &Value| {
         for _ in 0..50 {
@@ -262,8 +262,7 @@ mod long {
         let _echo = site.echo(SERVICE_V4, 7)?;
         let text = site.configuration(&site.service("echo", ECHO, "protocol = \"udp\"\n"));
         let gateway = Gateway::start(&site.net.gateway, &text)?;
-        let socket = site.client().run(|| UdpSocket::bind("0.0.0.0:0"))??;
-        socket.connect(ECHO)?;
+        let socket = udp_to(site.client(), ECHO)?;
         let began = Instant::now();
         while began.elapsed() < Duration::from_secs(33) {
             for _ in 0..10 {

@@ -2,12 +2,12 @@
 //! see their clients' own, and answer past the gateway's program.
 
 use std::collections::BTreeSet;
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr};
 
 use anyhow::{Context, Result, ensure};
 use ringway_net_tests::{
     Bulk, Echo, Gateway, Line, SERVICE_V4, SERVICE_V6, SOON, ask_udp, behind_small_link, binary,
-    bulk, configuration, get, is_silent, needs_root, packets, service,
+    bulk, configuration, get, is_silent, needs_root, packets, service, udp_to,
 };
 use ringway_testnet::{Child, Families, Namespace, Nginx, Node, TwoArmed, two_armed};
 use serde_json::Value;
@@ -141,9 +141,7 @@ impl Dsr {
         // Longer than what is left beside an outer header: the client learns that and sends less at
         // once.
         line.ask(&"x".repeat(20_000)).context("a long line")?;
-        let any = if target.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
-        let socket = self.client().run(|| UdpSocket::bind(any))??;
-        socket.connect(target)?;
+        let socket = udp_to(self.client(), target)?;
         let first = ask_udp(&socket, "question")?;
         ensure!(ask_udp(&socket, &"y".repeat(1000))? == first, "another backend");
         let clients: BTreeSet<IpAddr> =

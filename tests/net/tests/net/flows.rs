@@ -3,7 +3,7 @@
 use std::net::{SocketAddr, UdpSocket};
 
 use anyhow::{Context, Result, ensure};
-use ringway_net_tests::{Gateway, Line, SERVICE_V4, Site, ask_udp, needs_root, service};
+use ringway_net_tests::{Gateway, Line, SERVICE_V4, Site, ask_udp, needs_root, service, udp_to};
 
 const ECHO: SocketAddr = SocketAddr::new(SERVICE_V4, 7);
 const BOTH: &str = "protocol = [\"tcp\", \"udp\"]\n";
@@ -21,8 +21,7 @@ impl Flows {
             let mut line = Line::open(site.client(), ECHO)?;
             let name = line.ask("first")?;
             flows.lines.push((line, name));
-            let socket = site.client().run(|| UdpSocket::bind("0.0.0.0:0"))??;
-            socket.connect(ECHO)?;
+            let socket = udp_to(site.client(), ECHO)?;
             let name = ask_udp(&socket, "first")?;
             flows.sockets.push((socket, name));
         }

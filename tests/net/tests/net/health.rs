@@ -2,12 +2,12 @@
 
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
-use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use ringway_net_tests::{
-    Gateway, Line, SERVICE_V4, SOON, Site, WEB, get, needs_root, packets, service,
+    Gateway, Line, SERVICE_V4, SOON, Site, WEB, get, needs_root, packets, service, udp_to,
 };
 use ringway_testnet::wait_for;
 use serde_json::Value;
@@ -211,8 +211,7 @@ fn what_clients_get_while_no_backend_is_healthy() -> Result<()> {
     })?;
     let names: BTreeSet<_> = (0..40).map(|_| get(site.client(), at(83))).collect::<Result<_>>()?;
     ensure!(names.len() == 2, "all: {names:?}");
-    let socket = site.client().run(|| UdpSocket::bind("0.0.0.0:0"))??;
-    socket.connect(ECHO)?;
+    let socket = udp_to(site.client(), ECHO)?;
     dropped("a datagram dropped", &|| {
         socket.send(b"x")?;
         Ok(())

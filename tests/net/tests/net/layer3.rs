@@ -1,11 +1,11 @@
 //! Devices without an Ethernet header, as WireGuard's: by TUN devices, whose packets are like them.
 
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr};
 
 use anyhow::{Context, Result, ensure};
 use ringway_net_tests::{
     Cable, Echo, Gateway, Line, SERVICE_V4, SERVICE_V6, ask_udp, configuration, get, needs_root,
-    service,
+    service, udp_to,
 };
 use ringway_testnet::{End, Namespace, Nginx, VethOptions, XdpReceive, veth};
 use serde_json::Value;
@@ -87,9 +87,7 @@ fn all_answer(client: &Namespace) -> Result<()> {
         for text in ["a", &"b".repeat(1200), &"c".repeat(9000)] {
             ensure!(line.ask(text)? == "b1", "{address}");
         }
-        let any = if address.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
-        let socket = client.run(|| UdpSocket::bind(any))??;
-        socket.connect(echo)?;
+        let socket = udp_to(client, echo)?;
         for size in [0, 1, 2, 500, 1400, 1440] {
             let asked = ask_udp(&socket, &"x".repeat(size));
             ensure!(asked.with_context(|| format!("{size} bytes to {echo}"))? == "b1");

@@ -3,7 +3,7 @@
 use std::net::{SocketAddr, UdpSocket};
 
 use anyhow::{Context, Result, ensure};
-use ringway_net_tests::{Gateway, SERVICE_V4, Site, needs_root};
+use ringway_net_tests::{Gateway, SERVICE_V4, Site, needs_root, udp_to};
 use ringway_testnet::{attach_pass, detach_pass};
 use serde_json::Value;
 
@@ -27,8 +27,7 @@ fn send(site: &Site, gateway: &Gateway, count: u64, size: usize) -> Result<Value
         forward.next().and_then(|c| c["packets"].as_u64()).unwrap_or(0)
     };
     let before = redirected(&gateway.status()?);
-    let socket = site.client().run(|| UdpSocket::bind("0.0.0.0:0"))??;
-    socket.connect(DISCARD)?;
+    let socket = udp_to(site.client(), DISCARD)?;
     for _ in 0..count {
         socket.send(&vec![1; size])?;
     }

@@ -2,7 +2,7 @@
 //! what ExaBGP announces.
 
 use std::fs;
-use std::net::{SocketAddr, UdpSocket};
+use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,7 +12,7 @@ use std::thread::{JoinHandle, sleep};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use ringway_net_tests::{Gateway, SERVICE_V4, SOON, STARTED, Site, needs_root, packets};
+use ringway_net_tests::{Gateway, SERVICE_V4, SOON, STARTED, Site, needs_root, packets, udp_to};
 use ringway_testnet::{Child, Namespace, Signal, wait_for, wait_until};
 use serde_json::{Value, json};
 
@@ -36,8 +36,7 @@ struct Flood {
 
 impl Flood {
     fn start(client: &Namespace) -> Result<Flood> {
-        let socket = client.run(|| UdpSocket::bind("0.0.0.0:0"))??;
-        socket.connect(ECHO)?;
+        let socket = udp_to(client, ECHO)?;
         let stop = Arc::new(AtomicBool::new(false));
         let (stopped, end) = (stop.clone(), Instant::now() + LONGEST);
         let thread = std::thread::spawn(move || {

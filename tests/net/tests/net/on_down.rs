@@ -4,7 +4,7 @@ use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};
 
 use anyhow::{Context, Result, bail, ensure};
-use ringway_net_tests::{Gateway, Line, SERVICE_V4, SOON, Site, ask_udp, needs_root};
+use ringway_net_tests::{Gateway, Line, SERVICE_V4, SOON, Site, ask_udp, needs_root, udp_to};
 use ringway_testnet::{Namespace, Nginx};
 use serde_json::Value;
 
@@ -41,8 +41,7 @@ impl Flows {
         };
         let socket = |name: &str| -> Result<UdpSocket> {
             for _ in 0..60 {
-                let socket = client.run(|| UdpSocket::bind("0.0.0.0:0"))??;
-                socket.connect(target)?;
+                let socket = udp_to(client, target)?;
                 if ask_udp(&socket, "who?")? == name {
                     return Ok(socket);
                 }

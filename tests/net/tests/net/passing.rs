@@ -1,11 +1,12 @@
 //! Backends behind a device that a redirect from native XDP cannot enter: the kernel forwards.
 
 use std::collections::BTreeSet;
-use std::net::{SocketAddr, UdpSocket};
+use std::net::SocketAddr;
 
 use anyhow::{Result, ensure};
 use ringway_net_tests::{
     Echo, Gateway, SERVICE_V4, SERVICE_V6, WEB, ask_udp, configuration, get, needs_root, service,
+    udp_to,
 };
 use ringway_testnet::{End, Namespace, Nginx, VethOptions, XdpReceive, bridge, veth};
 use serde_json::Value;
@@ -69,8 +70,7 @@ impl Site {
             let names = names.collect::<Result<BTreeSet<String>>>()?;
             ensure!(names.into_iter().eq(["b1", "b2", "b3"]), "{target}");
         }
-        let socket = self.client.run(|| UdpSocket::bind("0.0.0.0:0"))??;
-        socket.connect(ECHO)?;
+        let socket = udp_to(&self.client, ECHO)?;
         for size in [0, 1, 1400, 1469] {
             ask_udp(&socket, &"x".repeat(size))?;
         }

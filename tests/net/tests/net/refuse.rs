@@ -4,7 +4,9 @@ use std::fs;
 use std::process::Command;
 
 use anyhow::{Result, ensure};
-use ringway_net_tests::{Gateway, Ran, Site, WEB, binary, configuration, needs_root, ringway};
+use ringway_net_tests::{
+    Gateway, Ran, SERVICE_V4, Site, WEB, binary, configuration, needs_root, ringway, service,
+};
 use ringway_testnet::{Namespace, attach_pass};
 
 /// Starts, expects a refusal with this code and these words, and that nothing is left behind.
@@ -46,22 +48,23 @@ fn unfit_interfaces() -> Result<()> {
 }
 
 #[test]
-fn a_backend_that_is_the_node_itself() -> Result<()> {
-    needs_root!();
-    let site = Site::new(1)?;
-    let text = site.configuration(&site.service("web", WEB, ""));
-    let text = text.replace("address = \"10.2.0.11\"", "address = \"10.2.0.1\"");
-    refuses(&site.net.gateway, &text, 2, &["10.2.0.1 is an address of this node"])
-}
-
-#[test]
-fn an_address_in_use_for_metrics() -> Result<()> {
+fn unfit_addresses_and_ports() -> Result<()> {
     needs_root!();
     let site = Site::new(1)?;
     let ns = &site.net.gateway;
+    let web = site.service("web", WEB, "");
+    let good = site.configuration(&web);
+    let own = good.replace("address = \"10.2.0.11\"", "address = \"10.2.0.1\"");
+    refuses(ns, &own, 2, &["10.2.0.1 is an address of this node"])?;
+    let pool = site.configuration(&("[nat]\nports = \"30000-40000\"\n\n".to_owned() + &web));
+    let range = "net.ipv4.ip_local_port_range = 32768 60999";
+    refuses(ns, &pool, 2, &[range, "write ports = \"10000-29999\"", "ringway.toml:"])?;
+    // An address on the backends' own network: so are its clients.
+    let (at, more) = ("10.2.0.80:7".parse()?, "announce = \"arp\"\nsource = \"client\"\n");
+    let past = site.configuration(&service("echo", at, &site.backends(SERVICE_V4, 7), more));
+    refuses(ns, &past, 2, &["source = ", "\"client", "write source = \"node\""])?;
     let _taken = ns.run(|| std::net::TcpListener::bind("127.0.0.1:9810"))??;
-    let text = site.configuration(&site.service("web", WEB, ""));
-    refuses(ns, &text, 1, &["127.0.0.1:9810", "in use", "[metrics] listen"])
+    refuses(ns, &good, 1, &["127.0.0.1:9810", "in use", "[metrics] listen"])
 }
 
 #[test]

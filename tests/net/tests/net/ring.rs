@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use ringway_net_tests::raw_tcp::{Client, SYN, Segment, mac};
 use ringway_net_tests::{
-    Echo, Gateway, Line, Load, SOON, ask_udp, configuration, get, needs_root, packets,
+    Echo, Gateway, Line, Load, SOON, ask_udp, configuration, get, needs_root, packets, udp_to,
 };
 use ringway_testnet::{End, Namespace, Nginx, VethOptions, XdpReceive, bridge, veth, wait_for};
 use serde_json::Value;
@@ -102,8 +102,7 @@ impl Site {
 
     fn datagrams(&self, count: usize) -> Result<Vec<Flow>> {
         let open = |_| {
-            let socket = self.client.run(|| UdpSocket::bind("0.0.0.0:0"))??;
-            socket.connect(ECHO)?;
+            let socket = udp_to(&self.client, ECHO)?;
             let owner = ask_udp(&socket, "who?")?;
             Ok(Flow { owner, way: Way::Udp(socket) })
         };

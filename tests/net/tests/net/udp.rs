@@ -1,10 +1,10 @@
 //! UDP, whole and in fragments, and large transfers.
 
-use std::net::{SocketAddr, UdpSocket};
+use std::net::SocketAddr;
 
 use anyhow::{Context, Result, ensure};
 use ringway_net_tests::{
-    Echo, Gateway, SERVICE_V4, SERVICE_V6, SOON, Site, ask_udp, needs_root, service,
+    Echo, Gateway, SERVICE_V4, SERVICE_V6, SOON, Site, ask_udp, needs_root, service, udp_to,
 };
 use serde_json::Value;
 
@@ -23,21 +23,13 @@ fn echoes(site: &Site) -> Result<(Gateway, [SocketAddr; 2], Vec<Echo>)> {
     Ok((gateway, targets, servers))
 }
 
-/// One of the client's, of the target's family.
-fn socket_to(site: &Site, target: SocketAddr) -> Result<UdpSocket> {
-    let any = if target.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
-    let socket = site.client().run(|| UdpSocket::bind(any))??;
-    socket.connect(target)?;
-    Ok(socket)
-}
-
 #[test]
 fn datagrams_of_every_size_and_without_checksum() -> Result<()> {
     needs_root!();
     let site = Site::new(2)?;
     let (_gateway, targets, _echo) = echoes(&site)?;
     for target in targets {
-        let socket = socket_to(&site, target)?;
+        let socket = udp_to(site.client(), target)?;
         // The answer is three bytes longer ("b1 "); its packet has at most 1 500.
         let longest = if target.is_ipv4() { 1469 } else { 1449 };
         for size in [0, 1, 2, 3, 18, 19, 512, longest] {
@@ -45,7 +37,7 @@ fn datagrams_of_every_size_and_without_checksum() -> Result<()> {
             ask_udp(&socket, &text).with_context(|| format!("{size} bytes to {target}"))?;
         }
     }
-    let socket = socket_to(&site, targets[0])?;
+    let socket = udp_to(site.client(), targets[0])?;
     ringway_net_tests::no_checksum(&socket)?;
     ask_udp(&socket, "no checksum").context("without checksum")?;
     Ok(())
@@ -59,7 +51,7 @@ fn datagrams_in_fragments_both_ways() -> Result<()> {
     let (gateway, targets, _echo) = echoes(&site)?;
     for target in targets {
         for round in 0..4 {
-            let socket = socket_to(&site, target)?;
+            let socket = udp_to(site.client(), target)?;
             for size in [1470, 1473, 2000, 4000, 8192, 20_000] {
                 let text = "x".repeat(size + round);
                 ask_udp(&socket, &text).with_context(|| format!("{size} bytes to {target}"))?;
