@@ -156,11 +156,28 @@ fn a_file_tells_the_whole_truth() -> Result<()> {
     wait_until_nothing_is_left(&gateway)
 }
 
-/// Other people's programs read it as it is written.
 #[test]
-fn a_pipe_is_read_as_packets_come() -> Result<()> {
+fn a_flow_is_followed_and_a_pipe_is_read() -> Result<()> {
     needs_root!();
     let (site, gateway) = web(1)?;
+    let capture = begin(&site.net.gateway, &["--follow", "-c", "6", "tcp and host 10.1.0.2"])?;
+    get(site.client(), WEB)?;
+    let (code, log) = ended(capture)?;
+    let lines: Vec<&str> = log.lines().filter(|line| line.contains(" flow ")).collect();
+    ensure!(code == 0 && lines.len() == 6, "{log}");
+    ensure!(lines.iter().all(|line| line.contains(" flow 1 ")), "one flow both ways: {log}");
+    let syn = ["eth0 tcp 10.1.0.2:", " > 10.1.0.80:80 syn seq ", " len 0  redirect nat-forward, "];
+    ensure!(syn.iter().all(|words| lines[0].contains(words)), "{log}");
+    ensure!(lines[0].contains("service web, backend 10.2.0.11:80; leaves eth1 as tcp 10.2.0.1:"));
+    ensure!(!lines[0].contains('+') && lines[1].contains("s  eth1 tcp 10.2.0.11:80 > "), "{log}");
+    ensure!(lines[1].contains(" syn,ack seq ") && lines[1].contains(" +"), "{log}");
+    ensure!(lines[1].contains("redirect nat-reply, "), "{log}");
+    wait_until_nothing_is_left(&gateway)?;
+    read_by_tcpdump(&site, &gateway)
+}
+
+/// Other people's programs read it as it is written.
+fn read_by_tcpdump(site: &Site, gateway: &Gateway) -> Result<()> {
     let ns = &site.net.gateway;
     let tcpdump = tools::find("tcpdump");
     let (reader, environment) = match &tcpdump {
@@ -180,26 +197,7 @@ fn a_pipe_is_read_as_packets_come() -> Result<()> {
     let came = log.lines().filter(|line| line.contains(" > 10.1.0.80.80: Flags [")).count();
     let left = log.lines().filter(|line| line.contains(" > 10.2.0.11.80: Flags [")).count();
     ensure!(came > 0 && came == left, "{log}");
-    wait_until_nothing_is_left(&gateway)
-}
-
-#[test]
-fn a_flow_is_followed() -> Result<()> {
-    needs_root!();
-    let (site, gateway) = web(1)?;
-    let capture = begin(&site.net.gateway, &["--follow", "-c", "6", "tcp and host 10.1.0.2"])?;
-    get(site.client(), WEB)?;
-    let (code, log) = ended(capture)?;
-    let lines: Vec<&str> = log.lines().filter(|line| line.contains(" flow ")).collect();
-    ensure!(code == 0 && lines.len() == 6, "{log}");
-    ensure!(lines.iter().all(|line| line.contains(" flow 1 ")), "one flow both ways: {log}");
-    let syn = ["eth0 tcp 10.1.0.2:", " > 10.1.0.80:80 syn seq ", " len 0  redirect nat-forward, "];
-    ensure!(syn.iter().all(|words| lines[0].contains(words)), "{log}");
-    ensure!(lines[0].contains("service web, backend 10.2.0.11:80; leaves eth1 as tcp 10.2.0.1:"));
-    ensure!(!lines[0].contains('+') && lines[1].contains("s  eth1 tcp 10.2.0.11:80 > "), "{log}");
-    ensure!(lines[1].contains(" syn,ack seq ") && lines[1].contains(" +"), "{log}");
-    ensure!(lines[1].contains("redirect nat-reply, "), "{log}");
-    wait_until_nothing_is_left(&gateway)
+    wait_until_nothing_is_left(gateway)
 }
 
 /// What was dropped, and why; nothing else.

@@ -5,7 +5,7 @@
 use std::process::Command;
 
 use anyhow::{Result, ensure};
-use ringway_net_tests::{Gateway, SOON, Site, WEB, get, needs_root};
+use ringway_net_tests::{Gateway, SOON, Site, WEB, get, needs_root, tool};
 use ringway_testnet::{Namespace, wait_for};
 
 /// A gateway whose default route leads out by `eth0`, where its clients are.
@@ -30,8 +30,7 @@ fn seconds(seconds: &'static str) -> impl FnOnce(&mut Command) {
 }
 
 fn has_program(namespace: &Namespace, interface: &str) -> Result<bool> {
-    let output = namespace.command("ip").args(["link", "show", "dev", interface]).output()?;
-    Ok(String::from_utf8_lossy(&output.stdout).contains("xdp"))
+    Ok(tool(namespace, "ip", &["link", "show", "dev", interface])?.out.contains("xdp"))
 }
 
 fn no_program(namespace: &Namespace, interface: &str) -> Result<()> {
@@ -78,7 +77,7 @@ fn what_nobody_confirms_is_detached() -> Result<()> {
 }
 
 #[test]
-fn killing_it_in_time_detaches() -> Result<()> {
+fn what_is_killed_or_ended_in_time_is_detached_and_what_is_confirmed_stays() -> Result<()> {
     needs_root!();
     let site = site()?;
     let ns = &site.net.gateway;
@@ -99,15 +98,10 @@ fn killing_it_in_time_detaches() -> Result<()> {
     gateway.wait_healthy()?;
     let said = gateway.terminate()?;
     ensure!(said.contains("stopped before `ringway confirm`: detached from eth0"), "{said}");
-    no_program(ns, "eth0")
-}
+    no_program(ns, "eth0")?;
 
-#[test]
-fn what_is_confirmed_stays() -> Result<()> {
-    needs_root!();
-    let site = site()?;
-    let ns = &site.net.gateway;
-    let mut gateway = guarded(&site, "on")?;
+    // What is confirmed stays.
+    gateway.start_again_with(seconds("on"))?;
     gateway.wait_healthy()?;
     gateway.ringway(&["confirm"])?.says(0, &["stays attached to eth0"])?;
     let status = gateway.wait_status("no finding", |status| {

@@ -6,23 +6,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Result, ensure};
 use ringway_net_tests::{SOON, needs_root};
-use ringway_testnet::{Child, End, Namespace, VethOptions, veth, wait_for, wait_until};
+use ringway_testnet::{Child, Namespace, wait_for, wait_until};
 use serde_json::Value;
 
-use crate::doctor::{Patient, symptoms};
+use crate::doctor::{Patient, pair, symptoms};
 
 const LOOK: &str = "0.6";
-
-/// A patient with a neighbour, 10.9.0.1 and .2.
-fn pair(hint: &str) -> Result<(Patient, Namespace)> {
-    let (patient, far) = (Patient::new(hint)?, Namespace::new("far")?);
-    let ends = (
-        End::new(&patient.ns, "va").address("10.9.0.1/24"),
-        End::new(&far, "vb").address("10.9.0.2/24"),
-    );
-    veth(&ends.0, &ends.1, &VethOptions::default())?;
-    Ok((patient, far))
-}
 
 fn ping(from: &Namespace, arguments: &[&str]) -> Result<Child> {
     let mut command = from.command("ping");
