@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use ringway_testnet::{Namespace, slowed};
 
 use crate::SOON;
@@ -109,6 +109,50 @@ impl Line {
     /// The client's own end.
     pub fn local(&self) -> io::Result<SocketAddr> {
         self.0.local_addr()
+    }
+}
+
+/// A connection or a UDP socket to an [`crate::Echo`], and who answered it first.
+#[derive(Debug)]
+pub struct Flow {
+    pub owner: String,
+    way: Way,
+}
+
+#[derive(Debug)]
+enum Way {
+    Tcp(Line),
+    Udp(UdpSocket),
+}
+
+impl Flow {
+    pub fn tcp(client: &Namespace, target: SocketAddr) -> Result<Flow> {
+        let mut line = Line::open(client, target)?;
+        Ok(Flow { owner: line.ask("first")?, way: Way::Tcp(line) })
+    }
+
+    pub fn udp(client: &Namespace, target: SocketAddr) -> Result<Flow> {
+        let socket = udp_to(client, target)?;
+        Ok(Flow { owner: ask_udp(&socket, "first")?, way: Way::Udp(socket) })
+    }
+
+    pub fn is_tcp(&self) -> bool {
+        matches!(self.way, Way::Tcp(_))
+    }
+
+    /// Who answers now.
+    pub fn ask(&mut self, what: &str) -> io::Result<String> {
+        match &mut self.way {
+            Way::Tcp(line) => line.ask(what),
+            Way::Udp(socket) => ask_udp(socket, what),
+        }
+    }
+
+    /// It is answered by whoever answered first.
+    pub fn stays(&mut self, what: &str) -> Result<()> {
+        let now = self.ask(what).with_context(|| format!("a flow of {}, {what}", self.owner))?;
+        ensure!(now == self.owner, "a flow of {} is answered by {now}, {what}", self.owner);
+        Ok(())
     }
 }
 

@@ -28,8 +28,8 @@ pub use binary::{
 pub use cable::{Cable, Checksums, Through};
 pub use cgroup::Cgroup;
 pub use client::{
-    Line, all_answered, ask_udp, ask_udp_within, bulk, get, http, http_raw, is_silent, no_checksum,
-    no_ping_is_lost, udp_to,
+    Flow, Line, all_answered, ask_udp, ask_udp_within, bulk, get, http, http_raw, is_silent,
+    no_checksum, no_ping_is_lost, udp_to,
 };
 pub use flows::Flows;
 pub use frozen::Frozen;
