@@ -1,6 +1,8 @@
 //! The programs under test, as cargo built them.
 
 use std::env;
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -115,6 +117,12 @@ pub fn ringway_lab(namespace: &Namespace, arguments: &[&str]) -> Result<Ran> {
 pub(crate) fn run(binary: &Path, namespace: &Namespace, arguments: &[&str]) -> Result<Ran> {
     let output = namespace.command(binary).args(arguments).output()?;
     Ok(output.into())
+}
+
+/// A secret in a file that its owner alone may read.
+pub fn write_secret(file: &Path, digits: &str) -> Result<()> {
+    std::fs::write(file, digits)?;
+    Ok(std::fs::set_permissions(file, Permissions::from_mode(0o600))?)
 }
 
 /// Runs somebody else's program in a namespace to its end.

@@ -24,6 +24,7 @@ mod tunnel;
 
 pub use binary::{
     Ran, lab_path as lab_binary, path as binary, previous, ringway, ringway_lab, tool, tree,
+    write_secret,
 };
 pub use cable::{Cable, Checksums, Through};
 pub use cgroup::Cgroup;

@@ -397,16 +397,9 @@ fn nonsense_is_told_what_to_write() -> Result<()> {
     let own = kept.to_string_lossy();
     for (arguments, code, words) in [
         (&["-w", &*own][..], 1, &["kept.pcapng", "there already", "--overwrite"][..]),
-        (&["--service", "web", "--reason", "no-service"], 2, &["no packet of a service"]),
         (&["-c", &*own], 2, &["the configuration file is --config"]),
         (&["tcp port foo"], 2, &["foo", "tcp port foo\n", "^^^"]),
-        (&["ip and ip6"], 2, &["ever match", "ip and ip6"]),
-        (&["tcp and ("], 2, &["^"]),
         (&["-i", "eth7"], 2, &["no interface \"eth7\"", "eth0, eth1"]),
-        (&["--service", "wep"], 2, &["mean \"web\"?"]),
-        (&["--reason", "no-backand"], 2, &["mean \"no-backend\"?"]),
-        (&["--verdict", "dropped"], 2, &["aborted, drop, pass"]),
-        (&["--backend", "10.2.0.99"], 2, &["no backend 10.2.0.99"]),
         (&["-w", "/nonexistent/x"], 1, &["/nonexistent/x", "make its directory first"]),
         (&["-w", "-", "--follow"], 2, &["standard output is the pcapng file"]),
         (&["-s", "0"], 2, &["1..=16384"]),

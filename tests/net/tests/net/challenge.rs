@@ -11,7 +11,6 @@ use ringway_net_tests::{
 use ringway_testnet::{Namespace, wait_until};
 
 use super::capture::counted;
-use super::dsr::{Dsr, Opener};
 
 pub(crate) const ALWAYS: &str = "[shield]\nsyn = { always = true }\n";
 pub(crate) const FLOOD: u64 = 20_000;
@@ -125,21 +124,6 @@ fn replies_that_fit_no_answer_are_told() -> Result<()> {
     wait_until("the finding", SOON, told)?;
     let [answered, met, failed] = counts()?;
     ensure!(answered > failed && failed >= 20 && met == 1, "{:?}", counts()?);
-    Ok(())
-}
-
-/// Under dsr answers do not pass the gateway.
-#[test]
-fn clients_of_dsr_services_get_in() -> Result<()> {
-    needs_root!();
-    let dsr = Dsr::new(Opener::Nobody)?;
-    for (vip, v6) in [(SERVICE_V4, false), (SERVICE_V6, true)] {
-        let plain = dsr.configuration("dsr-l2", vip, v6);
-        let challenging = plain.replace("[[service]]", "[[service]]\nsyn = \"challenge\"");
-        let mut gateway = Gateway::start(&dsr.net.gateway, &(challenging + ALWAYS))?;
-        gateway.wait_serving()?;
-        lets_clients_in(&gateway, dsr.client(), SocketAddr::new(vip, 80))?;
-    }
     Ok(())
 }
 

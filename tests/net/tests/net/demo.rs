@@ -116,17 +116,6 @@ fn cleaning_leaves_alone_what_still_runs() -> Result<()> {
     Ok(())
 }
 
-#[test]
-fn phases_are_listed_and_wrong_ones_refused() -> Result<()> {
-    needs_root!();
-    demo(&["--list"])?.says(0, &["kill-backend"])?;
-    let list = demo(&["--list", "-o", "json"])?.json()?;
-    ensure!(list["schema"] == "ringway.demo-phases/1", "{list}");
-    ensure!(list["phases"][0]["name"] == "curl", "{list}");
-    demo(&["--only", "curl,nosuch"])?.complains(2, &["kill-backend"])?;
-    Ok(())
-}
-
 mod long {
     use super::*;
 

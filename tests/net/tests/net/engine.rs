@@ -380,35 +380,9 @@ fn files_and_words() -> Result<()> {
     let again = format!("pcap:{}:{}/./from.pcap", from.display(), directory.path().display());
     let ran = ringway(&ours, &["engine", "l2fwd", "--port", &again])?;
     ensure!(ran.code != 0 && std::fs::read(&from)? == capture, "{ran:?}");
-    let offers = directory.path().join("offers.txt");
-    std::fs::write(&offers, "7 1 2\n7 3 4\n")?;
-    let offers = offers.display().to_string();
-
     for (words, code, said) in [
         (&["sink", "--port", "null:64", "--frames", "2000000000"][..], 1, "MiB are available"),
         (&["l2fwd", "--port", "null:64", "--only", "udp:0"], 2, "1 to 65535"),
-        (&["icmp", "--port", "null:64", "--address", "224.0.0.1"], 2, "10.0.0.9"),
-        (
-            &["icmp", "--port", "null:64", "--address", "10.0.0.9", "--mac", "01:00:5e:00:00:01"],
-            2,
-            "02:00:00:00:00:09",
-        ),
-        (
-            &[
-                "bid",
-                "--port",
-                "af_packet:none",
-                "--mac",
-                "02:00:00:00:00:09",
-                "--address",
-                "10.0.0.9",
-                "--offers",
-                &offers,
-            ],
-            2,
-            "offers.txt:2: segment 7 is there already, in line 1",
-        ),
-        (&["sink", "--port", "af_xdp:eth0"], 2, "it has no queue"),
         (&["sink", "--port", "af_packet:none"], 1, "none"),
         (&["sink", "--port", "memory:a"], 2, "memory:a is named once"),
         (&["icmp", "--port", "pcap:x:", "--address", "10.0.0.1"], 1, "say --mac MAC"),

@@ -91,21 +91,6 @@ fn a_backend_is_down_until_its_first_check() -> Result<()> {
     Ok(())
 }
 
-#[test]
-fn without_a_check_a_backend_is_always_up_and_shown_so() -> Result<()> {
-    needs_root!();
-    let mut site = Site::new(1)?;
-    let gateway = site.start(&site.service("web", WEB, ""))?;
-    ensure!(get(site.client(), WEB)? == "b1");
-    site.nginx[0].kill()?;
-    // The backend's own kernel refuses.
-    let error = get(site.client(), WEB).err().context("an answer from a dead server")?;
-    ensure!(format!("{error:#}").contains("refused"), "{error:#}");
-    let status = gateway.status()?;
-    ensure!(health(&status, 0) == "unchecked" && status["healthy"] == true, "{status}");
-    Ok(())
-}
-
 /// So many do not fail at once by themselves: then checks are not believed, and all backends get
 /// traffic.
 #[test]

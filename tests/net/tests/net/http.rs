@@ -120,27 +120,3 @@ fn a_backend_behind_a_router() -> Result<()> {
     }
     Ok(())
 }
-
-#[test]
-fn a_hundred_services_are_kept_apart() -> Result<()> {
-    needs_root!();
-    let site = Site::new(2)?;
-    let backends = site.backends(SERVICE_V4, 80);
-    let mut services = String::new();
-    for port in 8000..8100 {
-        // Even ports lead to b1, odd ones to b2.
-        let backend = backends[usize::from(port % 2)];
-        let target = SocketAddr::new(SERVICE_V4, port);
-        let more = format!("announce = \"arp\"\n{CHECK}");
-        services += &service(&format!("web{port}"), target, &[backend], &more);
-    }
-    let gateway = site.start(&services)?;
-    for port in 8000..8100 {
-        let name = get(site.client(), SocketAddr::new(SERVICE_V4, port))?;
-        ensure!(name == format!("b{}", port % 2 + 1), "port {port} led to {name}");
-    }
-    let status = gateway.status()?;
-    let services = status["services"].as_array().map_or(0, Vec::len);
-    ensure!(services == 100, "status shows {services} services");
-    Ok(())
-}

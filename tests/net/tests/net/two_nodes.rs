@@ -9,7 +9,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use ringway_net_tests::{Echo, Flows, Gateway, Lan, Line, binary, needs_root, tool};
+use ringway_net_tests::{Echo, Flows, Gateway, Lan, Line, binary, needs_root, tool, write_secret};
 use ringway_testnet::{Child, Namespace, skip, tools, wait_for};
 
 /// keepalived's start, and an advertisement that is missed three times.
@@ -283,10 +283,8 @@ fn nodes_that_answer_syns_with_different_secrets_are_told() -> Result<()> {
     needs_root!();
     let lan = Lan::new(2, 1)?;
     let secret = |n: usize| lan.gateways[n].directory().join("secret");
-    let write = |n: usize, digit: &str| -> Result<()> {
-        fs::write(secret(n), digit.repeat(32))?;
-        Ok(fs::set_permissions(secret(n), fs::Permissions::from_mode(0o600))?)
-    };
+    let write =
+        |n: usize, digit: &str| -> Result<()> { write_secret(&secret(n), &digit.repeat(32)) };
     let mut gateways = Vec::new();
     for (n, namespace) in lan.gateways.iter().enumerate() {
         write(n, ["5", "6"][n])?;

@@ -8,7 +8,6 @@ mod real;
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd as _;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -16,11 +15,12 @@ use anyhow::{Context, Result, ensure};
 use ringway_net_tests::raw_tcp::{
     ACK, AGREED, Client, Cookie, FIN, PLAIN, PSH, RST, SYN, Segment, cookie, mac,
 };
-use ringway_net_tests::{SOON, binary, needs_root, not_tested, ringway};
+use ringway_net_tests::{SOON, binary, needs_root, not_tested, ringway, write_secret};
 use ringway_testnet::{Child, End, Namespace, Signal, VethOptions, veth, wait_for, wait_until};
 use serde_json::Value;
 
 const SERVICES: [&str; 2] = ["203.0.113.9:80", "[2001:db8::9]:80"];
+const ACCEPT_STATUS: [&str; 6] = ["accept", "-i", "eth0", "--status", "-o", "json"];
 const KEYS: [[u64; 2]; 3] = [[0x5555_5555_5555_5555; 2], [0x6666_6666_6666_6666; 2], [7; 2]];
 
 fn at(text: &str) -> SocketAddr {
@@ -40,13 +40,13 @@ fn has_kfunc() -> Result<bool> {
     Ok(false)
 }
 
-/// The file with a key, replaced as a whole.
-fn secret(backend: &Namespace, key: [u64; 2]) -> Result<PathBuf> {
-    let [file, new] = ["secret", "new"].map(|name| backend.directory().join(name));
-    std::fs::write(&new, format!("{:016x}{:016x}\n", key[0], key[1]))?;
-    std::fs::set_permissions(&new, std::fs::Permissions::from_mode(0o600))?;
-    std::fs::rename(new, &file)?;
-    Ok(file)
+/// Packets that ended so at the listeners of a backend.
+fn counted(backend: &Namespace, end: &str) -> Result<u64> {
+    let status: Value = ringway(backend, &ACCEPT_STATUS)?.json()?;
+    let listeners = status["listeners"].as_array().into_iter().flatten();
+    let counters = listeners.filter_map(|one| one["counters"].as_array()).flatten();
+    let own = counters.filter(|counter| counter["end"] == end);
+    Ok(own.filter_map(|counter| counter["packets"].as_u64()).sum())
 }
 
 /// A client of frames, and a backend that has the service addresses on `lo`.
@@ -87,8 +87,12 @@ impl Pair {
         Ok(listener)
     }
 
+    /// The file with a key, replaced as a whole.
     fn secret(&self, key: [u64; 2]) -> Result<PathBuf> {
-        secret(&self.backend, key)
+        let [file, new] = ["secret", "new"].map(|name| self.backend.directory().join(name));
+        write_secret(&new, &format!("{:016x}{:016x}\n", key[0], key[1]))?;
+        std::fs::rename(new, &file)?;
+        Ok(file)
     }
 
     fn accept(&self) -> Result<Child> {
@@ -113,13 +117,8 @@ impl Pair {
         Ok(())
     }
 
-    /// Segments that ended so, at both services.
     fn counted(&self, end: &str) -> Result<u64> {
-        let ran = ringway(&self.backend, &["accept", "-i", "eth0", "--status", "-o", "json"])?;
-        let status: Value = ran.json()?;
-        let listeners = status["listeners"].as_array().into_iter().flatten();
-        let counters = listeners.flat_map(|one| one["counters"].as_array().into_iter().flatten());
-        Ok(counters.filter(|one| one["end"] == end).filter_map(|one| one["packets"].as_u64()).sum())
+        counted(&self.backend, end)
     }
 
     /// This many more segments end so when that is sent.

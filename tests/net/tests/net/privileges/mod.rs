@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use ringway_net_tests::{
-    SERVICE_V4, SOON, Site, WEB, configuration, detach_link, get, needs_root, service,
+    SERVICE_V4, SOON, Site, WEB, configuration, detach_link, get, needs_root, service, write_secret,
 };
 use ringway_testnet::{
     Child, End, Nginx, Node, Signal, VethOptions, XdpReceive, veth, wait_for, wait_until,
@@ -282,8 +282,7 @@ fn cookies_are_checked_without_root() -> Result<()> {
     let backends: Vec<SocketAddr> = net.backends.iter().map(|node| node.sockets(80)[0]).collect();
     let machine = Machine::new(&net.gateway)?;
     let secret = machine.directory.join("secret");
-    fs::write(&secret, "5".repeat(32))?;
-    fs::set_permissions(&secret, PermissionsExt::from_mode(0o600))?;
+    write_secret(&secret, &"5".repeat(32))?;
     let more = "forward = \"dsr-l2\"\nannounce = \"arp\"\nsyn = \"backend\"\n\
                 check = { type = \"http\", interval = \"200ms\", fall = 5 }\n";
     let shield = format!("[shield]\nsyn = {{ always = true, secret = {secret:?} }}\n");
