@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use anyhow::{Context, Result, ensure};
 use ringway_net_tests::{
-    Gateway, SERVICE_V4, SERVICE_V6, SOON, Site, WEB, get, needs_root, service,
+    Gateway, SERVICE_V4, SERVICE_V6, SOON, Site, WEB, get, needs_root, service, tool,
 };
 use ringway_testnet::{Namespace, wait_for};
 
@@ -12,8 +12,7 @@ const WEB6: SocketAddr = SocketAddr::new(SERVICE_V6, 80);
 
 /// The MAC address that the client has for an address, in lower case.
 fn neighbour(client: &Namespace, address: &str) -> Result<String> {
-    let output = client.command("ip").args(["neigh", "show", address]).output()?;
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let text = tool(client, "ip", &["neigh", "show", address])?.out;
     let mut words = text.split_whitespace().skip_while(|word| *word != "lladdr");
     Ok(words.nth(1).with_context(|| format!("no MAC address in {text:?}"))?.to_owned())
 }
@@ -31,12 +30,9 @@ fn arp_and_nd_are_answered_though_no_kernel_owns_the_address() -> Result<()> {
         ensure!(mac == site.net.outer.mac.to_string(), "{address} is at {mac}");
     }
     // The gateway's own address is its kernel's business, and others' nobody's.
-    let mut ping = site.client().command("ping");
-    let own = ping.args(["-c", "1", "-W", "30", "10.1.0.1"]).output()?;
-    ensure!(own.status.success(), "the gateway itself does not answer");
-    let mut ping = site.client().command("ping");
-    let other = ping.args(["-c", "1", "-W", "1", "10.1.0.81"]).output()?;
-    ensure!(!other.status.success(), "somebody answers for 10.1.0.81");
+    let ping = |within, to| tool(site.client(), "ping", &["-c", "1", "-W", within, to]);
+    ping("30", "10.1.0.1")?.done().context("the gateway itself")?;
+    ensure!(ping("1", "10.1.0.81")?.code != 0, "somebody answers for 10.1.0.81");
     let status = gateway.status()?;
     ensure!(status["services"][0]["answers"] == "arp", "{}", status["services"]);
     let log = gateway.log();
@@ -70,10 +66,8 @@ fn a_start_is_announced_to_those_who_knew_another_owner() -> Result<()> {
 /// and the gateway is a member of that group.
 fn receives(site: &Site, received: bool, member: bool) -> Result<()> {
     let fits = || {
-        let mut command = site.net.gateway.command("ip");
-        let output = command.args(["maddr", "show", "dev", "eth0"]).output();
-        let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
-        let text = text.map_err(|error| error.to_string())?;
+        let shown = tool(&site.net.gateway, "ip", &["maddr", "show", "dev", "eth0"]);
+        let text = shown.map_err(|error| error.to_string())?.out;
         let is_received = |line: &str| {
             line.contains("33:33:ff:00:00:80") && line.split_whitespace().any(|w| w == "static")
         };
@@ -93,10 +87,6 @@ fn multicast_addresses_come_and_go_with_announced_ipv6_addresses() -> Result<()>
     let web = site.service("web", WEB, "");
     let without = site.configuration(&web);
     let with = site.configuration(&(web + &site.service("web6", WEB6, "")));
-    let reload = |gateway: &Gateway, text: &str| {
-        gateway.reload(text)?;
-        anyhow::Ok(())
-    };
     let mut gateway = Gateway::start(&site.net.gateway, &with)?;
     receives(&site, true, true)?;
     gateway.kill()?;
@@ -105,11 +95,11 @@ fn multicast_addresses_come_and_go_with_announced_ipv6_addresses() -> Result<()>
     gateway.rewrite(&without)?;
     gateway.start_healthy()?;
     receives(&site, false, false)?;
-    reload(&gateway, &with)?;
+    gateway.reload(&with)?;
     receives(&site, true, true)?;
-    reload(&gateway, &without)?;
+    gateway.reload(&without)?;
     receives(&site, false, false)?;
-    reload(&gateway, &with)?;
+    gateway.reload(&with)?;
     receives(&site, true, true)?;
     gateway.kill()?;
     let detached = gateway.ringway(&["detach", "--verify"])?;

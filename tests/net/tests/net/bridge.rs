@@ -1,11 +1,10 @@
 //! Forwarding beside a Linux bridge, as hosts on the bridge see it.
 
 use std::ops::Range;
-use std::process::Output;
 
 use anyhow::{Context, Result, ensure};
 use ringway_net_tests::{
-    Gateway, SOON, all_answered, configuration, needs_root, not_tested, packets,
+    Gateway, SOON, all_answered, configuration, needs_root, not_tested, packets, tool,
 };
 use ringway_testnet::Signal;
 use ringway_testnet::{
@@ -53,15 +52,13 @@ impl Site {
 
     /// Whether one is, within a second.
     fn answered(&self, from: usize, to: usize) -> Result<bool> {
-        let mut ping = self.hosts[from - 1].command("ping");
-        let ping = ping.args(["-q", "-W", "1", "-c", "1", &format!("10.7.0.{to}")]).output()?;
-        Ok(ping.status.success())
+        let to = format!("10.7.0.{to}");
+        Ok(tool(&self.hosts[from - 1], "ping", &["-q", "-W", "1", "-c", "1", &to])?.code == 0)
     }
 
     fn run(&self, program: &str, arguments: &str) -> Result<String> {
-        let output = self.switch.command(program).args(arguments.split(' ')).output()?;
-        ensure!(output.status.success(), "{program} {arguments}: {}", said(&output));
-        Ok(said(&output))
+        let arguments: Vec<&str> = arguments.split(' ').collect();
+        Ok(tool(&self.switch, program, &arguments)?.done()?.out)
     }
 
     /// 10.7.0.2 is unplugged at p2 and plugged in at p3.
@@ -86,8 +83,7 @@ impl Site {
     }
 
     fn mac(&self, host: usize) -> Result<String> {
-        let mut show = self.hosts[host - 1].command("ip");
-        let shown = said(&show.args(["-o", "link", "show", "eth0"]).output()?);
+        let shown = tool(&self.hosts[host - 1], "ip", &["-o", "link", "show", "eth0"])?.out;
         let mac = shown.split(' ').skip_while(|word| *word != "link/ether").nth(1);
         Ok(mac.context("no address")?.to_owned())
     }
@@ -109,11 +105,6 @@ impl Site {
         let [links, ports] = [self.run("ip", "-d link show")?, self.run("bridge", "-d link show")?];
         Ok([without_timers(links), without_timers(ports)])
     }
-}
-
-fn said(output: &Output) -> String {
-    let text = [output.stdout.as_slice(), &output.stderr].concat();
-    String::from_utf8_lossy(&text).into_owned()
 }
 
 fn stations(status: &Value) -> u64 {

@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use anyhow::{Context, Result, ensure};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use ringway_net_tests::{
-    Gateway, Line, SERVICE_V4, SERVICE_V6, SOON, Site, WEB, get, needs_root, ringway_lab,
+    Gateway, Line, SERVICE_V4, SERVICE_V6, SOON, Site, WEB, get, needs_root, ringway_lab, tool,
 };
 use ringway_testnet::{Namespace, wait_until};
 
@@ -101,8 +101,7 @@ fn replies_that_fit_no_answer_are_told() -> Result<()> {
 
     let rules = "add table ip t; add chain ip t c { type filter hook output priority 0; }; \
                  add rule ip t c tcp flags rst tcp sequence set 7";
-    let mut nft = site.client().tool("nft")?;
-    ensure!(nft.arg(rules).status()?.success(), "nft");
+    tool(site.client(), "nft", &[rules])?.done()?;
     // A source that is proven is not challenged.
     site.client()
         .ip("addr add 10.1.0.77/24 dev eth0\nroute change default via 10.1.0.1 src 10.1.0.77\n")?;

@@ -95,26 +95,6 @@ fn an_accept_queue_that_overflows() -> Result<()> {
     Ok(())
 }
 
-#[test]
-fn packets_that_rules_drop() -> Result<()> {
-    needs_root!();
-    let (patient, far) = pair("rules")?;
-    patient.sh(
-        "nft add table ip t; nft 'add chain ip t c { type filter hook input priority 0; }'; \
-         nft add rule ip t c ip daddr 10.9.0.1 counter drop",
-    )?;
-    let _ping = ping(&far, &["10.9.0.1"])?;
-    let found = patient.symptoms("filter-drops", LOOK)?;
-    let said = found.iter().map(Value::to_string).collect::<String>();
-    ensure!(found.len() == 1 && said.contains("ip t c, handle"), "{found:#?}");
-    // Without a counter IP's own tell that packets went nowhere.
-    patient.sh("nft flush chain ip t c; nft add rule ip t c ip daddr 10.9.0.1 drop")?;
-    let found = patient.symptoms("filter-drops", "2")?;
-    let said = found.iter().map(Value::to_string).collect::<String>();
-    ensure!(said.contains("NETFILTER_DROP"), "{found:#?}");
-    Ok(())
-}
-
 /// No route leads to them: they would be dropped, however loosely it is filtered.
 #[test]
 fn senders_without_any_route() -> Result<()> {

@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 use anyhow::{Context, Result, ensure};
 use ringway_net_tests::{
     Bulk, Echo, Gateway, Line, SERVICE_V4, SERVICE_V6, SOON, ask_udp, behind_small_link, binary,
-    bulk, configuration, get, is_silent, needs_root, packets, service, udp_to,
+    bulk, configuration, get, is_silent, needs_root, packets, service, tool, udp_to,
 };
 use ringway_testnet::{Child, Families, Namespace, Nginx, Node, TwoArmed, two_armed};
 use serde_json::Value;
@@ -125,10 +125,7 @@ impl Dsr {
             (0..32).map(|_| get(self.client(), target)).collect::<Result<_>>()?;
         ensure!(names.len() == 2, "answered by {names:?} alone");
         let url = format!("http://{target}/");
-        let mut curl = self.client().command("curl");
-        let output = curl.args(["-sS", "-f", "--max-time", "30", &url]).output()?;
-        let said = String::from_utf8_lossy(&output.stdout);
-        ensure!(output.status.success() && said.starts_with('b'), "curl {url}: {output:?}");
+        tool(self.client(), "curl", &["-sS", "-f", "--max-time", "30", &url])?.says(0, &["b"])?;
         Ok(())
     }
 
@@ -181,9 +178,7 @@ fn open_by_kernel(node: &Node) -> Result<()> {
          link set ringway4 up\nlink set ringway64 up\nlink set ringway6 up\n\
          fou add port 6080 gue\n"
     ))?;
-    let output =
-        node.ns.command("ip").args(["-6", "fou", "add", "port", "6080", "gue"]).output()?;
-    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    tool(&node.ns, "ip", &["-6", "fou", "add", "port", "6080", "gue"])?.done()?;
     for name in ["all", "ringway4", "ringway6"] {
         node.ns.sysctl(&format!("net/ipv4/conf/{name}/rp_filter"), "0")?;
     }
@@ -374,8 +369,7 @@ fn a_small_link_behind_the_clients_router() -> Result<()> {
         // Path MTUs that the backends have learnt before.
         for (node, family) in dsr.net.backends.iter().flat_map(|node| [(node, "-4"), (node, "-6")])
         {
-            let mut ip = node.ns.command("ip");
-            ensure!(ip.args([family, "route", "flush", "cache"]).status()?.success());
+            tool(&node.ns, "ip", &[family, "route", "flush", "cache"])?.done()?;
         }
         for _ in 0..4 {
             bulk(&far, SocketAddr::new(vip, BULK), 0, 4 << 20)

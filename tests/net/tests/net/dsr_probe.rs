@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use anyhow::{Context, Result, bail, ensure};
 use ringway_net_tests::{
     Dns, Echo, Gateway, SERVICE_V4, SERVICE_V6, SOON, configuration, get, module_is_loaded,
-    needs_root, not_tested, ringway, service,
+    needs_root, not_tested, ringway, service, tool,
 };
 use ringway_testnet::{Namespace, Nginx, TwoArmed, wait_for};
 use serde_json::Value;
@@ -46,9 +46,8 @@ fn reason_of(status: &Value, service: usize) -> String {
 /// Rules and devices of the tunnel in the gateway's namespace.
 fn traces(namespace: &Namespace) -> Result<(usize, usize)> {
     let lines = |arguments: &[&str], word: &str| -> Result<usize> {
-        let output = namespace.command("ip").args(arguments).output()?;
-        let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        Ok(text.lines().filter(|line| line.contains(word)).count())
+        let shown = tool(namespace, "ip", arguments)?.out;
+        Ok(shown.lines().filter(|line| line.contains(word)).count())
     };
     let rules = lines(&["-4", "rule"], "0x72770000")? + lines(&["-6", "rule"], "0x72770000")?;
     Ok((rules, lines(&["-o", "link"], "rwprobe")?))
@@ -241,8 +240,7 @@ fn a_rule_that_somebody_removes_comes_back() -> Result<()> {
     let node = &dsr.net.gateway;
     let gateway = Gateway::start(node, &dsr.checked("dsr-ipip", SERVICE_V4, false, CHECK))?;
     gateway.wait_status("both up", |status| healths(status) == ["up", "up"])?;
-    let removed = node.command("ip").args(["rule", "del", "priority", "50"]).status()?;
-    ensure!(removed.success(), "no such rule");
+    tool(node, "ip", &["rule", "del", "priority", "50"])?.done()?;
     wait_for("the rule", SOON, || match traces(node)? {
         (1, 1) => Ok(()),
         other => bail!("rules and devices: {other:?}"),

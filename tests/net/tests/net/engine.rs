@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use ringway_net_tests::{SOON, all_answered, binary, needs_root, ringway};
+use ringway_net_tests::{SOON, all_answered, binary, needs_root, ringway, tool};
 use ringway_testnet::{Child, End, Namespace, Signal, VethOptions, veth, wait_until};
 use serde_json::Value;
 
@@ -17,8 +17,7 @@ pub fn pair() -> Result<(Namespace, Namespace)> {
     let near = End::new(&client, "eth0").address("10.8.0.2/24").address("fd08::2/64");
     veth(&near, &End::new(&ours, "eth0"), &VethOptions::default())?;
     // Nobody else finishes checksums.
-    let off = client.command("ethtool").args(["-K", "eth0", "tx", "off"]).output()?;
-    ensure!(off.status.success(), "{off:?}");
+    tool(&client, "ethtool", &["-K", "eth0", "tx", "off"])?.done()?;
     Ok((client, ours))
 }
 
@@ -44,8 +43,7 @@ pub fn end(mut child: Child) -> Result<Value> {
 
 /// Whether a ping is answered within a second: one of several tries.
 pub fn pings(client: &Namespace, address: &str) -> bool {
-    let ping = client.command("ping").args(["-c1", "-W1", address]).output();
-    ping.is_ok_and(|ping| ping.status.success())
+    tool(client, "ping", &["-c1", "-W1", address]).is_ok_and(|ping| ping.code == 0)
 }
 
 /// Whether this one is.

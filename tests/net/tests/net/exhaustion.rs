@@ -9,7 +9,9 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 
 use anyhow::{Context, Result, ensure};
-use ringway_net_tests::{Gateway, Line, SERVICE_V4, SERVICE_V6, SOON, Site, WEB, get, needs_root};
+use ringway_net_tests::{
+    Gateway, Line, SERVICE_V4, SERVICE_V6, SOON, Site, WEB, get, needs_root, tool,
+};
 use ringway_testnet::wait_for;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit, setrlimit};
@@ -86,11 +88,7 @@ fn what_this_machine_lacks_is_no_failure_of_a_backends() -> Result<()> {
     gateway.wait_healthy()?;
 
     // No permission.
-    let nft = |script: &str| -> Result<()> {
-        let done = ns.command("nft").arg(script).status()?;
-        ensure!(done.success(), "nft {script}");
-        Ok(())
-    };
+    let nft = |script: &str| tool(ns, "nft", &[script])?.done();
     nft(
         "table inet t { chain output { type filter hook output priority 0; udp dport 7 drop; }; }",
     )?;
@@ -121,10 +119,8 @@ fn datagrams_that_this_machine_drops_are_no_failure_of_a_backends() -> Result<()
         services += &site.service(name, (address, 80).into(), UDP);
     }
     let mut gateway = site.start(&services)?;
-    let tc = |arguments: &str| -> Result<()> {
-        let done = site.net.gateway.command("tc").args(arguments.split(' ')).status()?;
-        ensure!(done.success(), "tc {arguments}");
-        Ok(())
+    let tc = |arguments: &str| {
+        tool(&site.net.gateway, "tc", &arguments.split(' ').collect::<Vec<_>>())?.done()
     };
     tc("qdisc add dev eth1 root pfifo limit 0")?;
     gateway.wait_status("no buffers", |status| {

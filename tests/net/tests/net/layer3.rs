@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use anyhow::{Context, Result, ensure};
 use ringway_net_tests::{
     Cable, Echo, Gateway, Line, SERVICE_V4, SERVICE_V6, ask_udp, configuration, get, needs_root,
-    service, udp_to,
+    service, tool, udp_to,
 };
 use ringway_testnet::{End, Namespace, Nginx, VethOptions, XdpReceive, veth};
 use serde_json::Value;
@@ -102,7 +102,8 @@ fn mode<'a>(status: &'a Value, interface: &str) -> &'a str {
     found.and_then(|one| one["mode"].as_str()).unwrap_or_default()
 }
 
-fn balanced(status: &Value) -> Result<()> {
+/// Every packet is in the ledger, and none was lost after it was counted.
+pub fn balanced(status: &Value) -> Result<()> {
     ensure!(status["ledger"]["difference_packets"] == 0, "{}", status["ledger"]);
     ensure!(status["losses"] == Value::Array(vec![]), "{}", status["losses"]);
     Ok(())
@@ -186,10 +187,8 @@ fn clients_behind_it() -> Result<()> {
     let refused = refused.err().map(|error| error.kind());
     ensure!(refused == Some(std::io::ErrorKind::ConnectionRefused), "{refused:?}");
     for address in SERVICES {
-        let mut ping = client.tool("ping")?;
-        let ping =
-            ping.args(["-c", "2", "-i", "0.2", "-W", "30", &address.to_string()]).output()?;
-        ensure!(ping.status.success(), "{}", String::from_utf8_lossy(&ping.stdout));
+        let words = ["-c", "2", "-i", "0.2", "-W", "30", &address.to_string()];
+        tool(&client, "ping", &words)?.done()?;
     }
     let status = running.status()?;
     let count = |interface, verdict, reason| counted(&status, interface, verdict, reason);

@@ -2,7 +2,7 @@
 //! command has been run.
 
 use anyhow::{Context, Result, ensure};
-use ringway_net_tests::{SERVICE_V4, Site, WEB, needs_root, ringway};
+use ringway_net_tests::{SERVICE_V4, Site, WEB, needs_root, ringway, tool};
 use ringway_testnet::{Namespace, attach_pass, detach_pass};
 use serde_json::Value;
 
@@ -62,9 +62,7 @@ fn of(findings: &Value, check: &str, subject: &str) -> Result<Vec<Value>> {
 
 /// Runs a command as an administrator would type it.
 fn type_in(namespace: &Namespace, command: &str) -> Result<()> {
-    let output = namespace.command("sh").args(["-ec", command]).output()?;
-    ensure!(output.status.success(), "{command}: {}", String::from_utf8_lossy(&output.stderr));
-    Ok(())
+    tool(namespace, "sh", &["-ec", command])?.done().map(drop).with_context(|| command.to_owned())
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use ringway_net_tests::{
     Cable, Echo, Gateway, Line, SERVICE_V4, SERVICE_V6, SOON, Site, Through, configuration,
-    needs_root, service,
+    needs_root, service, tool,
 };
 use ringway_testnet::{End, Namespace, VethOptions, veth, wait_until};
 use rustix::net::sockopt;
@@ -109,14 +109,13 @@ fn a_lost_syn_to_the_backend_is_repeated_by_the_client() -> Result<()> {
          add chain inet loss i { type filter hook input priority 0; }; \
          add rule inet loss i tcp dport 7 tcp flags & (syn|ack) == syn numgen inc mod 2 == 0 \
          counter drop";
-    let nft = site.net.backends[0].ns.tool("nft")?.arg(rules).status()?;
-    ensure!(nft.success(), "nft");
+    let nft = |arguments: &[&str]| tool(&site.net.backends[0].ns, "nft", arguments)?.done();
+    nft(&[rules])?;
     for n in 0..4 {
         let mut line = Line::open(site.client(), target)?;
         line.ask(&format!("{n}"))?;
     }
-    let list = site.net.backends[0].ns.tool("nft")?.args(["list", "ruleset"]).output()?;
-    let list = String::from_utf8_lossy(&list.stdout).into_owned();
+    let list = nft(&["list", "ruleset"])?.out;
     ensure!(!list.contains("packets 0 "), "no SYN was lost: {list}");
     ensure!(counted(&gateway, &["syn-answered"])? == 4, "the gateway did not answer");
     Ok(())

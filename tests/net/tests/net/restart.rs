@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use ringway_net_tests::{
     Device, Gateway, Load, SERVICE_V4, SERVICE_V6, SOON, Site, WEB, binary, get, is_silent,
-    needs_root,
+    needs_root, tool,
 };
 use ringway_testnet::{Namespace, wait_until};
 use serde_json::Value;
@@ -161,22 +161,29 @@ fn a_first_start_that_is_killed_leaves_nothing_that_hinders() -> Result<()> {
 }
 
 #[test]
-fn detach_leaves_nothing() -> Result<()> {
+fn detach_waits_for_the_daemons_end_and_leaves_nothing() -> Result<()> {
     needs_root!();
     let site = Site::new(2)?;
     let mut gateway = start(&site)?;
     let managed = || -> Result<usize> {
-        let mut ip = site.net.gateway.command("ip");
-        let output = ip.args(["neigh", "show"]).output()?;
-        ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        let text = String::from_utf8_lossy(&output.stdout);
-        Ok(text.lines().filter(|line| line.contains(" managed")).count())
+        let shown = tool(&site.net.gateway, "ip", &["neigh", "show"])?.done()?.out;
+        Ok(shown.lines().filter(|line| line.contains(" managed")).count())
     };
     ensure!(managed()? == 4, "two backends of two families are not kept resolved");
     ensure!(Device::read(&site.net.gateway, "eth0")?.program != 0);
 
-    let busy = gateway.ringway(&["detach"])?;
+    // Beside a daemon neither another one nor this.
     let pid = gateway.child().pid().to_string();
+    let same = gateway.ringway(&["run"])?;
+    ensure!(same.code == 1 && same.err.starts_with("ringway: "), "same configuration: {same:?}");
+    ensure!(same.err.contains(&pid) && same.err.lines().count() <= 2, "{same:?}");
+    let text = site.configuration(&site.service("web", WEB, CHECK));
+    let text = text.replace("api.sock", "other.sock") + "[metrics]\nlisten = \"off\"\n";
+    let other = site.net.gateway.directory().join("other.toml");
+    std::fs::write(&other, text)?;
+    let other = ["run", "-c", &other.to_string_lossy()];
+    gateway.plain(&other)?.complains(1, &[&pid]).context("another socket")?;
+    let busy = gateway.ringway(&["detach"])?;
     ensure!(busy.code == 1 && busy.err.contains(&pid), "detach beside a daemon: {busy:?}");
     get(site.client(), WEB).context("after a refused detach")?;
 
@@ -202,27 +209,6 @@ fn detach_leaves_nothing() -> Result<()> {
                 || status.err.contains("there is no node")),
         "{status:?}"
     );
-    Ok(())
-}
-
-#[test]
-fn a_second_daemon_is_refused() -> Result<()> {
-    needs_root!();
-    let site = Site::new(1)?;
-    let mut gateway = start(&site)?;
-    let pid = gateway.child().pid().to_string();
-    let same = gateway.ringway(&["run"])?;
-    ensure!(same.code == 1 && same.err.starts_with("ringway: "), "same configuration: {same:?}");
-    ensure!(same.err.contains(&pid) && same.err.lines().count() <= 2, "{same:?}");
-    let text = site.configuration(&site.service("web", WEB, CHECK));
-    let text = text.replace("api.sock", "other.sock") + "[metrics]\nlisten = \"off\"\n";
-    let other = site.net.gateway.directory().join("other.toml");
-    std::fs::write(&other, text)?;
-    let other = other.to_string_lossy();
-    let other = ringway_net_tests::ringway(&site.net.gateway, &["run", "-c", &other])?;
-    ensure!(other.code == 1 && other.err.contains(&pid), "another socket: {other:?}");
-    gateway.wait_healthy()?;
-    get(site.client(), WEB)?;
     Ok(())
 }
 

@@ -4,10 +4,10 @@ use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use ringway_net_tests::{Gateway, Numbered, SOON, module_is_loaded, needs_root, not_tested};
+use ringway_net_tests::{Gateway, Numbered, SOON, module_is_loaded, needs_root, not_tested, tool};
 use ringway_testnet::{Namespace, VethOptions, wait_for};
 
-use super::{Site, address, cable, count, goes_by_xdp, ping, reached, run_tool, ways};
+use super::{Site, address, cable, count, goes_by_xdp, ping, reached, ways};
 
 /// The daemon's tables count for five seconds, and it renews them every second.
 const LEASE: Duration = Duration::from_secs(5);
@@ -157,10 +157,9 @@ impl Obstacle {
     }
 
     fn run(&self, ns: &Namespace, words: &str) -> Result<()> {
-        match self.tool {
-            "ip" => run_tool(ns, "ip", &words.split(' ').collect::<Vec<_>>()),
-            tool => run_tool(ns, tool, &[words]),
-        }
+        let words: Vec<&str> =
+            if self.tool == "ip" { words.split(' ').collect() } else { vec![words] };
+        tool(ns, self.tool, &words)?.done().map(drop)
     }
 }
 
@@ -334,7 +333,7 @@ fn between_vlan_devices() -> Result<()> {
         let router = (&site.router, format!("eth{n}"), 1);
         let host = (&site.hosts[n - 1], "eth0".to_owned(), 2);
         for (ns, below, own) in [router, host] {
-            run_tool(ns, "ethtool", &["-K", &below, "rxvlan", "off", "txvlan", "off"])?;
+            tool(ns, "ethtool", &["-K", &below, "rxvlan", "off", "txvlan", "off"])?.done()?;
             ns.ip(&format!(
                 "link add link {below} name {below}.{vlan} type vlan id {vlan}\n\
                  link set {below}.{vlan} up\naddr add 10.{n}{n}.0.{own}/24 dev {below}.{vlan}\n\
