@@ -188,6 +188,11 @@ impl Gateway {
         binary::run(&self.binary, &self.namespace, &arguments)
     }
 
+    /// The document that `ringway ARGUMENTS -o json` succeeds with.
+    pub fn document(&self, arguments: &[&str]) -> Result<Value> {
+        self.ringway(&[arguments, &["-o", "json"]].concat())?.done()?.json()
+    }
+
     /// `ringway ARGUMENTS`, of the gateway's version; of commands that are about no node.
     pub fn plain(&self, arguments: &[&str]) -> Result<Ran> {
         binary::run(&self.binary, &self.namespace, arguments)

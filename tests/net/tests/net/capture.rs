@@ -240,32 +240,23 @@ fn drops_with_their_reason() -> Result<()> {
     Ok(())
 }
 
-/// The daemon cleans up after it, and no request fails.
+/// However a capture ends, no request fails, and nothing of it stays.
 #[test]
-fn a_killed_capture_is_swept_away() -> Result<()> {
+fn it_ends_alone() -> Result<()> {
     needs_root!();
     let (site, gateway) = web(2)?;
-    let load = Load::start(site.client(), &format!("http://{WEB}/"), 10, 20)?;
-    let file = site.net.gateway.directory().join("killed.pcapng");
-    let mut capture = begin(&site.net.gateway, &["-w", &file.to_string_lossy()])?;
+    let ns = &site.net.gateway;
+    let load = Load::start(site.client(), &format!("http://{WEB}/"), 10, 60)?;
+
+    // One that is killed, after which the daemon cleans up.
+    let file = ns.directory().join("killed.pcapng");
+    let mut capture = begin(ns, &["-w", &file.to_string_lossy()])?;
     wait_until("packets in the file", SOON, || file.metadata().is_ok_and(|it| it.len() > 1 << 16))?;
     ensure!(directory(&gateway).exists(), "where are its pins?");
     capture.kill()?;
     wait_until_nothing_is_left(&gateway)?;
-    let outcome = load.stop()?;
-    ensure!(outcome.errors == 0 && outcome.requests > 0, "{outcome:?}");
-    ensure!(get(site.client(), WEB)?.starts_with('b'));
-    Ok(())
-}
 
-/// What it had until then is whole.
-#[test]
-fn a_full_disk_ends_it_alone() -> Result<()> {
-    needs_root!();
-    let (site, gateway) = web(2)?;
-    let ns = &site.net.gateway;
-    let load = Load::start(site.client(), &format!("http://{WEB}/"), 10, 30)?;
-    // A disk of its own, which nobody else sees.
+    // On a full disk, of its own, which nobody else sees; what it had until then is whole.
     let script = "mkdir small && mount -t tmpfs -o size=256k tmpfs small && \
         { $CAPTURE -w small/full.pcapng; code=$?; cp small/full.pcapng full.pcapng; exit $code; }";
     let mut command = ns.command("unshare");
@@ -273,30 +264,16 @@ fn a_full_disk_ends_it_alone() -> Result<()> {
     command.arg("--mount").arg(plain.get_program()).args(plain.get_args());
     command.envs(plain.get_envs().filter_map(|(key, value)| Some((key, value?))));
     command.current_dir(ns.directory());
-    let mut child = ns.spawn(command)?;
-    let finished = child.wait(SOON)?;
-    ensure!(finished.status.code() == Some(1), "{finished:?}");
-    let log = finished.log;
-    ensure!(log.contains("No space left on device") && log.contains("to do: free some"), "{log}");
+    let (code, log) = ended(ns.spawn(command)?)?;
+    ensure!(code == 1 && log.contains("No space left on device"), "{log}");
     let [captured, ..] = totals(&log)?;
     ensure!(log.contains(&format!("it holds the first {captured} packets, whole")), "{log}");
-    let rows =
-        tshark(&site.net.gateway, &ns.directory().join("full.pcapng"), &["frame.packet_id"])?;
-    let mut ids: Vec<&String> = rows.iter().collect();
+    ensure!(log.contains("to do: free some"), "{log}");
+    let mut ids = tshark(ns, &ns.directory().join("full.pcapng"), &["frame.packet_id"])?;
     ids.dedup();
     ensure!(captured > 100 && ids.len() as u64 == captured, "{} of {captured}", ids.len());
-    let outcome = load.stop()?;
-    ensure!(outcome.errors == 0, "{outcome:?}");
-    wait_until_nothing_is_left(&gateway)
-}
 
-/// `| head`, a reader that goes while nothing comes, and one that wants no words.
-#[test]
-fn a_closed_pipe_ends_it_quietly() -> Result<()> {
-    needs_root!();
-    let (site, gateway) = web(1)?;
-    let ns = &site.net.gateway;
-    let load = Load::start(site.client(), &format!("http://{WEB}/"), 2, 30)?;
+    // `| head`, a reader that goes while nothing comes, and one that wants no words.
     let idle = "$CAPTURE -w - 'host 192.0.2.99' | head -c 28 > /dev/null";
     let deaf = "$CAPTURE -c 30 2>&1 >/dev/null | head -n 1";
     for pipe in ["$CAPTURE | head -n 3", idle, deaf] {
@@ -358,7 +335,7 @@ fn eleven_at_once_and_no_more() -> Result<()> {
     ensure!(get(site.client(), WEB)?.starts_with('b'));
     let packets = counted(&gateway, &NAT)?;
     ensure!(packets > 0, "no packets");
-    for status in [gateway.status()?, gateway.ringway(&["status", "-o", "json"])?.json()?] {
+    for status in [gateway.status()?, gateway.document(&["status"])?] {
         let listed = status["captures"].as_array().context("captures")?;
         let matched = |n: usize| listed[n]["matched_packets"].as_u64();
         ensure!(listed.len() == 11 && listed[10]["pid"] == pid, "{listed:?}");
@@ -368,7 +345,7 @@ fn eleven_at_once_and_no_more() -> Result<()> {
             "{listed:?}"
         );
     }
-    let memory = gateway.ringway(&["status", "--memory", "-o", "json"])?.json()?;
+    let memory = gateway.document(&["status", "--memory"])?;
     let maps = memory["maps"].as_array().context("maps")?;
     let nameless = maps.iter().find(|map| {
         map["purpose"] == ""

@@ -88,7 +88,7 @@ fn replies_that_fit_no_answer_are_told() -> Result<()> {
     let mut gateway = site.start(&body)?;
     gateway.wait_serving()?;
     get(site.client(), WEB)?;
-    let shield = || gateway.ringway(&["shield", "status", "-o", "json"])?.json();
+    let shield = || gateway.document(&["shield", "status"]);
     let counts = || -> Result<[u64; 3]> {
         let counted =
             |name: &str| shield()?["limits"][0][name]["packets"].as_u64().context("no count");

@@ -11,10 +11,7 @@ const PORT: u16 = 7;
 const CHECK: &str = "check = { type = \"tcp\", interval = \"200ms\", fall = 5 }\n";
 
 fn explain(gateway: &Gateway, arguments: &[&str]) -> Result<Value> {
-    let said = gateway
-        .ringway(&[&["explain", "-i", "eth0", "-o", "json"], arguments].concat())?
-        .done()?
-        .json()?;
+    let said = gateway.document(&[&["explain", "-i", "eth0"], arguments].concat())?;
     ensure!(said["schema"] == "ringway.explain/1", "{said}");
     Ok(said)
 }

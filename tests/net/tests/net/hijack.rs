@@ -126,7 +126,7 @@ fn after_its_timeout_the_backends_socket_is_reset_before_the_port_is_used() -> R
     needs_root!();
     let mut scene = Scene::new("established = \"4s\"")?;
     wait_for("the flow's end", SOON, || -> Result<()> {
-        let flows = scene.gateway.ringway(&["flows", "-o", "json"])?.json()?;
+        let flows = scene.gateway.document(&["flows"])?;
         ensure!(flows["flows"].as_array().is_some_and(Vec::is_empty), "it lives: {flows}");
         Ok(())
     })?;

@@ -50,12 +50,6 @@ fn new_ones(site: &Site, count: usize) -> Result<BTreeMap<String, usize>> {
     Ok(names)
 }
 
-fn done(gateway: &Gateway, arguments: &[&str]) -> Result<Value> {
-    let ran = gateway.ringway(&[arguments, &["-o", "json"]].concat())?;
-    ensure!(ran.code == 0, "{arguments:?}: {ran:?}");
-    ran.json()
-}
-
 fn backend<'s>(status: &'s Value, address: &str) -> Result<&'s Value> {
     let backends = status["services"][0]["backends"].as_array();
     let mut backends = backends.into_iter().flatten();
@@ -72,7 +66,7 @@ fn a_drain_takes_new_flows_alone_and_lasts() -> Result<()> {
     let mut lines = one_on_each(&site)?;
     let mut old = lines.remove("b1").context("one on b1")?;
 
-    let told = done(&gateway, &["backend", "drain", "echo", "10.2.0.11"])?;
+    let told = gateway.document(&["backend", "drain", "echo", "10.2.0.11"])?;
     ensure!(told["rings"][0]["moved_slots"].as_u64() > Some(30_000), "{told}");
     ensure!(told["flows"]["reset_flows"] == 0, "{told}");
     // Counted after the drain: those who wait for the last flow are not told of a time before the
@@ -115,12 +109,12 @@ fn a_drain_takes_new_flows_alone_and_lasts() -> Result<()> {
     only_second("killed")?;
     ensure!(old.ask("after all")? == "b1");
 
-    let listed = done(&gateway, &["overrides"])?;
+    let listed = gateway.document(&["overrides"])?;
     ensure!(listed["overrides"][0]["drained"] == true && listed["in_force"] == true, "{listed}");
-    done(&gateway, &["backend", "undrain", "echo", "10.2.0.11:7"])?;
+    gateway.document(&["backend", "undrain", "echo", "10.2.0.11:7"])?;
     ensure!(new_ones(&site, 40)?.len() == 2, "undrained");
     gateway.wait_status("no override", |s| s["overrides"] == json!([]))?;
-    ensure!(done(&gateway, &["overrides"])?["overrides"] == json!([]));
+    ensure!(gateway.document(&["overrides"])?["overrides"] == json!([]));
     ensure!(old.ask("to the end")? == "b1");
     Ok(())
 }
@@ -160,7 +154,7 @@ fn a_drain_while_a_reload_is_on_its_way() -> Result<()> {
     let stopped = stop_writing(&mut gateway)?;
     let gateway = &gateway;
     let asked = thread::scope(|scope| -> Result<[Result<Value>; 2]> {
-        let ask = |arguments: &'static [&str]| scope.spawn(move || done(gateway, arguments));
+        let ask = |arguments: &'static [&str]| scope.spawn(move || gateway.document(arguments));
         let both = [ask(&["reload"]), ask(&["backend", "drain", "web", "10.2.0.11"])];
         wait_for("both asked", SOON, || {
             let sockets = site.net.gateway.run(|| fs::read_to_string("/proc/thread-self/net/unix"));
@@ -210,7 +204,7 @@ fn a_change_that_comes_too_late_takes_no_other_back() -> Result<()> {
     let stopped = stop_writing(&mut gateway)?;
     let (drain, gateway) = (["backend", "drain", "web", "10.2.0.11"], &mut gateway);
     let told = thread::scope(|scope| -> Result<Result<Value>> {
-        let drain = scope.spawn(|| done(gateway, &drain));
+        let drain = scope.spawn(|| gateway.document(&drain));
         wait_for("another one to be kept", GIVEN_UP, || match fs::read_to_string(&document) {
             Ok(text) if text.contains("10.2.0.11") => Ok(()),
             other => Err(format!("{other:?}")),
@@ -240,16 +234,16 @@ fn weights_are_set_listed_and_cleared() -> Result<()> {
     needs_root!();
     let site = Site::new(2)?;
     let mut gateway = site.start(&site.service("web", WEB, ""))?;
-    let told = done(&gateway, &["backend", "weight", "web", "10.2.0.12", "3"])?;
+    let told = gateway.document(&["backend", "weight", "web", "10.2.0.12", "3"])?;
     // From a half to three quarters.
     let moved = told["rings"][0]["moved_slots"].as_u64().unwrap_or_default();
     ensure!((16_300..17_500).contains(&moved), "{told}");
-    done(&gateway, &["backend", "weight", "web", "10.2.0.11", "0"])?;
+    gateway.document(&["backend", "weight", "web", "10.2.0.11", "0"])?;
     for _ in 0..20 {
         ensure!(get(site.client(), WEB)? == "b2");
     }
     // All drained: no new flow, and everybody says so, and what undoes it.
-    let told = done(&gateway, &["backend", "drain", "web", "10.2.0.12"])?;
+    let told = gateway.document(&["backend", "drain", "web", "10.2.0.12"])?;
     ensure!(told["unserved_services"] == json!(["web"]), "{told}");
     ensure!(is_silent(site.client(), WEB)?);
     gateway.wait_status("no backend", |status| status["healthy"] == false)?;
@@ -275,15 +269,15 @@ fn weights_are_set_listed_and_cleared() -> Result<()> {
     ensure!(said.contains("1 override is cleared"), "{said}");
     ensure!(said.contains("web: 10.2.0.12:80 gets new flows by weight 1; "), "{said}");
     ensure!(get(site.client(), WEB)? == "b2");
-    done(&gateway, &["backend", "drain", "web", "10.2.0.12"])?;
+    gateway.document(&["backend", "drain", "web", "10.2.0.12"])?;
     // Without a daemon they are listed too, and nothing can be changed.
     gateway.kill()?;
-    let listed = done(&gateway, &["overrides"])?;
+    let listed = gateway.document(&["overrides"])?;
     ensure!(listed["in_force"] == false && listed["overrides"][1]["drained"] == true, "{listed}");
     gateway.ringway(&["overrides", "clear"])?.complains(3, &["does not run"])?;
     gateway.start_again()?;
     gateway.wait_serving()?;
-    done(&gateway, &["overrides", "clear"])?;
+    gateway.document(&["overrides", "clear"])?;
     gateway.wait_healthy()?;
     Ok(())
 }
@@ -350,13 +344,13 @@ fn overrides_of_what_is_not_there() -> Result<()> {
     }
     ensure!(!site.net.gateway.directory().join("state/overrides.json").exists());
 
-    done(&gateway, &["backend", "drain", "web", "10.2.0.11"])?;
+    gateway.document(&["backend", "drain", "web", "10.2.0.11"])?;
     gateway.rewrite(&text.replace("    { address = \"10.2.0.11\", port = 80 },\n", ""))?;
-    let told = done(&gateway, &["reload"])?;
+    let told = gateway.document(&["reload"])?;
     ensure!(told["orphaned_overrides"][0] == "web 10.2.0.11:80 (drained)", "{told}");
     let found = |status: &Value, words: &str| status["findings"].to_string().contains(words);
     gateway.wait_status("a finding", |s| found(s, "ringway overrides clear web 10.2.0.11:80"))?;
-    done(&gateway, &["overrides", "clear", "web", "10.2.0.11"])?;
+    gateway.document(&["overrides", "clear", "web", "10.2.0.11"])?;
     gateway.wait_status("no finding", |s| !found(s, "override of"))?;
     Ok(())
 }
@@ -379,14 +373,14 @@ fn dsr_flows_outlive_a_drain_and_checks_can_come_later() -> Result<()> {
     let check =
         "check = { type = \"tcp\", port = 80, interval = \"200ms\", fall = 5 }\nbackends = [";
     gateway.rewrite(&text.replace("backends = [", check))?;
-    let told = done(&gateway, &["reload"])?;
+    let told = gateway.document(&["reload"])?;
     ensure!(told["flows"]["moved_tracked_flows"] == 0, "{told}");
     let checked = |status: &Value| {
         let backends = status["services"][1]["backends"].as_array().cloned().unwrap_or_default();
         backends.iter().all(|b| b["checks_passed"].as_u64() > Some(1) && b["health"] == "up")
     };
     gateway.wait_status("checks of dsr backends", checked)?;
-    done(&gateway, &["backend", "drain", "echo", "10.2.0.11"])?;
+    gateway.document(&["backend", "drain", "echo", "10.2.0.11"])?;
     for _ in 0..20 {
         let name = Line::open(dsr.client(), target)?.ask("who")?;
         ensure!(name == "b2", "a new flow at a drained backend");
@@ -394,7 +388,7 @@ fn dsr_flows_outlive_a_drain_and_checks_can_come_later() -> Result<()> {
     for (name, line) in &mut lines {
         ensure!(line.ask("still")? == *name, "{name}");
     }
-    done(&gateway, &["overrides", "clear", "echo"])?;
+    gateway.document(&["overrides", "clear", "echo"])?;
     // Without checks again: their tunnel closes.
     gateway.reload(&text)?;
     for (name, line) in &mut lines {
@@ -465,7 +459,7 @@ fn a_state_directory_that_is_full_or_read_only() -> Result<()> {
     fs::remove_file(small.0.join("ballast"))?;
     // By itself.
     gateway.wait_status("no problem any more", |status| status["healthy"] == true)?;
-    done(&gateway, &["backend", "drain", "web", "10.2.0.11"])?;
+    gateway.document(&["backend", "drain", "web", "10.2.0.11"])?;
     gateway.wait_status("no problem any more", |status| status["healthy"] == true)?;
     let names: Vec<_> = fs::read_dir(&small.0)?.flatten().map(|entry| entry.file_name()).collect();
     ensure!(names.iter().all(|name| !name.to_string_lossy().contains(".new")), "{names:?}");
@@ -526,8 +520,8 @@ fn who_comes_up_starts_slowly() -> Result<()> {
     };
     let early = count(60)?;
     let begins_again = || -> Result<()> {
-        done(&gateway, &["backend", "drain", "web", "10.2.0.12"])?;
-        done(&gateway, &["backend", "undrain", "web", "10.2.0.12"])?;
+        gateway.document(&["backend", "drain", "web", "10.2.0.12"])?;
+        gateway.document(&["backend", "undrain", "web", "10.2.0.12"])?;
         Ok(())
     };
     begins_again()?;

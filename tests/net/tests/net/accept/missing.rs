@@ -74,8 +74,7 @@ impl Place {
         ensure!(found.next().is_none() == all, "{}", status["findings"]);
         let in_force = if all { "backend" } else { "challenge" };
         wait_for(format!("{what}: {in_force}"), SOON, || {
-            let shield: Value =
-                self.gateway.ringway(&["shield", "status", "-o", "json"])?.json()?;
+            let shield = self.gateway.document(&["shield", "status"])?;
             let limits = &shield["limits"][0];
             anyhow::ensure!(limits["syn"] == "backend" && limits["syn_in_force"] == in_force);
             anyhow::Ok(())
@@ -140,7 +139,7 @@ impl Place {
     }
 
     fn fingerprint(&self) -> Result<String> {
-        let shield: Value = self.gateway.ringway(&["shield", "status", "-o", "json"])?.json()?;
+        let shield = self.gateway.document(&["shield", "status"])?;
         let fingerprint = shield["syn_secret"]["fingerprint"].as_str();
         Ok(fingerprint.context("no fingerprint")?.to_owned())
     }

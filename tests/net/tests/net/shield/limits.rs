@@ -8,7 +8,6 @@ use ringway_testnet::{wait_for, wait_until};
 use serde_json::Value;
 
 use super::{World, dropped, dropped_since, shield};
-use crate::blocked::done;
 
 /// What becomes of so many datagrams to the echo service that leave at once, each from the next of
 /// these sockets: how many are answered. The others are dropped by reason.
@@ -95,7 +94,7 @@ fn limits_drop_what_is_over_them_and_spare_established_flows() -> Result<()> {
     let heavy = all.find(|source| source["prefix"] == "10.1.0.3/32").context("no such source")?;
     ensure!(heavy["service"] == "echo" && heavy["protocol"] == "udp", "{status}");
     ensure!(heavy["over_limit_packets"].as_u64() > Some(0), "{status}");
-    let shown = done(&world.gateway, &["shield", "status"])?;
+    let shown = world.gateway.ringway(&["shield", "status"])?.done()?.out;
     let words = ["source   100pps    configuration", "10.1.0.3/32", "last seen"];
     ensure!(words.iter().all(|words| shown.contains(words)), "{shown}");
 

@@ -18,7 +18,6 @@ use ringway_net_tests::{
 use ringway_testnet::{wait_for, wait_until};
 use serde_json::Value;
 
-use super::blocked::{document, done, refused};
 use super::capture;
 
 const CHECK: &str = "check = { type = \"tcp\", port = 80, interval = \"200ms\", fall = 5 }\n";
@@ -66,7 +65,7 @@ impl World {
     /// Puts another `[shield]` in force.
     fn reload(&self, shield: &str) -> Result<()> {
         self.gateway.rewrite(&format!("{}{shield}", self.plain))?;
-        done(&self.gateway, &["reload"]).map(drop)
+        self.gateway.ringway(&["reload"])?.done().map(drop)
     }
 
     fn restart(&mut self) -> Result<()> {
@@ -176,7 +175,7 @@ fn dropped_since(
 }
 
 fn shield(gateway: &Gateway) -> Result<Value> {
-    document(gateway, &["shield", "status"])
+    gateway.document(&["shield", "status"])
 }
 
 /// Packets of the element of this name.
@@ -197,7 +196,7 @@ fn what_is_typed_meets_packets_for_its_time() -> Result<()> {
     needs_root!();
     let mut world = World::new("[shield]\n")?;
     let run = |world: &World, words: &str| -> Result<()> {
-        done(&world.gateway, &words.split(' ').collect::<Vec<_>>()).map(drop)
+        world.gateway.ringway(&words.split(' ').collect::<Vec<_>>())?.done().map(drop)
     };
     run(&world, "block 10.1.0.0/29 --reason scans")?;
     run(&world, "allow 10.1.0.2")?;
@@ -294,7 +293,7 @@ fn the_first_rule_that_matches_decides() -> Result<()> {
     world.gateway.rewrite(&format!("{}{mistake}", world.plain))?;
     let before = world.plain.lines().count();
     let place = format!("ringway.toml:{}:", before + 6);
-    refused(&world.gateway, &["reload"], &[&place, "src prot 4003", "^"])?;
+    world.gateway.ringway(&["reload"])?.complains(2, &[&place, "src prot 4003", "^"])?;
     world.is("refused", &first)?;
     world.gateway.wait_status("only a finding", |status| {
         status["healthy"] == true && status["findings"].to_string().contains("was refused at")
@@ -359,7 +358,7 @@ fn a_blocked_source_keeps_its_connection_to_the_host() -> Result<()> {
         let mut line = Line::open(client, own)?;
         line.ask("before")?;
         let source = line.local()?.ip().to_string();
-        done(&world.gateway, &["block", &source])?;
+        world.gateway.ringway(&["block", &source])?.done()?;
         line.ask("blocked")?;
         // Who has no neighbour asks for one, and is told. One after the other: who asks tells, too.
         for (asks, namespace) in [("the host", host), ("the client", client)] {
@@ -463,7 +462,7 @@ fn the_release_before_the_shield_and_back() -> Result<()> {
     let list = format!("list = [{{ name = \"d\", file = {file:?}, action = \"block\" }}]\n");
     let shield = format!("{RULES}{list}");
     change_to(&mut world, &new, &shield)?;
-    done(&world.gateway, &["block", "10.1.0.4"])?;
+    world.gateway.ringway(&["block", "10.1.0.4"])?.done()?;
     let shielded = [("10.1.0.3", "blocked"), ("10.1.0.4", "blocked"), ("10.1.0.2:4002", "rule")];
     world.is("shielded", &shielded)?;
     get(world.site.client(), WEB)?;
