@@ -58,8 +58,7 @@ fn a_flood_of_syns_reaches_no_backend() -> Result<()> {
         + &site.service("web", WEB, challenge)
         + &site.service("six", SocketAddr::new(SERVICE_V6, 80), challenge)
         + &site.service("echo", echo, challenge);
-    let mut gateway = site.start(&body)?;
-    gateway.wait_serving()?;
+    let gateway = site.start(&body)?;
     for target in [WEB, SocketAddr::new(SERVICE_V6, 80)] {
         lets_clients_in(&gateway, site.client(), target)?;
     }
@@ -85,8 +84,7 @@ fn replies_that_fit_no_answer_are_told() -> Result<()> {
     needs_root!();
     let site = Site::new(1)?;
     let body = ALWAYS.to_owned() + &site.service("web", WEB, "syn = \"challenge\"\n");
-    let mut gateway = site.start(&body)?;
-    gateway.wait_serving()?;
+    let gateway = site.start(&body)?;
     get(site.client(), WEB)?;
     let shield = || gateway.document(&["shield", "status"]);
     let counts = || -> Result<[u64; 3]> {
@@ -135,8 +133,7 @@ fn a_secret_is_secret() -> Result<()> {
     std::fs::write(&file, "5".repeat(32))?;
     let shield = format!("[shield]\nsyn = {{ always = true, secret = {file:?} }}\n");
     let body = shield + &site.service("web", WEB, "syn = \"challenge\"\n");
-    let mut gateway = site.start(&body)?;
-    gateway.wait_serving()?;
+    let gateway = site.start(&body)?;
     ensure!(gateway.log().contains("others than its owner may read"), "{}", gateway.log());
     let is_found = || -> Result<bool> {
         Ok(gateway.status()?["findings"].to_string().contains("syn-secret-unusable"))

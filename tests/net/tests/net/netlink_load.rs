@@ -39,7 +39,7 @@ fn changes_that_are_lost_are_noticed_all_the_same() -> Result<()> {
     needs_root!();
     let site = Site::new(2)?;
     let ns = &site.net.gateway;
-    let mut gateway = Gateway::start(ns, &site.configuration(&site.service("web", WEB, "")))?;
+    let mut gateway = site.start(&site.service("web", WEB, ""))?;
     let set = |address: &str, mac: &str, state: &str| {
         format!("neigh replace {address} lladdr {mac} nud {state} dev eth1\n")
     };

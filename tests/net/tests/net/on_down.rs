@@ -131,7 +131,7 @@ fn a_failed_check_cuts_no_connection_of_a_dsr_service() -> Result<()> {
 }
 
 #[test]
-fn a_backend_that_says_nothing_is_kept_for_a_while() -> Result<()> {
+fn a_backend_that_says_nothing_is_kept_for_a_while_or_not_at_all() -> Result<()> {
     needs_root!();
     let mut site = Site::new(2)?;
     let _echo = site.echo(SERVICE_V4, 7)?;
@@ -146,16 +146,10 @@ fn a_backend_that_says_nothing_is_kept_for_a_while() -> Result<()> {
     site.restart_nginx(0)?;
     gateway.wait_status("b1 up", |status| first(status, "health") == "up")?;
     Flows::open(site.client(), ECHO)?;
-    Ok(())
-}
 
-#[test]
-fn who_wants_resets_has_them_at_once() -> Result<()> {
-    needs_root!();
-    let mut site = Site::new(2)?;
-    let _echo = site.echo(SERVICE_V4, 7)?;
+    // Who wants resets has them at once.
     let more = format!("on_down = \"reset\"\n{BOTH}");
-    let gateway = site.start(&site.service("echo", ECHO, &more))?;
+    gateway.reload(&site.configuration(&site.service("echo", ECHO, &more)))?;
     let mut flows = Flows::open(site.client(), ECHO)?;
     site.nginx[0].kill()?;
     gateway.wait_status("b1 down", |status| first(status, "health") == "down")?;

@@ -54,17 +54,6 @@ fn scrape(gateway: &Gateway) -> Result<String> {
     Ok(body.to_owned())
 }
 
-/// A gateway of two services that has seen some traffic.
-fn busy(site: &Site) -> Result<Gateway> {
-    let body = site.service("web", WEB, CHECK)
-        + &site.service("direct", (SERVICE_V4, 81).into(), "forward = \"dsr-l2\"\n");
-    let mut gateway = Gateway::launch(&site.net.gateway, &site.configuration(&body))?;
-    gateway.wait_serving()?;
-    gateway.wait_status("checks", |s| s["services"][0]["backends"][0]["health"] == "up")?;
-    ringway_net_tests::get(site.client(), WEB)?;
-    Ok(gateway)
-}
-
 /// Every PromQL expression of rules and dashboard, with Grafana's variables filled in.
 fn expressions() -> Result<Vec<String>> {
     let dashboard: Value = serde_json::from_str(DASHBOARD)?;
@@ -86,11 +75,28 @@ fn names(text: &str) -> BTreeSet<&str> {
     words.filter(|word| word.starts_with("ringway_") || word.starts_with("process_")).collect()
 }
 
+/// Scrapes without end cost little, as fast as they are answered, beside traffic.
 #[test]
 fn rules_and_dashboard_ask_for_what_there_is() -> Result<()> {
     needs_root!();
     let site = Site::new(1)?;
-    let gateway = busy(&site)?;
+    let body = site.service("web", WEB, CHECK)
+        + &site.service("direct", (SERVICE_V4, 81).into(), "forward = \"dsr-l2\"\n");
+    let mut gateway = Gateway::launch(&site.net.gateway, &site.configuration(&body))?;
+    gateway.wait_serving()?;
+    gateway.wait_status("checks", |s| s["services"][0]["backends"][0]["health"] == "up")?;
+    let load = Load::start(site.client(), &format!("http://{WEB}/"), 4, 60)?;
+    let (began, mut different) = (Instant::now(), BTreeSet::new());
+    for _ in 0..100 {
+        different.insert(scrape(&gateway)?);
+    }
+    // Made anew four times a second at most, whoever asks how often.
+    let most = began.elapsed().as_millis() as usize / 250 + 2;
+    ensure!(different.len() <= most, "{} texts in {:?}", different.len(), began.elapsed());
+    let outcome = load.stop()?;
+    ensure!(outcome.errors == 0 && outcome.requests > 0, "{outcome:?}");
+    gateway.wait_status("a healthy gateway", |status| status["healthy"] == true)?;
+
     let text = scrape(&gateway)?;
     let series = text.lines().filter(|line| !line.starts_with('#'));
     let there: BTreeSet<&str> = series.filter_map(|line| line.split(['{', ' ']).next()).collect();
@@ -183,26 +189,6 @@ fn every_runbook_url_leads_somewhere() -> Result<()> {
         let fits = anchor == "{{ $labels.kind }}" || anchors.contains(anchor);
         ensure!(fits, "{url}: docs/runbook.md has no such section: {anchors:?}");
     }
-    Ok(())
-}
-
-/// As fast as they are answered, beside traffic.
-#[test]
-fn scrapes_without_end_cost_little() -> Result<()> {
-    needs_root!();
-    let site = Site::new(1)?;
-    let gateway = busy(&site)?;
-    let load = Load::start(site.client(), &format!("http://{WEB}/"), 4, 60)?;
-    let (began, mut different) = (Instant::now(), BTreeSet::new());
-    for _ in 0..100 {
-        different.insert(scrape(&gateway)?);
-    }
-    // Made anew four times a second at most, whoever asks how often.
-    let most = began.elapsed().as_millis() as usize / 250 + 2;
-    ensure!(different.len() <= most, "{} texts in {:?}", different.len(), began.elapsed());
-    let outcome = load.stop()?;
-    ensure!(outcome.errors == 0 && outcome.requests > 0, "{outcome:?}");
-    gateway.wait_status("a healthy gateway", |status| status["healthy"] == true)?;
     Ok(())
 }
 

@@ -21,10 +21,7 @@ const STUCK: Duration = Duration::from_secs(120);
 
 pub(super) fn start(site: &Site, services: &[(&str, SocketAddr)]) -> Result<Gateway> {
     let services = services.iter().map(|(name, endpoint)| site.service(name, *endpoint, PROXY));
-    let body = ALWAYS.to_owned() + &services.collect::<String>();
-    let mut gateway = site.start(&body)?;
-    gateway.wait_serving()?;
-    Ok(gateway)
+    site.start(&(ALWAYS.to_owned() + &services.collect::<String>()))
 }
 
 /// Flows that the backends of the first service have got.

@@ -51,8 +51,7 @@ impl Place {
         let body =
             configuration(&net.gateway, &["eth0", "eth1"], &service("web", web, &backends, &more));
         let shield = format!("[shield]\nsyn = {{ always = true, secret = {secret:?} }}\n");
-        let mut gateway = Gateway::start(&net.gateway, &(body + &shield))?;
-        gateway.wait_serving()?;
+        let gateway = Gateway::start(&net.gateway, &(body + &shield))?;
         Ok(Place { gateway, secret, web, net, _nginx: nginx, _decaps: decaps })
     }
 

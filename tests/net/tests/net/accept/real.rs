@@ -36,8 +36,7 @@ impl Place {
         let plain = self.dsr.configuration(forward, vip, v6);
         let body = plain.replace("[[service]]", "[[service]]\nsyn = \"backend\"");
         let shield = format!("[shield]\nsyn = {{ always = true, secret = {:?} }}\n", self.secret);
-        let mut gateway = Gateway::start(&self.dsr.net.gateway, &(body + &shield))?;
-        gateway.wait_serving()?;
+        let gateway = Gateway::start(&self.dsr.net.gateway, &(body + &shield))?;
         Ok((gateway, SocketAddr::new(vip, 80)))
     }
 
