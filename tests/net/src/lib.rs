@@ -42,7 +42,10 @@ pub use lan::Lan;
 pub use load::{Load, Outcome};
 pub use rtnl::RtnlHeld;
 pub use server::{Bulk, Dns, Echo, Named, Responder};
-pub use site::{SERVICE_V4, SERVICE_V6, Site, WEB, behind_small_link, configuration, service};
+pub use site::{
+    CHECK, ECHO, METRICS, SERVICE_V4, SERVICE_V6, Site, WEB, behind_small_link, configuration,
+    service,
+};
 pub use steady::{Numbered, Transfer};
 pub use tunnel::{Tunnel, Wrap};
 

@@ -16,6 +16,12 @@ pub const SERVICE_V6: IpAddr = IpAddr::V6(Ipv6Addr::new(0xfd01, 0, 0, 0, 0, 0, 0
 
 /// Where [`Site`]'s nginx are reached by IPv4.
 pub const WEB: SocketAddr = SocketAddr::new(SERVICE_V4, 80);
+/// Where tests have [`Site::echo`] answer.
+pub const ECHO: SocketAddr = SocketAddr::new(SERVICE_V4, 7);
+/// Where a gateway's metrics are, in its namespace.
+pub const METRICS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9810);
+/// A check of [`Site`]'s nginx that notices soon and does not fail by chance.
+pub const CHECK: &str = "check = { type = \"http\", interval = \"200ms\", fall = 5 }\n";
 
 /// A client, a gateway with an interface on either side, and backends `b1`, `b2`, ... with nginx on
 /// port 80 that answers with their name.

@@ -4,7 +4,7 @@
 use std::fs;
 
 use anyhow::{Result, ensure};
-use ringway_net_tests::{Gateway, SOON, Site, WEB, http, needs_root};
+use ringway_net_tests::{Gateway, METRICS, SOON, Site, WEB, http, needs_root};
 use ringway_testnet::wait_for;
 use serde_json::{Value, json};
 
@@ -175,8 +175,6 @@ fn a_block_without_effect_is_told_and_outlives_its_file() -> Result<()> {
     Ok(())
 }
 
-const METRICS: &str = "127.0.0.1:9810";
-
 /// Lines of the log with these words.
 fn logged(gateway: &Gateway, words: &str) -> usize {
     gateway.log().lines().filter(|line| line.contains(words)).count()
@@ -205,7 +203,7 @@ fn what_is_wrong_with_a_list_is_in_the_log() -> Result<()> {
     };
     told("list more: skipped 1 line of its file")?;
     gateway.ringway(&["check"])?.says(0, &["line 2: \"no prefix\""])?;
-    let metrics = http(gateway.namespace(), METRICS.parse()?, "/metrics")?;
+    let metrics = http(gateway.namespace(), METRICS, "/metrics")?;
     for line in [
         "ringway_shield_mode{mode=\"enforce\"} 1",
         "ringway_shield_list_prefixes{list=\"more\",action=\"block\"} 1",

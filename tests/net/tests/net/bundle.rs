@@ -4,10 +4,8 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-use ringway_net_tests::{Gateway, Line, SERVICE_V4, Site, binary, needs_root};
-use std::net::SocketAddr;
+use ringway_net_tests::{ECHO, Gateway, Line, SERVICE_V4, Site, binary, needs_root};
 
-const ECHO: SocketAddr = SocketAddr::new(SERVICE_V4, 7);
 const SECRET: &str = "hunter2-hunter2";
 
 /// One file of an archive; names end in it.

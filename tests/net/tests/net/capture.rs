@@ -6,12 +6,11 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use ringway_net_tests::{
-    Gateway, Load, SERVICE_V4, SOON, STARTED, Site, WEB, binary, get, http, needs_root, not_tested,
-    packets, ringway, service,
+    CHECK, Gateway, Load, SERVICE_V4, SOON, STARTED, Site, WEB, binary, get, http, needs_root,
+    not_tested, packets, ringway, service,
 };
 use ringway_testnet::{Child, Namespace, Signal, tools, wait_for, wait_until};
 
-const CHECK: &str = "check = { type = \"http\", interval = \"200ms\", fall = 5 }\n";
 /// Reasons of nat's packets.
 pub(crate) const NAT: [&str; 2] = ["nat-forward", "nat-reply"];
 const BEGUN: &str = "capturing from";

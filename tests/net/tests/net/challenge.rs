@@ -6,7 +6,8 @@ use std::os::unix::fs::PermissionsExt as _;
 use anyhow::{Context, Result, ensure};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use ringway_net_tests::{
-    Gateway, Line, SERVICE_V4, SERVICE_V6, SOON, Site, WEB, get, needs_root, ringway_lab, tool,
+    ECHO, Gateway, Line, SERVICE_V4, SERVICE_V6, SOON, Site, WEB, get, needs_root, ringway_lab,
+    tool,
 };
 use ringway_testnet::{Namespace, wait_until};
 
@@ -51,18 +52,17 @@ fn lets_clients_in(gateway: &Gateway, client: &Namespace, target: SocketAddr) ->
 fn a_flood_of_syns_reaches_no_backend() -> Result<()> {
     needs_root!();
     let site = Site::new(1)?;
-    let echo = SocketAddr::new(SERVICE_V4, 7);
     let _echo = site.echo(SERVICE_V4, 7)?;
     let challenge = "syn = \"challenge\"\n";
     let body = ALWAYS.to_owned()
         + &site.service("web", WEB, challenge)
         + &site.service("six", SocketAddr::new(SERVICE_V6, 80), challenge)
-        + &site.service("echo", echo, challenge);
+        + &site.service("echo", ECHO, challenge);
     let gateway = site.start(&body)?;
     for target in [WEB, SocketAddr::new(SERVICE_V6, 80)] {
         lets_clients_in(&gateway, site.client(), target)?;
     }
-    let mut line = Line::open(site.client(), echo)?;
+    let mut line = Line::open(site.client(), ECHO)?;
     line.ask("before")?;
     let before = (counted(&gateway, &["nat-forward"])?, counted(&gateway, &["syn-challenged"])?);
     flood(site.client(), WEB)?;

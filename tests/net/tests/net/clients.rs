@@ -6,11 +6,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use ringway_net_tests::{
-    Line, SERVICE_V4, SERVICE_V6, SOON, Site, WEB, ask_udp, get, needs_root, packets, service,
-    udp_to,
+    ECHO, Line, SERVICE_V4, SERVICE_V6, SOON, Site, WEB, ask_udp, get, needs_root, packets,
+    service, udp_to,
 };
 
-const ECHO: SocketAddr = SocketAddr::new(SERVICE_V4, 7);
 const ECHO6: SocketAddr = SocketAddr::new(SERVICE_V6, 7);
 const CLIENT: &str = "source = \"client\"\nprotocol = [\"tcp\", \"udp\"]\n";
 

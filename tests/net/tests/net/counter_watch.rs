@@ -1,13 +1,13 @@
 //! Every fault that bypassing the kernel's stack would hide is named, by its kind in
 //! docs/runbook.md, and mended where it can be.
 
-use std::net::{SocketAddr, UdpSocket};
+use std::net::UdpSocket;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use ringway_net_tests::{
-    Frozen, Gateway, SERVICE_V4, SOON, Site, WEB, detach_link, get, http, needs_root, swap_link,
-    udp_to,
+    ECHO, Frozen, Gateway, METRICS, SERVICE_V4, SOON, Site, WEB, detach_link, get, http,
+    needs_root, swap_link, udp_to,
 };
 use ringway_testnet::{
     End, Signal, VethOptions, XdpReceive, attach_pass, detach_pass, veth, wait_for,
@@ -15,9 +15,6 @@ use ringway_testnet::{
 use serde_json::Value;
 
 const CHECK: &str = "check = { type = \"http\", interval = \"500ms\", fall = 3 }\n";
-const ECHO: SocketAddr = SocketAddr::new(SERVICE_V4, 7);
-const METRICS: &str = "127.0.0.1:9810";
-
 fn start(site: &Site) -> Result<Gateway> {
     site.start(&site.service("web", WEB, CHECK))
 }
@@ -54,7 +51,7 @@ fn metric(gateway: &Gateway, line: &str) -> Result<()> {
 }
 
 fn scrape(gateway: &Gateway) -> Result<String> {
-    http(gateway.namespace(), METRICS.parse()?, "/metrics")
+    http(gateway.namespace(), METRICS, "/metrics")
 }
 
 fn mended(gateway: &Gateway) -> Result<Value> {
@@ -230,7 +227,7 @@ fn a_daemon_that_hangs() -> Result<()> {
     // The thread of its loop alone is stopped: the others answer, and say so.
     let frozen = Frozen::thread(pid)?;
     problem(&gateway, "loop-stalled", "the daemon's loop has not turned")?;
-    let health = http(&site.net.gateway, METRICS.parse()?, "/healthz")?;
+    let health = http(&site.net.gateway, METRICS, "/healthz")?;
     ensure!(health.starts_with("HTTP/1.1 503"), "{health}");
     get(site.client(), WEB).context("traffic does not need the loop")?;
     drop(frozen);

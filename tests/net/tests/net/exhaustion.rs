@@ -10,15 +10,13 @@ use std::os::unix::net::UnixStream;
 
 use anyhow::{Context, Result, ensure};
 use ringway_net_tests::{
-    Gateway, Line, SERVICE_V4, SERVICE_V6, SOON, Site, WEB, get, needs_root, tool,
+    ECHO, Gateway, Line, METRICS, SERVICE_V4, SERVICE_V6, SOON, Site, WEB, get, needs_root, tool,
 };
 use ringway_testnet::wait_for;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit, setrlimit};
 use serde_json::Value;
 
-const ECHO: SocketAddr = SocketAddr::new(SERVICE_V4, 7);
-const METRICS: &str = "127.0.0.1:9810";
 const TCP: &str =
     "protocol = [\"tcp\", \"udp\"]\ncheck = { type = \"tcp\", interval = \"100ms\", fall = 10 }\n";
 const UDP: &str = "check = { type = \"udp\", send = \"x\", port = 7, interval = \"100ms\", timeout = \"100ms\", fall = 10 }\n";
@@ -204,9 +202,8 @@ fn ten_thousand_hostile_connections_cost_nothing() -> Result<()> {
     let mut gateway = site.start(&site.service("web", WEB, more))?;
     let _ = gateway.status()?;
     let (memory, descriptors) = (resident(&mut gateway)?, open_descriptors(&mut gateway)?);
-    let address = METRICS.parse()?;
     let crowd = CROWD.min(room);
-    let hold = || (0..crowd).map(|n| hostile(address, n)).collect::<Result<Vec<_>>>();
+    let hold = || (0..crowd).map(|n| hostile(METRICS, n)).collect::<Result<Vec<_>>>();
     let held = site.net.gateway.run(hold)??;
     ensure!(held.len() == crowd);
     for _ in 0..10 {
@@ -218,7 +215,7 @@ fn ten_thousand_hostile_connections_cost_nothing() -> Result<()> {
     ensure!(opened < 64, "{opened} descriptors more");
     drop(held);
     let healthy = || {
-        let asked = ringway_net_tests::http(gateway.namespace(), address, "/healthz");
+        let asked = ringway_net_tests::http(gateway.namespace(), METRICS, "/healthz");
         asked.map(drop).map_err(|error| format!("{error:#}"))
     };
     wait_for("metrics again", SOON, healthy)?;

@@ -4,9 +4,8 @@ use std::io::ErrorKind;
 use std::net::SocketAddr;
 
 use anyhow::{Context, Result, bail, ensure};
-use ringway_net_tests::{Flow, Gateway, SERVICE_V4, Site, needs_root, service};
+use ringway_net_tests::{ECHO, Flow, Gateway, SERVICE_V4, Site, needs_root, service};
 
-const ECHO: SocketAddr = SocketAddr::new(SERVICE_V4, 7);
 const BOTH: &str = "protocol = [\"tcp\", \"udp\"]\n";
 
 /// So many connections, and as many UDP sockets.

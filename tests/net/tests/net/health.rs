@@ -7,12 +7,11 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use ringway_net_tests::{
-    Gateway, Line, SERVICE_V4, SOON, Site, WEB, get, needs_root, packets, service, udp_to,
+    ECHO, Gateway, Line, SERVICE_V4, SOON, Site, WEB, get, needs_root, packets, service, udp_to,
 };
 use ringway_testnet::wait_for;
 use serde_json::Value;
 
-const ECHO: SocketAddr = SocketAddr::new(SERVICE_V4, 7);
 const QUICK: &str =
     "check = { type = \"http\", interval = \"100ms\", timeout = \"100ms\", fall = 10 }\n";
 /// interval 1 s, timeout 500 ms, fall 2: what a user gets who says no more.

@@ -5,13 +5,11 @@ use std::net::SocketAddr;
 
 use anyhow::{Result, ensure};
 use ringway_net_tests::{
-    Gateway, SERVICE_V4, SERVICE_V6, Site, configuration, get, needs_root, service,
+    CHECK, Gateway, SERVICE_V4, SERVICE_V6, Site, configuration, get, needs_root, service,
 };
 use ringway_testnet::{
     End, Namespace, Nginx, VethOptions, XdpReceive, detach_pass, one_bridge, veth,
 };
-
-const CHECK: &str = "check = { type = \"http\", interval = \"200ms\", fall = 5 }\n";
 
 /// Names of all backends that answer within 64 requests.
 fn who_answers(client: &Namespace, target: SocketAddr) -> Result<BTreeSet<String>> {

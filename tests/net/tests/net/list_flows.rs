@@ -3,10 +3,8 @@
 use std::net::SocketAddr;
 
 use anyhow::{Context, Result, ensure};
-use ringway_net_tests::{Gateway, Line, SERVICE_V4, Site, WEB, needs_root};
+use ringway_net_tests::{ECHO, Gateway, Line, SERVICE_V4, Site, WEB, needs_root};
 use serde_json::Value;
-
-const ECHO: SocketAddr = SocketAddr::new(SERVICE_V4, 7);
 
 fn flows(gateway: &Gateway, arguments: &[&str]) -> Result<Value> {
     let said = gateway.document(&[&["flows"], arguments].concat())?;

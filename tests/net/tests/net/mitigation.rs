@@ -2,7 +2,6 @@
 //! what ExaBGP announces.
 
 use std::fs;
-use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,7 +11,9 @@ use std::thread::{JoinHandle, sleep};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use ringway_net_tests::{Gateway, SERVICE_V4, SOON, STARTED, Site, needs_root, packets, udp_to};
+use ringway_net_tests::{
+    ECHO, Gateway, SERVICE_V4, SOON, STARTED, Site, needs_root, packets, udp_to,
+};
 use ringway_testnet::{Child, Namespace, Signal, wait_for, wait_until};
 use serde_json::{Value, json};
 
@@ -20,7 +21,6 @@ use super::privileges::{ID, Machine};
 use super::two_nodes::{bird, exabgp_modules, has, has_exabgp};
 
 const GUIDE: &str = include_str!("../../../../docs/flowspec.md");
-const ECHO: SocketAddr = SocketAddr::new(SERVICE_V4, 7);
 /// ExaBGP's start, a session that is tried again after some seconds, and its routes.
 const CONVERGENCE: Duration = Duration::from_secs(40);
 /// No flood of a test lasts longer.

@@ -3,10 +3,11 @@
 use std::net::SocketAddr;
 
 use anyhow::{Context, Result, ensure};
-use ringway_net_tests::{SERVICE_V4, SERVICE_V6, Site, WEB, ask_udp, get, needs_root, udp_to};
+use ringway_net_tests::{
+    ECHO, SERVICE_V4, SERVICE_V6, Site, WEB, ask_udp, get, needs_root, udp_to,
+};
 use serde_json::Value;
 
-const ECHO: SocketAddr = SocketAddr::new(SERVICE_V4, 7);
 const WEB_V6: SocketAddr = SocketAddr::new(SERVICE_V6, 80);
 
 /// The address serves until the kernel's question for it has failed.

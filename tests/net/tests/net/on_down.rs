@@ -4,13 +4,12 @@ use std::io::ErrorKind;
 use std::net::SocketAddr;
 
 use anyhow::{Context, Result, bail, ensure};
-use ringway_net_tests::{Flow, Gateway, SERVICE_V4, SOON, Site, needs_root};
+use ringway_net_tests::{ECHO, Flow, Gateway, SERVICE_V4, SOON, Site, needs_root};
 use ringway_testnet::{Namespace, Nginx};
 use serde_json::Value;
 
 use crate::dsr::{Dsr, ECHO as DSR_ECHO, Opener};
 
-const ECHO: SocketAddr = SocketAddr::new(SERVICE_V4, 7);
 /// The echo servers live on when the web server that the checks ask is killed.
 const BOTH: &str = "protocol = [\"tcp\", \"udp\"]\n\
     check = { type = \"http\", port = 80, interval = \"1s\", timeout = \"500ms\" }\n";

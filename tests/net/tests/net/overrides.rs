@@ -12,25 +12,19 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use ringway_net_tests::{
-    Frozen, Gateway, HeldFile, Line, Ran, SERVICE_V4, SOON, Site, WEB, get, is_silent, needs_root,
-    ringway,
+    ECHO, Frozen, Gateway, HeldFile, Line, Ran, SERVICE_V4, SOON, Site, WEB, get, is_silent,
+    needs_root, ringway,
 };
 use ringway_testnet::wait_for;
 use serde_json::{Value, json};
 
 use super::dsr::{Dsr, ECHO as ECHO_DSR, Opener};
 
-const ECHO: (std::net::IpAddr, u16) = (SERVICE_V4, 7);
-
-fn echo() -> SocketAddr {
-    ECHO.into()
-}
-
 /// Connections until each of two backends has one.
 fn one_on_each(site: &Site) -> Result<BTreeMap<String, Line>> {
     let mut lines = BTreeMap::new();
     for _ in 0..100 {
-        let mut line = Line::open(site.client(), echo())?;
+        let mut line = Line::open(site.client(), ECHO)?;
         let name = line.ask("hello")?;
         lines.entry(name).or_insert(line);
         if lines.len() == 2 {
@@ -44,7 +38,7 @@ fn one_on_each(site: &Site) -> Result<BTreeMap<String, Line>> {
 fn new_ones(site: &Site, count: usize) -> Result<BTreeMap<String, usize>> {
     let mut names = BTreeMap::new();
     for _ in 0..count {
-        let name = Line::open(site.client(), echo())?.ask("who")?;
+        let name = Line::open(site.client(), ECHO)?.ask("who")?;
         *names.entry(name).or_default() += 1;
     }
     Ok(names)
@@ -61,7 +55,7 @@ fn a_drain_takes_new_flows_alone_and_lasts() -> Result<()> {
     needs_root!();
     let site = Site::new(2)?;
     let _echo = site.echo(SERVICE_V4, 7)?;
-    let text = site.configuration(&site.service("echo", echo(), ""));
+    let text = site.configuration(&site.service("echo", ECHO, ""));
     let mut gateway = Gateway::start(&site.net.gateway, &text)?;
     let mut lines = one_on_each(&site)?;
     let mut old = lines.remove("b1").context("one on b1")?;

@@ -5,8 +5,7 @@ use std::net::SocketAddr;
 
 use anyhow::{Result, ensure};
 use ringway_net_tests::{
-    Echo, Gateway, SERVICE_V4, SERVICE_V6, WEB, ask_udp, configuration, get, needs_root, service,
-    udp_to,
+    ECHO, Echo, Gateway, SERVICE_V6, WEB, ask_udp, configuration, get, needs_root, service, udp_to,
 };
 use ringway_testnet::{End, Namespace, Nginx, VethOptions, XdpReceive, bridge, veth};
 use serde_json::Value;
@@ -14,7 +13,6 @@ use serde_json::Value;
 const WEB_V6: SocketAddr = SocketAddr::new(SERVICE_V6, 80);
 /// `auto` would make all generic.
 const NATIVE: &str = "xdp_mode = \"native\"";
-const ECHO: SocketAddr = SocketAddr::new(SERVICE_V4, 7);
 
 /// A client, and a gateway that is also the host of three backends on its bridge `br0`, as a
 /// container engine arranges them.

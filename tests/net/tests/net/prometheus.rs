@@ -9,14 +9,13 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use ringway_net_tests::{
-    Gateway, Load, Ran, SERVICE_V4, SOON, Site, WEB, http, needs_root, not_tested, tree,
+    CHECK, Gateway, Load, METRICS, Ran, SERVICE_V4, SOON, Site, WEB, http, needs_root, not_tested,
+    tree,
 };
 use ringway_testnet::tools::{self, Tool};
 use ringway_testnet::wait_for;
 use serde_json::Value;
 
-const METRICS: &str = "127.0.0.1:9810";
-const CHECK: &str = "check = { type = \"http\", interval = \"200ms\", fall = 5 }\n";
 const RULES: &str = include_str!("../../../../packaging/prometheus/ringway.rules.yml");
 const DASHBOARD: &str = include_str!("../../../../packaging/grafana/ringway.json");
 const RUNBOOK: &str = include_str!("../../../../docs/runbook.md");
@@ -48,7 +47,7 @@ fn run(tool: &Tool, arguments: &[&str], input: &str) -> Result<Ran> {
 
 /// The body of a scrape.
 fn scrape(gateway: &Gateway) -> Result<String> {
-    let answer = http(gateway.namespace(), METRICS.parse()?, "/metrics")?;
+    let answer = http(gateway.namespace(), METRICS, "/metrics")?;
     let (head, body) = answer.split_once("\r\n\r\n").context("no body")?;
     ensure!(head.contains("text/plain; version=0.0.4"), "{head}");
     Ok(body.to_owned())

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use ringway_net_tests::{
-    Cable, Echo, Gateway, Line, SERVICE_V4, SERVICE_V6, SOON, Site, Through, configuration,
+    Cable, ECHO, Echo, Gateway, Line, SERVICE_V4, SERVICE_V6, SOON, Site, Through, configuration,
     needs_root, service, tool,
 };
 use ringway_testnet::{End, Namespace, VethOptions, veth, wait_until};
@@ -102,9 +102,8 @@ fn no_byte_is_lost_out_of_order_and_twice() -> Result<()> {
 fn a_lost_syn_to_the_backend_is_repeated_by_the_client() -> Result<()> {
     needs_root!();
     let site = Site::new(1)?;
-    let target = SocketAddr::new(SERVICE_V4, 7);
     let _echo = site.echo(SERVICE_V4, 7)?;
-    let gateway = start(&site, &[("echo", target)])?;
+    let gateway = start(&site, &[("echo", ECHO)])?;
     let rules = "add table inet loss; \
          add chain inet loss i { type filter hook input priority 0; }; \
          add rule inet loss i tcp dport 7 tcp flags & (syn|ack) == syn numgen inc mod 2 == 0 \
@@ -112,7 +111,7 @@ fn a_lost_syn_to_the_backend_is_repeated_by_the_client() -> Result<()> {
     let nft = |arguments: &[&str]| tool(&site.net.backends[0].ns, "nft", arguments)?.done();
     nft(&[rules])?;
     for n in 0..4 {
-        let mut line = Line::open(site.client(), target)?;
+        let mut line = Line::open(site.client(), ECHO)?;
         line.ask(&format!("{n}"))?;
     }
     let list = nft(&["list", "ruleset"])?.out;
@@ -126,10 +125,9 @@ fn a_lost_syn_to_the_backend_is_repeated_by_the_client() -> Result<()> {
 fn connections_outlive_the_daemon_and_the_configuration() -> Result<()> {
     needs_root!();
     let site = Site::new(1)?;
-    let target = SocketAddr::new(SERVICE_V4, 7);
     let _echo: Vec<Echo> = site.echo(SERVICE_V4, 7)?;
-    let mut gateway = start(&site, &[("echo", target)])?;
-    let mut lines = vec![Line::open(site.client(), target)?];
+    let mut gateway = start(&site, &[("echo", ECHO)])?;
+    let mut lines = vec![Line::open(site.client(), ECHO)?];
     let mut go_on = |what: &str, also: Option<Line>| -> Result<()> {
         lines.extend(also);
         for line in &mut lines {
@@ -142,19 +140,19 @@ fn connections_outlive_the_daemon_and_the_configuration() -> Result<()> {
     gateway.kill()?;
     go_on("without a daemon", None)?;
     gateway.start_healthy()?;
-    go_on("with another daemon", Some(Line::open(site.client(), target)?))?;
+    go_on("with another daemon", Some(Line::open(site.client(), ECHO)?))?;
     ensure!(counted(&gateway, &["syn-answered"])? == 2, "the gateway did not answer");
 
-    gateway.reload(&site.configuration(&site.service("echo", target, "")))?;
-    go_on("without syn", Some(Line::open(site.client(), target)?))?;
+    gateway.reload(&site.configuration(&site.service("echo", ECHO, "")))?;
+    go_on("without syn", Some(Line::open(site.client(), ECHO)?))?;
     ensure!(counted(&gateway, &["syn-answered"])? == 2, "it still answers");
     gateway.kill()?;
     gateway.start_healthy()?;
     go_on("with a daemon that knows no syn", None)?;
 
-    let body = ALWAYS.to_owned() + &site.service("echo", target, PROXY);
+    let body = ALWAYS.to_owned() + &site.service("echo", ECHO, PROXY);
     gateway.reload(&site.configuration(&body))?;
-    go_on("with syn again", Some(Line::open(site.client(), target)?))?;
+    go_on("with syn again", Some(Line::open(site.client(), ECHO)?))?;
     ensure!(counted(&gateway, &["syn-answered"])? == 3, "the gateway did not answer");
     Ok(())
 }

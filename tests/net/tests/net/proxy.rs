@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
 use ringway_net_tests::{
-    Gateway, Line, SERVICE_V4, SERVICE_V6, SOON, Site, WEB, get, needs_root, tool,
+    ECHO, Gateway, Line, SERVICE_V4, SERVICE_V6, SOON, Site, WEB, get, needs_root, tool,
 };
 use ringway_testnet::{Namespace, wait_until};
 
@@ -35,15 +35,15 @@ fn flows(gateway: &Gateway) -> Result<u64> {
 fn a_flood_of_syns_reaches_no_backend_of_a_proxied_service() -> Result<()> {
     needs_root!();
     let site = Site::new(2)?;
-    let (six, echo) = (SocketAddr::new(SERVICE_V6, 80), SocketAddr::new(SERVICE_V4, 7));
+    let six = SocketAddr::new(SERVICE_V6, 80);
     let _echo = site.echo(SERVICE_V4, 7)?;
-    let gateway = start(&site, &[("web", WEB), ("six", six), ("echo", echo)])?;
+    let gateway = start(&site, &[("web", WEB), ("six", six), ("echo", ECHO)])?;
     for target in [WEB, six] {
         let before = counted(&gateway, &["syn-answered"])?;
         get(site.client(), target)?;
         ensure!(counted(&gateway, &["syn-answered"])? == before + 1, "{target}");
     }
-    let mut line = Line::open(site.client(), echo)?;
+    let mut line = Line::open(site.client(), ECHO)?;
     line.ask("before")?;
     let before = (flows(&gateway)?, counted(&gateway, &["syn-answered"])?);
     ensure!(before.0 > 0, "no flow of a client's is counted");

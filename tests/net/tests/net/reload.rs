@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use anyhow::{Context, Result, ensure};
 use ringway_net_tests::{
-    Gateway, Line, SERVICE_V4, SOON, Site, WEB, get, needs_root, ringway, service,
+    ECHO, Gateway, Line, SERVICE_V4, SOON, Site, WEB, get, needs_root, ringway, service,
 };
 use ringway_testnet::Signal;
 use serde_json::Value;
@@ -188,12 +188,11 @@ fn a_dry_run_tells_and_changes_nothing() -> Result<()> {
     needs_root!();
     let site = Site::new(2)?;
     let _echo = site.echo(SERVICE_V4, 7)?;
-    let endpoint = SocketAddr::new(SERVICE_V4, 7);
-    let both = site.configuration(&site.service("echo", endpoint, ""));
+    let both = site.configuration(&site.service("echo", ECHO, ""));
     let gateway = Gateway::start(&site.net.gateway, &both)?;
     let (mut lines, mut on_first) = (Vec::new(), 0);
     for _ in 0..10 {
-        let mut line = Line::open(site.client(), endpoint)?;
+        let mut line = Line::open(site.client(), ECHO)?;
         on_first += usize::from(line.ask("hello")? == "b1");
         lines.push(line);
     }
@@ -218,7 +217,7 @@ fn a_dry_run_tells_and_changes_nothing() -> Result<()> {
     ensure!(other != both, "{both}");
     gateway.rewrite(&other)?;
     let said = gateway.ringway(&["reload", "--dry-run"])?;
-    ensure!(said.out.contains(&format!("clients of echo {endpoint} tcp")), "{}", said.out);
+    ensure!(said.out.contains(&format!("clients of echo {ECHO} tcp")), "{}", said.out);
     ensure!(
         said.out.contains("all flows of echo end: 10 TCP flows of nat with a reset\n"),
         "{}",

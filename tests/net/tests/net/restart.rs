@@ -9,13 +9,11 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use ringway_net_tests::{
-    Device, Gateway, Load, SERVICE_V4, SERVICE_V6, SOON, Site, WEB, binary, get, is_silent,
+    CHECK, Device, Gateway, Load, SERVICE_V4, SERVICE_V6, SOON, Site, WEB, binary, get, is_silent,
     needs_root, tool,
 };
 use ringway_testnet::{Namespace, wait_until};
 use serde_json::Value;
-
-const CHECK: &str = "check = { type = \"http\", interval = \"200ms\", fall = 5 }\n";
 
 fn start(site: &Site) -> Result<Gateway> {
     start_binary(binary()?, site)

@@ -1,19 +1,14 @@
 //! What those see who watch the gateway: metrics, readiness, the service manager, the API.
 
-use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
 use std::thread;
 
 use anyhow::{Context, Result, ensure};
-use ringway_net_tests::{Gateway, SOON, Site, WEB, get, http, needs_root};
+use ringway_net_tests::{CHECK, Gateway, METRICS, SOON, Site, WEB, get, http, needs_root};
 use ringway_testnet::Namespace;
 use serde_json::Value;
-
-const METRICS: SocketAddr =
-    SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 9810);
-const CHECK: &str = "check = { type = \"http\", interval = \"200ms\", fall = 5 }\n";
 
 /// The log is for machines: one object per line.
 #[test]

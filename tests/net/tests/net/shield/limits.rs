@@ -1,9 +1,9 @@
 //! Limits of services: what is over them is dropped, and established flows are spared.
 
-use std::net::{SocketAddr, UdpSocket};
+use std::net::UdpSocket;
 
 use anyhow::{Context, Result, ensure};
-use ringway_net_tests::{SERVICE_V4, SOON, needs_root};
+use ringway_net_tests::{ECHO, SOON, needs_root};
 use ringway_testnet::{wait_for, wait_until};
 use serde_json::Value;
 
@@ -14,7 +14,7 @@ use super::{World, dropped, dropped_since, shield};
 fn flood(world: &World, sockets: &[UdpSocket], count: u64, reason: &str) -> Result<u64> {
     let before = dropped(&world.gateway)?;
     for (socket, _) in sockets.iter().cycle().zip(0..count) {
-        socket.send_to(b"?", SocketAddr::new(SERVICE_V4, 7))?;
+        socket.send_to(b"?", ECHO)?;
     }
     let mut answered = 0;
     let end = || {

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use ringway_net_tests::{
-    Echo, Gateway, KernelObjects, Line, Load, Numbered, SERVICE_V4, SERVICE_V6, SOON, Site,
+    ECHO, Echo, Gateway, KernelObjects, Line, Load, Numbered, SERVICE_V4, SERVICE_V6, SOON, Site,
     Transfer, WEB, binary, get, needs_root, not_tested, previous,
 };
 use ringway_testnet::{wait_for, wait_until};
@@ -270,7 +270,7 @@ fn the_first_rule_that_matches_decides() -> Result<()> {
     // Some of many, not all: how many exactly, the packet path's own tests know.
     let socket = world.site.client().run(|| UdpSocket::bind("10.1.0.2:4003"))??;
     for _ in 0..100 {
-        socket.send_to(b"?", SocketAddr::new(SERVICE_V4, 7))?;
+        socket.send_to(b"?", ECHO)?;
     }
     let limited = || capture::counted(&world.gateway, &["rule-limit"]).unwrap_or_default();
     wait_until("those over the limit", SOON, || {
@@ -474,7 +474,7 @@ fn the_release_before_the_shield_and_back() -> Result<()> {
     };
     let before = refused(&world)?;
     let socket = world.site.client().run(|| UdpSocket::bind("10.1.0.3:0"))??;
-    socket.send_to(b"?", SocketAddr::new(SERVICE_V4, 7))?;
+    socket.send_to(b"?", ECHO)?;
     wait_until("its drop", SOON, || refused(&world).is_ok_and(|packets| packets > before))?;
     change_to(&mut world, &new, &shield)?;
     world.is("shielded again", &shielded)?;
