@@ -227,7 +227,33 @@ fn a_change_that_comes_too_late_takes_no_other_back() -> Result<()> {
 fn weights_are_set_listed_and_cleared() -> Result<()> {
     needs_root!();
     let site = Site::new(2)?;
-    let mut gateway = site.start(&site.service("web", WEB, ""))?;
+    let text = site.configuration(&site.service("web", WEB, ""));
+    let mut gateway = Gateway::start(&site.net.gateway, &text)?;
+    // Of what is not there.
+    for (arguments, words) in [
+        (&["backend", "drain", "wbe", "10.2.0.11"][..], "there is no service \"wbe\""),
+        (&["backend", "drain", "web", "10.2.0.99"], "has no backend 10.2.0.99"),
+        (&["backend", "undrain", "web", "10.2.0.11"], "is not drained"),
+        (&["backend", "weight", "web", "10.2.0.11:81", "5"], "it has 10.2.0.11:80, 10.2.0.12:80"),
+        (&["backend", "weight", "web", "10.2.0.11", "5000"], "0..=1000"),
+        (&["overrides", "clear", "web"], "has no override"),
+        (&["overrides", "clear"], "there is no override to clear"),
+    ] {
+        let ran = gateway.ringway(arguments)?;
+        ensure!(ran.code == 2 && ran.err.contains(words), "{arguments:?}: {ran:?}");
+    }
+    ensure!(!site.net.gateway.directory().join("state/overrides.json").exists());
+
+    gateway.document(&["backend", "drain", "web", "10.2.0.11"])?;
+    gateway.rewrite(&text.replace("    { address = \"10.2.0.11\", port = 80 },\n", ""))?;
+    let told = gateway.document(&["reload"])?;
+    ensure!(told["orphaned_overrides"][0] == "web 10.2.0.11:80 (drained)", "{told}");
+    let found = |status: &Value, words: &str| status["findings"].to_string().contains(words);
+    gateway.wait_status("a finding", |s| found(s, "ringway overrides clear web 10.2.0.11:80"))?;
+    gateway.document(&["overrides", "clear", "web", "10.2.0.11"])?;
+    gateway.wait_status("no finding", |s| !found(s, "override of"))?;
+    gateway.reload(&text)?;
+
     let told = gateway.document(&["backend", "weight", "web", "10.2.0.12", "3"])?;
     // From a half to three quarters.
     let moved = told["rings"][0]["moved_slots"].as_u64().unwrap_or_default();
@@ -318,37 +344,6 @@ fn the_name_of_a_node_is_enough() -> Result<()> {
     Ok(())
 }
 
-#[test]
-fn overrides_of_what_is_not_there() -> Result<()> {
-    needs_root!();
-    let site = Site::new(2)?;
-    let text = site.configuration(&site.service("web", WEB, ""));
-    let gateway = Gateway::start(&site.net.gateway, &text)?;
-    for (arguments, words) in [
-        (&["backend", "drain", "wbe", "10.2.0.11"][..], "there is no service \"wbe\""),
-        (&["backend", "drain", "web", "10.2.0.99"], "has no backend 10.2.0.99"),
-        (&["backend", "undrain", "web", "10.2.0.11"], "is not drained"),
-        (&["backend", "weight", "web", "10.2.0.11:81", "5"], "it has 10.2.0.11:80, 10.2.0.12:80"),
-        (&["backend", "weight", "web", "10.2.0.11", "5000"], "0..=1000"),
-        (&["overrides", "clear", "web"], "has no override"),
-        (&["overrides", "clear"], "there is no override to clear"),
-    ] {
-        let ran = gateway.ringway(arguments)?;
-        ensure!(ran.code == 2 && ran.err.contains(words), "{arguments:?}: {ran:?}");
-    }
-    ensure!(!site.net.gateway.directory().join("state/overrides.json").exists());
-
-    gateway.document(&["backend", "drain", "web", "10.2.0.11"])?;
-    gateway.rewrite(&text.replace("    { address = \"10.2.0.11\", port = 80 },\n", ""))?;
-    let told = gateway.document(&["reload"])?;
-    ensure!(told["orphaned_overrides"][0] == "web 10.2.0.11:80 (drained)", "{told}");
-    let found = |status: &Value, words: &str| status["findings"].to_string().contains(words);
-    gateway.wait_status("a finding", |s| found(s, "ringway overrides clear web 10.2.0.11:80"))?;
-    gateway.document(&["overrides", "clear", "web", "10.2.0.11"])?;
-    gateway.wait_status("no finding", |s| !found(s, "override of"))?;
-    Ok(())
-}
-
 /// Flows of dsr services have no record: the ring's memory keeps them. And a reload opens the
 /// tunnel that their checks take.
 #[test]
@@ -428,7 +423,27 @@ fn a_state_directory_that_is_full_or_read_only() -> Result<()> {
     needs_root!();
     let site = Site::new(2)?;
     let small = Small::mount(site.net.gateway.directory().join("state"))?;
-    let gateway = site.start(&site.service("web", WEB, ""))?;
+    small.run("mount", &["-o", "remount,ro"])?;
+    let text = site.configuration(&site.service("web", WEB, ""));
+    let mut gateway = Gateway::launch(&site.net.gateway, &text)?;
+    gateway.wait_serving()?;
+    get(site.client(), WEB)?;
+    let read_only = |s: &Value| s["problems"].to_string().contains("read-only");
+    gateway.wait_status("the problem", read_only)?;
+    // What was said before is in force as soon as it can be read.
+    small.run("mount", &["-o", "remount,rw"])?;
+    fs::write(small.0.join("overrides.json"), with_drained(&["10.2.0.11"]))?;
+    let drained = |s: &Value| backend(s, "10.2.0.11").is_ok_and(|b| b["drained"] == true);
+    gateway.wait_status("what was kept", |s| drained(s) && s["healthy"] == true)?;
+    // A directory that can only be read is read.
+    small.run("mount", &["-o", "remount,ro"])?;
+    gateway.kill()?;
+    gateway.start_again()?;
+    gateway.wait_status("what was kept, and the problem", |s| drained(s) && read_only(s))?;
+
+    small.run("mount", &["-o", "remount,rw"])?;
+    gateway.wait_healthy()?;
+    gateway.document(&["overrides", "clear"])?;
     let refused = |words: &str| -> Result<()> {
         let ran: Ran = gateway.ringway(&["backend", "drain", "web", "10.2.0.11"])?;
         ensure!(ran.code == 1 && ran.err.contains(words), "{words:?}: {ran:?}");
@@ -457,33 +472,6 @@ fn a_state_directory_that_is_full_or_read_only() -> Result<()> {
     gateway.wait_status("no problem any more", |status| status["healthy"] == true)?;
     let names: Vec<_> = fs::read_dir(&small.0)?.flatten().map(|entry| entry.file_name()).collect();
     ensure!(names.iter().all(|name| !name.to_string_lossy().contains(".new")), "{names:?}");
-    Ok(())
-}
-
-#[test]
-fn a_daemon_starts_without_its_state() -> Result<()> {
-    needs_root!();
-    let site = Site::new(2)?;
-    let small = Small::mount(site.net.gateway.directory().join("state"))?;
-    small.run("mount", &["-o", "remount,ro"])?;
-    let text = site.configuration(&site.service("web", WEB, ""));
-    let mut gateway = Gateway::launch(&site.net.gateway, &text)?;
-    gateway.wait_serving()?;
-    get(site.client(), WEB)?;
-    gateway.wait_status("the problem", |status| {
-        status["problems"].to_string().contains("read-only")
-    })?;
-    // What was said before is in force as soon as it can be read.
-    small.run("mount", &["-o", "remount,rw"])?;
-    fs::write(small.0.join("overrides.json"), with_drained(&["10.2.0.11"]))?;
-    let drained = |s: &Value| backend(s, "10.2.0.11").is_ok_and(|b| b["drained"] == true);
-    gateway.wait_status("what was kept", |s| drained(s) && s["healthy"] == true)?;
-    // A directory that can only be read is read.
-    small.run("mount", &["-o", "remount,ro"])?;
-    gateway.kill()?;
-    gateway.start_again()?;
-    let read_only = |s: &Value| s["problems"].to_string().contains("read-only");
-    gateway.wait_status("what was kept, and the problem", |s| drained(s) && read_only(s))?;
     Ok(())
 }
 
