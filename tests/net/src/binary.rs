@@ -1,6 +1,8 @@
 //! The programs under test, as cargo built them.
 
 use std::env;
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -9,9 +11,6 @@ use ringway_testnet::Namespace;
 use serde_json::Value;
 
 /// The `ringway` to test: `RINGWAY_BIN`, else the one beside this test in the target directory.
-///
-/// # Errors
-/// It has not been built.
 pub fn path() -> Result<PathBuf> {
     if let Some(path) = env::var_os("RINGWAY_BIN") {
         return Ok(path.into());
@@ -26,9 +25,6 @@ pub fn path() -> Result<PathBuf> {
 
 /// The `ringway-lab` to test, which will run that `ringway`: the one beside it, as it looks for
 /// `ringway` beside itself.
-///
-/// # Errors
-/// It has not been built.
 pub fn lab_path() -> Result<PathBuf> {
     let path = path()?.with_file_name("ringway-lab");
     ensure!(path.is_file(), "{} is missing: first `cargo build -p ringway-lab`", path.display());
@@ -45,9 +41,6 @@ pub fn tree() -> PathBuf {
 
 /// The release before this one: `RINGWAY_PREVIOUS`, else what `packaging/previous` has built;
 /// `None`: there is none yet.
-///
-/// # Errors
-/// There is one, and it has not been built.
 pub fn previous() -> Result<Option<PathBuf>> {
     if let Some(path) = env::var_os("RINGWAY_PREVIOUS") {
         return Ok(Some(path.into()));
@@ -70,11 +63,28 @@ pub struct Ran {
 
 impl Ran {
     /// Standard output as JSON.
-    ///
-    /// # Errors
-    /// It is none.
     pub fn json(&self) -> Result<Value> {
         serde_json::from_str(&self.out).with_context(|| format!("no JSON from {self:?}"))
+    }
+
+    /// It has ended well.
+    pub fn done(self) -> Result<Ran> {
+        ensure!(self.code == 0, "{self:?}");
+        Ok(self)
+    }
+
+    /// It has ended with this code, and standard output has these words.
+    pub fn says(self, code: i32, words: &[&str]) -> Result<Ran> {
+        let missing = words.iter().find(|words| !self.out.contains(**words));
+        ensure!(self.code == code && missing.is_none(), "{code}, {missing:?}: {self:?}");
+        Ok(self)
+    }
+
+    /// The same of standard error.
+    pub fn complains(self, code: i32, words: &[&str]) -> Result<Ran> {
+        let missing = words.iter().find(|words| !self.err.contains(**words));
+        ensure!(self.code == code && missing.is_none(), "{code}, {missing:?}: {self:?}");
+        Ok(self)
     }
 
     /// Both outputs together.
@@ -94,17 +104,11 @@ impl From<Output> for Ran {
 }
 
 /// Runs `ringway ARGUMENTS` in a namespace to its end.
-///
-/// # Errors
-/// It cannot be started. How it ended is for the caller to judge.
 pub fn ringway(namespace: &Namespace, arguments: &[&str]) -> Result<Ran> {
     run(&path()?, namespace, arguments)
 }
 
 /// The same of `ringway-lab`.
-///
-/// # Errors
-/// As [`ringway`].
 pub fn ringway_lab(namespace: &Namespace, arguments: &[&str]) -> Result<Ran> {
     run(&lab_path()?, namespace, arguments)
 }
@@ -113,4 +117,15 @@ pub fn ringway_lab(namespace: &Namespace, arguments: &[&str]) -> Result<Ran> {
 pub(crate) fn run(binary: &Path, namespace: &Namespace, arguments: &[&str]) -> Result<Ran> {
     let output = namespace.command(binary).args(arguments).output()?;
     Ok(output.into())
+}
+
+/// A secret in a file that its owner alone may read.
+pub fn write_secret(file: &Path, digits: &str) -> Result<()> {
+    std::fs::write(file, digits)?;
+    Ok(std::fs::set_permissions(file, Permissions::from_mode(0o600))?)
+}
+
+/// Runs somebody else's program in a namespace to its end.
+pub fn tool(namespace: &Namespace, name: &str, arguments: &[&str]) -> Result<Ran> {
+    Ok(namespace.tool(name)?.args(arguments).output()?.into())
 }

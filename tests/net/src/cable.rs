@@ -41,17 +41,11 @@ pub struct Cable {
 
 impl Cable {
     /// Makes device `name` in both namespaces, up, with these addresses.
-    ///
-    /// # Errors
-    /// No /dev/net/tun, or `ip` fails.
     pub fn new(name: &str, ends: [(&Namespace, &[&str]); 2]) -> Result<Cable> {
         Cable::with(name, ends, <[u8]>::to_vec)
     }
 
     /// The same; what reaches the second end goes through `arrive` first.
-    ///
-    /// # Errors
-    /// No /dev/net/tun, or `ip` fails.
     pub fn with(
         name: &str,
         ends: [(&Namespace, &[&str]); 2],
@@ -62,9 +56,6 @@ impl Cable {
     }
 
     /// A link with Ethernet.
-    ///
-    /// # Errors
-    /// No /dev/net/tun, or `ip` fails.
     pub fn ethernet(
         name: &str,
         ends: [(&Namespace, &[&str]); 2],
@@ -85,9 +76,6 @@ impl Cable {
 
     /// A link with Ethernet and checksums as sent, on which frames meet something: to the second
     /// end, and to the first.
-    ///
-    /// # Errors
-    /// No /dev/net/tun, or `ip` fails.
     pub fn through(
         name: &str,
         ends: [(&Namespace, &[&str]); 2],
@@ -106,7 +94,8 @@ impl Cable {
             let tun = namespace.run(&open)??;
             let mut lines = format!("link set {name} up\n");
             for address in addresses {
-                lines += &format!("addr add {address} dev {name}\n");
+                let nodad = if address.contains(':') { " nodad" } else { "" };
+                lines += &format!("addr add {address} dev {name}{nodad}\n");
             }
             namespace.ip(&lines)?;
             Ok(tun)

@@ -39,9 +39,6 @@ impl Cgroup {
     }
 
     /// Adds a process with all its threads. Memory that it has already is not charged to the group.
-    ///
-    /// # Errors
-    /// There is no such process.
     pub fn add(&self, process: u32) -> Result<()> {
         self.write("cgroup.procs", process)
     }
@@ -49,9 +46,6 @@ impl Cgroup {
     /// Refuses these threads all kernel memory until [`Cgroup::limit_memory`]. Their user memory is
     /// charged to the group of their process's first thread. False, and said aloud: version 2
     /// does not limit threads.
-    ///
-    /// # Errors
-    /// There is no such thread.
     pub fn starve(&self, threads: impl IntoIterator<Item = u32>) -> Result<bool> {
         self.limit_memory(Some(0))?;
         if !self.v1 {
@@ -69,9 +63,6 @@ impl Cgroup {
     }
 
     /// Limits memory, in bytes.
-    ///
-    /// # Errors
-    /// More is charged already and cannot be reclaimed.
     pub fn limit_memory(&self, bytes: Option<u64>) -> Result<()> {
         let (file, unlimited) =
             if self.v1 { ("memory.limit_in_bytes", "-1") } else { ("memory.max", "max") };
@@ -79,17 +70,11 @@ impl Cgroup {
     }
 
     /// Lets no thread and no process start while there are this many.
-    ///
-    /// # Errors
-    /// The group is not of the controller "pids".
     pub fn limit_threads(&self, most: Option<u32>) -> Result<()> {
         self.write("pids.max", most.map_or("max".to_owned(), |most| most.to_string()))
     }
 
     /// How often the limit of memory was hit.
-    ///
-    /// # Errors
-    /// The kernel does not tell.
     pub fn refusals(&self) -> Result<u64> {
         if self.v1 {
             let path = self.directory.join("memory.failcnt");
@@ -99,9 +84,6 @@ impl Cgroup {
     }
 
     /// How many of its processes the kernel killed for their memory.
-    ///
-    /// # Errors
-    /// The kernel does not tell.
     pub fn kills(&self) -> Result<u64> {
         self.count(if self.v1 { "memory.oom_control" } else { "memory.events" }, "oom_kill ")
     }

@@ -6,15 +6,12 @@ use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use ringway_testnet::{Namespace, slowed};
 
 use crate::SOON;
 
 /// One `GET /` over a connection of its own; returns the body of a 200 without its newline.
-///
-/// # Errors
-/// Anything else; an `io::Error` at the root says how the connection failed.
 pub fn get(client: &Namespace, target: SocketAddr) -> Result<String> {
     let answer = http(client, target, "/")?;
     let (head, body) = answer.split_once("\r\n\r\n").context("no HTTP")?;
@@ -25,9 +22,6 @@ pub fn get(client: &Namespace, target: SocketAddr) -> Result<String> {
 }
 
 /// One `GET PATH` over a connection of its own; returns the whole answer.
-///
-/// # Errors
-/// The connection fails.
 pub fn http(client: &Namespace, target: SocketAddr, path: &str) -> Result<String> {
     let host = target.ip();
     let request = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
@@ -36,9 +30,6 @@ pub fn http(client: &Namespace, target: SocketAddr, path: &str) -> Result<String
 
 /// Asks with one `GET /`, and tells whether nobody answers within a second: for what must not be
 /// answered.
-///
-/// # Errors
-/// The client's namespace is gone.
 pub fn is_silent(client: &Namespace, target: SocketAddr) -> Result<bool> {
     let patience = slowed(Duration::from_secs(1));
     let ask = || -> io::Result<usize> {
@@ -51,9 +42,6 @@ pub fn is_silent(client: &Namespace, target: SocketAddr) -> Result<bool> {
 }
 
 /// Sends these bytes and reads until the other side closes.
-///
-/// # Errors
-/// The connection fails.
 pub fn http_raw(client: &Namespace, target: SocketAddr, request: &[u8]) -> Result<String> {
     let exchange = || -> io::Result<String> {
         let mut stream = TcpStream::connect_timeout(&target, slowed(SOON))?;
@@ -67,9 +55,6 @@ pub fn http_raw(client: &Namespace, target: SocketAddr, request: &[u8]) -> Resul
 }
 
 /// Sends a [`crate::Bulk`] server `up` bytes and reads `down` from it.
-///
-/// # Errors
-/// The connection fails, or stands still.
 pub fn bulk(client: &Namespace, target: SocketAddr, up: u64, down: u64) -> Result<()> {
     let exchange = || -> io::Result<u64> {
         let mut stream = TcpStream::connect_timeout(&target, slowed(SOON))?;
@@ -92,9 +77,6 @@ pub struct Line(TcpStream);
 
 impl Line {
     /// Connects from within the namespace; the connection may be used from anywhere.
-    ///
-    /// # Errors
-    /// It is refused or not answered.
     pub fn open(client: &Namespace, target: SocketAddr) -> io::Result<Line> {
         let open = || {
             let stream = TcpStream::connect_timeout(&target, slowed(SOON))?;
@@ -106,9 +88,6 @@ impl Line {
     }
 
     /// Sends a line, and returns the name of whoever sent it back.
-    ///
-    /// # Errors
-    /// The connection is reset, closed or silent.
     pub fn ask(&mut self, line: &str) -> io::Result<String> {
         self.0.write_all(format!("{line}\n").as_bytes())?;
         let mut answer = Vec::new();
@@ -128,18 +107,56 @@ impl Line {
     }
 
     /// The client's own end.
-    ///
-    /// # Errors
-    /// None that is known.
     pub fn local(&self) -> io::Result<SocketAddr> {
         self.0.local_addr()
     }
 }
 
+/// A connection or a UDP socket to an [`crate::Echo`], and who answered it first.
+#[derive(Debug)]
+pub struct Flow {
+    pub owner: String,
+    way: Way,
+}
+
+#[derive(Debug)]
+enum Way {
+    Tcp(Line),
+    Udp(UdpSocket),
+}
+
+impl Flow {
+    pub fn tcp(client: &Namespace, target: SocketAddr) -> Result<Flow> {
+        let mut line = Line::open(client, target)?;
+        Ok(Flow { owner: line.ask("first")?, way: Way::Tcp(line) })
+    }
+
+    pub fn udp(client: &Namespace, target: SocketAddr) -> Result<Flow> {
+        let socket = udp_to(client, target)?;
+        Ok(Flow { owner: ask_udp(&socket, "first")?, way: Way::Udp(socket) })
+    }
+
+    pub fn is_tcp(&self) -> bool {
+        matches!(self.way, Way::Tcp(_))
+    }
+
+    /// Who answers now.
+    pub fn ask(&mut self, what: &str) -> io::Result<String> {
+        match &mut self.way {
+            Way::Tcp(line) => line.ask(what),
+            Way::Udp(socket) => ask_udp(socket, what),
+        }
+    }
+
+    /// It is answered by whoever answered first.
+    pub fn stays(&mut self, what: &str) -> Result<()> {
+        let now = self.ask(what).with_context(|| format!("a flow of {}, {what}", self.owner))?;
+        ensure!(now == self.owner, "a flow of {} is answered by {now}, {what}", self.owner);
+        Ok(())
+    }
+}
+
 /// Whether each of `count` pings, `interval` seconds apart, is answered.
-///
-/// # Errors
-/// There is no ping(8).
 pub fn all_answered(client: &Namespace, target: &str, count: u32, interval: &str) -> Result<bool> {
     let mut ping = client.tool("ping")?;
     ping.args(["-n", "-w", "30", "-i", interval, "-c", &count.to_string(), target]);
@@ -155,18 +172,20 @@ pub fn no_ping_is_lost(said: &str, count: u32) -> bool {
     (1..=count).all(|number| came.contains(&number))
 }
 
+/// A socket of the client's for datagrams to this address.
+pub fn udp_to(client: &Namespace, target: SocketAddr) -> Result<UdpSocket> {
+    let any = if target.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+    let socket = client.run(|| UdpSocket::bind(any))??;
+    socket.connect(target)?;
+    Ok(socket)
+}
+
 /// Sends one datagram by this socket and returns the name of whoever sent it back.
-///
-/// # Errors
-/// No answer, or a wrong one.
 pub fn ask_udp(socket: &UdpSocket, text: &str) -> io::Result<String> {
     ask_udp_within(SOON, socket, text)
 }
 
 /// The same, with this patience: for who asks again, as a datagram may be lost.
-///
-/// # Errors
-/// No answer, or a wrong one: that to a question before.
 pub fn ask_udp_within(patience: Duration, socket: &UdpSocket, text: &str) -> io::Result<String> {
     socket.set_read_timeout(Some(slowed(patience)))?;
     socket.send(text.as_bytes())?;
@@ -180,9 +199,6 @@ pub fn ask_udp_within(patience: Duration, socket: &UdpSocket, text: &str) -> io:
 }
 
 /// From now on the socket sends datagrams without a checksum (IPv4, RFC 768).
-///
-/// # Errors
-/// The kernel refuses.
 pub fn no_checksum(socket: &UdpSocket) -> io::Result<()> {
     let on: libc::c_int = 1;
     // SAFETY: an open socket, and an integer that outlives the call with its length.

@@ -58,9 +58,6 @@ impl Flow {
 
 impl Flows {
     /// Opens `count` connections to an [`crate::Echo`] behind a gateway.
-    ///
-    /// # Errors
-    /// One is refused.
     pub fn open(client: &Namespace, target: SocketAddr, count: usize) -> Result<Flows> {
         let stop = Arc::new(AtomicBool::new(false));
         let mut flows = Flows { all: Vec::new(), threads: Vec::new(), stop };
@@ -74,9 +71,6 @@ impl Flows {
     }
 
     /// Waits until each has had two more answers, or broke.
-    ///
-    /// # Errors
-    /// One does neither.
     pub fn settle(&self) -> Result<()> {
         let before: Vec<u64> = self.all.iter().map(|f| f.answers.load(Ordering::Relaxed)).collect();
         wait_for("every connection going on or breaking", 2 * SOON, || {

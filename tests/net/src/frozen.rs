@@ -12,9 +12,6 @@ pub struct Frozen {
 
 impl Frozen {
     /// The thread of this number; a process's first thread has the process's.
-    ///
-    /// # Errors
-    /// There is none, or the kernel does not let us trace it.
     pub fn thread(thread: u32) -> Result<Frozen> {
         let thread = i32::try_from(thread)?;
         trace(libc::PTRACE_SEIZE, thread).context("PTRACE_SEIZE")?;

@@ -28,9 +28,6 @@ pub struct Gateway {
 impl Gateway {
     /// Writes the configuration, starts the daemon, and waits until it serves, nothing is wrong and
     /// every backend gets traffic: on a busy machine the first result of a check may be a failure.
-    ///
-    /// # Errors
-    /// It ends instead, or something stays wrong.
     pub fn start(namespace: &Namespace, text: &str) -> Result<Gateway> {
         let mut gateway = Gateway::launch(namespace, text)?;
         gateway.wait_serving()?;
@@ -41,17 +38,11 @@ impl Gateway {
     }
 
     /// Writes the configuration and starts the daemon, no more.
-    ///
-    /// # Errors
-    /// It cannot be started.
     pub fn launch(namespace: &Namespace, text: &str) -> Result<Gateway> {
         Gateway::launch_with(namespace, text, |_| ())
     }
 
     /// The same, with a say in how the daemon is started.
-    ///
-    /// # Errors
-    /// It cannot be started.
     pub fn launch_with(
         namespace: &Namespace,
         text: &str,
@@ -61,9 +52,6 @@ impl Gateway {
     }
 
     /// The same, of another version.
-    ///
-    /// # Errors
-    /// It cannot be started.
     pub fn launch_binary(
         binary: PathBuf,
         namespace: &Namespace,
@@ -103,9 +91,6 @@ impl Gateway {
     }
 
     /// Threads of the daemon but its first: numbers and names.
-    ///
-    /// # Errors
-    /// It has ended.
     pub fn threads(&self) -> Result<Vec<(u32, String)>> {
         let first = self.child.pid();
         let mut found = Vec::new();
@@ -127,17 +112,11 @@ impl Gateway {
     }
 
     /// Waits until the daemon says that it serves; fails at once when it ends.
-    ///
-    /// # Errors
-    /// It does not.
     pub fn wait_serving(&mut self) -> Result<()> {
         Ok(self.child.wait_for_log("serving: ", STARTED)?)
     }
 
     /// Waits until the daemon finds nothing wrong; fails at once when it ends.
-    ///
-    /// # Errors
-    /// It does not, and what it finds wrong.
     pub fn wait_healthy(&mut self) -> Result<()> {
         self.wait_serving()?;
         self.wait_status("a healthy gateway", |status| status["healthy"] == true)?;
@@ -146,9 +125,6 @@ impl Gateway {
 
     /// Waits until the daemon has used so many times 60 ms of a processor, or serves: a moment of its
     /// start that is the same on a busy machine.
-    ///
-    /// # Errors
-    /// It ends instead.
     pub fn wait_progress(&mut self, steps: u64) -> Result<()> {
         // In hundredths of a second.
         let used = |child: &Child| -> Option<u64> {
@@ -166,9 +142,6 @@ impl Gateway {
     }
 
     /// Waits for a status that fits, and returns it.
-    ///
-    /// # Errors
-    /// There is none in time; with the last one.
     pub fn wait_status(&self, what: &str, fits: impl Fn(&Value) -> bool) -> Result<Value> {
         let look = || {
             let status = self.status().map_err(|error| format!("{error:#}"))?;
@@ -179,9 +152,6 @@ impl Gateway {
     }
 
     /// Waits until the daemon itself answers, whose loop has turned later than this.
-    ///
-    /// # Errors
-    /// It does not turn.
     pub fn wait_turn(&self, later_than: Instant) -> Result<Value> {
         let look = || {
             let asked = Instant::now();
@@ -194,9 +164,6 @@ impl Gateway {
     }
 
     /// `ringway status -o json`: the daemon's own, unless there is none or it stands still.
-    ///
-    /// # Errors
-    /// It says something else than a status.
     pub fn status(&self) -> Result<Value> {
         let ask = || {
             let asked = self.ringway(&["status", "--ledger", "-o", "json"]);
@@ -219,9 +186,6 @@ impl Gateway {
 
     /// `ringway ARGUMENTS -c CONFIGURATION` in the gateway's namespace, of the gateway's version. A
     /// busy machine may keep the daemon from answering within two seconds; then `status` asks again.
-    ///
-    /// # Errors
-    /// It cannot be started.
     pub fn ringway(&self, arguments: &[&str]) -> Result<Ran> {
         let configuration = self.configuration.to_string_lossy();
         let all = [arguments, &["-c", &configuration]].concat();
@@ -235,18 +199,17 @@ impl Gateway {
         wait_for("the daemon's answer", SOON, ask)?
     }
 
+    /// The document that `ringway ARGUMENTS -o json` succeeds with.
+    pub fn document(&self, arguments: &[&str]) -> Result<Value> {
+        self.ringway(&[arguments, &["-o", "json"]].concat())?.done()?.json()
+    }
+
     /// `ringway ARGUMENTS`, of the gateway's version; of commands that are about no node.
-    ///
-    /// # Errors
-    /// It cannot be started.
     pub fn plain(&self, arguments: &[&str]) -> Result<Ran> {
         binary::run(&self.binary, &self.namespace, arguments)
     }
 
     /// What the API answers to raw bytes: everything until it closes the connection.
-    ///
-    /// # Errors
-    /// The socket breaks.
     pub fn api(&self, request: &[u8]) -> Result<String> {
         let mut stream = UnixStream::connect(self.namespace.directory().join("api.sock"))?;
         stream.set_read_timeout(Some(STARTED))?;
@@ -261,17 +224,11 @@ impl Gateway {
     }
 
     /// SIGKILL.
-    ///
-    /// # Errors
-    /// None that is known.
     pub fn kill(&mut self) -> Result<()> {
         Ok(self.child.kill()?)
     }
 
     /// SIGTERM, and waits for the end; returns what the daemon logged.
-    ///
-    /// # Errors
-    /// It ends otherwise than well.
     pub fn terminate(&mut self) -> Result<String> {
         self.child.signal(Signal::TERM)?;
         let end = self.child.wait(SOON)?;
@@ -280,34 +237,28 @@ impl Gateway {
     }
 
     /// Starts a daemon in place of one that has ended.
-    ///
-    /// # Errors
-    /// It cannot be started.
     pub fn start_again(&mut self) -> Result<()> {
         self.start_again_with(|_| ())
     }
 
-    /// The same, with a say in how it is started.
-    ///
-    /// # Errors
-    /// It cannot be started.
+    /// The same, and waits until nothing is wrong.
+    pub fn start_healthy(&mut self) -> Result<()> {
+        self.start_again()?;
+        self.wait_healthy()
+    }
+
+    /// [`Gateway::start_again`], with a say in how it is started.
     pub fn start_again_with(&mut self, adapt: impl FnOnce(&mut Command)) -> Result<()> {
         self.child = spawn(&self.binary, &self.namespace, &self.configuration, adapt)?;
         Ok(())
     }
 
     /// Replaces the configuration file; for the next daemon.
-    ///
-    /// # Errors
-    /// It cannot be written.
     pub fn rewrite(&self, text: &str) -> Result<()> {
         Ok(fs::write(&self.configuration, text)?)
     }
 
     /// Another configuration comes into force.
-    ///
-    /// # Errors
-    /// It is refused.
     pub fn reload(&self, text: &str) -> Result<()> {
         self.rewrite(text)?;
         let ran = self.ringway(&["reload"])?;
@@ -316,9 +267,6 @@ impl Gateway {
     }
 
     /// Waits for the end of a daemon that is expected to refuse; its exit code and its words.
-    ///
-    /// # Errors
-    /// It goes on running.
     pub fn refusal(&mut self) -> Result<(i32, String)> {
         let end = self.child.wait(STARTED)?;
         Ok((end.status.code().unwrap_or(-1), end.log))
@@ -372,9 +320,6 @@ fn summary(status: &Value) -> String {
 }
 
 /// Removes the pins of nodes whose test was killed, once per process.
-///
-/// # Errors
-/// They cannot be removed.
 pub fn remove_stale_pins() -> Result<()> {
     static ONCE: Once = Once::new();
     let mut result = Ok(());

@@ -22,9 +22,6 @@ pub struct HeldFile {
 
 impl HeldFile {
     /// Holds the file, under whatever name it is opened; those of other names are not held.
-    ///
-    /// # Errors
-    /// There is no such file, or the kernel has no CONFIG_FANOTIFY_ACCESS_PERMISSIONS.
     pub fn new(path: &Path) -> Result<HeldFile> {
         let flags =
             libc::FAN_CLASS_CONTENT | libc::FAN_CLOEXEC | libc::FAN_NONBLOCK | libc::FAN_REPORT_TID;
@@ -49,9 +46,6 @@ impl HeldFile {
     }
 
     /// Waits until a thread opens the file; its number.
-    ///
-    /// # Errors
-    /// None does in time.
     pub fn opened(&self) -> Result<i32> {
         let event = wait_for("somebody to open the file", SOON, || {
             self.event().map_err(|error| error.to_string())

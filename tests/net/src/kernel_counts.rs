@@ -19,9 +19,6 @@ pub struct Device {
 
 impl Device {
     /// Reads one.
-    ///
-    /// # Errors
-    /// There is no such interface.
     pub fn read(namespace: &Namespace, name: &str) -> Result<Device> {
         let mut ip = namespace.command("ip");
         let output = ip.args(["-d", "-s", "-j", "link", "show", "dev", name]).output()?;
@@ -39,9 +36,6 @@ pub struct RunCounts(#[expect(dead_code, reason = "counting ends when it is clos
 
 impl RunCounts {
     /// Begins counting.
-    ///
-    /// # Errors
-    /// The kernel refuses.
     pub fn begin() -> Result<RunCounts> {
         // SAFETY: a plain system call.
         let fd = unsafe { sys::bpf_enable_stats(sys::BPF_STATS_RUN_TIME) };
@@ -51,9 +45,6 @@ impl RunCounts {
     }
 
     /// How often the program with this id has run while counting was on.
-    ///
-    /// # Errors
-    /// There is no such program.
     pub fn of(&self, program: u32) -> Result<u64> {
         use std::os::fd::AsFd;
         let program = ProgramHandle::from_prog_id(program)?;
@@ -70,9 +61,6 @@ impl RunCounts {
 }
 
 /// Detaches the pinned attachment at `path`, as somebody else's tool might.
-///
-/// # Errors
-/// There is none.
 pub fn detach_link(path: &Path) -> Result<()> {
     ensure!(fs::exists(path)?, "{} is no pin", path.display());
     Ok(libbpf_rs::Link::open(path)?.detach()?)
@@ -80,9 +68,6 @@ pub fn detach_link(path: &Path) -> Result<()> {
 
 /// Puts a program that passes everything into the pinned attachment at `path`, in place of the one
 /// there.
-///
-/// # Errors
-/// There is none, or the kernel refuses.
 pub fn swap_link(path: &Path) -> Result<()> {
     let link = libbpf_rs::Link::open(path)?;
     let program = pass_program()?;

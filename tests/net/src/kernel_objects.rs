@@ -20,9 +20,6 @@ pub struct KernelObjects {
 impl KernelObjects {
     /// The node's pinned maps, and all that is reached from them: programs with one of these maps
     /// or in one of them, the maps of these programs, and their links.
-    ///
-    /// # Errors
-    /// Nothing is pinned, or the kernel refuses.
     pub fn of(gateway: &Gateway) -> Result<KernelObjects> {
         let mut own = KernelObjects::default();
         for entry in fs::read_dir(gateway.pins().join("maps"))? {

@@ -21,9 +21,6 @@ pub struct Lan {
 
 impl Lan {
     /// Builds it. At most ten gateways.
-    ///
-    /// # Errors
-    /// Not root, or `ip` is missing.
     pub fn new(gateways: usize, backends: usize) -> Result<Lan> {
         let switch = Namespace::new("switch")?;
         bridge(&switch, "br0", &[])?;
@@ -55,9 +52,6 @@ impl Lan {
     }
 
     /// Takes a machine away, as when it loses power.
-    ///
-    /// # Errors
-    /// `ip` fails.
     pub fn unplug(&self, name: &str) -> Result<()> {
         Ok(self.switch.ip(&format!("link set {name} down\n"))?)
     }

@@ -23,13 +23,14 @@ mod steady;
 mod tunnel;
 
 pub use binary::{
-    Ran, lab_path as lab_binary, path as binary, previous, ringway, ringway_lab, tree,
+    Ran, lab_path as lab_binary, path as binary, previous, ringway, ringway_lab, tool, tree,
+    write_secret,
 };
 pub use cable::{Cable, Checksums, Through};
 pub use cgroup::Cgroup;
 pub use client::{
-    Line, all_answered, ask_udp, ask_udp_within, bulk, get, http, http_raw, is_silent, no_checksum,
-    no_ping_is_lost,
+    Flow, Line, all_answered, ask_udp, ask_udp_within, bulk, get, http, http_raw, is_silent,
+    no_checksum, no_ping_is_lost, udp_to,
 };
 pub use flows::Flows;
 pub use frozen::Frozen;
@@ -41,7 +42,10 @@ pub use lan::Lan;
 pub use load::{Load, Outcome};
 pub use rtnl::RtnlHeld;
 pub use server::{Bulk, Dns, Echo, Named, Responder};
-pub use site::{SERVICE_V4, SERVICE_V6, Site, WEB, behind_small_link, configuration, service};
+pub use site::{
+    CHECK, ECHO, METRICS, SERVICE_V4, SERVICE_V6, Site, WEB, behind_small_link, configuration,
+    service,
+};
 pub use steady::{Numbered, Transfer};
 pub use tunnel::{Tunnel, Wrap};
 

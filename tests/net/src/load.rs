@@ -26,17 +26,11 @@ pub struct Outcome {
 
 impl Load {
     /// `connections` kept busy for `seconds`.
-    ///
-    /// # Errors
-    /// wrk is not there.
     pub fn start(client: &Namespace, url: &str, connections: u32, seconds: u32) -> Result<Load> {
         Load::start_with(client, url, connections, seconds, &[])
     }
 
     /// The same, with a connection of its own for every request.
-    ///
-    /// # Errors
-    /// wrk is not there.
     pub fn start_closing(
         client: &Namespace,
         url: &str,
@@ -73,9 +67,6 @@ impl Load {
     }
 
     /// Ends it now, and tells what it came to.
-    ///
-    /// # Errors
-    /// It does not end, or not well.
     pub fn stop(mut self) -> Result<Outcome> {
         // wrk takes an interrupt for the end of its time.
         self.child.signal(Signal::INT)?;
@@ -83,9 +74,6 @@ impl Load {
     }
 
     /// Waits for its end.
-    ///
-    /// # Errors
-    /// It does not end, or not well.
     pub fn finish(mut self) -> Result<Outcome> {
         let end = self.child.wait(self.duration + SOON)?;
         parse(&end.log).with_context(|| format!("wrk said: {}", end.log))

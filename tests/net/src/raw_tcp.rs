@@ -91,9 +91,6 @@ impl Client {
     }
 
     /// Sends it as soon as there is room.
-    ///
-    /// # Errors
-    /// The interface is down.
     pub fn send(&self, segment: &Segment) -> io::Result<()> {
         let frame = frame(&self.macs, segment);
         loop {
@@ -105,9 +102,6 @@ impl Client {
     }
 
     /// The next segment that has come already.
-    ///
-    /// # Errors
-    /// The interface is gone.
     pub fn next(&self) -> io::Result<Option<Segment>> {
         let mut buffer = [0; 4096];
         loop {
@@ -123,9 +117,6 @@ impl Client {
     }
 
     /// The first segment to this address that `wanted` likes.
-    ///
-    /// # Errors
-    /// There is none.
     pub fn receive(&self, to: SocketAddr, wanted: impl Fn(&Segment) -> bool) -> Result<Segment> {
         let look = || {
             while let Some(segment) = self.next().map_err(|error| error.to_string())? {

@@ -33,9 +33,6 @@ pub struct RtnlHeld {
 impl RtnlHeld {
     /// Takes the lock through the loopback device of this namespace. `None`, and said aloud: the
     /// kernel has no userfaultfd(2).
-    ///
-    /// # Errors
-    /// The request does not touch the page.
     pub fn by(namespace: &Namespace) -> Result<Option<RtnlHeld>> {
         // poll(2) tells nothing of one that blocks (userfaultfd_poll, fs/userfaultfd.c).
         let flags = libc::O_CLOEXEC | libc::O_NONBLOCK;

@@ -76,9 +76,6 @@ pub struct Echo {
 
 impl Echo {
     /// Listens on `address` in the namespace, both protocols.
-    ///
-    /// # Errors
-    /// The address cannot be had.
     pub fn start(namespace: &Namespace, address: SocketAddr, name: &str) -> Result<Echo> {
         let seen = Named::default();
         let listener = namespace.run(|| TcpListener::bind(address))??;
@@ -160,9 +157,6 @@ pub struct Bulk {
 
 impl Bulk {
     /// Listens on `address` in the namespace.
-    ///
-    /// # Errors
-    /// The address cannot be had.
     pub fn start(namespace: &Namespace, address: SocketAddr) -> Result<Bulk> {
         let listener = namespace.run(|| TcpListener::bind(address))??;
         listener.set_nonblocking(true)?;
@@ -201,9 +195,6 @@ pub struct Dns {
 
 impl Dns {
     /// Answers on `address` with `record`.
-    ///
-    /// # Errors
-    /// The address cannot be had.
     pub fn start(namespace: &Namespace, address: SocketAddr, record: Ipv4Addr) -> Result<Dns> {
         let socket = namespace.run(|| UdpSocket::bind(address))??;
         socket.set_read_timeout(Some(GLANCE))?;
@@ -238,9 +229,6 @@ pub struct Responder {
 
 impl Responder {
     /// Answers every request on `address` with 200, and its name as the body.
-    ///
-    /// # Errors
-    /// The address cannot be had.
     pub fn start(namespace: &Namespace, address: SocketAddr, name: &str) -> Result<Responder> {
         let listener = namespace.run(|| TcpListener::bind(address))??;
         listener.set_nonblocking(true)?;

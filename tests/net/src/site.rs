@@ -16,6 +16,12 @@ pub const SERVICE_V6: IpAddr = IpAddr::V6(Ipv6Addr::new(0xfd01, 0, 0, 0, 0, 0, 0
 
 /// Where [`Site`]'s nginx are reached by IPv4.
 pub const WEB: SocketAddr = SocketAddr::new(SERVICE_V4, 80);
+/// Where tests have [`Site::echo`] answer.
+pub const ECHO: SocketAddr = SocketAddr::new(SERVICE_V4, 7);
+/// Where a gateway's metrics are, in its namespace.
+pub const METRICS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9810);
+/// A check of [`Site`]'s nginx that notices soon and does not fail by chance.
+pub const CHECK: &str = "check = { type = \"http\", interval = \"200ms\", fall = 15 }\n";
 
 /// A client, a gateway with an interface on either side, and backends `b1`, `b2`, ... with nginx on
 /// port 80 that answers with their name.
@@ -27,9 +33,6 @@ pub struct Site {
 
 impl Site {
     /// Builds it.
-    ///
-    /// # Errors
-    /// Not root, or a tool is missing.
     pub fn new(backends: usize) -> Result<Site> {
         let net = two_armed(backends, Families::Both)?;
         // One request per connection leaves a port in TIME_WAIT for a minute.
@@ -43,9 +46,6 @@ impl Site {
     }
 
     /// Starts a killed backend's nginx again.
-    ///
-    /// # Errors
-    /// It does not start.
     pub fn restart_nginx(&mut self, n: usize) -> Result<()> {
         self.nginx[n] = start_nginx(&self.net, n)?;
         Ok(())
@@ -58,9 +58,6 @@ impl Site {
     }
 
     /// An echo server per backend, named like it, on this port of both families.
-    ///
-    /// # Errors
-    /// The port is taken.
     pub fn echo(&self, address: IpAddr, port: u16) -> Result<Vec<Echo>> {
         let start = |(n, endpoint): (usize, &SocketAddr)| {
             Echo::start(&self.net.backends[n].ns, *endpoint, &format!("b{}", n + 1))
@@ -69,9 +66,6 @@ impl Site {
     }
 
     /// Takes the switch's port to backend `n` down or up: silence, as when a machine loses power.
-    ///
-    /// # Errors
-    /// `ip` fails.
     pub fn set_link(&self, n: usize, up: bool) -> Result<()> {
         let state = if up { "up" } else { "down" };
         Ok(self.net.switch.ip(&format!("link set b{} {state}\n", n + 1))?)
@@ -83,9 +77,6 @@ impl Site {
     }
 
     /// A gateway with these services, once nothing is wrong.
-    ///
-    /// # Errors
-    /// Something stays wrong.
     pub fn start(&self, services: &str) -> Result<Gateway> {
         Gateway::start(&self.net.gateway, &self.configuration(services))
     }
@@ -111,9 +102,6 @@ fn of_family(node: &Node, address: IpAddr) -> Option<IpAddr> {
 /// far eth0 (1500) -- (`mtu`) client, now a router -- gateway
 /// ```
 /// A host that says it takes 1500 bytes, behind a link that carries less: 10.9.0.2, fd09::2.
-///
-/// # Errors
-/// `ip` fails.
 pub fn behind_small_link(client: &Namespace, mtu: u16) -> Result<Namespace> {
     let far = Namespace::new("far")?;
     let here = End::new(&far, "eth0").address("10.9.0.2/24").address("fd09::2/64");

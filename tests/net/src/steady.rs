@@ -54,9 +54,6 @@ pub struct Numbered {
 
 impl Numbered {
     /// From the client to a service with this one backend.
-    ///
-    /// # Errors
-    /// The backend's address cannot be had.
     pub fn start(
         client: &Namespace,
         target: SocketAddr,
@@ -81,9 +78,6 @@ impl Numbered {
     }
 
     /// Ends it; how many were sent. Each has arrived, once.
-    ///
-    /// # Errors
-    /// One was lost, or came twice.
     pub fn finish(mut self) -> Result<u64> {
         let sent = self.sender.finish()?.context("sending")?;
         let mut came = BTreeSet::new();
@@ -105,9 +99,6 @@ pub struct Transfer {
 
 impl Transfer {
     /// From the client to a service with this one backend.
-    ///
-    /// # Errors
-    /// The backend's address cannot be had, or nobody accepts.
     pub fn start(
         client: &Namespace,
         target: SocketAddr,
@@ -149,9 +140,6 @@ impl Transfer {
     }
 
     /// Ends it; how many bytes were sent. All have arrived as they were sent.
-    ///
-    /// # Errors
-    /// The connection failed, or the bytes differ.
     pub fn finish(mut self) -> Result<u64> {
         self.sender.finish()?
     }

@@ -32,9 +32,6 @@ pub struct Tunnel {
 
 impl Tunnel {
     /// Makes device `name`, up, in the namespace; what is routed to it goes to `far`.
-    ///
-    /// # Errors
-    /// No /dev/net/tun, or a socket is refused.
     pub fn start(namespace: &Namespace, name: &str, far: IpAddr, wrap: Wrap) -> Result<Tunnel> {
         let (tun, wrapper) =
             namespace.run(|| -> Result<_> { Ok((open(name)?, Wrapper::new(far, wrap)?)) })??;

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use anyhow::{Context, Result, ensure};
 use ringway_net_tests::{
-    Gateway, SERVICE_V4, SERVICE_V6, SOON, Site, WEB, get, needs_root, service,
+    Gateway, SERVICE_V4, SERVICE_V6, SOON, Site, WEB, get, needs_root, service, tool,
 };
 use ringway_testnet::{Namespace, wait_for};
 
@@ -12,8 +12,7 @@ const WEB6: SocketAddr = SocketAddr::new(SERVICE_V6, 80);
 
 /// The MAC address that the client has for an address, in lower case.
 fn neighbour(client: &Namespace, address: &str) -> Result<String> {
-    let output = client.command("ip").args(["neigh", "show", address]).output()?;
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let text = tool(client, "ip", &["neigh", "show", address])?.out;
     let mut words = text.split_whitespace().skip_while(|word| *word != "lladdr");
     Ok(words.nth(1).with_context(|| format!("no MAC address in {text:?}"))?.to_owned())
 }
@@ -31,12 +30,9 @@ fn arp_and_nd_are_answered_though_no_kernel_owns_the_address() -> Result<()> {
         ensure!(mac == site.net.outer.mac.to_string(), "{address} is at {mac}");
     }
     // The gateway's own address is its kernel's business, and others' nobody's.
-    let mut ping = site.client().command("ping");
-    let own = ping.args(["-c", "1", "-W", "30", "10.1.0.1"]).output()?;
-    ensure!(own.status.success(), "the gateway itself does not answer");
-    let mut ping = site.client().command("ping");
-    let other = ping.args(["-c", "1", "-W", "1", "10.1.0.81"]).output()?;
-    ensure!(!other.status.success(), "somebody answers for 10.1.0.81");
+    let ping = |within, to| tool(site.client(), "ping", &["-c", "1", "-W", within, to]);
+    ping("30", "10.1.0.1")?.done().context("the gateway itself")?;
+    ensure!(ping("1", "10.1.0.81")?.code != 0, "somebody answers for 10.1.0.81");
     let status = gateway.status()?;
     ensure!(status["services"][0]["answers"] == "arp", "{}", status["services"]);
     let log = gateway.log();
@@ -70,10 +66,8 @@ fn a_start_is_announced_to_those_who_knew_another_owner() -> Result<()> {
 /// and the gateway is a member of that group.
 fn receives(site: &Site, received: bool, member: bool) -> Result<()> {
     let fits = || {
-        let mut command = site.net.gateway.command("ip");
-        let output = command.args(["maddr", "show", "dev", "eth0"]).output();
-        let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
-        let text = text.map_err(|error| error.to_string())?;
+        let shown = tool(&site.net.gateway, "ip", &["maddr", "show", "dev", "eth0"]);
+        let text = shown.map_err(|error| error.to_string())?.out;
         let is_received = |line: &str| {
             line.contains("33:33:ff:00:00:80") && line.split_whitespace().any(|w| w == "static")
         };
@@ -81,22 +75,7 @@ fn receives(site: &Site, received: bool, member: bool) -> Result<()> {
         let found = (text.lines().any(is_received), text.lines().any(is_member));
         if found == (received, member) { Ok(()) } else { Err(text) }
     };
-    let found = wait_for(format!("received: {received}, member: {member}"), SOON, fits);
-    found.with_context(|| format!("who is there:\n{}", inhabitants(&site.net.gateway)))
-}
-
-/// The processes of a namespace, and what they wait for: a membership is one's of them.
-fn inhabitants(namespace: &Namespace) -> String {
-    let script = "for pid in $(ip netns pids $0); do cd /proc/$pid/task || continue
-        for thread in *; do echo $pid/$thread $(cat $thread/comm $thread/wchan) $(grep State: $thread/status); done
-        done; cat /proc/net/igmp6 /proc/net/sockstat /proc/net/sockstat6
-        ps -eLo pid,ppid,tid,stat,wchan:30,args | grep -E ' [DZXR][sl<N]* |[r]ingway run'
-        for stack in /proc/[0-9]*/stack; do grep -l kworker ${stack%stack}comm && cat $stack; done";
-    let output = namespace.command("sh").args(["-c", script, namespace.name()]).output();
-    output.map_or_else(
-        |error| error.to_string(),
-        |output| String::from_utf8_lossy(&output.stdout).into_owned(),
-    )
+    Ok(wait_for(format!("received: {received}, member: {member}"), SOON, fits)?)
 }
 
 /// The filter of a card lets solicitations for the address through for as long as the packet path
@@ -108,24 +87,19 @@ fn multicast_addresses_come_and_go_with_announced_ipv6_addresses() -> Result<()>
     let web = site.service("web", WEB, "");
     let without = site.configuration(&web);
     let with = site.configuration(&(web + &site.service("web6", WEB6, "")));
-    let reload = |gateway: &Gateway, text: &str| {
-        gateway.reload(text)?;
-        anyhow::Ok(())
-    };
     let mut gateway = Gateway::start(&site.net.gateway, &with)?;
     receives(&site, true, true)?;
     gateway.kill()?;
     receives(&site, true, false)?;
     // A daemon that no longer has the service gives up what the one before left.
     gateway.rewrite(&without)?;
-    gateway.start_again()?;
-    gateway.wait_healthy()?;
+    gateway.start_healthy()?;
     receives(&site, false, false)?;
-    reload(&gateway, &with)?;
+    gateway.reload(&with)?;
     receives(&site, true, true)?;
-    reload(&gateway, &without)?;
+    gateway.reload(&without)?;
     receives(&site, false, false)?;
-    reload(&gateway, &with)?;
+    gateway.reload(&with)?;
     receives(&site, true, true)?;
     gateway.kill()?;
     let detached = gateway.ringway(&["detach", "--verify"])?;
@@ -160,23 +134,9 @@ fn an_address_of_the_nodes_kernel() -> Result<()> {
     site.net
         .gateway
         .ip("addr add 10.1.0.80/32 dev eth0\naddr add fd01::80/128 dev eth0 nodad\n")?;
-    gateway.start_again()?;
-    gateway.wait_healthy()?;
+    gateway.start_healthy()?;
     get(site.client(), WEB)?;
     get(site.client(), WEB6)?;
     ensure!(gateway.status()?["services"][0]["answers"] == "kernel");
-    Ok(())
-}
-
-#[test]
-fn an_address_that_is_routed_here() -> Result<()> {
-    needs_root!();
-    let site = Site::new(1)?;
-    let target: SocketAddr = "203.0.113.10:80".parse()?;
-    site.client().ip("route add 203.0.113.10/32 via 10.1.0.1\n")?;
-    let backends = site.backends(SERVICE_V4, 80);
-    let gateway = site.start(&service("web", target, &backends, "announce = \"routed\"\n"))?;
-    get(site.client(), target)?;
-    ensure!(gateway.status()?["services"][0]["answers"] == "routed");
     Ok(())
 }

@@ -50,8 +50,7 @@ fn what_was_measured_is_kept_and_compared() -> Result<()> {
     let compare = |after: &str, arguments: &[&str]| -> Result<Ran> {
         ringway_lab(&place, &[&["bench", "compare", &before, after], arguments].concat())
     };
-    let same = compare(&before, &["--fail-on-worse"])?;
-    ensure!(same.code == 0 && same.out.contains("0 better, 0 worse"), "{same:?}");
+    compare(&before, &["--fail-on-worse"])?.says(0, &["0 better, 0 worse"])?;
     for bound in ["lower", "upper"] {
         found["cells"][0]["rounds"][0]["throughput"][bound] = 10.into();
     }
@@ -60,8 +59,7 @@ fn what_was_measured_is_kept_and_compared() -> Result<()> {
     let worse = compare(&slow, &["-o", "json"])?;
     ensure!(worse.code == 0 && worse.json()?["changes"][0]["verdict"] == "worse", "{worse:?}");
     ensure!(compare(&slow, &["--fail-on-worse"])?.code == 3);
-    let nothing = compare("/nowhere", &[])?;
-    ensure!(nothing.code == 1 && nothing.err.contains("name the folder of a run"), "{nothing:?}");
+    compare("/nowhere", &[])?.complains(1, &["name the folder of a run"])?;
     Ok(())
 }
 

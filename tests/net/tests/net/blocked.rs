@@ -4,31 +4,13 @@
 use std::fs;
 
 use anyhow::{Result, ensure};
-use ringway_net_tests::{Gateway, SOON, Site, WEB, http, needs_root};
+use ringway_net_tests::{Gateway, METRICS, SOON, Site, WEB, http, needs_root};
 use ringway_testnet::wait_for;
 use serde_json::{Value, json};
 
-pub(super) fn done(gateway: &Gateway, arguments: &[&str]) -> Result<String> {
-    let ran = gateway.ringway(arguments)?;
-    ensure!(ran.code == 0, "{arguments:?}: {ran:?}");
-    Ok(ran.out)
-}
-
-pub(super) fn document(gateway: &Gateway, arguments: &[&str]) -> Result<Value> {
-    Ok(serde_json::from_str(&done(gateway, &[arguments, &["-o", "json"]].concat())?)?)
-}
-
-/// Refused, with these words.
-pub(super) fn refused(gateway: &Gateway, arguments: &[&str], words: &[&str]) -> Result<()> {
-    let ran = gateway.ringway(arguments)?;
-    let told = words.iter().all(|words| ran.err.contains(words));
-    ensure!(ran.code == 2 && told, "{arguments:?}: {ran:?}");
-    Ok(())
-}
-
 /// Prefixes and what was said of them.
 fn blocked(gateway: &Gateway) -> Result<Vec<(String, String)>> {
-    let listed = document(gateway, &["blocked"])?;
+    let listed = gateway.document(&["blocked"])?;
     ensure!(listed["schema"] == "ringway.blocked/1" && listed["in_force"] == true, "{listed}");
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let entries = listed["entries"].as_array().into_iter().flatten();
@@ -45,64 +27,65 @@ fn what_is_typed_about_the_shield_lasts_for_its_time() -> Result<()> {
     let shield =
         format!("[shield]\nlist = [{{ name = \"drop\", file = {list:?}, action = \"block\" }}]\n");
     let mut gateway = Gateway::start(&site.net.gateway, &plain)?;
-    refused(&gateway, &["block", "192.0.2.0/24"], &["has no [shield]", "ringway reload"])?;
+    gateway
+        .ringway(&["block", "192.0.2.0/24"])?
+        .complains(2, &["has no [shield]", "ringway reload"])?;
     gateway.rewrite(&format!("{plain}{shield}"))?;
-    let would = document(&gateway, &["reload", "--dry-run"])?;
+    let would = gateway.document(&["reload", "--dry-run"])?;
     ensure!(
         would["settings"] == json!(["shield"]) && would["shield"] == json!(["added"]),
         "{would}"
     );
-    done(&gateway, &["reload"])?;
+    gateway.ringway(&["reload"])?.done()?;
 
-    let told = done(&gateway, &["block", "192.0.2.0/24", "--reason", "scans"])?;
-    ensure!(told.contains("192.0.2.0/24 is blocked: scans"), "{told}");
-    done(&gateway, &["allow", "2001:db8::7", "--for", "1h"])?;
-    done(&gateway, &["shield", "off", "--for", "15m"])?;
+    gateway
+        .ringway(&["block", "192.0.2.0/24", "--reason", "scans"])?
+        .says(0, &["192.0.2.0/24 is blocked: scans"])?;
+    gateway.ringway(&["allow", "2001:db8::7", "--for", "1h"])?.done()?;
+    gateway.ringway(&["shield", "off", "--for", "15m"])?.done()?;
     let logged = gateway.log();
     ensure!(logged.contains("192.0.2.0/24 is blocked: scans (by user 0)"), "{logged}");
-    refused(&gateway, &["unblock", "192.0.2.1"], &["192.0.2.0/24 covers it"])?;
-    refused(
-        &gateway,
-        &["unblock", "198.51.100.0/24"],
-        &["list drop", "drop.txt has it in line 2"],
-    )?;
+    gateway.ringway(&["unblock", "192.0.2.1"])?.complains(2, &["192.0.2.0/24 covers it"])?;
+    gateway
+        .ringway(&["unblock", "198.51.100.0/24"])?
+        .complains(2, &["list drop", "drop.txt has it in line 2"])?;
 
     let of = |prefix: &str, action: &str| (prefix.to_owned(), action.to_owned());
     let both = [of("192.0.2.0/24", "block"), of("2001:db8::7/128", "allow")];
     let lasts = |gateway: &Gateway, when: &str| -> Result<()> {
         let found = blocked(gateway)?;
         ensure!(found == both, "{when}: {found:?}");
-        let status = document(gateway, &["shield", "status"])?;
+        let status = gateway.document(&["shield", "status"])?;
         let modes = (&status["mode"], &status["configured_mode"]);
         ensure!(modes == (&json!("off"), &json!("enforce")), "{when}: {status}");
         Ok(())
     };
     lasts(&gateway, "at once")?;
     gateway.terminate()?;
-    let without = document(&gateway, &["blocked"])?;
+    let without = gateway.document(&["blocked"])?;
     ensure!(
         without["in_force"] == false && without["entries"][1]["action"] == "allow",
         "{without}"
     );
-    gateway.start_again()?;
-    gateway.wait_healthy()?;
+    gateway.start_healthy()?;
     lasts(&gateway, "started again")?;
     gateway.kill()?;
-    gateway.start_again()?;
-    gateway.wait_healthy()?;
+    gateway.start_healthy()?;
     lasts(&gateway, "killed")?;
 
-    let told = done(&gateway, &["allow", "192.0.2.0/24"])?;
-    ensure!(told.contains("was blocked until `ringway unblock`; now 192.0.2.0/24 is a"), "{told}");
-    let told = done(&gateway, &["block", "192.0.2.0/24"])?;
-    ensure!(told.contains("was allowed until") && told.contains("is blocked"), "{told}");
-    let told = done(&gateway, &["shield", "enforce"])?;
-    ensure!(told.contains("rules and limits say: mode = \"enforce\""), "{told}");
-    let status = document(&gateway, &["shield", "status"])?;
+    gateway
+        .ringway(&["allow", "192.0.2.0/24"])?
+        .says(0, &["was blocked until `ringway unblock`; now 192.0.2.0/24 is a"])?;
+    gateway.ringway(&["block", "192.0.2.0/24"])?.says(0, &["was allowed until", "is blocked"])?;
+    gateway
+        .ringway(&["shield", "enforce"])?
+        .says(0, &["rules and limits say: mode = \"enforce\""])?;
+    let status = gateway.document(&["shield", "status"])?;
     ensure!(status["mode"] == "enforce" && status["mode_override"] == Value::Null, "{status}");
-    let told = done(&gateway, &["unblock", "192.0.2.0/24"])?;
-    ensure!(told.contains("192.0.2.0/24 is no longer blocked"), "{told}");
-    done(&gateway, &["block", "203.0.113.64/26", "--for", "1s"])?;
+    gateway
+        .ringway(&["unblock", "192.0.2.0/24"])?
+        .says(0, &["192.0.2.0/24 is no longer blocked"])?;
+    gateway.ringway(&["block", "203.0.113.64/26", "--for", "1s"])?.done()?;
     let only = [of("2001:db8::7/128", "allow")];
     wait_for("its time is over", SOON, || match blocked(&gateway) {
         Ok(found) if found == only => Ok(()),
@@ -115,22 +98,25 @@ fn what_is_typed_about_the_shield_lasts_for_its_time() -> Result<()> {
 /// What was typed outlives `[shield]`, and can be taken back.
 fn without_a_shield(gateway: &Gateway, plain: &str) -> Result<()> {
     gateway.rewrite(plain)?;
-    done(gateway, &["reload"])?;
-    let idle = document(gateway, &["blocked"])?;
+    gateway.ringway(&["reload"])?.done()?;
+    let idle = gateway.document(&["blocked"])?;
     ensure!(idle["in_force"] == false && idle["configured"] == false, "{idle}");
-    let told = done(gateway, &["blocked"])?;
-    ensure!(told.contains("not in force, as the configuration has no [shield]"), "{told}");
-    let told = done(gateway, &["unblock", "2001:db8::7"])?;
-    ensure!(told.contains("2001:db8::7/128 is no longer allowed"), "{told}");
-    refused(gateway, &["unblock", "2001:db8::7"], &["has no [shield]"])?;
-    let idle = document(gateway, &["blocked"])?;
+    gateway
+        .ringway(&["blocked"])?
+        .says(0, &["not in force, as the configuration has no [shield]"])?;
+    gateway
+        .ringway(&["unblock", "2001:db8::7"])?
+        .says(0, &["2001:db8::7/128 is no longer allowed"])?;
+    gateway.ringway(&["unblock", "2001:db8::7"])?.complains(2, &["has no [shield]"])?;
+    let idle = gateway.document(&["blocked"])?;
     ensure!(idle["entries"] == json!([]), "{idle}");
     Ok(())
 }
 
-/// Whoever blocks what passes nevertheless is told why.
+/// Whoever blocks what passes nevertheless is told why. The packet path has it while no daemon
+/// runs, and a file that was damaged takes nothing away.
 #[test]
-fn a_block_without_effect_is_told() -> Result<()> {
+fn a_block_without_effect_is_told_and_outlives_its_file() -> Result<()> {
     needs_root!();
     let site = Site::new(1)?;
     let list = site.net.gateway.directory().join("good.txt");
@@ -138,22 +124,22 @@ fn a_block_without_effect_is_told() -> Result<()> {
     let plain = site.configuration(&site.service("web", WEB, ""));
     let shield =
         format!("[shield]\nlist = [{{ name = \"good\", file = {list:?}, action = \"allow\" }}]\n");
-    let gateway = Gateway::start(&site.net.gateway, &format!("{plain}{shield}"))?;
+    let mut gateway = Gateway::start(&site.net.gateway, &format!("{plain}{shield}"))?;
     let told = |words: &str| -> Result<(String, Value)> {
         let args: Vec<&str> = words.split(' ').collect();
-        let ran = gateway.ringway(&args)?;
-        ensure!(ran.code == 0, "{ran:?}");
-        Ok((ran.err, serde_json::from_str::<Value>(&ran.out)?["warnings"].clone()))
+        let ran = gateway.ringway(&args)?.done()?;
+        let warnings = ran.json()?["warnings"].clone();
+        Ok((ran.err, warnings))
     };
-    let (err, warnings) = told("block 192.0.2.7 -o json")?;
+    let (err, warnings) = told("block 192.0.2.7 --reason scans -o json")?;
     ensure!(
         err.starts_with("warning: 192.0.2.7/32 passes nevertheless: list good allows"),
         "{err}"
     );
     ensure!(warnings.as_array().is_some_and(|all| all.len() == 1), "{warnings}");
-    let (err, warnings) = told("block 198.51.100.0/24 -o json")?;
+    let (err, warnings) = told("block 2001:db8::/32 --for 1h -o json")?;
     ensure!(err.is_empty() && warnings == json!([]), "{err} {warnings}");
-    done(&gateway, &["shield", "off", "--for", "15m"])?;
+    gateway.ringway(&["shield", "off", "--for", "15m"])?.done()?;
     let off = |status: &Value| {
         let finding = &status["findings"][0];
         finding["kind"] == "shield-mode" && finding["error"].to_string().contains("is off until")
@@ -161,20 +147,9 @@ fn a_block_without_effect_is_told() -> Result<()> {
     gateway.wait_status("a finding", off)?;
     let (err, _) = told("block 198.51.100.7 -o json")?;
     ensure!(err.contains("nothing is dropped: the shield is off until"), "{err}");
-    Ok(())
-}
 
-/// The packet path has it while no daemon runs, and a file that was damaged takes nothing away.
-#[test]
-fn what_is_in_force_outlives_its_file() -> Result<()> {
-    needs_root!();
-    let site = Site::new(1)?;
-    let plain = site.configuration(&site.service("web", WEB, ""));
-    let mut gateway = Gateway::start(&site.net.gateway, &format!("{plain}[shield]\n"))?;
-    done(&gateway, &["block", "192.0.2.0/24", "--reason", "scans"])?;
-    done(&gateway, &["block", "2001:db8::/32", "--for", "1h"])?;
-    done(&gateway, &["allow", "198.51.100.7"])?;
-    done(&gateway, &["shield", "observe", "--for", "1h"])?;
+    gateway.ringway(&["allow", "198.51.100.7"])?.done()?;
+    gateway.ringway(&["shield", "observe", "--for", "1h"])?.done()?;
     let file = site.net.gateway.directory().join("state/shield.json");
     let kept = |words: &str| {
         let look = || match fs::read_to_string(&file) {
@@ -187,21 +162,18 @@ fn what_is_in_force_outlives_its_file() -> Result<()> {
     let before = blocked(&gateway)?;
     gateway.kill()?;
     fs::write(&file, "{ \"schema\": \"ringway.shie")?;
-    gateway.start_again()?;
-    gateway.wait_healthy()?;
+    gateway.start_healthy()?;
     ensure!(before.len() == 3 && blocked(&gateway)? == before, "{before:?}");
-    let listed = document(&gateway, &["blocked"])?;
+    let listed = gateway.document(&["blocked"])?;
     let entry = |n: usize| &listed["entries"][n];
     ensure!(entry(0)["until"] == Value::Null && entry(2)["until"].is_string(), "{listed}");
-    let status = document(&gateway, &["shield", "status"])?;
+    let status = gateway.document(&["shield", "status"])?;
     ensure!(status["mode"] == "observe", "{status}");
     ensure!(gateway.log().contains("the packet path still has 3 prefixes"), "{}", gateway.log());
-    kept("192.0.2.0/24")?;
+    kept("192.0.2.7/32")?;
     kept("observe")?;
     Ok(())
 }
-
-const METRICS: &str = "127.0.0.1:9810";
 
 /// Lines of the log with these words.
 fn logged(gateway: &Gateway, words: &str) -> usize {
@@ -222,8 +194,7 @@ fn what_is_wrong_with_a_list_is_in_the_log() -> Result<()> {
          {{ name = \"more\", file = {more:?}, action = \"block\", bad_lines = \"skip\" }}]\n"
     );
     let text = site.configuration(&site.service("web", WEB, "")) + &shield;
-    let mut gateway = Gateway::start(&site.net.gateway, &text)?;
-    gateway.wait_healthy()?;
+    let gateway = Gateway::start(&site.net.gateway, &text)?;
     let told = |words: &str| {
         wait_for(words, SOON, || match logged(&gateway, words) {
             1 => Ok(()),
@@ -231,9 +202,8 @@ fn what_is_wrong_with_a_list_is_in_the_log() -> Result<()> {
         })
     };
     told("list more: skipped 1 line of its file")?;
-    let checked = done(&gateway, &["check"])?;
-    ensure!(checked.contains("line 2: \"no prefix\""), "{checked}");
-    let metrics = http(gateway.namespace(), METRICS.parse()?, "/metrics")?;
+    gateway.ringway(&["check"])?.says(0, &["line 2: \"no prefix\""])?;
+    let metrics = http(gateway.namespace(), METRICS, "/metrics")?;
     for line in [
         "ringway_shield_mode{mode=\"enforce\"} 1",
         "ringway_shield_list_prefixes{list=\"more\",action=\"block\"} 1",
@@ -246,10 +216,9 @@ fn what_is_wrong_with_a_list_is_in_the_log() -> Result<()> {
     fs::write(&drop, "198.51.100.0/24\nx\n")?;
     told("line 2: \"x\"")?;
     // A start would begin all the same.
-    let checked = done(&gateway, &["check"])?;
-    for words in ["warning: list \"drop\"", "line 2: \"x\", no IPv4", "bad_lines = \"skip\""] {
-        ensure!(checked.contains(words), "{checked}");
-    }
+    gateway
+        .ringway(&["check"])?
+        .says(0, &["warning: list \"drop\"", "line 2: \"x\", no IPv4", "bad_lines = \"skip\""])?;
     // As bad as before.
     fs::write(&drop, "#\n198.51.100.0/24\nx\n")?;
     wait_for("it is read again", SOON, || {

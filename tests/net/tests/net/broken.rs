@@ -21,8 +21,7 @@ fn pins_of_a_vanished_interface_are_removed_aloud() -> Result<()> {
     gateway.kill()?;
     ns.ip("link del eth2\n")?;
     gateway.rewrite(&configuration(ns, &["eth0", "eth1"], &web))?;
-    gateway.start_again()?;
-    gateway.wait_healthy()?;
+    gateway.start_healthy()?;
     let log = gateway.log();
     let said = log.lines().find(|line| line.contains("removed orphaned pins"));
     ensure!(said.is_some_and(|line| line.contains("eth2")), "not said: {log}");

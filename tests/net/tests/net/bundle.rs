@@ -4,10 +4,8 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-use ringway_net_tests::{Gateway, Line, SERVICE_V4, Site, binary, needs_root};
-use std::net::SocketAddr;
+use ringway_net_tests::{ECHO, Gateway, Line, SERVICE_V4, Site, binary, needs_root};
 
-const ECHO: SocketAddr = SocketAddr::new(SERVICE_V4, 7);
 const SECRET: &str = "hunter2-hunter2";
 
 /// One file of an archive; names end in it.
@@ -51,8 +49,7 @@ fn holds_what_is_needed_and_no_secret() -> Result<()> {
     let known = "lladdr 02:00:00:00:00:99 dev eth0 nud stale";
     site.net.gateway.ip(&format!("neigh replace {client_address} {known}\n"))?;
     let first = file("first.tar");
-    let ran = bundle(&gateway, &first, &[])?;
-    ensure!(ran.code == 0 && ran.out.contains("read it before you send it"), "{ran:?}");
+    bundle(&gateway, &first, &[])?.says(0, &["read it before you send it"])?;
     let manifest = member(&first, "MANIFEST.txt")?;
     for name in [
         "versions.txt",
@@ -86,26 +83,22 @@ fn holds_what_is_needed_and_no_secret() -> Result<()> {
         "a client"
     );
 
-    let again = bundle(&gateway, &first, &[])?;
-    ensure!(again.code == 1 && again.err.contains("--overwrite"), "{again:?}");
-    let again = bundle(&gateway, &first, &["--overwrite"])?;
-    ensure!(again.code == 0, "{again:?}");
+    bundle(&gateway, &first, &[])?.complains(1, &["--overwrite"])?;
+    bundle(&gateway, &first, &["--overwrite"])?.done()?;
     // The daemon knows which file it runs by.
     let unnamed = file("unnamed.tar");
     let words = ["bundle", &unnamed.to_string_lossy(), "--node", gateway.node()];
     let ran = gateway.plain(&words)?;
     ensure!(ran.code == 0 && member(&unnamed, "configuration.toml")? == configuration, "{ran:?}");
     ensure!(!everything(&unnamed)?.contains(SECRET), "a secret is in it");
-    let full = bundle(&gateway, &file("with.tar"), &["--with-flows"])?;
-    ensure!(full.code == 0, "{full:?}");
+    bundle(&gateway, &file("with.tar"), &["--with-flows"])?.done()?;
     ensure!(member(&file("with.tar"), "flows.json")?.contains(&client), "no flow of {client}");
 
     // Without a daemon, and with a file that is no TOML: what is left, and why not more.
     gateway.kill()?;
     let last = file("last.tar");
     gateway.rewrite(&format!("[node]\nname = \"{}\"\n[{SECRET}\n", gateway.node()))?;
-    let ran = bundle(&gateway, &last, &[])?;
-    ensure!(ran.code == 0 && ran.out.contains("without configuration.toml"), "{ran:?}");
+    bundle(&gateway, &last, &[])?.says(0, &["without configuration.toml"])?;
     ensure!(!member(&last, "memory.json")?.is_empty(), "no memory");
     ensure!(!everything(&last)?.contains(SECRET), "a secret is in it");
     let manifest = member(&last, "MANIFEST.txt")?;
@@ -121,8 +114,9 @@ fn ends_well_where_it_cannot_be_written() -> Result<()> {
     needs_root!();
     let site = Site::new(1)?;
     let gateway = site.start(&site.service("echo", ECHO, ""))?;
-    let nowhere = gateway.ringway(&["bundle", "/no/such/directory/x.tar"])?;
-    ensure!(nowhere.code == 1 && nowhere.err.contains("make its directory"), "{nowhere:?}");
+    gateway
+        .ringway(&["bundle", "/no/such/directory/x.tar"])?
+        .complains(1, &["make its directory"])?;
     let shell = |line: &str| -> Result<(i32, String)> {
         let mut command = site.net.gateway.command("sh");
         command.arg("-c").arg(line).arg("sh").arg(binary()?).arg(gateway.configuration());

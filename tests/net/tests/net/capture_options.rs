@@ -1,10 +1,12 @@
 //! Options of `ringway capture`: several captures beside each other, of the same packets.
 
-use std::net::{SocketAddr, UdpSocket};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
-use ringway_net_tests::{Line, SERVICE_V4, SERVICE_V6, Site, ask_udp, needs_root, not_tested};
+use ringway_net_tests::{
+    Line, SERVICE_V4, SERVICE_V6, Site, ask_udp, needs_root, not_tested, udp_to,
+};
 use ringway_testnet::{Child, tools};
 
 use crate::capture::{begin, end, ended, settled, totals, tshark, wait_until_nothing_is_left};
@@ -73,13 +75,12 @@ impl Written {
 
 /// A connection and some datagrams to each service.
 fn exchange(site: &Site) -> Result<()> {
-    for (service, any) in [(FOUR, "0.0.0.0:0"), (SIX, "[::]:0")] {
+    for service in [FOUR, SIX] {
         let mut line = Line::open(site.client(), service)?;
         for text in ["short", &"long".repeat(300)] {
             line.ask(text)?;
         }
-        let socket = site.client().run(|| UdpSocket::bind(any))??;
-        socket.connect(service)?;
+        let socket = udp_to(site.client(), service)?;
         for size in SIZES {
             ask_udp(&socket, &"x".repeat(size))?;
         }

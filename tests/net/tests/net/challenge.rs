@@ -6,12 +6,12 @@ use std::os::unix::fs::PermissionsExt as _;
 use anyhow::{Context, Result, ensure};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use ringway_net_tests::{
-    Gateway, Line, SERVICE_V4, SERVICE_V6, SOON, Site, WEB, get, needs_root, ringway_lab,
+    ECHO, Gateway, Line, SERVICE_V4, SERVICE_V6, SOON, Site, WEB, get, needs_root, ringway_lab,
+    tool,
 };
 use ringway_testnet::{Namespace, wait_until};
 
 use super::capture::counted;
-use super::dsr::{Dsr, Opener};
 
 pub(crate) const ALWAYS: &str = "[shield]\nsyn = { always = true }\n";
 pub(crate) const FLOOD: u64 = 20_000;
@@ -20,7 +20,7 @@ pub(crate) const FLOOD: u64 = 20_000;
 pub(crate) fn flood(client: &Namespace, target: SocketAddr) -> Result<()> {
     let (to, port) = (target.ip().to_string(), target.port().to_string());
     let source = if target.is_ipv4() { "198.18.0.0/16" } else { "2001:2::/112" };
-    let ran = ringway_lab(
+    ringway_lab(
         client,
         &[
             &["gen", "--port", "af_packet:eth0", "--protocol", "tcp-syn", "--rate", "20k"][..],
@@ -28,8 +28,8 @@ pub(crate) fn flood(client: &Namespace, target: SocketAddr) -> Result<()> {
             &["--count", &FLOOD.to_string()],
         ]
         .concat(),
-    )?;
-    ensure!(ran.code == 0, "{ran:?}");
+    )?
+    .done()?;
     Ok(())
 }
 
@@ -52,19 +52,17 @@ fn lets_clients_in(gateway: &Gateway, client: &Namespace, target: SocketAddr) ->
 fn a_flood_of_syns_reaches_no_backend() -> Result<()> {
     needs_root!();
     let site = Site::new(1)?;
-    let echo = SocketAddr::new(SERVICE_V4, 7);
     let _echo = site.echo(SERVICE_V4, 7)?;
     let challenge = "syn = \"challenge\"\n";
     let body = ALWAYS.to_owned()
         + &site.service("web", WEB, challenge)
         + &site.service("six", SocketAddr::new(SERVICE_V6, 80), challenge)
-        + &site.service("echo", echo, challenge);
-    let mut gateway = site.start(&body)?;
-    gateway.wait_serving()?;
+        + &site.service("echo", ECHO, challenge);
+    let gateway = site.start(&body)?;
     for target in [WEB, SocketAddr::new(SERVICE_V6, 80)] {
         lets_clients_in(&gateway, site.client(), target)?;
     }
-    let mut line = Line::open(site.client(), echo)?;
+    let mut line = Line::open(site.client(), ECHO)?;
     line.ask("before")?;
     let before = (counted(&gateway, &["nat-forward"])?, counted(&gateway, &["syn-challenged"])?);
     flood(site.client(), WEB)?;
@@ -86,10 +84,9 @@ fn replies_that_fit_no_answer_are_told() -> Result<()> {
     needs_root!();
     let site = Site::new(1)?;
     let body = ALWAYS.to_owned() + &site.service("web", WEB, "syn = \"challenge\"\n");
-    let mut gateway = site.start(&body)?;
-    gateway.wait_serving()?;
+    let gateway = site.start(&body)?;
     get(site.client(), WEB)?;
-    let shield = || gateway.ringway(&["shield", "status", "-o", "json"])?.json();
+    let shield = || gateway.document(&["shield", "status"]);
     let counts = || -> Result<[u64; 3]> {
         let counted =
             |name: &str| shield()?["limits"][0][name]["packets"].as_u64().context("no count");
@@ -102,8 +99,7 @@ fn replies_that_fit_no_answer_are_told() -> Result<()> {
 
     let rules = "add table ip t; add chain ip t c { type filter hook output priority 0; }; \
                  add rule ip t c tcp flags rst tcp sequence set 7";
-    let mut nft = site.client().tool("nft")?;
-    ensure!(nft.arg(rules).status()?.success(), "nft");
+    tool(site.client(), "nft", &[rules])?.done()?;
     // A source that is proven is not challenged.
     site.client()
         .ip("addr add 10.1.0.77/24 dev eth0\nroute change default via 10.1.0.1 src 10.1.0.77\n")?;
@@ -128,21 +124,6 @@ fn replies_that_fit_no_answer_are_told() -> Result<()> {
     Ok(())
 }
 
-/// Under dsr answers do not pass the gateway.
-#[test]
-fn clients_of_dsr_services_get_in() -> Result<()> {
-    needs_root!();
-    let dsr = Dsr::new(Opener::Nobody)?;
-    for (vip, v6) in [(SERVICE_V4, false), (SERVICE_V6, true)] {
-        let plain = dsr.configuration("dsr-l2", vip, v6);
-        let challenging = plain.replace("[[service]]", "[[service]]\nsyn = \"challenge\"");
-        let mut gateway = Gateway::start(&dsr.net.gateway, &(challenging + ALWAYS))?;
-        gateway.wait_serving()?;
-        lets_clients_in(&gateway, dsr.client(), SocketAddr::new(vip, 80))?;
-    }
-    Ok(())
-}
-
 /// One that others may read is refused by a reload; a daemon that starts says so, and serves.
 #[test]
 fn a_secret_is_secret() -> Result<()> {
@@ -152,8 +133,7 @@ fn a_secret_is_secret() -> Result<()> {
     std::fs::write(&file, "5".repeat(32))?;
     let shield = format!("[shield]\nsyn = {{ always = true, secret = {file:?} }}\n");
     let body = shield + &site.service("web", WEB, "syn = \"challenge\"\n");
-    let mut gateway = site.start(&body)?;
-    gateway.wait_serving()?;
+    let gateway = site.start(&body)?;
     ensure!(gateway.log().contains("others than its owner may read"), "{}", gateway.log());
     let is_found = || -> Result<bool> {
         Ok(gateway.status()?["findings"].to_string().contains("syn-secret-unusable"))
@@ -162,8 +142,7 @@ fn a_secret_is_secret() -> Result<()> {
     let said = gateway.ringway(&["reload"])?;
     ensure!(said.code != 0 && said.err.contains("chmod 600"), "{said:?}");
     std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600))?;
-    let said = gateway.ringway(&["reload"])?;
-    ensure!(said.code == 0 && said.out.contains("~ secret of answers to SYNs: "), "{said:?}");
+    gateway.ringway(&["reload"])?.says(0, &["~ secret of answers to SYNs: "])?;
     ensure!(!is_found()?, "still found");
     std::fs::write(&file, "6".repeat(32))?;
     let said = gateway.ringway(&["reload", "--dry-run"])?;

@@ -1,7 +1,7 @@
 //! Health checks of every type: what they meet takes a backend out and is said.
 
 use std::fs;
-use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -9,8 +9,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use anyhow::{Result, ensure};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use ringway_net_tests::{
-    Dns, Echo, Gateway, Responder, SERVICE_V4, SERVICE_V6, SOON, Site, WEB, ask_udp, get,
-    needs_root,
+    Dns, ECHO, Echo, Gateway, Responder, SERVICE_V4, SERVICE_V6, SOON, Site, WEB, ask_udp, get,
+    needs_root, udp_to,
 };
 use ringway_testnet::{Child, wait_for, wait_until};
 use serde_json::Value;
@@ -145,7 +145,6 @@ fn a_backend_is_asked_elsewhere() -> Result<()> {
 fn udp_asks_and_reads_the_answer() -> Result<()> {
     needs_root!();
     let site = Site::new(2)?;
-    let echo = SocketAddr::new(SERVICE_V4, 7);
     let backends = site.backends(SERVICE_V4, 7);
     let start = |n: usize, name: &str| Echo::start(&site.net.backends[n].ns, backends[n], name);
     let (first, _second) = (start(0, "well-1")?, start(1, "well-2")?);
@@ -153,12 +152,11 @@ fn udp_asks_and_reads_the_answer() -> Result<()> {
         "protocol = \"udp\"\n\
          check = {{ type = \"udp\", send = \"hex:70696e67\", expect = \"well\", {PACE} }}\n"
     );
-    let gateway = site.start(&site.service("echo", echo, &check))?;
+    let gateway = site.start(&site.service("echo", ECHO, &check))?;
     gateway.wait_status("both up", |status| healths(status) == ["up", "up"])?;
     drop(first);
     wait_health(&gateway, ["down", "up"], 0, "UDP port 7 is refused: nobody listens")?;
-    let socket = site.client().run(|| UdpSocket::bind("0.0.0.0:0"))??;
-    socket.connect(echo)?;
+    let socket = udp_to(site.client(), ECHO)?;
     for _ in 0..5 {
         ensure!(ask_udp(&socket, "hello")? == "well-2");
     }

@@ -5,7 +5,7 @@
 use std::process::Command;
 
 use anyhow::{Result, ensure};
-use ringway_net_tests::{Gateway, SOON, Site, WEB, get, needs_root};
+use ringway_net_tests::{Gateway, SOON, Site, WEB, get, needs_root, tool};
 use ringway_testnet::{Namespace, wait_for};
 
 /// A gateway whose default route leads out by `eth0`, where its clients are.
@@ -30,8 +30,7 @@ fn seconds(seconds: &'static str) -> impl FnOnce(&mut Command) {
 }
 
 fn has_program(namespace: &Namespace, interface: &str) -> Result<bool> {
-    let output = namespace.command("ip").args(["link", "show", "dev", interface]).output()?;
-    Ok(String::from_utf8_lossy(&output.stdout).contains("xdp"))
+    Ok(tool(namespace, "ip", &["link", "show", "dev", interface])?.out.contains("xdp"))
 }
 
 fn no_program(namespace: &Namespace, interface: &str) -> Result<()> {
@@ -72,14 +71,13 @@ fn what_nobody_confirms_is_detached() -> Result<()> {
     ensure!(table.code == 3 && table.out.contains(words), "{table:?}");
     ensure!(!table.out.contains("detached or replaced"), "said twice: {table:?}");
     ensure!(gateway.log().contains("no `ringway confirm` in time: detaching"), "{}", gateway.log());
-    let late = gateway.ringway(&["confirm"])?;
-    ensure!(late.code == 1 && late.err.contains(words), "{late:?}");
+    gateway.ringway(&["confirm"])?.complains(1, &[words])?;
     ensure!(gateway.ringway(&["status", "--ready"])?.code == 3);
     Ok(())
 }
 
 #[test]
-fn killing_it_in_time_detaches() -> Result<()> {
+fn what_is_killed_or_ended_in_time_is_detached_and_what_is_confirmed_stays() -> Result<()> {
     needs_root!();
     let site = site()?;
     let ns = &site.net.gateway;
@@ -94,25 +92,18 @@ fn killing_it_in_time_detaches() -> Result<()> {
     ensure!(gateway.pins().join("ifaces/eth1/link").exists(), "only eth0 is guarded");
     gateway.kill()?;
     no_program(ns, "eth0")?;
-    let gone = gateway.ringway(&["confirm"])?;
-    ensure!(gone.code == 3 && gone.err.contains("does not run"), "{gone:?}");
+    gateway.ringway(&["confirm"])?.complains(3, &["does not run"])?;
 
     gateway.start_again_with(seconds("on"))?;
     gateway.wait_healthy()?;
     let said = gateway.terminate()?;
     ensure!(said.contains("stopped before `ringway confirm`: detached from eth0"), "{said}");
-    no_program(ns, "eth0")
-}
+    no_program(ns, "eth0")?;
 
-#[test]
-fn what_is_confirmed_stays() -> Result<()> {
-    needs_root!();
-    let site = site()?;
-    let ns = &site.net.gateway;
-    let mut gateway = guarded(&site, "on")?;
+    // What is confirmed stays.
+    gateway.start_again_with(seconds("on"))?;
     gateway.wait_healthy()?;
-    let done = gateway.ringway(&["confirm"])?;
-    ensure!(done.code == 0 && done.out.contains("stays attached to eth0"), "{done:?}");
+    gateway.ringway(&["confirm"])?.says(0, &["stays attached to eth0"])?;
     let status = gateway.wait_status("no finding", |status| {
         !status["findings"].to_string().contains("confirm within")
     })?;

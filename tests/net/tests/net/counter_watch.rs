@@ -1,13 +1,13 @@
 //! Every fault that bypassing the kernel's stack would hide is named, by its kind in
-//! docs/runbook.md, and mended where it can be. How long that took is printed.
+//! docs/runbook.md, and mended where it can be.
 
-use std::io::Write;
-use std::net::{SocketAddr, UdpSocket};
+use std::net::UdpSocket;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use ringway_net_tests::{
-    Frozen, Gateway, SERVICE_V4, SOON, Site, WEB, detach_link, get, http, needs_root, swap_link,
+    ECHO, Frozen, Gateway, METRICS, SERVICE_V4, SOON, Site, WEB, detach_link, get, http,
+    needs_root, swap_link, udp_to,
 };
 use ringway_testnet::{
     End, Signal, VethOptions, XdpReceive, attach_pass, detach_pass, veth, wait_for,
@@ -15,9 +15,6 @@ use ringway_testnet::{
 use serde_json::Value;
 
 const CHECK: &str = "check = { type = \"http\", interval = \"500ms\", fall = 3 }\n";
-const ECHO: SocketAddr = SocketAddr::new(SERVICE_V4, 7);
-const METRICS: &str = "127.0.0.1:9810";
-
 fn start(site: &Site) -> Result<Gateway> {
     site.start(&site.service("web", WEB, CHECK))
 }
@@ -26,31 +23,21 @@ fn has(list: &Value, kind: &str) -> bool {
     list.as_array().into_iter().flatten().any(|one| one["kind"] == kind)
 }
 
-/// Past the harness, which swallows what passing tests print.
-fn took(what: &str, began: Instant) {
-    let _ = writeln!(std::io::stderr(), "{what} after {:.2} s", began.elapsed().as_secs_f64());
-}
-
 /// The node is unhealthy for this, and says so at once to whoever asks.
 fn problem(gateway: &Gateway, kind: &str, words: &str) -> Result<()> {
-    let began = Instant::now();
     let status = gateway.wait_status(kind, |status| has(&status["problems"], kind))?;
-    took(kind, began);
     ensure!(status["healthy"] == false, "{}", status["problems"]);
     ensure!(status["problems"].to_string().contains(words), "{}", status["problems"]);
-    let asked = gateway.ringway(&["status", "--ready"])?;
-    ensure!(asked.code == 3, "{asked:?}");
+    gateway.ringway(&["status", "--ready"])?.complains(3, &[])?;
     metric(gateway, &format!("ringway_problem{{kind={kind:?}}} 1"))
 }
 
 /// The node is healthy, and says this all the same.
 fn finding(gateway: &Gateway, kind: &str, words: &str) -> Result<()> {
-    let began = Instant::now();
     // What happens on the way, such as a link that is down while it is renamed, is a problem for a
     // moment.
     let told = |status: &Value| has(&status["findings"], kind) && status["healthy"] == true;
     let status = gateway.wait_status(kind, told)?;
-    took(kind, began);
     ensure!(status["findings"].to_string().contains(words), "{}", status["findings"]);
     metric(gateway, &format!("ringway_finding{{kind={kind:?}}} 1"))
 }
@@ -64,26 +51,60 @@ fn metric(gateway: &Gateway, line: &str) -> Result<()> {
 }
 
 fn scrape(gateway: &Gateway) -> Result<String> {
-    http(gateway.namespace(), METRICS.parse()?, "/metrics")
+    http(gateway.namespace(), METRICS, "/metrics")
 }
 
 fn mended(gateway: &Gateway) -> Result<Value> {
-    let began = Instant::now();
-    let status = gateway.wait_status("mended", |status| status["healthy"] == true)?;
-    took("mended", began);
-    Ok(status)
+    gateway.wait_status("mended", |status| status["healthy"] == true)
 }
 
 #[test]
-fn an_interface_that_goes_and_returns() -> Result<()> {
+fn interfaces_that_change_and_go() -> Result<()> {
     needs_root!();
     let site = Site::new(1)?;
-    let gateway = start(&site)?;
     let (client, ns) = (site.client(), &site.net.gateway);
+    let mut gateway = start(&site)?;
+    ns.ip("link set dev eth0 down\n")?;
+    problem(&gateway, "interface-down", "ip link set dev eth0 up")?;
+    ns.ip("link set dev eth0 up\n")?;
+    mended(&gateway)?;
+    // And one whose far end is.
+    site.net.switch.ip("link set dev gw down\n")?;
+    problem(&gateway, "no-carrier", "interface eth1 has no carrier")?;
+    site.net.switch.ip("link set dev gw up\n")?;
+    mended(&gateway)?;
+    // A daemon that starts meanwhile: the other interfaces' traffic wants one.
+    ns.ip("link set dev eth1 down\n")?;
+    gateway.kill()?;
+    gateway.start_again()?;
+    gateway.wait_serving()?;
+    problem(&gateway, "interface-down", "ip link set dev eth1 up")?;
+    ns.ip("link set dev eth1 up\n")?;
+    mended(&gateway)?;
     get(client, WEB)?;
+
+    ns.ip("link set dev eth1 down\nlink set dev eth1 name wan0\nlink set dev wan0 up\n")?;
+    finding(&gateway, "interface-renamed", "eth1 is called wan0 now")?;
+    // By either name.
+    for name in ["eth1", "wan0"] {
+        let asked = gateway.ringway(&["explain", "-i", name, "udp 10.2.0.9:1 > 10.2.0.8:2"])?;
+        asked.says(0, &["interface"]).context(name)?;
+    }
+    get(client, WEB)?;
+    ns.ip("link set dev wan0 down\nlink set dev wan0 name eth1\nlink set dev eth1 up\n")?;
+    let back = |status: &Value| {
+        status["healthy"] == true && !has(&status["findings"], "interface-renamed")
+    };
+    gateway.wait_status("its name", back)?;
+    get(client, WEB)?;
+    for words in ["WARN", "over: interface eth1 is called wan0 now"] {
+        let said =
+            gateway.log().lines().any(|line| line.contains(words) && line.contains("wan0 now"));
+        ensure!(said, "no {words:?} in {}", gateway.log());
+    }
+
     ns.ip("link del eth0\n")?;
     problem(&gateway, "interface-gone", "interface eth0 is gone")?;
-
     let outer = End::new(ns, "eth0").address("10.1.0.1/24");
     let far = End::new(client, "eth0").address("10.1.0.2/24").xdp_receive(XdpReceive::Pass);
     veth(&far, &outer, &VethOptions::default())?;
@@ -97,153 +118,56 @@ fn an_interface_that_goes_and_returns() -> Result<()> {
 }
 
 #[test]
-fn a_program_that_somebody_detached() -> Result<()> {
+fn programs_that_somebody_takes_away() -> Result<()> {
     needs_root!();
     let site = Site::new(1)?;
-    let ns = &site.net.gateway;
-    let gateway = start(&site)?;
+    let (client, ns) = (site.client(), &site.net.gateway);
+    let mut gateway = start(&site)?;
+    let pin = gateway.pins().join("ifaces/eth0/link");
     ensure!(ns.ip("link set dev eth0 xdp off\n").is_err(), "ip may detach our program");
-    detach_link(&gateway.pins().join("ifaces/eth0/link"))?;
-    let began = Instant::now();
+    detach_link(&pin)?;
     let again = |status: &Value| {
         status["healthy"] == true && status["interfaces"][0]["attached_again"] == 1
     };
     let status = gateway.wait_status("attached again", again)?;
-    took("noticed and attached again", began);
     ensure!(has(&status["findings"], "program-detached"), "{}", status["findings"]);
     ensure!(gateway.log().contains("our program is not on it any more"), "not said");
-    get(site.client(), WEB)?;
-    Ok(())
-}
+    get(client, WEB)?;
 
-/// Nobody mends it then; commands still know which interface that is, and the next daemon what
-/// happened.
-#[test]
-fn a_program_that_somebody_detached_while_no_daemon_ran() -> Result<()> {
-    needs_root!();
-    let site = Site::new(1)?;
-    let mut gateway = start(&site)?;
-    gateway.terminate()?;
-    detach_link(&gateway.pins().join("ifaces/eth0/link"))?;
-    let status = gateway.ringway(&["status"])?;
-    ensure!(status.code == 3, "{status:?}");
-    ensure!(status.out.contains("problem: eth0: our program is not attached"), "{status:?}");
-    let node = gateway.node().to_owned();
-    let capture = ["capture", "--node", node.as_str(), "-i", "eth0", "--seconds", "1"];
-    let ran = ringway_net_tests::ringway(gateway.namespace(), &capture)?;
-    ensure!(ran.code == 0 && ran.err.contains("eth0: our program is not attached"), "{ran:?}");
-    gateway.start_again()?;
-    gateway.wait_healthy()?;
-    ensure!(gateway.log().contains("the program had been taken off the interface"), "not said");
-    get(site.client(), WEB)?;
-    Ok(())
-}
-
-#[test]
-fn a_pin_that_somebody_removed() -> Result<()> {
-    needs_root!();
-    let site = Site::new(1)?;
-    let mut gateway = start(&site)?;
-    let pin = gateway.pins().join("ifaces/eth0/link");
     std::fs::remove_file(&pin)?;
     wait_for("pinned again", SOON, || if pin.exists() { Ok(()) } else { Err("no pin") })?;
     gateway.kill()?;
-    get(site.client(), WEB).context("it outlives the daemon")?;
-    Ok(())
-}
+    get(client, WEB).context("it outlives the daemon")?;
+    gateway.start_healthy()?;
 
-#[test]
-fn another_program_in_our_place() -> Result<()> {
-    needs_root!();
-    let site = Site::new(1)?;
-    let ns = &site.net.gateway;
-    let mut gateway = start(&site)?;
-    // Else it would be attached again before the other one can be.
+    // Another one in its place; else ours would be attached again before the other one can be.
     gateway.child().signal(Signal::STOP)?;
-    detach_link(&gateway.pins().join("ifaces/eth0/link"))?;
+    detach_link(&pin)?;
     attach_pass(ns, "eth0")?;
     gateway.child().signal(Signal::CONT)?;
     problem(&gateway, "program-replaced", "ip link set dev eth0 xdp off")?;
     // As told.
     ns.ip("link set dev eth0 xdp off\n")?;
     mended(&gateway)?;
-    get(site.client(), WEB)?;
-    Ok(())
-}
+    get(client, WEB)?;
 
-#[test]
-fn another_program_in_our_attachment() -> Result<()> {
-    needs_root!();
-    let site = Site::new(1)?;
-    let mut gateway = start(&site)?;
+    // Another one in our attachment.
     swap_link(&gateway.pins().join("ifaces/eth1/link"))?;
     problem(&gateway, "program-replaced", "restart the daemon")?;
     gateway.terminate()?;
-    gateway.start_again()?;
-    gateway.wait_healthy()?;
-    get(site.client(), WEB)?;
-    Ok(())
-}
+    gateway.start_healthy()?;
+    get(client, WEB)?;
 
-#[test]
-fn an_interface_with_another_name() -> Result<()> {
-    needs_root!();
-    let site = Site::new(1)?;
-    let ns = &site.net.gateway;
-    let gateway = start(&site)?;
-    ns.ip("link set dev eth1 down\nlink set dev eth1 name wan0\nlink set dev wan0 up\n")?;
-    finding(&gateway, "interface-renamed", "eth1 is called wan0 now")?;
-    // By either name.
-    for name in ["eth1", "wan0"] {
-        let asked = gateway.ringway(&["explain", "-i", name, "udp 10.2.0.9:1 > 10.2.0.8:2"])?;
-        ensure!(asked.code == 0 && asked.out.contains("interface"), "{name}: {}", asked.said());
-    }
-    get(site.client(), WEB)?;
-    ns.ip("link set dev wan0 down\nlink set dev wan0 name eth1\nlink set dev eth1 up\n")?;
-    let back = |status: &Value| {
-        status["healthy"] == true && !has(&status["findings"], "interface-renamed")
-    };
-    gateway.wait_status("its name", back)?;
-    get(site.client(), WEB)?;
-    for words in ["WARN", "over: interface eth1 is called wan0 now"] {
-        let said =
-            gateway.log().lines().any(|line| line.contains(words) && line.contains("wan0 now"));
-        ensure!(said, "no {words:?} in {}", gateway.log());
-    }
-    Ok(())
-}
-
-#[test]
-fn an_interface_that_is_down() -> Result<()> {
-    needs_root!();
-    let site = Site::new(1)?;
-    let gateway = start(&site)?;
-    site.net.gateway.ip("link set dev eth0 down\n")?;
-    problem(&gateway, "interface-down", "ip link set dev eth0 up")?;
-    site.net.gateway.ip("link set dev eth0 up\n")?;
-    mended(&gateway)?;
-    // And one whose far end is.
-    site.net.switch.ip("link set dev gw down\n")?;
-    problem(&gateway, "no-carrier", "interface eth1 has no carrier")?;
-    site.net.switch.ip("link set dev gw up\n")?;
-    mended(&gateway)?;
-    Ok(())
-}
-
-/// The others' traffic wants a daemon.
-#[test]
-fn a_restart_while_an_interface_is_down() -> Result<()> {
-    needs_root!();
-    let site = Site::new(1)?;
-    let mut gateway = start(&site)?;
-    site.net.gateway.ip("link set dev eth1 down\n")?;
-    gateway.kill()?;
-    gateway.start_again()?;
-    gateway.wait_serving()?;
-    problem(&gateway, "interface-down", "ip link set dev eth1 up")?;
-    site.net.gateway.ip("link set dev eth1 up\n")?;
-    mended(&gateway)?;
-    get(site.client(), WEB)?;
+    // Nobody mends it while no daemon runs; commands still know which interface that is, and the
+    // next daemon what happened.
+    gateway.terminate()?;
+    detach_link(&pin)?;
+    gateway.ringway(&["status"])?.says(3, &["problem: eth0: our program is not attached"])?;
+    let capture = ["capture", "--node", gateway.node(), "-i", "eth0", "--seconds", "1"];
+    gateway.plain(&capture)?.complains(0, &["eth0: our program is not attached"])?;
+    gateway.start_healthy()?;
+    ensure!(gateway.log().contains("the program had been taken off the interface"), "not said");
+    get(client, WEB)?;
     Ok(())
 }
 
@@ -254,8 +178,7 @@ fn packets_that_the_kernel_drops_after_us() -> Result<()> {
     let _echo = site.echo(SERVICE_V4, 7)?;
     let gateway = site.start(&site.service("echo", ECHO, "protocol = \"udp\"\n"))?;
     detach_pass(&site.net.switch, "gw")?;
-    let socket = site.client().run(|| UdpSocket::bind("0.0.0.0:0"))??;
-    socket.connect(ECHO)?;
+    let socket = udp_to(site.client(), ECHO)?;
     // Some may be lost before the daemon looks for the first time.
     let lost = |status: &Value| {
         for _ in 0..50 {
@@ -295,45 +218,30 @@ fn a_flow_table_that_is_full() -> Result<()> {
     Ok(())
 }
 
-/// Its thread alone is stopped: the others answer, and say so.
-#[test]
-fn a_daemon_whose_loop_hangs() -> Result<()> {
-    needs_root!();
-    let site = Site::new(1)?;
-    let mut gateway = start(&site)?;
-    let pid = gateway.child().pid();
-    let frozen = Frozen::thread(pid)?;
-    problem(&gateway, "loop-stalled", "the daemon's loop has not turned")?;
-    let health = http(&site.net.gateway, METRICS.parse()?, "/healthz")?;
-    ensure!(health.starts_with("HTTP/1.1 503"), "{health}");
-    get(site.client(), WEB).context("traffic does not need the loop")?;
-    drop(frozen);
-    mended(&gateway)?;
-    Ok(())
-}
-
-/// All of it is stopped: nobody answers, and its heartbeat grows old.
 #[test]
 fn a_daemon_that_hangs() -> Result<()> {
     needs_root!();
     let site = Site::new(1)?;
     let mut gateway = start(&site)?;
-    gateway.child().signal(Signal::STOP)?;
-    let began = Instant::now();
-    wait_for("not ready", SOON, || match gateway.ringway(&["status", "--ready"]) {
-        Ok(ran) if ran.code == 3 && ran.out.contains("no answer within") => Ok(()),
-        other => Err(format!("{other:?}")),
-    })?;
-    took("not ready", began);
-    // The tables say the rest, and who it is that hangs.
-    let ran = gateway.ringway(&["status"])?;
     let pid = gateway.child().pid();
-    ensure!(
-        ran.code == 3 && ran.out.contains(&format!("(process {pid}) does not answer")),
-        "{ran:?}"
-    );
-    ensure!(ran.out.contains(&format!("kill -KILL {pid}")), "{ran:?}");
-    ensure!(ran.out.contains("last known: 1/1 up"), "{ran:?}");
+    // The thread of its loop alone is stopped: the others answer, and say so.
+    let frozen = Frozen::thread(pid)?;
+    problem(&gateway, "loop-stalled", "the daemon's loop has not turned")?;
+    let health = http(&site.net.gateway, METRICS, "/healthz")?;
+    ensure!(health.starts_with("HTTP/1.1 503"), "{health}");
+    get(site.client(), WEB).context("traffic does not need the loop")?;
+    drop(frozen);
+    mended(&gateway)?;
+
+    // All of it is stopped: nobody answers, and its heartbeat grows old.
+    gateway.child().signal(Signal::STOP)?;
+    wait_for("not ready", SOON, || {
+        gateway.ringway(&["status", "--ready"])?.says(3, &["no answer within"])
+    })?;
+    // The tables say the rest, and who it is that hangs.
+    let hangs = format!("(process {pid}) does not answer");
+    let words = [&*hangs, &format!("kill -KILL {pid}"), "last known: 1/1 up"];
+    gateway.ringway(&["status"])?.says(3, &words)?;
     gateway.child().signal(Signal::CONT)?;
     mended(&gateway)?;
     Ok(())
@@ -351,8 +259,7 @@ mod long {
         let _echo = site.echo(SERVICE_V4, 7)?;
         let text = site.configuration(&site.service("echo", ECHO, "protocol = \"udp\"\n"));
         let gateway = Gateway::start(&site.net.gateway, &text)?;
-        let socket = site.client().run(|| UdpSocket::bind("0.0.0.0:0"))??;
-        socket.connect(ECHO)?;
+        let socket = udp_to(site.client(), ECHO)?;
         let began = Instant::now();
         while began.elapsed() < Duration::from_secs(33) {
             for _ in 0..10 {

@@ -3,9 +3,10 @@
 use std::net::{IpAddr, SocketAddr};
 use std::process::Command;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use ringway_net_tests::{
     SOON, Tunnel, Wrap, binary, http, module_is_loaded, needs_root, not_tested, packets, ringway,
+    tool,
 };
 use ringway_testnet::{
     Child, End, Link, Namespace, Nginx, Signal, VethOptions, XdpReceive, attach_pass, veth,
@@ -73,16 +74,19 @@ impl Pair {
     }
 
     fn curl(&self, url: &str) -> Result<()> {
-        let output = self.sender.command("curl").args(["-sS", "-f", "-m", "30", url]).output()?;
-        let said = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.success(), "curl {url}: {said}");
-        Ok(())
+        tool(&self.sender, "curl", &["-sS", "-f", "-m", "30", url])?.done().map(drop)
     }
 }
 
-/// Every kind of tunnel to both outer families, in this mode.
-fn every_kind(mode: &str) -> Result<()> {
+/// Every kind of tunnel to both outer families.
+#[test]
+fn every_kind_in_both_modes() -> Result<()> {
+    needs_root!();
     let pair = Pair::new()?;
+    ["native", "generic"].into_iter().try_for_each(|mode| every_kind(&pair, mode).context(mode))
+}
+
+fn every_kind(pair: &Pair, mode: &str) -> Result<()> {
     let mut decap = pair.decap(&["--mode", mode])?;
     for far in ["10.3.0.2", "fd03::2"] {
         for wrap in [Wrap::Ipip, Wrap::Gue(PORT), Wrap::Gue0(PORT)] {
@@ -107,18 +111,6 @@ fn every_kind(mode: &str) -> Result<()> {
     ensure!(end.status.success() && end.log.contains("decap-ipip"), "{}", end.log);
     ensure!(ringway(&pair.backend, &["decap", "-i", "eth0", "--status"])?.code == 3);
     Ok(())
-}
-
-#[test]
-fn every_kind_in_native_mode() -> Result<()> {
-    needs_root!();
-    every_kind("native")
-}
-
-#[test]
-fn every_kind_in_generic_mode() -> Result<()> {
-    needs_root!();
-    every_kind("generic")
 }
 
 /// Where the kernel has tunnel devices: their packets are opened as well.
@@ -181,11 +173,11 @@ fn the_kernels_own_tunnel_devices() -> Result<()> {
 }
 
 #[test]
-fn addresses_that_come_later_are_taken_up() -> Result<()> {
+fn addresses_come_and_the_interface_goes() -> Result<()> {
     needs_root!();
     let pair = Pair::new()?;
     pair.backend.ip(&format!("addr del {VIP4}/32 dev lo\n"))?;
-    let _decap = pair.decap(&[])?;
+    let mut decap = pair.decap(&[])?;
     let _tunnel = Tunnel::start(&pair.sender, "tun", ip("10.3.0.2"), Wrap::Gue(PORT))?;
     pair.route()?;
     let inner = |status: &Value| {
@@ -194,7 +186,12 @@ fn addresses_that_come_later_are_taken_up() -> Result<()> {
     ensure!(!inner(&pair.status()?));
     pair.backend.ip(&format!("addr add {VIP4}/32 dev lo\n"))?;
     wait_until("the service address", SOON, || pair.status().is_ok_and(|status| inner(&status)))?;
-    pair.serves()
+    pair.serves()?;
+    // An interface that is taken away ends it with an error.
+    pair.backend.ip("link del eth0\n")?;
+    let end = wait_for("its end", SOON, || decap.wait(SOON).map_err(|e| e.to_string()))?;
+    ensure!(end.status.code() == Some(1) && end.log.contains("vanished"), "{}", end.log);
+    Ok(())
 }
 
 /// With --pin tunnels stay open over the end of the process, even by SIGKILL, and the next one
@@ -223,8 +220,7 @@ fn what_is_pinned_stays() -> Result<()> {
     second.signal(Signal::TERM)?;
     ensure!(second.wait(SOON)?.status.success());
     pair.serves()?;
-    let ran = ringway(&pair.backend, &["decap", "-i", "eth0", "--detach"])?;
-    ensure!(ran.code == 0 && ran.out.contains("removed"), "{ran:?}");
+    ringway(&pair.backend, &["decap", "-i", "eth0", "--detach"])?.says(0, &["removed"])?;
     ensure!(ringway(&pair.backend, &["decap", "-i", "eth0", "--status"])?.code == 3);
     Ok(())
 }
@@ -244,24 +240,10 @@ fn what_cannot_be_is_refused_with_a_remedy() -> Result<()> {
     }
     let running = pair.decap(&[])?;
     for arguments in [&["decap", "-i", "eth0"][..], &["decap", "-i", "eth0", "--pin"]] {
-        let ran = ringway(&pair.backend, arguments)?;
-        ensure!(ran.code == 1 && ran.err.contains("another running ringway decap"), "{ran:?}");
+        ringway(&pair.backend, arguments)?.complains(1, &["another running ringway decap"])?;
     }
     drop(running);
     attach_pass(&pair.backend, &pair.eth0.name)?;
-    let ran = ringway(&pair.backend, &["decap", "-i", "eth0"])?;
-    ensure!(ran.code == 1 && ran.err.contains("xdp off"), "{ran:?}");
-    Ok(())
-}
-
-/// An interface that is taken away ends it with an error.
-#[test]
-fn a_lost_interface_is_an_error() -> Result<()> {
-    needs_root!();
-    let pair = Pair::new()?;
-    let mut decap = pair.decap(&[])?;
-    pair.backend.ip("link del eth0\n")?;
-    let end = wait_for("its end", SOON, || decap.wait(SOON).map_err(|e| e.to_string()))?;
-    ensure!(end.status.code() == Some(1) && end.log.contains("vanished"), "{}", end.log);
+    ringway(&pair.backend, &["decap", "-i", "eth0"])?.complains(1, &["xdp off"])?;
     Ok(())
 }

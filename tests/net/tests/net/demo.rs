@@ -107,26 +107,12 @@ fn cleaning_leaves_alone_what_still_runs() -> Result<()> {
     needs_root!();
     let mut child = demo_at("wrk, one thread", &["--keep", "--only", "wrk"])?;
     let pid = child.id();
-    let ran = demo(&["--clean"])?;
-    ensure!(ran.code == 0 && ran.out.contains(&format!("left alone: process {pid} ")), "{ran:?}");
+    demo(&["--clean"])?.says(0, &[&format!("left alone: process {pid} ")])?;
     // Its standard error has no reader any more, which does not stop it.
     let status = child.wait()?;
     ensure!(status.success() && !left_by(pid).is_empty(), "{status}: it was taken down");
     let ran = demo(&["--clean"])?;
     ensure!(ran.code == 0 && left_by(pid).is_empty(), "{ran:?}; left: {:?}", left_by(pid));
-    Ok(())
-}
-
-#[test]
-fn phases_are_listed_and_wrong_ones_refused() -> Result<()> {
-    needs_root!();
-    let list = demo(&["--list"])?;
-    ensure!(list.code == 0 && list.out.contains("kill-backend"), "{list:?}");
-    let list = demo(&["--list", "-o", "json"])?.json()?;
-    ensure!(list["schema"] == "ringway.demo-phases/1", "{list}");
-    ensure!(list["phases"][0]["name"] == "curl", "{list}");
-    let wrong = demo(&["--only", "curl,nosuch"])?;
-    ensure!(wrong.code == 2 && wrong.err.contains("kill-backend"), "{wrong:?}");
     Ok(())
 }
 

@@ -5,11 +5,11 @@ use std::net::SocketAddr;
 use anyhow::{Context, Result, ensure};
 use ringway_net_tests::{
     Echo, Gateway, Line, SERVICE_V4, SERVICE_V6, SOON, configuration, module_is_loaded, needs_root,
-    not_tested, service,
+    not_tested, service, tool,
 };
 use ringway_testnet::{End, Namespace, VethOptions, XdpReceive, bridge, veth, wait_for};
-use serde_json::Value;
 
+use crate::layer3::balanced;
 use crate::passing::counted;
 
 const PORT: u16 = 7;
@@ -98,13 +98,6 @@ impl Site {
     }
 }
 
-/// Every packet is in the ledger, and none was lost after it was counted.
-fn balanced(status: &Value) -> Result<()> {
-    ensure!(status["ledger"]["difference_packets"] == 0, "{}", status["ledger"]);
-    ensure!(status["losses"] == Value::Array(vec![]), "{}", status["losses"]);
-    Ok(())
-}
-
 /// False, said aloud, where this kernel has no such device.
 fn has(module: &str) -> bool {
     let has = module_is_loaded(module);
@@ -116,10 +109,7 @@ fn has(module: &str) -> bool {
 
 /// Leaves tags where XDP sees them.
 fn keep_tags(ns: &Namespace, device: &str) -> Result<()> {
-    let mut ethtool = ns.tool("ethtool")?;
-    let ran = ethtool.args(["-K", device, "rxvlan", "off", "txvlan", "off"]).output()?;
-    ensure!(ran.status.success(), "ethtool: {}", String::from_utf8_lossy(&ran.stderr));
-    Ok(())
+    tool(ns, "ethtool", &["-K", device, "rxvlan", "off", "txvlan", "off"])?.done().map(drop)
 }
 
 fn site_with_vlan() -> Result<Site> {

@@ -49,47 +49,46 @@ impl Patient {
         Ok(symptoms(&self.doctor(&["--only", check, "--interval", interval])?))
     }
 
+    /// What one check says, and the script that it writes.
+    fn diagnose(&self, check: &str, interval: &str) -> Result<(Value, String)> {
+        let script = self.file("fix.sh");
+        let only = ["--only", check, "--interval", interval];
+        let found =
+            self.doctor(&[&only[..], &["--fix-script", &script, "--overwrite"]].concat())?;
+        Ok((found, script))
+    }
+
     /// Found, and its own script is run.
     pub fn treat(&self, check: &str, interval: &str) -> Result<Vec<Value>> {
-        let script = self.file("fix.sh");
-        let found = self.doctor(&[
-            "--only",
-            check,
-            "--interval",
-            interval,
-            "--fix-script",
-            &script,
-            "--overwrite",
-        ])?;
+        let (found, script) = self.diagnose(check, interval)?;
         self.sh(&format!("sh {script}"))?;
         Ok(symptoms(&found))
     }
 
     /// Found, fixed by its own script, told as fixed, and back with the undo.
     pub fn cure(&self, check: &str, subject: &str, interval: &str) -> Result<()> {
-        let (script, before) = (self.file("fix.sh"), self.file("before.json"));
-        let found = self.doctor(&[
-            "--only",
-            check,
-            "--interval",
-            interval,
-            "--fix-script",
-            &script,
-            "--overwrite",
-        ])?;
-        let ill = symptoms(&found);
-        ensure!(ill.iter().any(|one| one["subject"] == subject), "{check} {subject}: {found:#}");
+        let (found, script) = self.diagnose(check, interval)?;
+        let about = |all: &[Value]| all.iter().any(|one| one["subject"] == subject);
+        ensure!(about(&symptoms(&found)), "{check} {subject}: {found:#}");
+        let before = self.file("before.json");
         std::fs::write(&before, found.to_string())?;
         self.sh(&format!("sh {script}"))?;
         let now = self.doctor(&["--only", check, "--interval", interval, "--since", &before])?;
         let fixed = now["changes"]["fixed"].as_array().context("no changes")?;
-        ensure!(fixed.iter().any(|one| one["subject"] == subject), "{check}: {now:#}");
-        ensure!(symptoms(&now).is_empty(), "{check}: {now:#}");
+        ensure!(about(fixed) && symptoms(&now).is_empty(), "{check}: {now:#}");
         self.sh(&format!("sh {script}.undo"))?;
         let again = self.symptoms(check, interval)?;
-        ensure!(again.iter().any(|one| one["subject"] == subject), "{check}, undone: {again:?}");
+        ensure!(about(&again), "{check}, undone: {again:?}");
         Ok(())
     }
+}
+
+/// A patient's `va`, and a neighbour's `vb`: 10.9.0.1 and .2.
+pub fn pair(hint: &str) -> Result<(Patient, Namespace)> {
+    let (patient, far) = (Patient::new(hint)?, Namespace::new("far")?);
+    let near = End::new(&patient.ns, "va").address("10.9.0.1/24");
+    veth(&near, &End::new(&far, "vb").address("10.9.0.2/24"), &VethOptions::default())?;
+    Ok((patient, far))
 }
 
 pub fn symptoms(document: &Value) -> Vec<Value> {
@@ -271,8 +270,7 @@ fn a_collection_is_looked_at_elsewhere() -> Result<()> {
     let patient = Patient::new("collect")?;
     patient.ns.sysctl("net/core/somaxconn", "16")?;
     let file = patient.file("host.tar");
-    let ran = ringway(&patient.ns, &["doctor", "--collect", &file, "--interval", SOON])?;
-    ensure!(ran.code == 0, "{ran:?}");
+    ringway(&patient.ns, &["doctor", "--collect", &file, "--interval", SOON])?.done()?;
     let healthy = Patient::new("elsewhere")?;
     let said = healthy.doctor(&["--from", &file, "--only", "far-below-default"])?;
     let found = symptoms(&said);
@@ -284,11 +282,7 @@ fn a_collection_is_looked_at_elsewhere() -> Result<()> {
     let ran = healthy.inside(binary()?, &arguments)?;
     let name = patient.ns.name();
     ensure!(ran.err.contains(name) && ran.err.contains("refused elsewhere"), "{ran:?}");
-    let ran = healthy.inside("sh", &[&script])?;
-    ensure!(
-        ran.code == 2 && ran.err.contains("nothing was done") && ran.err.contains(name),
-        "{ran:?}"
-    );
+    healthy.inside("sh", &[&script])?.complains(2, &["nothing was done", name])?;
     ensure!(healthy.symptoms("far-below-default", SOON)?.is_empty());
     patient.sh(&format!("sh {script}"))?;
     ensure!(patient.symptoms("far-below-default", SOON)?.is_empty());
@@ -299,10 +293,8 @@ fn a_collection_is_looked_at_elsewhere() -> Result<()> {
     let bytes = std::fs::read(&file)?;
     for (part, word) in [(&bytes[..bytes.len() / 2], "damaged"), (&b""[..], "no collection")] {
         std::fs::write(&file, part)?;
-        let ran = ringway(&healthy.ns, &["doctor", "--from", &file])?;
-        ensure!(ran.code == 2 && ran.err.contains(word), "{ran:?}");
+        ringway(&healthy.ns, &["doctor", "--from", &file])?.complains(2, &[word])?;
     }
-    let ran = ringway(&healthy.ns, &["doctor", "--since", &file])?;
-    ensure!(ran.code == 2 && ran.err.contains("no report"), "{ran:?}");
+    ringway(&healthy.ns, &["doctor", "--since", &file])?.complains(2, &["no report"])?;
     Ok(())
 }

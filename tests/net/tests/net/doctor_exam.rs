@@ -14,13 +14,14 @@ use serde_json::Value;
 use crate::lab_killed::{changed, settings};
 
 /// Faults that no other test makes, and the checks that find them (docs/doctor.md).
-const MUST_BE_FOUND: [(&str, &str); 7] = [
+const MUST_BE_FOUND: [(&str, &str); 8] = [
     ("no-arp", "sysctl-bounds"),
     ("dead-next-hop", "next-hop"),
     ("no-route", "no-route"),
     ("accept-queue", "listen-overflows"),
     ("unread-datagrams", "udp-buffers"),
     ("link-flaps", "link-flaps"),
+    ("filter-drops", "filter-drops"),
     ("lost-segments", "retransmissions"),
 ];
 

@@ -6,23 +6,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Result, ensure};
 use ringway_net_tests::{SOON, needs_root};
-use ringway_testnet::{Child, End, Namespace, VethOptions, veth, wait_for, wait_until};
+use ringway_testnet::{Child, Namespace, wait_for, wait_until};
 use serde_json::Value;
 
-use crate::doctor::{Patient, symptoms};
+use crate::doctor::{Patient, pair, symptoms};
 
 const LOOK: &str = "0.6";
-
-/// A patient with a neighbour, 10.9.0.1 and .2.
-fn pair(hint: &str) -> Result<(Patient, Namespace)> {
-    let (patient, far) = (Patient::new(hint)?, Namespace::new("far")?);
-    let ends = (
-        End::new(&patient.ns, "va").address("10.9.0.1/24"),
-        End::new(&far, "vb").address("10.9.0.2/24"),
-    );
-    veth(&ends.0, &ends.1, &VethOptions::default())?;
-    Ok((patient, far))
-}
 
 fn ping(from: &Namespace, arguments: &[&str]) -> Result<Child> {
     let mut command = from.command("ping");
@@ -103,26 +92,6 @@ fn an_accept_queue_that_overflows() -> Result<()> {
     let _clients = far.run(|| begin(40))??;
     let gone = || Ok::<bool, anyhow::Error>(patient.symptoms("listen-overflows", LOOK)?.is_empty());
     wait_until("an accept queue with room", SOON, || gone().unwrap_or(false))?;
-    Ok(())
-}
-
-#[test]
-fn packets_that_rules_drop() -> Result<()> {
-    needs_root!();
-    let (patient, far) = pair("rules")?;
-    patient.sh(
-        "nft add table ip t; nft 'add chain ip t c { type filter hook input priority 0; }'; \
-         nft add rule ip t c ip daddr 10.9.0.1 counter drop",
-    )?;
-    let _ping = ping(&far, &["10.9.0.1"])?;
-    let found = patient.symptoms("filter-drops", LOOK)?;
-    let said = found.iter().map(Value::to_string).collect::<String>();
-    ensure!(found.len() == 1 && said.contains("ip t c, handle"), "{found:#?}");
-    // Without a counter IP's own tell that packets went nowhere.
-    patient.sh("nft flush chain ip t c; nft add rule ip t c ip daddr 10.9.0.1 drop")?;
-    let found = patient.symptoms("filter-drops", "2")?;
-    let said = found.iter().map(Value::to_string).collect::<String>();
-    ensure!(said.contains("NETFILTER_DROP"), "{found:#?}");
     Ok(())
 }
 

@@ -9,22 +9,12 @@ use ringway_net_tests::{SOON, binary, needs_root, not_tested, ringway};
 use ringway_testnet::{Child, End, Namespace, VethOptions, veth, wait_until};
 use serde_json::Value;
 
-use crate::doctor::Patient;
+use crate::doctor::{Patient, pair};
 
 /// The longest look, and as much again.
 const PATIENCE: Duration = Duration::from_secs(128);
 /// Seconds to look: more, where the machine was too busy for all to be sent meanwhile.
 const LOOKS: [&str; 5] = ["4", "8", "16", "32", "64"];
-
-fn pair(hint: &str) -> Result<(Patient, Namespace)> {
-    let (patient, far) = (Patient::new(hint)?, Namespace::new("far")?);
-    let ends = (
-        End::new(&patient.ns, "va").address("10.9.0.1/24"),
-        End::new(&far, "vb").address("10.9.0.2/24"),
-    );
-    veth(&ends.0, &ends.1, &VethOptions::default())?;
-    Ok((patient, far))
-}
 
 /// A look that is under way: it has read its first sample and sleeps until the second.
 fn start_doctor(patient: &Patient, before: &[&str], seconds: &str) -> Result<Child> {
@@ -263,15 +253,14 @@ fn interfaces_that_are_not_there() -> Result<()> {
     // An archive knows the interfaces of where it was made.
     let file = patient.ns.directory().join("host.tar");
     let file = file.to_str().context("a path")?;
-    let ran = ringway(&patient.ns, &["doctor", "--collect", file, "--interval", "0.1"])?;
-    ensure!(ran.code == 0, "{ran:?}");
+    ringway(&patient.ns, &["doctor", "--collect", file, "--interval", "0.1"])?.done()?;
     let ran = ringway(&patient.ns, &["doctor", "--from", file, "--path", "va"])?;
     ensure!(
         ran.code == 2 && ran.err.contains("there are: lo") && !ran.err.contains("vb"),
         "{ran:?}"
     );
-    let ran = ringway(&patient.ns, &["doctor", "--from", file, "--path", "lo"])?;
-    ensure!(ran.code == 0 && ran.out.contains("not accounted for"), "{ran:?}");
+    ringway(&patient.ns, &["doctor", "--from", file, "--path", "lo"])?
+        .says(0, &["not accounted for"])?;
     Ok(())
 }
 

@@ -1,19 +1,23 @@
-//! dsr-l2, dsr-ipip and dsr-gue carry traffic: backends have the service address, see their
-//! clients' own, and answer past the gateway's program.
+//! dsr-l2, dsr-ipip and dsr-gue carry traffic and health checks: backends have the service address,
+//! see their clients' own, and answer past the gateway's program.
 
 use std::collections::BTreeSet;
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr};
 
 use anyhow::{Context, Result, ensure};
 use ringway_net_tests::{
     Bulk, Echo, Gateway, Line, SERVICE_V4, SERVICE_V6, SOON, ask_udp, behind_small_link, binary,
-    bulk, configuration, get, is_silent, needs_root, packets, service,
+    bulk, configuration, get, is_silent, needs_root, packets, service, tool, udp_to,
 };
 use ringway_testnet::{Child, Families, Namespace, Nginx, Node, TwoArmed, two_armed};
+use serde_json::Value;
 
 pub(super) const ECHO: u16 = 7000;
-const BULK: u16 = 7001;
+const BULK: u16 = 6999;
 const VIPS: [IpAddr; 2] = [SERVICE_V4, SERVICE_V6];
+const BOTH: &str = "protocol = [\"tcp\", \"udp\"]\n";
+pub(super) const CHECK: &str =
+    "check = { type = \"http\", interval = \"200ms\", timeout = \"200ms\", fall = 5 }\n";
 
 /// Who opens the tunnels at the backends.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -70,13 +74,17 @@ pub(super) struct Dsr {
 
 impl Dsr {
     pub(super) fn new(opener: Opener) -> Result<Dsr> {
+        Dsr::serving(opener, 1)
+    }
+
+    /// Every backend serves its name at so many ports from 80 on, and echoes as many from [`ECHO`] on.
+    fn serving(opener: Opener, ports: u16) -> Result<Dsr> {
         let (net, decaps) = backends_with_the_addresses(opener)?;
         let (mut nginx, mut echo) = (Vec::new(), Vec::new());
         for (n, node) in net.backends.iter().enumerate() {
-            let name = format!("b{}", n + 1);
-            nginx.push(Nginx::start(&node.ns, &VIPS.map(|vip| SocketAddr::new(vip, 80)), &name)?);
-            for vip in VIPS {
-                echo.push(Echo::start(&node.ns, SocketAddr::new(vip, ECHO), &name)?);
+            nginx.push(serve(&net, n, ports)?);
+            for at in at_both(ECHO, ports) {
+                echo.push(Echo::start(&node.ns, at, &format!("b{}", n + 1))?);
             }
         }
         Ok(Dsr { net, nginx, echo, _decaps: decaps })
@@ -84,17 +92,24 @@ impl Dsr {
 
     /// Everything at one service address, to the backends' addresses of one family.
     pub(super) fn configuration(&self, forward: &str, vip: IpAddr, v6: bool) -> String {
-        let address = |node: &Node| node.addresses().into_iter().find(|ip| ip.is_ipv6() == v6);
+        self.checked(forward, vip, v6, "")
+    }
+
+    /// The same, with a check of the web servers.
+    pub(super) fn checked(&self, forward: &str, vip: IpAddr, v6: bool, check: &str) -> String {
         let one = |name: &str, port: u16, more: &str| {
-            let backends = self.net.backends.iter().filter_map(address);
-            let backends: Vec<SocketAddr> = backends.map(|ip| (ip, port).into()).collect();
-            let more = format!("forward = {forward:?}\nannounce = \"arp\"\n{more}");
-            service(name, SocketAddr::new(vip, port), &backends, &more)
+            self.service(name, forward, SocketAddr::new(vip, port), v6, more)
         };
-        let body = one("web", 80, "")
-            + &one("echo", ECHO, "protocol = [\"tcp\", \"udp\"]\n")
-            + &one("bulk", BULK, "");
+        let body = one("web", 80, check) + &one("echo", ECHO, BOTH) + &one("bulk", BULK, "");
         configuration(&self.net.gateway, &["eth0", "eth1"], &body)
+    }
+
+    fn service(&self, name: &str, forward: &str, at: SocketAddr, v6: bool, more: &str) -> String {
+        let own = |node: &Node| node.addresses().into_iter().find(|ip| ip.is_ipv6() == v6);
+        let backends = self.net.backends.iter().filter_map(own);
+        let backends: Vec<SocketAddr> = backends.map(|ip| (ip, at.port()).into()).collect();
+        let more = format!("forward = {forward:?}\nannounce = \"arp\"\n{more}");
+        service(name, at, &backends, &more)
     }
 
     pub(super) fn client(&self) -> &Namespace {
@@ -105,35 +120,16 @@ impl Dsr {
         Gateway::start(&self.net.gateway, &self.configuration(forward, vip, v6))
     }
 
-    /// HTTP, TCP and UDP get through to both backends, and nothing else of the gateway's has a hand
-    /// in it.
-    fn carries(&self, forward: &str, vip: IpAddr, v6: bool) -> Result<()> {
-        let what = || format!("{forward}: {vip}, backends by {}", if v6 { "IPv6" } else { "IPv4" });
-        let gateway = self.start(forward, vip, v6).with_context(what)?;
-        self.http(vip).with_context(what)?;
-        self.echoes(vip).with_context(what)?;
-        let status = gateway.status()?;
-        ensure!(packets(&status, forward) > 100, "{}: {status}", what());
-        ensure!(packets(&status, "nat-reply") == 0, "{}: {status}", what());
-        ensure!(status["services"][0]["forward"] == forward, "{status}");
-        Ok(())
-    }
-
-    fn http(&self, vip: IpAddr) -> Result<()> {
-        let target = SocketAddr::new(vip, 80);
+    fn http(&self, target: SocketAddr) -> Result<()> {
         let names: BTreeSet<String> =
             (0..32).map(|_| get(self.client(), target)).collect::<Result<_>>()?;
         ensure!(names.len() == 2, "answered by {names:?} alone");
         let url = format!("http://{target}/");
-        let mut curl = self.client().command("curl");
-        let output = curl.args(["-sS", "-f", "--max-time", "30", &url]).output()?;
-        let said = String::from_utf8_lossy(&output.stdout);
-        ensure!(output.status.success() && said.starts_with('b'), "curl {url}: {output:?}");
+        tool(self.client(), "curl", &["-sS", "-f", "--max-time", "30", &url])?.says(0, &["b"])?;
         Ok(())
     }
 
-    fn echoes(&self, vip: IpAddr) -> Result<()> {
-        let target = SocketAddr::new(vip, ECHO);
+    fn echoes(&self, target: SocketAddr) -> Result<()> {
         let mut line = Line::open(self.client(), target)?;
         let first = line.ask("first")?;
         for _ in 0..10 {
@@ -142,9 +138,7 @@ impl Dsr {
         // Longer than what is left beside an outer header: the client learns that and sends less at
         // once.
         line.ask(&"x".repeat(20_000)).context("a long line")?;
-        let any = if vip.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
-        let socket = self.client().run(|| UdpSocket::bind(any))??;
-        socket.connect(target)?;
+        let socket = udp_to(self.client(), target)?;
         let first = ask_udp(&socket, "question")?;
         ensure!(ask_udp(&socket, &"y".repeat(1000))? == first, "another backend");
         let clients: BTreeSet<IpAddr> =
@@ -153,6 +147,16 @@ impl Dsr {
         ensure!(clients.is_subset(&own), "backends saw {clients:?}, not the client's address");
         Ok(())
     }
+}
+
+/// Both service addresses, with so many ports from this one on.
+fn at_both(first: u16, ports: u16) -> Vec<SocketAddr> {
+    let of = |vip: IpAddr| (first..first + ports).map(move |port| SocketAddr::new(vip, port));
+    VIPS.into_iter().flat_map(of).collect()
+}
+
+pub(super) fn serve(net: &TwoArmed, n: usize, ports: u16) -> Result<Nginx> {
+    Ok(Nginx::start(&net.backends[n].ns, &at_both(80, ports), &format!("b{}", n + 1))?)
 }
 
 /// docs/forwarding.md, "Every backend".
@@ -174,9 +178,7 @@ fn open_by_kernel(node: &Node) -> Result<()> {
          link set ringway4 up\nlink set ringway64 up\nlink set ringway6 up\n\
          fou add port 6080 gue\n"
     ))?;
-    let output =
-        node.ns.command("ip").args(["-6", "fou", "add", "port", "6080", "gue"]).output()?;
-    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    tool(&node.ns, "ip", &["-6", "fou", "add", "port", "6080", "gue"])?.done()?;
     for name in ["all", "ringway4", "ringway6"] {
         node.ns.sysctl(&format!("net/ipv4/conf/{name}/rp_filter"), "0")?;
     }
@@ -202,33 +204,77 @@ fn kernel_opens_tunnels() -> Result<bool> {
     Ok(true)
 }
 
-fn every_tunnel(dsr: &Dsr, forward: &str) -> Result<()> {
-    for vip in VIPS {
-        for v6 in [false, true] {
-            dsr.carries(forward, vip, v6)?;
-        }
+/// From a service address to the backends' addresses of one family.
+#[derive(Clone, Copy, Debug)]
+struct Path {
+    forward: &'static str,
+    vip: IpAddr,
+    v6: bool,
+}
+
+/// All there are of these kinds.
+fn paths(forwards: &[&'static str]) -> Vec<Path> {
+    let of = |forward: &&'static str| {
+        let forward = *forward;
+        VIPS.into_iter().flat_map(move |vip| [false, true].map(|v6| Path { forward, vip, v6 }))
+    };
+    let all = forwards.iter().flat_map(of);
+    all.filter(|path| path.forward != "dsr-l2" || path.vip.is_ipv6() == path.v6).collect()
+}
+
+/// Of each path, by one gateway: HTTP, TCP and UDP get through to both backends, and nothing else of
+/// the gateway's has a hand in it. One backend dies, alone; it comes back.
+fn every_path_carries(opener: Opener, forwards: &[&'static str]) -> Result<()> {
+    let paths = paths(forwards);
+    let ports = paths.len() as u16;
+    let mut dsr = Dsr::serving(opener, ports)?;
+    let mut body = String::new();
+    for (n, Path { forward, vip, v6 }) in (0..).zip(&paths) {
+        let at = |first: u16| SocketAddr::new(*vip, first + n);
+        body += &dsr.service(&format!("web{n}"), forward, at(80), *v6, CHECK);
+        body += &dsr.service(&format!("echo{n}"), forward, at(ECHO), *v6, BOTH);
     }
+    let text = configuration(&dsr.net.gateway, &["eth0", "eth1"], &body);
+    let gateway = Gateway::start(&dsr.net.gateway, &text)?;
+    let webs = |status: &Value| -> Vec<Value> {
+        let services = status["services"].as_array().into_iter().flatten();
+        let is_web = |service: &&Value| service["name"].to_string().contains("web");
+        services.filter(is_web).cloned().collect()
+    };
+    // Of every path: the health of its first backend, for a reason with these words.
+    let first_is = |status: &Value, health: &str, why: &str| {
+        webs(status).iter().all(|service| {
+            let both = &service["backends"];
+            let fits = both[0]["health"] == health && both[1]["health"] == "up";
+            fits && both[0]["reason"].to_string().contains(why)
+        })
+    };
+    gateway.wait_status("all up", |status| first_is(status, "up", ""))?;
+    for (n, path) in (0..).zip(&paths) {
+        let what = || format!("{path:?}");
+        let before = packets(&gateway.status()?, path.forward);
+        dsr.http(SocketAddr::new(path.vip, 80 + n)).with_context(what)?;
+        dsr.echoes(SocketAddr::new(path.vip, ECHO + n)).with_context(what)?;
+        let status = gateway.status()?;
+        ensure!(packets(&status, path.forward) > before + 100, "{path:?}: {status}");
+        ensure!(packets(&status, "nat-reply") == 0, "{path:?}: {status}");
+        ensure!(webs(&status)[usize::from(n)]["forward"] == path.forward, "{status}");
+    }
+    dsr.nginx[0].kill()?;
+    gateway.wait_status("b1 down, refused", |status| first_is(status, "down", "refused"))?;
+    for (n, path) in (0..).zip(&paths) {
+        let name = get(dsr.client(), SocketAddr::new(path.vip, 80 + n))?;
+        ensure!(name == "b2", "{path:?}: {name}");
+    }
+    dsr.nginx[0] = serve(&dsr.net, 0, ports)?;
+    gateway.wait_status("b1 up", |status| first_is(status, "up", ""))?;
     Ok(())
 }
 
 #[test]
-fn by_frame() -> Result<()> {
+fn by_frame_and_by_tunnel() -> Result<()> {
     needs_root!();
-    let dsr = Dsr::new(Opener::Nobody)?;
-    dsr.carries("dsr-l2", SERVICE_V4, false)?;
-    dsr.carries("dsr-l2", SERVICE_V6, true)
-}
-
-#[test]
-fn by_ipip() -> Result<()> {
-    needs_root!();
-    every_tunnel(&Dsr::new(Opener::Ringway)?, "dsr-ipip")
-}
-
-#[test]
-fn by_gue() -> Result<()> {
-    needs_root!();
-    every_tunnel(&Dsr::new(Opener::Ringway)?, "dsr-gue")
+    every_path_carries(Opener::Ringway, &["dsr-l2", "dsr-ipip", "dsr-gue"])
 }
 
 /// Linux's own tunnels open what Ringway sends.
@@ -238,9 +284,7 @@ fn the_kernel_opens_tunnels() -> Result<()> {
     if !kernel_opens_tunnels()? {
         return Ok(());
     }
-    let dsr = Dsr::new(Opener::Kernel)?;
-    every_tunnel(&dsr, "dsr-ipip")?;
-    every_tunnel(&dsr, "dsr-gue")
+    every_path_carries(Opener::Kernel, &["dsr-ipip", "dsr-gue"])
 }
 
 /// The client is told how much fits, and all of a long line arrives; with a longer way nobody needs
@@ -295,6 +339,7 @@ fn a_backend_without_the_address() -> Result<()> {
     net.client.ns.ip(&format!("route add {SERVICE_V4}/32 via 10.1.0.1\n"))?;
     ensure!(is_silent(&net.client.ns, SocketAddr::new(SERVICE_V4, 80))?);
     let status = gateway.status()?;
+    ensure!(status["services"][0]["answers"] == "routed", "{status}");
     let (sent, loops) = (packets(&status, "dsr-l2"), packets(&status, "loop"));
     ensure!(loops > 0 && sent <= 2 * loops + 2, "{sent} sent, {loops} came back: {status}");
     Ok(())
@@ -324,8 +369,7 @@ fn a_small_link_behind_the_clients_router() -> Result<()> {
         // Path MTUs that the backends have learnt before.
         for (node, family) in dsr.net.backends.iter().flat_map(|node| [(node, "-4"), (node, "-6")])
         {
-            let mut ip = node.ns.command("ip");
-            ensure!(ip.args([family, "route", "flush", "cache"]).status()?.success());
+            tool(&node.ns, "ip", &[family, "route", "flush", "cache"])?.done()?;
         }
         for _ in 0..4 {
             bulk(&far, SocketAddr::new(vip, BULK), 0, 4 << 20)

@@ -6,64 +6,27 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use anyhow::{Context, Result, bail, ensure};
 use ringway_net_tests::{
     Dns, Echo, Gateway, SERVICE_V4, SERVICE_V6, SOON, configuration, get, module_is_loaded,
-    needs_root, not_tested, ringway, service,
+    needs_root, not_tested, ringway, service, tool,
 };
-use ringway_testnet::{Child, Namespace, Nginx, TwoArmed, wait_for};
+use ringway_testnet::{Namespace, Nginx, TwoArmed, wait_for};
 use serde_json::Value;
 
-use crate::dsr::{Opener, backends_with_the_addresses, forwards};
+use crate::dsr::{CHECK, Dsr, Opener, backends_with_the_addresses, forwards, serve};
 
-const CHECK: &str = "announce = \"arp\"\n\
-                     check = { type = \"http\", interval = \"200ms\", timeout = \"200ms\", fall = 5 }\n";
-
-/// A gateway, and two backends that have the service addresses on `lo` and serve nothing else.
-struct Dsr {
-    net: TwoArmed,
-    nginx: Vec<Nginx>,
-    _decaps: Vec<Child>,
-}
-
-impl Dsr {
-    fn new(opener: Opener) -> Result<Dsr> {
-        let (net, decaps) = backends_with_the_addresses(opener)?;
-        let nginx = (0..2).map(|n| serve(&net, n)).collect::<Result<_>>()?;
-        Ok(Dsr { net, nginx, _decaps: decaps })
-    }
-
-    fn configuration(&self, forward: &str, vip: IpAddr, v6: bool) -> String {
-        let more = format!("forward = {forward:?}\n{CHECK}");
-        let address = |node: &ringway_testnet::Node| {
-            node.addresses().into_iter().find(|address| address.is_ipv6() == v6)
-        };
-        let backends = self.net.backends.iter().filter_map(address);
-        let backends: Vec<SocketAddr> = backends.map(|ip| SocketAddr::new(ip, 80)).collect();
-        let service = service("web", SocketAddr::new(vip, 80), &backends, &more);
-        configuration(&self.net.gateway, &["eth0", "eth1"], &service)
-    }
-
-    /// Both are up; one dies, alone; it comes back.
-    fn checks(&mut self, forward: &str, vip: IpAddr, v6: bool) -> Result<()> {
-        let what = || format!("{forward}: {vip}, backends by {}", if v6 { "IPv6" } else { "IPv4" });
-        let text = self.configuration(forward, vip, v6);
-        let gateway = Gateway::start(&self.net.gateway, &text).with_context(what)?;
-        gateway.wait_status("both up", |s| healths(s) == ["up", "up"]).with_context(what)?;
-        self.nginx[0].kill()?;
-        gateway
-            .wait_status("b1 down, refused", |status| {
-                healths(status) == ["down", "up"] && reason_of(status, 0).contains("refused")
-            })
-            .with_context(what)?;
-        let name = get(&self.net.client.ns, SocketAddr::new(vip, 80)).with_context(what)?;
-        ensure!(name == "b2", "{}: {name}", what());
-        self.nginx[0] = serve(&self.net, 0)?;
-        gateway.wait_status("b1 up", |s| healths(s) == ["up", "up"]).with_context(what)?;
-        Ok(())
-    }
-}
-
-fn serve(net: &TwoArmed, n: usize) -> Result<Nginx> {
-    let at = [SERVICE_V4, SERVICE_V6].map(|vip| SocketAddr::new(vip, 80));
-    Nginx::start(&net.backends[n].ns, &at, &format!("b{}", n + 1)).context("nginx")
+/// Both are up; one dies, alone; it comes back.
+fn checks(dsr: &mut Dsr, forward: &str, vip: IpAddr, v6: bool) -> Result<()> {
+    let text = dsr.checked(forward, vip, v6, CHECK);
+    let gateway = Gateway::start(&dsr.net.gateway, &text)?;
+    gateway.wait_status("both up", |status| healths(status) == ["up", "up"])?;
+    dsr.nginx[0].kill()?;
+    gateway.wait_status("b1 down, refused", |status| {
+        healths(status) == ["down", "up"] && reason_of(status, 0).contains("refused")
+    })?;
+    let name = get(dsr.client(), SocketAddr::new(vip, 80))?;
+    ensure!(name == "b2", "{name}");
+    dsr.nginx[0] = serve(&dsr.net, 0, 1)?;
+    gateway.wait_status("b1 up", |status| healths(status) == ["up", "up"])?;
+    Ok(())
 }
 
 fn healths(status: &Value) -> Vec<&str> {
@@ -83,44 +46,11 @@ fn reason_of(status: &Value, service: usize) -> String {
 /// Rules and devices of the tunnel in the gateway's namespace.
 fn traces(namespace: &Namespace) -> Result<(usize, usize)> {
     let lines = |arguments: &[&str], word: &str| -> Result<usize> {
-        let output = namespace.command("ip").args(arguments).output()?;
-        let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        Ok(text.lines().filter(|line| line.contains(word)).count())
+        let shown = tool(namespace, "ip", arguments)?.out;
+        Ok(shown.lines().filter(|line| line.contains(word)).count())
     };
     let rules = lines(&["-4", "rule"], "0x72770000")? + lines(&["-6", "rule"], "0x72770000")?;
     Ok((rules, lines(&["-o", "link"], "rwprobe")?))
-}
-
-#[test]
-fn by_frame() -> Result<()> {
-    needs_root!();
-    let mut dsr = Dsr::new(Opener::Nobody)?;
-    dsr.checks("dsr-l2", SERVICE_V4, false)?;
-    dsr.checks("dsr-l2", SERVICE_V6, true)
-}
-
-#[test]
-fn by_ipip_of_every_family() -> Result<()> {
-    needs_root!();
-    let mut dsr = Dsr::new(Opener::Ringway)?;
-    for vip in [SERVICE_V4, SERVICE_V6] {
-        for v6 in [false, true] {
-            dsr.checks("dsr-ipip", vip, v6)?;
-        }
-    }
-    Ok(())
-}
-
-#[test]
-fn by_gue_of_every_family() -> Result<()> {
-    needs_root!();
-    let mut dsr = Dsr::new(Opener::Ringway)?;
-    for vip in [SERVICE_V4, SERVICE_V6] {
-        for v6 in [false, true] {
-            dsr.checks("dsr-gue", vip, v6)?;
-        }
-    }
-    Ok(())
 }
 
 /// Opened by the backends' own kernels, as katran's backends do it; what this kernel does not have
@@ -151,7 +81,7 @@ fn the_kernels_own_tunnel_devices() -> Result<()> {
             node.ns.ip(devices)?;
         }
         let vip = if inner_v6 { SERVICE_V6 } else { SERVICE_V4 };
-        dsr.checks("dsr-ipip", vip, outer_v6)?;
+        checks(&mut dsr, "dsr-ipip", vip, outer_v6).context(module)?;
         let listens = match gue[usize::from(outer_v6)] {
             Some(listens) => listens,
             None => *gue[usize::from(outer_v6)].insert(listen_for_gue(&dsr.net, outer_v6)?),
@@ -161,7 +91,7 @@ fn the_kernels_own_tunnel_devices() -> Result<()> {
             not_tested(format_args!("this kernel has no GUE over {family}"));
             continue;
         }
-        dsr.checks("dsr-gue", vip, outer_v6)?;
+        checks(&mut dsr, "dsr-gue", vip, outer_v6).context(module)?;
     }
     Ok(())
 }
@@ -182,61 +112,41 @@ fn listen_for_gue(net: &TwoArmed, v6: bool) -> Result<bool> {
 #[test]
 fn udp_and_dns_take_the_road() -> Result<()> {
     needs_root!();
-    for (forward, vip) in
-        [("dsr-l2", SERVICE_V6), ("dsr-gue", SERVICE_V4), ("dsr-ipip", SERVICE_V6)]
+    let (net, _decaps) = backends_with_the_addresses(Opener::Ringway)?;
+    let (mut first, mut second, mut services) = (Vec::new(), Vec::new(), String::new());
+    for (n, (forward, vip)) in
+        (0..).zip([("dsr-l2", SERVICE_V6), ("dsr-gue", SERVICE_V4), ("dsr-ipip", SERVICE_V6)])
     {
-        let what = || format!("{forward} {vip}");
-        let dsr = Dsr::new(if forward == "dsr-l2" { Opener::Nobody } else { Opener::Ringway })?;
-        let echo = SocketAddr::new(vip, 7);
-        let name = SocketAddr::new(vip, 53);
-        let start = |n: usize| -> Result<_> {
-            let ns = &dsr.net.backends[n].ns;
-            let dns = Dns::start(ns, name, Ipv4Addr::new(192, 0, 2, 7))?;
-            Ok((Echo::start(ns, echo, "b")?, dns))
+        let (echo, name) = (SocketAddr::new(vip, 7 + n), SocketAddr::new(vip, 53 + n));
+        for (node, servers) in net.backends.iter().zip([&mut first, &mut second]) {
+            let dns = Dns::start(&node.ns, name, Ipv4Addr::new(192, 0, 2, 7))?;
+            servers.push((Echo::start(&node.ns, echo, "b")?, dns));
+        }
+        let mut one = |kind: &str, at: SocketAddr, check: &str| {
+            let own = net.backends.iter().flat_map(|node| node.sockets(at.port()));
+            let own: Vec<_> = own.filter(|own| own.is_ipv6() == vip.is_ipv6()).collect();
+            let more = format!(
+                "announce = \"arp\"\nprotocol = \"udp\"\nforward = {forward:?}\n\
+                 check = {{ {check}, interval = \"1s\", timeout = \"900ms\", fall = 2 }}\n"
+            );
+            services += &service(&format!("{kind}-{forward}"), at, &own, &more);
         };
-        let (first, _second) = (start(0)?, start(1)?);
-        let backends: Vec<SocketAddr> = dsr
-            .net
-            .backends
-            .iter()
-            .filter_map(|node| {
-                let own =
-                    node.addresses().into_iter().find(|own| own.is_ipv6() == vip.is_ipv6())?;
-                Some(SocketAddr::new(own, 7))
-            })
-            .collect();
-        let to =
-            |port: u16| backends.iter().map(|b| SocketAddr::new(b.ip(), port)).collect::<Vec<_>>();
-        // So rarely that the backend's kernel answers every check of a port that is closed: it sends
-        // six ICMP errors at once to one host, and then one a second.
-        let more = |check: &str| {
-            format!(
-                "announce = \"arp\"\nprotocol = \"udp\"\nforward = {forward:?}\ncheck = {{ {check}, interval = \"1s\", timeout = \"900ms\", fall = 2 }}\n"
-            )
-        };
-        let services = service(
-            "echo",
-            echo,
-            &to(7),
-            &more("type = \"udp\", send = \"ping\", expect = \"b ping\""),
-        ) + &service(
-            "dns",
-            name,
-            &to(53),
-            &more("type = \"dns\", query = \"a.example\", record = \"AAAA\""),
-        );
-        let text = configuration(&dsr.net.gateway, &["eth0", "eth1"], &services);
-        let gateway = Gateway::start(&dsr.net.gateway, &text).with_context(what)?;
-        let both = |status: &Value, want: [&str; 2]| (0..2).all(|n| healths_of(status, n) == want);
-        gateway.wait_status("all up", |status| both(status, ["up", "up"])).with_context(what)?;
-        drop(first);
-        let refused = |status: &Value, n| reason_of(status, n).contains("nobody listens");
-        gateway
-            .wait_status("b1 down, nobody listens", |status| {
-                both(status, ["down", "up"]) && (0..2).all(|n| refused(status, n))
-            })
-            .with_context(what)?;
+        one("echo", echo, "type = \"udp\", send = \"ping\", expect = \"b ping\"");
+        one("dns", name, "type = \"dns\", query = \"a.example\", record = \"AAAA\"");
     }
+    // Else the backend's kernel answers few of the checks of ports that are closed.
+    for key in ["ipv4/icmp_ratelimit", "ipv6/icmp/ratelimit"] {
+        net.backends[0].ns.sysctl(&format!("net/{key}"), "0")?;
+    }
+    let text = configuration(&net.gateway, &["eth0", "eth1"], &services);
+    let gateway = Gateway::start(&net.gateway, &text)?;
+    let all = |status: &Value, want: [&str; 2]| (0..6).all(|n| healths_of(status, n) == want);
+    gateway.wait_status("all up", |status| all(status, ["up", "up"]))?;
+    drop(first);
+    gateway.wait_status("b1 down, nobody listens", |status| {
+        let refused = |n| reason_of(status, n).contains("nobody listens");
+        all(status, ["down", "up"]) && (0..6).all(refused)
+    })?;
     Ok(())
 }
 
@@ -248,7 +158,7 @@ fn a_backend_that_opens_no_tunnels_is_down() -> Result<()> {
     let dsr = Dsr::new(Opener::Nobody)?;
     let node = &dsr.net.backends[0];
     let _own = Nginx::start(&node.ns, &node.sockets(80), "own")?;
-    let text = dsr.configuration("dsr-gue", SERVICE_V4, false);
+    let text = dsr.checked("dsr-gue", SERVICE_V4, false, CHECK);
     let mut gateway = Gateway::launch(&dsr.net.gateway, &text)?;
     gateway.wait_serving()?;
     gateway.wait_status("both down", |status| healths(status) == ["down", "down"])?;
@@ -256,8 +166,7 @@ fn a_backend_that_opens_no_tunnels_is_down() -> Result<()> {
     let own = format!("\"{address}\", port = 80");
     let asked = format!("{own}, check = {{ address = \"{address}\" }}");
     gateway.rewrite(&text.replace(&own, &asked))?;
-    let reloaded = gateway.ringway(&["reload"])?;
-    ensure!(reloaded.code == 0 && reloaded.out.contains("check"), "{}", reloaded.said());
+    gateway.ringway(&["reload"])?.says(0, &["check"])?;
     gateway.wait_status("b1 up", |status| healths(status) == ["up", "down"])?;
     Ok(())
 }
@@ -280,7 +189,7 @@ fn a_backend_that_sends_checks_on_is_down() -> Result<()> {
 
 fn stays_down(dsr: &Dsr, to: &str) -> Result<()> {
     for (vip, v6) in [(SERVICE_V4, false), (SERVICE_V6, true)] {
-        let text = dsr.configuration("dsr-l2", vip, v6);
+        let text = dsr.checked("dsr-l2", vip, v6, CHECK);
         let gateway = Gateway::start(&dsr.net.gateway, &text)?;
         let checked = |status: &Value| {
             let first = &status["services"][0]["backends"][0];
@@ -305,22 +214,20 @@ fn the_road_ends_with_the_daemon() -> Result<()> {
     needs_root!();
     let dsr = Dsr::new(Opener::Ringway)?;
     let node = &dsr.net.gateway;
-    let text = dsr.configuration("dsr-ipip", SERVICE_V4, false);
+    let text = dsr.checked("dsr-ipip", SERVICE_V4, false, CHECK);
     let mut gateway = Gateway::start(node, &text)?;
     ensure!(traces(node)? == (1, 1), "{:?}", traces(node)?);
     gateway.terminate()?;
     ensure!(traces(node)? == (0, 0), "{:?}", traces(node)?);
-    gateway.start_again()?;
-    gateway.wait_healthy()?;
+    gateway.start_healthy()?;
     gateway.kill()?;
     ensure!(traces(node)? == (1, 0), "{:?}", traces(node)?);
-    gateway.start_again()?;
-    gateway.wait_healthy()?;
+    gateway.start_healthy()?;
     gateway.wait_status("both up", |status| healths(status) == ["up", "up"])?;
     ensure!(traces(node)? == (1, 1), "{:?}", traces(node)?);
     gateway.kill()?;
-    let ran = ringway(node, &["detach", "--node", gateway.node(), "--verify"])?;
-    ensure!(ran.code == 0 && ran.out.contains("routing rules"), "{ran:?}");
+    ringway(node, &["detach", "--node", gateway.node(), "--verify"])?
+        .says(0, &["routing rules"])?;
     ensure!(traces(node)? == (0, 0), "{:?}", traces(node)?);
     Ok(())
 }
@@ -331,10 +238,9 @@ fn a_rule_that_somebody_removes_comes_back() -> Result<()> {
     needs_root!();
     let dsr = Dsr::new(Opener::Ringway)?;
     let node = &dsr.net.gateway;
-    let gateway = Gateway::start(node, &dsr.configuration("dsr-ipip", SERVICE_V4, false))?;
+    let gateway = Gateway::start(node, &dsr.checked("dsr-ipip", SERVICE_V4, false, CHECK))?;
     gateway.wait_status("both up", |status| healths(status) == ["up", "up"])?;
-    let removed = node.command("ip").args(["rule", "del", "priority", "50"]).status()?;
-    ensure!(removed.success(), "no such rule");
+    tool(node, "ip", &["rule", "del", "priority", "50"])?.done()?;
     wait_for("the rule", SOON, || match traces(node)? {
         (1, 1) => Ok(()),
         other => bail!("rules and devices: {other:?}"),

@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use ringway_net_tests::{SOON, all_answered, binary, needs_root, ringway};
+use ringway_net_tests::{SOON, all_answered, binary, needs_root, ringway, tool};
 use ringway_testnet::{Child, End, Namespace, Signal, VethOptions, veth, wait_until};
 use serde_json::Value;
 
@@ -17,8 +17,7 @@ pub fn pair() -> Result<(Namespace, Namespace)> {
     let near = End::new(&client, "eth0").address("10.8.0.2/24").address("fd08::2/64");
     veth(&near, &End::new(&ours, "eth0"), &VethOptions::default())?;
     // Nobody else finishes checksums.
-    let off = client.command("ethtool").args(["-K", "eth0", "tx", "off"]).output()?;
-    ensure!(off.status.success(), "{off:?}");
+    tool(&client, "ethtool", &["-K", "eth0", "tx", "off"])?.done()?;
     Ok((client, ours))
 }
 
@@ -44,8 +43,7 @@ pub fn end(mut child: Child) -> Result<Value> {
 
 /// Whether a ping is answered within a second: one of several tries.
 pub fn pings(client: &Namespace, address: &str) -> bool {
-    let ping = client.command("ping").args(["-c1", "-W1", address]).output();
-    ping.is_ok_and(|ping| ping.status.success())
+    tool(client, "ping", &["-c1", "-W1", address]).is_ok_and(|ping| ping.code == 0)
 }
 
 /// Whether this one is.
@@ -107,9 +105,7 @@ fn pings_are_sent() -> Result<()> {
         let asks = ["--interval", "0.05", "-o", "json", "--count"];
         for address in ["10.8.0.2", "fd08::2"] {
             let words = ["5", "--size", "600", "--ping", address];
-            let ran = ringway(&ours, &[&icmp[..], &asks, &words].concat())?;
-            ensure!(ran.code == 0, "{}", ran.said());
-            let document = ran.json()?;
+            let document = ringway(&ours, &[&icmp[..], &asks, &words].concat())?.done()?.json()?;
             ensure!(document["schema"] == "ringway.ping/1", "{document}");
             ensure!(document["sent_packets"] == 5 && document["balanced"] == true, "{document}");
             ensure!(document["received_packets"] == 5, "{document}");
@@ -258,8 +254,7 @@ fn an_engine_is_inspected() -> Result<()> {
         ensure!(ran.code == 1 && ran.err.contains(said), "{pid}: {ran:?}");
     }
     let own = std::process::id().to_string();
-    let ran = inspect(&[&own])?;
-    ensure!(ran.code == 1 && ran.err.contains("is no engine"), "{ran:?}");
+    inspect(&[&own])?.complains(1, &["is no engine"])?;
     Ok(())
 }
 
@@ -289,8 +284,7 @@ fn one_engine_takes_over_from_another() -> Result<()> {
     let mut flood = client.spawn(flood)?;
     for word in ["af_packet:eth0", "af_xdp:eth0:1"] {
         let other = [&["engine"], &icmp[..], &[word, "--take-over", &control]].concat();
-        let ran = ringway(&ours, &other)?;
-        ensure!(ran.code == 1 && ran.err.contains("start with the same"), "{ran:?}");
+        ringway(&ours, &other)?.complains(1, &["start with the same"])?;
         running.wait_for_log("this engine continues", SOON)?;
     }
     for (word, only, said) in [
@@ -303,8 +297,7 @@ fn one_engine_takes_over_from_another() -> Result<()> {
     ] {
         let only = only.map_or(vec![], |only| vec!["--only", only]);
         let other = [&["engine"], &icmp[..], &[word, "--take-over", &control], &only].concat();
-        let ran = ringway(&ours, &other)?;
-        ensure!(ran.code == 1 && ran.err.contains(said), "{ran:?}");
+        ringway(&ours, &other)?.complains(1, &[said])?;
     }
     let next = [&first[..], &["--take-over", &control]].concat();
     for _ in 0..3 {
@@ -333,8 +326,7 @@ fn one_engine_takes_over_from_another() -> Result<()> {
     ensure!(all == 16_384 && frames["held_frames"] == 0, "{document}");
     ensure!(!std::path::Path::new(&control).exists(), "the socket is still there");
 
-    let ran = ringway(&ours, &[&["engine"], &next[..]].concat())?;
-    ensure!(ran.code == 1 && ran.err.contains("--control PATH"), "{ran:?}");
+    ringway(&ours, &[&["engine"], &next[..]].concat())?.complains(1, &["--control PATH"])?;
     Ok(())
 }
 
@@ -386,35 +378,9 @@ fn files_and_words() -> Result<()> {
     let again = format!("pcap:{}:{}/./from.pcap", from.display(), directory.path().display());
     let ran = ringway(&ours, &["engine", "l2fwd", "--port", &again])?;
     ensure!(ran.code != 0 && std::fs::read(&from)? == capture, "{ran:?}");
-    let offers = directory.path().join("offers.txt");
-    std::fs::write(&offers, "7 1 2\n7 3 4\n")?;
-    let offers = offers.display().to_string();
-
     for (words, code, said) in [
         (&["sink", "--port", "null:64", "--frames", "2000000000"][..], 1, "MiB are available"),
         (&["l2fwd", "--port", "null:64", "--only", "udp:0"], 2, "1 to 65535"),
-        (&["icmp", "--port", "null:64", "--address", "224.0.0.1"], 2, "10.0.0.9"),
-        (
-            &["icmp", "--port", "null:64", "--address", "10.0.0.9", "--mac", "01:00:5e:00:00:01"],
-            2,
-            "02:00:00:00:00:09",
-        ),
-        (
-            &[
-                "bid",
-                "--port",
-                "af_packet:none",
-                "--mac",
-                "02:00:00:00:00:09",
-                "--address",
-                "10.0.0.9",
-                "--offers",
-                &offers,
-            ],
-            2,
-            "offers.txt:2: segment 7 is there already, in line 1",
-        ),
-        (&["sink", "--port", "af_xdp:eth0"], 2, "it has no queue"),
         (&["sink", "--port", "af_packet:none"], 1, "none"),
         (&["sink", "--port", "memory:a"], 2, "memory:a is named once"),
         (&["icmp", "--port", "pcap:x:", "--address", "10.0.0.1"], 1, "say --mac MAC"),

@@ -5,8 +5,8 @@ use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
-use ringway_net_tests::{SOON, detach_as_somebody_else, needs_root, ringway};
+use anyhow::{Context as _, Result, ensure};
+use ringway_net_tests::{SOON, detach_as_somebody_else, needs_root, ringway, tool};
 use ringway_testnet::{End, Namespace, VethOptions, veth, wait_until};
 
 use crate::engine::{end, pair, start};
@@ -71,8 +71,7 @@ fn the_kernel_keeps_what_is_not_chosen() -> Result<()> {
         })?;
         ensure!(served(&client, "10.8.0.1:2222".parse()?)?, "{port}: the kernel answers no more");
         for address in ["10.8.0.1", "10.8.0.9"] {
-            let ping = client.command("ping").args(["-c1", "-W30", address]).output()?;
-            ensure!(ping.status.success(), "{port}: {ping:?}");
+            tool(&client, "ping", &["-c1", "-W30", address])?.done().context(port)?;
         }
         ensure!(served(&client, "10.8.0.1:2222".parse()?)?, "{port}: the kernel answers no more");
         let document = end(engine)?;
@@ -110,8 +109,8 @@ fn a_worker_for_each_queue() -> Result<()> {
     let engine = start(&ours, &["sink", "--port", "af_xdp:eth0:1"])?;
     ensure!(engine.log().contains("into 0 goes to the kernel"), "{}", engine.log());
     end(engine)?;
-    let ran = ringway(&ours, &["engine", "sink", "--port", "af_xdp:eth0:0-1", "--cpu", "0"])?;
-    ensure!(ran.code == 2 && ran.err.contains("1 CPU for 2 workers"), "{ran:?}");
+    ringway(&ours, &["engine", "sink", "--port", "af_xdp:eth0:0-1", "--cpu", "0"])?
+        .complains(2, &["1 CPU for 2 workers"])?;
     let ran = ringway(&ours, &["engine", "sink", "--port", "null:64", "--only", "udp"])?;
     ensure!(ran.code == 2 && ran.err.contains("there is none; leave it out"), "{ran:?}");
     Ok(())

@@ -9,14 +9,14 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 
 use anyhow::{Context, Result, ensure};
-use ringway_net_tests::{Gateway, Line, SERVICE_V4, SERVICE_V6, SOON, Site, WEB, get, needs_root};
+use ringway_net_tests::{
+    ECHO, Gateway, Line, METRICS, SERVICE_V4, SERVICE_V6, SOON, Site, WEB, get, needs_root, tool,
+};
 use ringway_testnet::wait_for;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit, setrlimit};
 use serde_json::Value;
 
-const ECHO: SocketAddr = SocketAddr::new(SERVICE_V4, 7);
-const METRICS: &str = "127.0.0.1:9810";
 const TCP: &str =
     "protocol = [\"tcp\", \"udp\"]\ncheck = { type = \"tcp\", interval = \"100ms\", fall = 10 }\n";
 const UDP: &str = "check = { type = \"udp\", send = \"x\", port = 7, interval = \"100ms\", timeout = \"100ms\", fall = 10 }\n";
@@ -86,11 +86,7 @@ fn what_this_machine_lacks_is_no_failure_of_a_backends() -> Result<()> {
     gateway.wait_healthy()?;
 
     // No permission.
-    let nft = |script: &str| -> Result<()> {
-        let done = ns.command("nft").arg(script).status()?;
-        ensure!(done.success(), "nft {script}");
-        Ok(())
-    };
+    let nft = |script: &str| tool(ns, "nft", &[script])?.done();
     nft(
         "table inet t { chain output { type filter hook output priority 0; udp dport 7 drop; }; }",
     )?;
@@ -121,10 +117,8 @@ fn datagrams_that_this_machine_drops_are_no_failure_of_a_backends() -> Result<()
         services += &site.service(name, (address, 80).into(), UDP);
     }
     let mut gateway = site.start(&services)?;
-    let tc = |arguments: &str| -> Result<()> {
-        let done = site.net.gateway.command("tc").args(arguments.split(' ')).status()?;
-        ensure!(done.success(), "tc {arguments}");
-        Ok(())
+    let tc = |arguments: &str| {
+        tool(&site.net.gateway, "tc", &arguments.split(' ').collect::<Vec<_>>())?.done()
     };
     tc("qdisc add dev eth1 root pfifo limit 0")?;
     gateway.wait_status("no buffers", |status| {
@@ -208,9 +202,8 @@ fn ten_thousand_hostile_connections_cost_nothing() -> Result<()> {
     let mut gateway = site.start(&site.service("web", WEB, more))?;
     let _ = gateway.status()?;
     let (memory, descriptors) = (resident(&mut gateway)?, open_descriptors(&mut gateway)?);
-    let address = METRICS.parse()?;
     let crowd = CROWD.min(room);
-    let hold = || (0..crowd).map(|n| hostile(address, n)).collect::<Result<Vec<_>>>();
+    let hold = || (0..crowd).map(|n| hostile(METRICS, n)).collect::<Result<Vec<_>>>();
     let held = site.net.gateway.run(hold)??;
     ensure!(held.len() == crowd);
     for _ in 0..10 {
@@ -222,7 +215,7 @@ fn ten_thousand_hostile_connections_cost_nothing() -> Result<()> {
     ensure!(opened < 64, "{opened} descriptors more");
     drop(held);
     let healthy = || {
-        let asked = ringway_net_tests::http(gateway.namespace(), address, "/healthz");
+        let asked = ringway_net_tests::http(gateway.namespace(), METRICS, "/healthz");
         asked.map(drop).map_err(|error| format!("{error:#}"))
     };
     wait_for("metrics again", SOON, healthy)?;
@@ -284,7 +277,6 @@ fn a_file_system_that_hangs_does_not_block_other_changes() -> Result<()> {
     drop(fs::OpenOptions::new().write(true).open(&fifo)?);
     fs::remove_file(&file)?;
     fs::write(&file, text)?;
-    let ran = gateway.ringway(&["reload"])?;
-    ensure!(ran.code == 0, "{}", ran.said());
+    gateway.ringway(&["reload"])?.done()?;
     Ok(())
 }

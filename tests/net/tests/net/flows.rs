@@ -1,65 +1,27 @@
 //! A flow keeps its backend for life.
 
-use std::net::{SocketAddr, UdpSocket};
+use std::io::ErrorKind;
+use std::net::SocketAddr;
 
-use anyhow::{Context, Result, ensure};
-use ringway_net_tests::{Gateway, Line, SERVICE_V4, Site, ask_udp, needs_root, service};
+use anyhow::{Context, Result, bail, ensure};
+use ringway_net_tests::{ECHO, Flow, Gateway, SERVICE_V4, Site, needs_root, service};
 
-const ECHO: SocketAddr = SocketAddr::new(SERVICE_V4, 7);
 const BOTH: &str = "protocol = [\"tcp\", \"udp\"]\n";
 
-/// Connections and UDP sockets, each with the backend that it was given.
-struct Flows {
-    lines: Vec<(Line, String)>,
-    sockets: Vec<(UdpSocket, String)>,
+/// So many connections, and as many UDP sockets.
+fn open(site: &Site, number: usize) -> Result<Vec<Flow>> {
+    let both = |_| [Flow::tcp(site.client(), ECHO), Flow::udp(site.client(), ECHO)];
+    (0..number).flat_map(both).collect()
 }
 
-impl Flows {
-    fn open(site: &Site, number: usize) -> Result<Flows> {
-        let mut flows = Flows { lines: Vec::new(), sockets: Vec::new() };
-        for _ in 0..number {
-            let mut line = Line::open(site.client(), ECHO)?;
-            let name = line.ask("first")?;
-            flows.lines.push((line, name));
-            let socket = site.client().run(|| UdpSocket::bind("0.0.0.0:0"))??;
-            socket.connect(ECHO)?;
-            let name = ask_udp(&socket, "first")?;
-            flows.sockets.push((socket, name));
-        }
-        Ok(flows)
-    }
-
-    /// Every flow of a backend named here is answered by the same one as at first.
-    fn check(&mut self, names: &[&str]) -> Result<()> {
-        for (line, name) in self.lines.iter_mut().filter(|(_, n)| names.contains(&n.as_str())) {
-            let now = line.ask("again").with_context(|| format!("a connection to {name}"))?;
-            ensure!(now == *name, "a connection moved from {name} to {now}");
-        }
-        for (socket, name) in self.sockets.iter().filter(|(_, n)| names.contains(&n.as_str())) {
-            let now = ask_udp(socket, "again").with_context(|| format!("a UDP flow to {name}"))?;
-            ensure!(now == *name, "a UDP flow moved from {name} to {now}");
-        }
-        Ok(())
-    }
-
-    fn of(&self, name: &str) -> usize {
-        let lines = self.lines.iter().filter(|(_, n)| n == name).count();
-        lines + self.sockets.iter().filter(|(_, n)| n == name).count()
-    }
+/// Every flow of a backend named here is answered by the same one as at first.
+fn check(flows: &mut [Flow], names: &[&str]) -> Result<()> {
+    let mut own = flows.iter_mut().filter(|flow| names.contains(&&*flow.owner));
+    own.try_for_each(|flow| flow.stays("again"))
 }
 
-#[test]
-fn others_that_come_and_go_do_not_matter() -> Result<()> {
-    needs_root!();
-    let site = Site::new(3)?;
-    let _echo = site.echo(SERVICE_V4, 7)?;
-    let _gateway = site.start(&site.service("echo", ECHO, BOTH))?;
-    let mut flows = Flows::open(&site, 20)?;
-    for _ in 0..5 {
-        Flows::open(&site, 20)?;
-        flows.check(&["b1", "b2", "b3"])?;
-    }
-    Ok(())
+fn of(flows: &[Flow], name: &str) -> usize {
+    flows.iter().filter(|flow| flow.owner == name).count()
 }
 
 #[test]
@@ -72,45 +34,46 @@ fn another_configuration_moves_no_flow_of_a_backend_that_stays() -> Result<()> {
     let over =
         |backends: &[SocketAddr]| site.configuration(&service("echo", ECHO, backends, &more));
     let mut gateway = Gateway::start(&site.net.gateway, &over(&all[..3]))?;
-    let mut flows = Flows::open(&site, 30)?;
+    let mut flows = open(&site, 30)?;
     for name in ["b1", "b2", "b3"] {
-        ensure!(flows.of(name) > 0, "no flow to {name}");
+        ensure!(of(&flows, name) > 0, "no flow to {name}");
     }
 
     // Other weights: most of the ring changes hands.
     let heavy = over(&all[..3]).replacen("port = 7 }", "port = 7, weight = 100 }", 1);
     gateway.rewrite(&heavy)?;
     gateway.kill()?;
-    gateway.start_again()?;
-    gateway.wait_healthy()?;
-    flows.check(&["b1", "b2", "b3"])?;
-    let new = Flows::open(&site, 20)?;
-    ensure!(new.of("b1") >= 30, "weight 100 of 102 got {} of 40 new flows", new.of("b1"));
+    gateway.start_healthy()?;
+    check(&mut flows, &["b1", "b2", "b3"])?;
+    let new = open(&site, 20)?;
+    ensure!(of(&new, "b1") >= 30, "weight 100 of 102 got {} of 40 new flows", of(&new, "b1"));
 
     // One more, one drained, in another order.
     let order = [all[3], all[2], all[0], all[1]];
     let drained = format!("address = \"{}\", port = 7", all[1].ip());
     gateway.rewrite(&over(&order).replace(&drained, &format!("{drained}, weight = 0")))?;
     gateway.terminate()?;
-    gateway.start_again()?;
-    gateway.wait_healthy()?;
-    flows.check(&["b1", "b2", "b3"])?;
-    let new = Flows::open(&site, 30)?;
-    ensure!(new.of("b2") == 0 && new.of("b4") > 0, "b2 {}, b4 {}", new.of("b2"), new.of("b4"));
+    gateway.start_healthy()?;
+    check(&mut flows, &["b1", "b2", "b3"])?;
+    let new = open(&site, 30)?;
+    ensure!(
+        of(&new, "b2") == 0 && of(&new, "b4") > 0,
+        "b2 {}, b4 {}",
+        of(&new, "b2"),
+        of(&new, "b4")
+    );
 
     // One less: its connections are reset, its UDP flows go to others.
     gateway.rewrite(&over(&[all[0], all[1], all[3]]))?;
     gateway.terminate()?;
-    gateway.start_again()?;
-    gateway.wait_healthy()?;
-    flows.check(&["b1", "b2"])?;
-    for (line, _) in flows.lines.iter_mut().filter(|(_, name)| name == "b3") {
-        let error = line.ask("still there?").err().context("an answer from a removed backend")?;
-        ensure!(error.kind() == std::io::ErrorKind::ConnectionReset, "{error}");
-    }
-    for (socket, _) in flows.sockets.iter().filter(|(_, name)| name == "b3") {
-        let name = ask_udp(socket, "who?")?;
-        ensure!(name != "b3", "a removed backend answers");
+    gateway.start_healthy()?;
+    check(&mut flows, &["b1", "b2"])?;
+    for flow in flows.iter_mut().filter(|flow| flow.owner == "b3") {
+        match flow.ask("still there?") {
+            Err(error) if flow.is_tcp() && error.kind() == ErrorKind::ConnectionReset => {}
+            Ok(name) if !flow.is_tcp() && name != "b3" => {}
+            other => bail!("of a removed backend: {other:?}"),
+        }
     }
     Ok(())
 }
@@ -129,7 +92,7 @@ fn another_nat_pool_other_addresses_and_another_source_break_no_flow() -> Result
     };
     let first = text("ports = \"10000-19999\"\naddresses = [\"10.2.0.1\"]", "client");
     let mut gateway = Gateway::start(&site.net.gateway, &first)?;
-    let mut flows = vec![Flows::open(&site, 10)?];
+    let mut flows = vec![open(&site, 10)?];
     for nat in [
         "ports = \"10000-19999\"\naddresses = [\"10.2.0.1\"]",
         "ports = \"20000-29999\"\naddresses = [\"10.2.0.5\", \"10.2.0.1\"]",
@@ -137,12 +100,11 @@ fn another_nat_pool_other_addresses_and_another_source_break_no_flow() -> Result
     ] {
         gateway.rewrite(&text(nat, "node"))?;
         gateway.terminate()?;
-        gateway.start_again()?;
-        gateway.wait_healthy()?;
+        gateway.start_healthy()?;
         for flows in &mut flows {
-            flows.check(&["b1", "b2"]).with_context(|| nat.to_owned())?;
+            check(flows, &["b1", "b2"]).with_context(|| nat.to_owned())?;
         }
-        flows.push(Flows::open(&site, 10)?);
+        flows.push(open(&site, 10)?);
     }
     Ok(())
 }

@@ -207,22 +207,17 @@ fn a_capture_is_sent_and_what_cannot_be_is_refused() -> Result<()> {
     for (words, code, said) in [
         (&[&[][..]][..], 2, "--port"),
         (&[&["--port", "afxdp:eth0"]], 2, "or write xdp:IFACE to send"),
-        (&[&["--port", "xdp:"]], 2, "no interface's name"),
         (&[&["--port", "xdp:none"], &to[2..], &MAC], 1, "none"),
         (&[&["--port", "af_packet:none"], &to[2..]], 1, "none"),
         (&[&port], 2, "add --destination ADDRESS, or --pcap FILE"),
         (&[&port, &to[2..]], 1, "--destination-mac MAC"),
         (&[&to, &["--rate", "0"]], 2, "1 a second at least"),
-        (&[&to, &["--rate", "fast"]], 2, "100k"),
         (&[&to, &["--count", "0"]], 2, "1.."),
         (&[&to, &["--seconds", "0"]], 2, "seconds, 0.1"),
-        (&[&to, &["--size", "20"]], 2, "ask for 60 bytes or more"),
         (&[&to, &["--size", "9000"]], 2, "ask for 3840 bytes or less"),
         (&[&to, &["--size", "big"]], 2, "imix"),
         (&[&to, &["--vlan", "4095"]], 2, "4094"),
         (&[&to, &["--source", "fd00::1"]], 2, "both as IPv4"),
-        (&[&to, &["--source", "10.0.0.9-10.0.0.1"]], 2, "lower address first"),
-        (&[&to, &["--source-ports", "9-1"]], 2, "lower port first"),
         (&[&to, &["--protocol", "icmp", "--source-ports", "9"]], 2, "leave the ports out"),
         (&[&to, &["--protocol", "sctp"]], 2, "write udp, tcp-syn or icmp"),
         (&[&to, &["--pcap", &good]], 2, "cannot be used with"),
@@ -234,21 +229,15 @@ fn a_capture_is_sent_and_what_cannot_be_is_refused() -> Result<()> {
         (&[&to[..2], &["--pcap", &cut]], 1, "cut.pcap"),
         (&[&to[..2], &["--pcap", &garbage]], 1, "editcap"),
         (&[&["--sink", "null:64", "--rate", "5"]], 2, "--port"),
-        (&[&["--sink", "xdp:eth0"]], 2, "xdp: only sends"),
         (&[&["--port", "xdp:eth0"], &to[2..], &MAC, &["--size", "5000"]], 2, "3000 bytes or less"),
-        (&[&["--port", "xdp:eth0"], &to[2..], &MAC, &["--size", "3500"]], 2, "3000 bytes or less"),
-        (&[&port, &to[2..], &MAC, &["--size", "2000", "--count", "5"]], 1, "up to 1514 bytes"),
-        (
-            &[&port, &to[2..], &MAC, &["--size", "2000", "--count", "5"]],
-            1,
-            "taken none of 5 packets",
-        ),
-        (&[&port, &to[2..], &MAC, &["--size", "2000", "--count", "5"]], 1, "5 unsendable"),
         (&[&["--port", &onto, "--pcap", &good]], 2, "the same file"),
         (&[&to, &["--cpu", "9999"]], 1, "cannot run on CPU 9999"),
     ] {
         let ran = ringway_lab(&ours, &[&["gen"][..], &words.concat()].concat())?;
         ensure!(ran.code == code && ran.err.contains(said), "{words:?}: {ran:?}");
     }
+    let long = [&["gen"], &port[..], &to[2..], &MAC, &["--size", "2000", "--count", "5"]].concat();
+    let words = ["up to 1514 bytes", "taken none of 5 packets", "5 unsendable"];
+    ringway_lab(&ours, &long)?.complains(1, &words)?;
     Ok(())
 }

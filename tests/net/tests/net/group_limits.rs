@@ -6,13 +6,14 @@ use std::net::SocketAddr;
 use std::os::unix::process::ExitStatusExt;
 
 use anyhow::{Result, ensure};
-use ringway_net_tests::{Cgroup, Line, SERVICE_V4, SOON, Site, WEB, get, needs_root, service};
+use ringway_net_tests::{
+    Cgroup, ECHO, Line, SERVICE_V4, SOON, Site, WEB, get, needs_root, service,
+};
 use ringway_testnet::{Signal, wait_for};
 use serde_json::Value;
 
 use super::restart::under_load;
 
-const ECHO: SocketAddr = SocketAddr::new(SERVICE_V4, 7);
 const PROGRAM: SocketAddr = SocketAddr::new(SERVICE_V4, 81);
 const TCP: &str =
     "protocol = [\"tcp\", \"udp\"]\ncheck = { type = \"tcp\", interval = \"100ms\", fall = 30 }\n";
@@ -45,8 +46,7 @@ fn a_daemon_killed_for_its_memory_has_a_successor_and_no_request_fails() -> Resu
         let status = gateway.ringway(&["status"])?;
         ensure!(status.out.starts_with("daemon not running since "), "{status:?}");
         gateway.rewrite(&small)?;
-        gateway.start_again()?;
-        gateway.wait_healthy()?;
+        gateway.start_healthy()?;
         ensure!(gateway.log().contains("took over the running packet path"));
         Ok(())
     })

@@ -2,17 +2,16 @@
 
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
-use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use ringway_net_tests::{
-    Gateway, Line, SERVICE_V4, SOON, Site, WEB, ask_udp, get, needs_root, packets, service,
+    ECHO, Gateway, Line, SERVICE_V4, SOON, Site, WEB, get, needs_root, packets, service, udp_to,
 };
 use ringway_testnet::wait_for;
 use serde_json::Value;
 
-const ECHO: SocketAddr = SocketAddr::new(SERVICE_V4, 7);
 const QUICK: &str =
     "check = { type = \"http\", interval = \"100ms\", timeout = \"100ms\", fall = 30 }\n";
 /// interval 1 s, timeout 500 ms, fall 2: what a user gets who says no more.
@@ -36,8 +35,7 @@ fn a_dead_process_leaves_the_ring_and_comes_back() -> Result<()> {
             && status["healthy"] == true
             && status["degraded"] == true
     })?;
-    let table = gateway.ringway(&["status"])?;
-    ensure!(table.code == 0 && table.out.contains("degraded: 1 of 3 backends"), "{table:?}");
+    gateway.ringway(&["status"])?.says(0, &["degraded: 1 of 3 backends"])?;
     for _ in 0..50 {
         ensure!(get(site.client(), WEB)? != "b1");
     }
@@ -49,44 +47,6 @@ fn a_dead_process_leaves_the_ring_and_comes_back() -> Result<()> {
         other => Err(format!("{other:?}")),
     };
     wait_for("an answer from b1", SOON, answers)?;
-    Ok(())
-}
-
-#[test]
-fn a_silent_machine_loses_its_tcp_flows_by_reset_and_its_udp_flows_to_others() -> Result<()> {
-    needs_root!();
-    let site = Site::new(2)?;
-    let _echo = site.echo(SERVICE_V4, 7)?;
-    let more = DEFAULT.replace("\"http\"", "\"http\", port = 80");
-    let more = format!("protocol = [\"tcp\", \"udp\"]\non_down = \"reset\"\n{more}");
-    let gateway = site.start(&site.service("echo", ECHO, &more))?;
-    let mut lines = Vec::new();
-    let mut sockets = Vec::new();
-    for _ in 0..16 {
-        let mut line = Line::open(site.client(), ECHO)?;
-        let name = line.ask("hello")?;
-        lines.push((line, name));
-        let socket = site.client().run(|| UdpSocket::bind("0.0.0.0:0"))??;
-        socket.connect(ECHO)?;
-        let name = ask_udp(&socket, "hello")?;
-        sockets.push((socket, name));
-    }
-    site.set_link(0, false)?;
-    ensure!(sockets.iter().any(|(_, name)| name == "b1"), "no flow to b1");
-    let status = gateway.wait_status("b1 down", |status| health(status, 0) == "down")?;
-    ensure!(status["healthy"] == true, "one of two is enough: {}", status["problems"]);
-    for (line, name) in &mut lines {
-        match (name.as_str(), line.ask("still there?")) {
-            ("b2", Ok(now)) if now == "b2" => {}
-            ("b1", Err(error)) if error.kind() == ErrorKind::ConnectionReset => {}
-            (name, other) => bail!("a connection to {name}: {other:?}"),
-        }
-    }
-    for (socket, name) in &sockets {
-        let now =
-            ask_udp(socket, "hello").with_context(|| format!("a UDP flow once with {name}"))?;
-        ensure!(now == "b2", "{now}");
-    }
     Ok(())
 }
 
@@ -127,21 +87,6 @@ fn a_backend_is_down_until_its_first_check() -> Result<()> {
     gateway.wait_status("up, down, unknown", |status| {
         ["up", "down", "unknown"] == [0, 1, 2].map(|n| health(status, n))
     })?;
-    Ok(())
-}
-
-#[test]
-fn without_a_check_a_backend_is_always_up_and_shown_so() -> Result<()> {
-    needs_root!();
-    let mut site = Site::new(1)?;
-    let gateway = site.start(&site.service("web", WEB, ""))?;
-    ensure!(get(site.client(), WEB)? == "b1");
-    site.nginx[0].kill()?;
-    // The backend's own kernel refuses.
-    let error = get(site.client(), WEB).err().context("an answer from a dead server")?;
-    ensure!(format!("{error:#}").contains("refused"), "{error:#}");
-    let status = gateway.status()?;
-    ensure!(health(&status, 0) == "unchecked" && status["healthy"] == true, "{status}");
     Ok(())
 }
 
@@ -250,8 +195,7 @@ fn what_clients_get_while_no_backend_is_healthy() -> Result<()> {
     })?;
     let names: BTreeSet<_> = (0..40).map(|_| get(site.client(), at(83))).collect::<Result<_>>()?;
     ensure!(names.len() == 2, "all: {names:?}");
-    let socket = site.client().run(|| UdpSocket::bind("0.0.0.0:0"))??;
-    socket.connect(ECHO)?;
+    let socket = udp_to(site.client(), ECHO)?;
     dropped("a datagram dropped", &|| {
         socket.send(b"x")?;
         Ok(())

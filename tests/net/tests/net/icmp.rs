@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use anyhow::{Result, ensure};
 use ringway_net_tests::{
     Bulk, Gateway, SERVICE_V4, SERVICE_V6, Site, behind_small_link, bulk, get, needs_root, packets,
-    service,
+    service, tool,
 };
 use ringway_testnet::Namespace;
 
@@ -16,13 +16,9 @@ const SERVICES: [SocketAddr; 2] =
     [SocketAddr::new(SERVICE_V4, 5001), SocketAddr::new(SERVICE_V6, 5001)];
 
 fn ping(from: &Namespace, to: IpAddr, size: u16) -> Result<String> {
-    let mut ping = from.tool("ping")?;
     let (to, size) = (to.to_string(), size.to_string());
-    let output =
-        ping.args(["-n", "-c", "2", "-i", "0.2", "-W", "30", "-s", &size, &to]).output()?;
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    ensure!(output.status.success(), "ping {to}: {said}");
-    Ok(said)
+    let words = ["-n", "-c", "2", "-i", "0.2", "-W", "30", "-s", &size, &to];
+    Ok(tool(from, "ping", &words)?.done()?.out)
 }
 
 #[test]

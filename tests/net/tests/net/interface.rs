@@ -9,12 +9,11 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use ringway_net_tests::{
-    Gateway, Ran, SERVICE_V4, Site, WEB, binary, get, http, lab_binary, needs_root, not_tested,
-    previous,
+    Gateway, METRICS, Ran, SERVICE_V4, Site, WEB, binary, get, http, lab_binary, needs_root,
+    not_tested, previous,
 };
 use serde_json::Value;
 
-const METRICS: &str = "127.0.0.1:9810";
 /// Documents that a node with a nat and a dsr service answers.
 const DOCUMENTS: [&[&str]; 8] = [
     &["status", "--ledger"],
@@ -98,7 +97,7 @@ fn documents(gateway: &Gateway, found: &mut Lines) -> Result<()> {
 }
 
 fn metrics(gateway: &Gateway, found: &mut Lines) -> Result<()> {
-    let answer = http(gateway.namespace(), METRICS.parse()?, "/metrics")?;
+    let answer = http(gateway.namespace(), METRICS, "/metrics")?;
     for line in answer.lines() {
         if line.starts_with("# TYPE ") {
             found.insert(line.to_owned());
@@ -201,8 +200,7 @@ fn the_lab_finds_ringway_and_refuses_another_version() -> Result<()> {
         command.args(["demo", "--only", "curl"]).args(more).env("PATH", &bin);
         Ok(command.output()?.into())
     };
-    let none = demo(&[])?;
-    ensure!(none.code == 2 && none.err.contains("no program `ringway` beside"), "{none:?}");
+    demo(&[])?.complains(2, &["no program `ringway` beside"])?;
     let other = bin.join("ringway");
     fs::write(&other, "#!/bin/sh\necho ringway 0.0.1\n")?;
     fs::set_permissions(&other, fs::Permissions::from_mode(0o755))?;

@@ -1,11 +1,11 @@
 //! Devices without an Ethernet header, as WireGuard's: by TUN devices, whose packets are like them.
 
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr};
 
 use anyhow::{Context, Result, ensure};
 use ringway_net_tests::{
     Cable, Echo, Gateway, Line, SERVICE_V4, SERVICE_V6, ask_udp, configuration, get, needs_root,
-    service,
+    service, tool, udp_to,
 };
 use ringway_testnet::{End, Namespace, Nginx, VethOptions, XdpReceive, veth};
 use serde_json::Value;
@@ -53,10 +53,8 @@ fn backend_behind_tun(
     let (client, gateway) = (Namespace::new("client")?, Namespace::new("gw")?);
     let backend = Namespace::new("b1")?;
     veth(&far(&client, "eth0", 1), &near(&gateway, "eth0", 1), &VethOptions::default())?;
-    let ends: [(&Namespace, &[&str]); 2] = [
-        (&gateway, &["10.2.0.1/24", "fd02::1/64 nodad"]),
-        (&backend, &["10.2.0.2/24", "fd02::2/64 nodad"]),
-    ];
+    let ends: [(&Namespace, &[&str]); 2] =
+        [(&gateway, &["10.2.0.1/24", "fd02::1/64"]), (&backend, &["10.2.0.2/24", "fd02::2/64"])];
     let cable = Cable::with("tun0", ends, arrive)?;
     Ok((client, gateway, backend, cable))
 }
@@ -89,9 +87,7 @@ fn all_answer(client: &Namespace) -> Result<()> {
         for text in ["a", &"b".repeat(1200), &"c".repeat(9000)] {
             ensure!(line.ask(text)? == "b1", "{address}");
         }
-        let any = if address.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
-        let socket = client.run(|| UdpSocket::bind(any))??;
-        socket.connect(echo)?;
+        let socket = udp_to(client, echo)?;
         for size in [0, 1, 2, 500, 1400, 1440] {
             let asked = ask_udp(&socket, &"x".repeat(size));
             ensure!(asked.with_context(|| format!("{size} bytes to {echo}"))? == "b1");
@@ -106,7 +102,8 @@ fn mode<'a>(status: &'a Value, interface: &str) -> &'a str {
     found.and_then(|one| one["mode"].as_str()).unwrap_or_default()
 }
 
-fn balanced(status: &Value) -> Result<()> {
+/// Every packet is in the ledger, and none was lost after it was counted.
+pub fn balanced(status: &Value) -> Result<()> {
     ensure!(status["ledger"]["difference_packets"] == 0, "{}", status["ledger"]);
     ensure!(status["losses"] == Value::Array(vec![]), "{}", status["losses"]);
     Ok(())
@@ -153,10 +150,8 @@ fn backends_behind_it() -> Result<()> {
 fn client_behind_tun() -> Result<(Namespace, Namespace, Namespace, Cable, [IpAddr; 2])> {
     let (client, gateway) = (Namespace::new("client")?, Namespace::new("gw")?);
     let backend = Namespace::new("b1")?;
-    let ends: [(&Namespace, &[&str]); 2] = [
-        (&gateway, &["10.1.0.1/24", "fd01::1/64 nodad"]),
-        (&client, &["10.1.0.2/24", "fd01::2/64 nodad"]),
-    ];
+    let ends: [(&Namespace, &[&str]); 2] =
+        [(&gateway, &["10.1.0.1/24", "fd01::1/64"]), (&client, &["10.1.0.2/24", "fd01::2/64"])];
     let cable = Cable::new("tun0", ends)?;
     veth(&far(&backend, "eth0", 2), &near(&gateway, "eth1", 2), &VethOptions::default())?;
     Ok((client, gateway, backend, cable, ["10.2.0.2".parse()?, "fd02::2".parse()?]))
@@ -192,10 +187,8 @@ fn clients_behind_it() -> Result<()> {
     let refused = refused.err().map(|error| error.kind());
     ensure!(refused == Some(std::io::ErrorKind::ConnectionRefused), "{refused:?}");
     for address in SERVICES {
-        let mut ping = client.tool("ping")?;
-        let ping =
-            ping.args(["-c", "2", "-i", "0.2", "-W", "30", &address.to_string()]).output()?;
-        ensure!(ping.status.success(), "{}", String::from_utf8_lossy(&ping.stdout));
+        let words = ["-c", "2", "-i", "0.2", "-W", "30", &address.to_string()];
+        tool(&client, "ping", &words)?.done()?;
     }
     let status = running.status()?;
     let count = |interface, verdict, reason| counted(&status, interface, verdict, reason);
@@ -244,10 +237,8 @@ fn captured_with_and_without_header() -> Result<()> {
 fn both_behind_it() -> Result<()> {
     needs_root!();
     let (gateway, far) = (Namespace::new("gw")?, Namespace::new("far")?);
-    let ends: [(&Namespace, &[&str]); 2] = [
-        (&gateway, &["10.1.0.1/24", "fd01::1/64 nodad"]),
-        (&far, &["10.1.0.2/24", "fd01::2/64 nodad"]),
-    ];
+    let ends: [(&Namespace, &[&str]); 2] =
+        [(&gateway, &["10.1.0.1/24", "fd01::1/64"]), (&far, &["10.1.0.2/24", "fd01::2/64"])];
     let _cable = Cable::new("tun0", ends)?;
     let addresses = ["10.1.0.2".parse()?, "fd01::2".parse()?];
     let _backend = Backend::start(&far, &addresses)?;

@@ -34,7 +34,6 @@ mod explain;
 mod faces;
 mod flows;
 mod forward_command;
-mod fragments;
 mod generate;
 mod group_limits;
 mod guide;

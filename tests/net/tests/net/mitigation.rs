@@ -3,7 +3,6 @@
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
-use std::net::{SocketAddr, UdpSocket};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -13,16 +12,16 @@ use std::thread::{JoinHandle, sleep};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use ringway_net_tests::{Gateway, SERVICE_V4, SOON, STARTED, Site, needs_root, packets};
+use ringway_net_tests::{
+    ECHO, Gateway, SERVICE_V4, SOON, STARTED, Site, needs_root, packets, udp_to,
+};
 use ringway_testnet::{Child, Namespace, Signal, wait_for, wait_until};
 use serde_json::{Value, json};
 
-use super::blocked::{document, done};
 use super::privileges::{ID, Machine};
 use super::two_nodes::{bird, exabgp_modules, has, has_exabgp};
 
 const GUIDE: &str = include_str!("../../../../docs/flowspec.md");
-const ECHO: SocketAddr = SocketAddr::new(SERVICE_V4, 7);
 /// ExaBGP's start, a session that is tried again after some seconds, and its routes.
 const CONVERGENCE: Duration = Duration::from_secs(40);
 /// No flood of a test lasts longer.
@@ -37,8 +36,7 @@ struct Flood {
 
 impl Flood {
     fn start(client: &Namespace) -> Result<Flood> {
-        let socket = client.run(|| UdpSocket::bind("0.0.0.0:0"))??;
-        socket.connect(ECHO)?;
+        let socket = udp_to(client, ECHO)?;
         let stop = Arc::new(AtomicBool::new(false));
         let (stopped, end) = (stop.clone(), Instant::now() + LONGEST);
         let thread = std::thread::spawn(move || {
@@ -62,7 +60,7 @@ impl Drop for Flood {
 }
 
 fn attack(gateway: &Gateway) -> Result<Option<Value>> {
-    let status = document(gateway, &["shield", "status"])?;
+    let status = gateway.document(&["shield", "status"])?;
     let all = status["mitigation"].as_array().context("no mitigation")?;
     Ok(all.iter().find(|it| !it["attack"].is_null()).map(|it| it["attack"].clone()))
 }
@@ -98,7 +96,7 @@ fn an_attack_arms_its_service_for_its_time() -> Result<()> {
     let found = wait_attack(&gateway, "an attack", true)?.context("one")?;
     ensure!(found["service"] == "echo" && found["measure"] == "packets", "{found}");
     // Unknown at most, but not none, though the daemon notes its counters every two seconds.
-    let arrives = &document(&gateway, &["shield", "status"])?["limits"][0];
+    let arrives = &gateway.document(&["shield", "status"])?["limits"][0];
     ensure!(arrives["arrived_packets_per_second"] != 0.0, "{arrives}");
     let drops = || over_limit(&gateway).is_ok_and(|packets| packets > 100);
     wait_until("its limit", SOON, drops)?;
@@ -110,9 +108,9 @@ fn an_attack_arms_its_service_for_its_time() -> Result<()> {
     let client = site.net.client.v4.context("IPv4")?;
     let packet = format!("udp {client}:9 > {ECHO}");
     let told = |arguments: &[&str], words: &str| {
-        wait_for(words, SOON, || match done(&gateway, arguments) {
-            Ok(told) if told.contains(words) => Ok(()),
-            other => Err(format!("{other:?}")),
+        wait_for(words, SOON, || {
+            let ran = gateway.ringway(arguments).and_then(|ran| ran.says(0, &[words]));
+            ran.map_err(|error| error.to_string())
         })
     };
     told(&["shield", "status"], "source  100pps    mitigation until ")?;
@@ -121,11 +119,11 @@ fn an_attack_arms_its_service_for_its_time() -> Result<()> {
     told(&["top", "--once", "--view", "shield"], "attacked: source ")?;
 
     // A reload keeps it, off ends it, and observe drops nothing.
-    done(&gateway, &["reload"])?;
+    gateway.ringway(&["reload"])?.done()?;
     ensure!(attack(&gateway)?.is_some_and(|it| it["since"] == found["since"]), "reloaded");
-    done(&gateway, &["shield", "off", "--for", "15m"])?;
+    gateway.ringway(&["shield", "off", "--for", "15m"])?.done()?;
     wait_attack(&gateway, "off", false)?;
-    done(&gateway, &["shield", "enforce"])?;
+    gateway.ringway(&["shield", "enforce"])?.done()?;
     gateway.reload(&(plain + &mitigation("observe")))?;
     // It has the mode of the sample before the reload until the next.
     let observed = || match attack(&gateway) {
@@ -135,7 +133,7 @@ fn an_attack_arms_its_service_for_its_time() -> Result<()> {
     wait_for("observed", SOON, observed).with_context(|| gateway.log())?;
     let before = over_limit(&gateway)?;
     let counts = || {
-        let status = document(&gateway, &["shield", "status"]).map_err(|e| format!("{e:#}"))?;
+        let status = gateway.document(&["shield", "status"]).map_err(|e| format!("{e:#}"))?;
         let packets = status["observed"]["source-limit"].as_u64();
         if packets > Some(100) { Ok(()) } else { Err(status.to_string()) }
     };

@@ -1,12 +1,13 @@
 //! MAC addresses of backends that the kernel forgets.
 
-use std::net::{SocketAddr, UdpSocket};
+use std::net::SocketAddr;
 
 use anyhow::{Context, Result, ensure};
-use ringway_net_tests::{SERVICE_V4, SERVICE_V6, Site, WEB, ask_udp, get, needs_root};
+use ringway_net_tests::{
+    ECHO, SERVICE_V4, SERVICE_V6, Site, WEB, ask_udp, get, needs_root, udp_to,
+};
 use serde_json::Value;
 
-const ECHO: SocketAddr = SocketAddr::new(SERVICE_V4, 7);
 const WEB_V6: SocketAddr = SocketAddr::new(SERVICE_V6, 80);
 
 /// The address serves until the kernel's question for it has failed.
@@ -26,8 +27,7 @@ fn flushed_neighbours_cost_no_client_anything() -> Result<()> {
             let which = || format!("request {n} after flush {flush}");
             get(site.client(), WEB).with_context(which)?;
             get(site.client(), WEB_V6).with_context(which)?;
-            let socket = site.client().run(|| UdpSocket::bind("0.0.0.0:0"))??;
-            socket.connect(ECHO)?;
+            let socket = udp_to(site.client(), ECHO)?;
             ask_udp(&socket, "hello").with_context(which)?;
         }
     }

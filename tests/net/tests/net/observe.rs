@@ -57,17 +57,11 @@ fn rates_under_load_and_none_without_a_daemon() -> Result<()> {
         ran.out.contains("last known: up") && ran.out.contains("last known: 2/2 up"),
         "{ran:?}"
     );
-    Ok(())
+    memory_of_every_map(&gateway)
 }
 
 /// Every map is there, with its bytes, and the sum is theirs.
-#[test]
-fn memory_of_every_map() -> Result<()> {
-    needs_root!();
-    let site = Site::new(2)?;
-    let text = site.configuration(&site.service("web", WEB, ""));
-    let mut gateway = Gateway::start(&site.net.gateway, &text)?;
-    gateway.kill()?;
+fn memory_of_every_map(gateway: &Gateway) -> Result<()> {
     let said = gateway.ringway(&["status", "--memory", "-o", "json"])?;
     ensure!(said.code == 0, "{said:?}");
     let said = said.json()?;

@@ -88,11 +88,20 @@ fn with(text: &str, path: &Path) -> String {
 }
 
 #[test]
-fn decides_about_what_is_passed_on() -> Result<()> {
+fn decides_about_what_is_passed_on_if_it_can() -> Result<()> {
     needs_root!();
     let site = Site::new(1)?;
     let ns = &site.net.gateway;
     let text = site.configuration(&site.service("web", WEB, ""));
+    let linear = Pinned::new(ns, "linear", false)?;
+    let none = Path::new("/sys/fs/bpf/no-such-program");
+    for (path, words) in [(linear.0.as_path(), "xdp.frags"), (none, "cannot be opened")] {
+        let mut gateway = Gateway::launch(ns, &with(&text, path))?;
+        let (code, said) = gateway.refusal()?;
+        ensure!(code == 2 && said.contains("ringway.toml:2:11"), "exit code {code}: {said}");
+        ensure!(said.contains(words), "{said}");
+        ensure!(!gateway.pins().exists(), "a refused start leaves pins");
+    }
     let mine = Pinned::new(ns, "mine", true)?;
     let mut gateway = Gateway::start(ns, &with(&text, &mine.0))?;
     get(site.client(), WEB)?;
@@ -107,27 +116,8 @@ fn decides_about_what_is_passed_on() -> Result<()> {
 
     gateway.terminate()?;
     gateway.rewrite(&text)?;
-    gateway.start_again()?;
-    gateway.wait_healthy()?;
+    gateway.start_healthy()?;
     ensure!(all_answered(site.client(), "10.1.0.1", 2, "0.2")?, "taken away");
     get(site.client(), WEB)?;
-    Ok(())
-}
-
-#[test]
-fn what_cannot_stand_there_is_refused() -> Result<()> {
-    needs_root!();
-    let site = Site::new(1)?;
-    let ns = &site.net.gateway;
-    let text = site.configuration(&site.service("web", WEB, ""));
-    let linear = Pinned::new(ns, "linear", false)?;
-    let map = Path::new("/sys/fs/bpf/no-such-program");
-    for (path, words) in [(linear.0.as_path(), "xdp.frags"), (map, "cannot be opened")] {
-        let mut gateway = Gateway::launch(ns, &with(&text, path))?;
-        let (code, said) = gateway.refusal()?;
-        ensure!(code == 2 && said.contains("ringway.toml:2:11"), "exit code {code}: {said}");
-        ensure!(said.contains(words), "{said}");
-        ensure!(!gateway.pins().exists(), "a refused start leaves pins");
-    }
     Ok(())
 }

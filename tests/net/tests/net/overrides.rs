@@ -12,25 +12,19 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use ringway_net_tests::{
-    Frozen, Gateway, HeldFile, Line, Ran, SERVICE_V4, SOON, Site, WEB, get, is_silent, needs_root,
-    ringway,
+    ECHO, Frozen, Gateway, HeldFile, Line, Ran, SERVICE_V4, SOON, Site, WEB, get, is_silent,
+    needs_root, ringway,
 };
 use ringway_testnet::wait_for;
 use serde_json::{Value, json};
 
 use super::dsr::{Dsr, ECHO as ECHO_DSR, Opener};
 
-const ECHO: (std::net::IpAddr, u16) = (SERVICE_V4, 7);
-
-fn echo() -> SocketAddr {
-    ECHO.into()
-}
-
 /// Connections until each of two backends has one.
 fn one_on_each(site: &Site) -> Result<BTreeMap<String, Line>> {
     let mut lines = BTreeMap::new();
     for _ in 0..100 {
-        let mut line = Line::open(site.client(), echo())?;
+        let mut line = Line::open(site.client(), ECHO)?;
         let name = line.ask("hello")?;
         lines.entry(name).or_insert(line);
         if lines.len() == 2 {
@@ -44,16 +38,10 @@ fn one_on_each(site: &Site) -> Result<BTreeMap<String, Line>> {
 fn new_ones(site: &Site, count: usize) -> Result<BTreeMap<String, usize>> {
     let mut names = BTreeMap::new();
     for _ in 0..count {
-        let name = Line::open(site.client(), echo())?.ask("who")?;
+        let name = Line::open(site.client(), ECHO)?.ask("who")?;
         *names.entry(name).or_default() += 1;
     }
     Ok(names)
-}
-
-fn done(gateway: &Gateway, arguments: &[&str]) -> Result<Value> {
-    let ran = gateway.ringway(&[arguments, &["-o", "json"]].concat())?;
-    ensure!(ran.code == 0, "{arguments:?}: {ran:?}");
-    ran.json()
 }
 
 fn backend<'s>(status: &'s Value, address: &str) -> Result<&'s Value> {
@@ -67,12 +55,12 @@ fn a_drain_takes_new_flows_alone_and_lasts() -> Result<()> {
     needs_root!();
     let site = Site::new(2)?;
     let _echo = site.echo(SERVICE_V4, 7)?;
-    let text = site.configuration(&site.service("echo", echo(), ""));
+    let text = site.configuration(&site.service("echo", ECHO, ""));
     let mut gateway = Gateway::start(&site.net.gateway, &text)?;
     let mut lines = one_on_each(&site)?;
     let mut old = lines.remove("b1").context("one on b1")?;
 
-    let told = done(&gateway, &["backend", "drain", "echo", "10.2.0.11"])?;
+    let told = gateway.document(&["backend", "drain", "echo", "10.2.0.11"])?;
     ensure!(told["rings"][0]["moved_slots"].as_u64() > Some(30_000), "{told}");
     ensure!(told["flows"]["reset_flows"] == 0, "{told}");
     // Counted after the drain: those who wait for the last flow are not told of a time before the
@@ -108,21 +96,19 @@ fn a_drain_takes_new_flows_alone_and_lasts() -> Result<()> {
     gateway.reload(&text)?;
     // Restarts, of both kinds.
     gateway.terminate()?;
-    gateway.start_again()?;
-    gateway.wait_healthy()?;
+    gateway.start_healthy()?;
     only_second("started again")?;
     gateway.kill()?;
-    gateway.start_again()?;
-    gateway.wait_healthy()?;
+    gateway.start_healthy()?;
     only_second("killed")?;
     ensure!(old.ask("after all")? == "b1");
 
-    let listed = done(&gateway, &["overrides"])?;
+    let listed = gateway.document(&["overrides"])?;
     ensure!(listed["overrides"][0]["drained"] == true && listed["in_force"] == true, "{listed}");
-    done(&gateway, &["backend", "undrain", "echo", "10.2.0.11:7"])?;
+    gateway.document(&["backend", "undrain", "echo", "10.2.0.11:7"])?;
     ensure!(new_ones(&site, 40)?.len() == 2, "undrained");
     gateway.wait_status("no override", |s| s["overrides"] == json!([]))?;
-    ensure!(done(&gateway, &["overrides"])?["overrides"] == json!([]));
+    ensure!(gateway.document(&["overrides"])?["overrides"] == json!([]));
     ensure!(old.ask("to the end")? == "b1");
     Ok(())
 }
@@ -162,7 +148,7 @@ fn a_drain_while_a_reload_is_on_its_way() -> Result<()> {
     let stopped = stop_writing(&mut gateway)?;
     let gateway = &gateway;
     let asked = thread::scope(|scope| -> Result<[Result<Value>; 2]> {
-        let ask = |arguments: &'static [&str]| scope.spawn(move || done(gateway, arguments));
+        let ask = |arguments: &'static [&str]| scope.spawn(move || gateway.document(arguments));
         let both = [ask(&["reload"]), ask(&["backend", "drain", "web", "10.2.0.11"])];
         wait_for("both asked", SOON, || {
             let sockets = site.net.gateway.run(|| fs::read_to_string("/proc/thread-self/net/unix"));
@@ -212,7 +198,7 @@ fn a_change_that_comes_too_late_takes_no_other_back() -> Result<()> {
     let stopped = stop_writing(&mut gateway)?;
     let (drain, gateway) = (["backend", "drain", "web", "10.2.0.11"], &mut gateway);
     let told = thread::scope(|scope| -> Result<Result<Value>> {
-        let drain = scope.spawn(|| done(gateway, &drain));
+        let drain = scope.spawn(|| gateway.document(&drain));
         wait_for("another one to be kept", GIVEN_UP, || match fs::read_to_string(&document) {
             Ok(text) if text.contains("10.2.0.11") => Ok(()),
             other => Err(format!("{other:?}")),
@@ -241,17 +227,43 @@ fn a_change_that_comes_too_late_takes_no_other_back() -> Result<()> {
 fn weights_are_set_listed_and_cleared() -> Result<()> {
     needs_root!();
     let site = Site::new(2)?;
-    let mut gateway = site.start(&site.service("web", WEB, ""))?;
-    let told = done(&gateway, &["backend", "weight", "web", "10.2.0.12", "3"])?;
+    let text = site.configuration(&site.service("web", WEB, ""));
+    let mut gateway = Gateway::start(&site.net.gateway, &text)?;
+    // Of what is not there.
+    for (arguments, words) in [
+        (&["backend", "drain", "wbe", "10.2.0.11"][..], "there is no service \"wbe\""),
+        (&["backend", "drain", "web", "10.2.0.99"], "has no backend 10.2.0.99"),
+        (&["backend", "undrain", "web", "10.2.0.11"], "is not drained"),
+        (&["backend", "weight", "web", "10.2.0.11:81", "5"], "it has 10.2.0.11:80, 10.2.0.12:80"),
+        (&["backend", "weight", "web", "10.2.0.11", "5000"], "0..=1000"),
+        (&["overrides", "clear", "web"], "has no override"),
+        (&["overrides", "clear"], "there is no override to clear"),
+    ] {
+        let ran = gateway.ringway(arguments)?;
+        ensure!(ran.code == 2 && ran.err.contains(words), "{arguments:?}: {ran:?}");
+    }
+    ensure!(!site.net.gateway.directory().join("state/overrides.json").exists());
+
+    gateway.document(&["backend", "drain", "web", "10.2.0.11"])?;
+    gateway.rewrite(&text.replace("    { address = \"10.2.0.11\", port = 80 },\n", ""))?;
+    let told = gateway.document(&["reload"])?;
+    ensure!(told["orphaned_overrides"][0] == "web 10.2.0.11:80 (drained)", "{told}");
+    let found = |status: &Value, words: &str| status["findings"].to_string().contains(words);
+    gateway.wait_status("a finding", |s| found(s, "ringway overrides clear web 10.2.0.11:80"))?;
+    gateway.document(&["overrides", "clear", "web", "10.2.0.11"])?;
+    gateway.wait_status("no finding", |s| !found(s, "override of"))?;
+    gateway.reload(&text)?;
+
+    let told = gateway.document(&["backend", "weight", "web", "10.2.0.12", "3"])?;
     // From a half to three quarters.
     let moved = told["rings"][0]["moved_slots"].as_u64().unwrap_or_default();
     ensure!((16_300..17_500).contains(&moved), "{told}");
-    done(&gateway, &["backend", "weight", "web", "10.2.0.11", "0"])?;
+    gateway.document(&["backend", "weight", "web", "10.2.0.11", "0"])?;
     for _ in 0..20 {
         ensure!(get(site.client(), WEB)? == "b2");
     }
     // All drained: no new flow, and everybody says so, and what undoes it.
-    let told = done(&gateway, &["backend", "drain", "web", "10.2.0.12"])?;
+    let told = gateway.document(&["backend", "drain", "web", "10.2.0.12"])?;
     ensure!(told["unserved_services"] == json!(["web"]), "{told}");
     ensure!(is_silent(site.client(), WEB)?);
     gateway.wait_status("no backend", |status| status["healthy"] == false)?;
@@ -277,16 +289,15 @@ fn weights_are_set_listed_and_cleared() -> Result<()> {
     ensure!(said.contains("1 override is cleared"), "{said}");
     ensure!(said.contains("web: 10.2.0.12:80 gets new flows by weight 1; "), "{said}");
     ensure!(get(site.client(), WEB)? == "b2");
-    done(&gateway, &["backend", "drain", "web", "10.2.0.12"])?;
+    gateway.document(&["backend", "drain", "web", "10.2.0.12"])?;
     // Without a daemon they are listed too, and nothing can be changed.
     gateway.kill()?;
-    let listed = done(&gateway, &["overrides"])?;
+    let listed = gateway.document(&["overrides"])?;
     ensure!(listed["in_force"] == false && listed["overrides"][1]["drained"] == true, "{listed}");
-    let refused = gateway.ringway(&["overrides", "clear"])?;
-    ensure!(refused.code == 3 && refused.err.contains("does not run"), "{refused:?}");
+    gateway.ringway(&["overrides", "clear"])?.complains(3, &["does not run"])?;
     gateway.start_again()?;
     gateway.wait_serving()?;
-    done(&gateway, &["overrides", "clear"])?;
+    gateway.document(&["overrides", "clear"])?;
     gateway.wait_healthy()?;
     Ok(())
 }
@@ -323,47 +334,13 @@ fn the_name_of_a_node_is_enough() -> Result<()> {
     // Without the note, a daemon that runs is not said to be dead.
     let note = gateway.pins().join("socket");
     fs::remove_file(&note)?;
-    let lost = by_name(&["reload"])?;
-    ensure!(lost.code == 1 && lost.err.contains("with another API socket"), "{lost:?}");
+    by_name(&["reload"])?.complains(1, &["with another API socket"])?;
     gateway.terminate()?;
-    let gone = by_name(&["reload"])?;
-    ensure!(gone.code == 3 && gone.err.contains("does not run"), "{gone:?}");
-    gateway.start_again()?;
-    gateway.wait_healthy()?;
+    by_name(&["reload"])?.complains(3, &["does not run"])?;
+    gateway.start_healthy()?;
     ensure!(by_name(&["reload"])?.code == 0);
     gateway.terminate()?;
     ensure!(!note.exists(), "it leaves none behind");
-    Ok(())
-}
-
-#[test]
-fn overrides_of_what_is_not_there() -> Result<()> {
-    needs_root!();
-    let site = Site::new(2)?;
-    let text = site.configuration(&site.service("web", WEB, ""));
-    let gateway = Gateway::start(&site.net.gateway, &text)?;
-    for (arguments, words) in [
-        (&["backend", "drain", "wbe", "10.2.0.11"][..], "there is no service \"wbe\""),
-        (&["backend", "drain", "web", "10.2.0.99"], "has no backend 10.2.0.99"),
-        (&["backend", "undrain", "web", "10.2.0.11"], "is not drained"),
-        (&["backend", "weight", "web", "10.2.0.11:81", "5"], "it has 10.2.0.11:80, 10.2.0.12:80"),
-        (&["backend", "weight", "web", "10.2.0.11", "5000"], "0..=1000"),
-        (&["overrides", "clear", "web"], "has no override"),
-        (&["overrides", "clear"], "there is no override to clear"),
-    ] {
-        let ran = gateway.ringway(arguments)?;
-        ensure!(ran.code == 2 && ran.err.contains(words), "{arguments:?}: {ran:?}");
-    }
-    ensure!(!site.net.gateway.directory().join("state/overrides.json").exists());
-
-    done(&gateway, &["backend", "drain", "web", "10.2.0.11"])?;
-    gateway.rewrite(&text.replace("    { address = \"10.2.0.11\", port = 80 },\n", ""))?;
-    let told = done(&gateway, &["reload"])?;
-    ensure!(told["orphaned_overrides"][0] == "web 10.2.0.11:80 (drained)", "{told}");
-    let found = |status: &Value, words: &str| status["findings"].to_string().contains(words);
-    gateway.wait_status("a finding", |s| found(s, "ringway overrides clear web 10.2.0.11:80"))?;
-    done(&gateway, &["overrides", "clear", "web", "10.2.0.11"])?;
-    gateway.wait_status("no finding", |s| !found(s, "override of"))?;
     Ok(())
 }
 
@@ -385,14 +362,14 @@ fn dsr_flows_outlive_a_drain_and_checks_can_come_later() -> Result<()> {
     let check =
         "check = { type = \"tcp\", port = 80, interval = \"200ms\", fall = 5 }\nbackends = [";
     gateway.rewrite(&text.replace("backends = [", check))?;
-    let told = done(&gateway, &["reload"])?;
+    let told = gateway.document(&["reload"])?;
     ensure!(told["flows"]["moved_tracked_flows"] == 0, "{told}");
     let checked = |status: &Value| {
         let backends = status["services"][1]["backends"].as_array().cloned().unwrap_or_default();
         backends.iter().all(|b| b["checks_passed"].as_u64() > Some(1) && b["health"] == "up")
     };
     gateway.wait_status("checks of dsr backends", checked)?;
-    done(&gateway, &["backend", "drain", "echo", "10.2.0.11"])?;
+    gateway.document(&["backend", "drain", "echo", "10.2.0.11"])?;
     for _ in 0..20 {
         let name = Line::open(dsr.client(), target)?.ask("who")?;
         ensure!(name == "b2", "a new flow at a drained backend");
@@ -400,7 +377,7 @@ fn dsr_flows_outlive_a_drain_and_checks_can_come_later() -> Result<()> {
     for (name, line) in &mut lines {
         ensure!(line.ask("still")? == *name, "{name}");
     }
-    done(&gateway, &["overrides", "clear", "echo"])?;
+    gateway.document(&["overrides", "clear", "echo"])?;
     // Without checks again: their tunnel closes.
     gateway.reload(&text)?;
     for (name, line) in &mut lines {
@@ -446,7 +423,27 @@ fn a_state_directory_that_is_full_or_read_only() -> Result<()> {
     needs_root!();
     let site = Site::new(2)?;
     let small = Small::mount(site.net.gateway.directory().join("state"))?;
-    let gateway = site.start(&site.service("web", WEB, ""))?;
+    small.run("mount", &["-o", "remount,ro"])?;
+    let text = site.configuration(&site.service("web", WEB, ""));
+    let mut gateway = Gateway::launch(&site.net.gateway, &text)?;
+    gateway.wait_serving()?;
+    get(site.client(), WEB)?;
+    let read_only = |s: &Value| s["problems"].to_string().contains("read-only");
+    gateway.wait_status("the problem", read_only)?;
+    // What was said before is in force as soon as it can be read.
+    small.run("mount", &["-o", "remount,rw"])?;
+    fs::write(small.0.join("overrides.json"), with_drained(&["10.2.0.11"]))?;
+    let drained = |s: &Value| backend(s, "10.2.0.11").is_ok_and(|b| b["drained"] == true);
+    gateway.wait_status("what was kept", |s| drained(s) && s["healthy"] == true)?;
+    // A directory that can only be read is read.
+    small.run("mount", &["-o", "remount,ro"])?;
+    gateway.kill()?;
+    gateway.start_again()?;
+    gateway.wait_status("what was kept, and the problem", |s| drained(s) && read_only(s))?;
+
+    small.run("mount", &["-o", "remount,rw"])?;
+    gateway.wait_healthy()?;
+    gateway.document(&["overrides", "clear"])?;
     let refused = |words: &str| -> Result<()> {
         let ran: Ran = gateway.ringway(&["backend", "drain", "web", "10.2.0.11"])?;
         ensure!(ran.code == 1 && ran.err.contains(words), "{words:?}: {ran:?}");
@@ -473,37 +470,10 @@ fn a_state_directory_that_is_full_or_read_only() -> Result<()> {
     fs::remove_file(small.0.join("ballast"))?;
     // By itself.
     gateway.wait_status("no problem any more", |status| status["healthy"] == true)?;
-    done(&gateway, &["backend", "drain", "web", "10.2.0.11"])?;
+    gateway.document(&["backend", "drain", "web", "10.2.0.11"])?;
     gateway.wait_status("no problem any more", |status| status["healthy"] == true)?;
     let names: Vec<_> = fs::read_dir(&small.0)?.flatten().map(|entry| entry.file_name()).collect();
     ensure!(names.iter().all(|name| !name.to_string_lossy().contains(".new")), "{names:?}");
-    Ok(())
-}
-
-#[test]
-fn a_daemon_starts_without_its_state() -> Result<()> {
-    needs_root!();
-    let site = Site::new(2)?;
-    let small = Small::mount(site.net.gateway.directory().join("state"))?;
-    small.run("mount", &["-o", "remount,ro"])?;
-    let text = site.configuration(&site.service("web", WEB, ""));
-    let mut gateway = Gateway::launch(&site.net.gateway, &text)?;
-    gateway.wait_serving()?;
-    get(site.client(), WEB)?;
-    gateway.wait_status("the problem", |status| {
-        status["problems"].to_string().contains("read-only")
-    })?;
-    // What was said before is in force as soon as it can be read.
-    small.run("mount", &["-o", "remount,rw"])?;
-    fs::write(small.0.join("overrides.json"), with_drained(&["10.2.0.11"]))?;
-    let drained = |s: &Value| backend(s, "10.2.0.11").is_ok_and(|b| b["drained"] == true);
-    gateway.wait_status("what was kept", |s| drained(s) && s["healthy"] == true)?;
-    // A directory that can only be read is read.
-    small.run("mount", &["-o", "remount,ro"])?;
-    gateway.kill()?;
-    gateway.start_again()?;
-    let read_only = |s: &Value| s["problems"].to_string().contains("read-only");
-    gateway.wait_status("what was kept, and the problem", |s| drained(s) && read_only(s))?;
     Ok(())
 }
 
@@ -534,8 +504,8 @@ fn who_comes_up_starts_slowly() -> Result<()> {
     };
     let early = count(60)?;
     let begins_again = || -> Result<()> {
-        done(&gateway, &["backend", "drain", "web", "10.2.0.12"])?;
-        done(&gateway, &["backend", "undrain", "web", "10.2.0.12"])?;
+        gateway.document(&["backend", "drain", "web", "10.2.0.12"])?;
+        gateway.document(&["backend", "undrain", "web", "10.2.0.12"])?;
         Ok(())
     };
     begins_again()?;

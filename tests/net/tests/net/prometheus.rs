@@ -5,21 +5,17 @@ use std::fs;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use ringway_net_tests::{
-    Gateway, Load, Ran, SERVICE_V4, SOON, Site, WEB, http, http_raw, needs_root, not_tested, tree,
+    CHECK, Gateway, Load, METRICS, Ran, SERVICE_V4, SOON, Site, WEB, http, needs_root, not_tested,
+    tree,
 };
 use ringway_testnet::tools::{self, Tool};
 use ringway_testnet::wait_for;
 use serde_json::Value;
 
-/// The rules wait for half a minute before they fire.
-const ALERTED: Duration = Duration::from_secs(90);
-
-const METRICS: &str = "127.0.0.1:9810";
-const CHECK: &str = "check = { type = \"http\", interval = \"200ms\", fall = 5 }\n";
 const RULES: &str = include_str!("../../../../packaging/prometheus/ringway.rules.yml");
 const DASHBOARD: &str = include_str!("../../../../packaging/grafana/ringway.json");
 const RUNBOOK: &str = include_str!("../../../../docs/runbook.md");
@@ -51,21 +47,10 @@ fn run(tool: &Tool, arguments: &[&str], input: &str) -> Result<Ran> {
 
 /// The body of a scrape.
 fn scrape(gateway: &Gateway) -> Result<String> {
-    let answer = http(gateway.namespace(), METRICS.parse()?, "/metrics")?;
+    let answer = http(gateway.namespace(), METRICS, "/metrics")?;
     let (head, body) = answer.split_once("\r\n\r\n").context("no body")?;
     ensure!(head.contains("text/plain; version=0.0.4"), "{head}");
     Ok(body.to_owned())
-}
-
-/// A gateway of two services that has seen some traffic.
-fn busy(site: &Site) -> Result<Gateway> {
-    let body = site.service("web", WEB, CHECK)
-        + &site.service("direct", (SERVICE_V4, 81).into(), "forward = \"dsr-l2\"\n");
-    let mut gateway = Gateway::launch(&site.net.gateway, &site.configuration(&body))?;
-    gateway.wait_serving()?;
-    gateway.wait_status("checks", |s| s["services"][0]["backends"][0]["health"] == "up")?;
-    ringway_net_tests::get(site.client(), WEB)?;
-    Ok(gateway)
 }
 
 /// Every PromQL expression of rules and dashboard, with Grafana's variables filled in.
@@ -89,11 +74,28 @@ fn names(text: &str) -> BTreeSet<&str> {
     words.filter(|word| word.starts_with("ringway_") || word.starts_with("process_")).collect()
 }
 
+/// Scrapes without end cost little, as fast as they are answered, beside traffic.
 #[test]
 fn rules_and_dashboard_ask_for_what_there_is() -> Result<()> {
     needs_root!();
     let site = Site::new(1)?;
-    let gateway = busy(&site)?;
+    let body = site.service("web", WEB, CHECK)
+        + &site.service("direct", (SERVICE_V4, 81).into(), "forward = \"dsr-l2\"\n");
+    let mut gateway = Gateway::launch(&site.net.gateway, &site.configuration(&body))?;
+    gateway.wait_serving()?;
+    gateway.wait_status("checks", |s| s["services"][0]["backends"][0]["health"] == "up")?;
+    let load = Load::start(site.client(), &format!("http://{WEB}/"), 4, 60)?;
+    let (began, mut different) = (Instant::now(), BTreeSet::new());
+    for _ in 0..100 {
+        different.insert(scrape(&gateway)?);
+    }
+    // Made anew four times a second at most, whoever asks how often.
+    let most = began.elapsed().as_millis() as usize / 250 + 2;
+    ensure!(different.len() <= most, "{} texts in {:?}", different.len(), began.elapsed());
+    let outcome = load.stop()?;
+    ensure!(outcome.errors == 0 && outcome.requests > 0, "{outcome:?}");
+    gateway.wait_status("a healthy gateway", |status| status["healthy"] == true)?;
+
     let text = scrape(&gateway)?;
     let series = text.lines().filter(|line| !line.starts_with('#'));
     let there: BTreeSet<&str> = series.filter_map(|line| line.split(['{', ' ']).next()).collect();
@@ -116,11 +118,9 @@ fn rules_and_dashboard_ask_for_what_there_is() -> Result<()> {
 fn the_rules_fire_when_they_should() -> Result<()> {
     let Some(promtool) = promtool()? else { return Ok(()) };
     let rules = packaged("prometheus/ringway.rules.yml");
-    let ran = run(&promtool, &["check", "rules", "--lint-fatal", &rules.to_string_lossy()], "")?;
-    ensure!(ran.code == 0, "{}", ran.said());
+    run(&promtool, &["check", "rules", "--lint-fatal", &rules.to_string_lossy()], "")?.done()?;
     let tests = packaged("prometheus/ringway.rules.test.yml");
-    let ran = run(&promtool, &["test", "rules", &tests.to_string_lossy()], "")?;
-    ensure!(ran.code == 0, "{}", ran.said());
+    run(&promtool, &["test", "rules", &tests.to_string_lossy()], "")?.done()?;
     let tested = fs::read_to_string(tests)?;
     for alert in alerts() {
         ensure!(tested.contains(&format!("alertname: {alert}\n")), "{alert} has no test");
@@ -191,69 +191,6 @@ fn every_runbook_url_leads_somewhere() -> Result<()> {
     Ok(())
 }
 
-/// As fast as they are answered, beside traffic.
-#[test]
-fn scrapes_without_end_cost_little() -> Result<()> {
-    needs_root!();
-    let site = Site::new(1)?;
-    let gateway = busy(&site)?;
-    let load = Load::start(site.client(), &format!("http://{WEB}/"), 4, 60)?;
-    let (began, mut different) = (Instant::now(), BTreeSet::new());
-    for _ in 0..100 {
-        different.insert(scrape(&gateway)?);
-    }
-    // Made anew four times a second at most, whoever asks how often.
-    let most = began.elapsed().as_millis() as usize / 250 + 2;
-    ensure!(different.len() <= most, "{} texts in {:?}", different.len(), began.elapsed());
-    let outcome = load.stop()?;
-    ensure!(outcome.errors == 0 && outcome.requests > 0, "{outcome:?}");
-    gateway.wait_status("a healthy gateway", |status| status["healthy"] == true)?;
-    Ok(())
-}
-
-/// Prometheus itself scrapes, and its alert has the problem's name.
-#[test]
-fn prometheus_fires_an_alert() -> Result<()> {
-    needs_root!();
-    if promtool()?.is_none() {
-        return Ok(());
-    }
-    let mut site = Site::new(1)?;
-    let ns = site.net.gateway.clone();
-    let gateway = Gateway::start(&ns, &site.configuration(&site.service("web", WEB, CHECK)))?;
-    let directory = ns.directory();
-    let configuration = format!(
-        "global: {{ scrape_interval: 1s, evaluation_interval: 1s }}\nrule_files: [ {:?} ]\n\
-         scrape_configs: [ {{ job_name: ringway, static_configs: [ {{ targets: [ {METRICS:?} ] }} ] }} ]\n",
-        packaged("prometheus/ringway.rules.yml").canonicalize()?
-    );
-    fs::write(directory.join("prometheus.yml"), configuration)?;
-    let mut command = ns.tool("prometheus")?;
-    command.arg(format!("--config.file={}", directory.join("prometheus.yml").display()));
-    command.arg(format!("--storage.tsdb.path={}", directory.join("prometheus").display()));
-    command.arg("--web.listen-address=127.0.0.1:9090");
-    let mut prometheus = ns.spawn(command)?;
-    prometheus.wait_for_log("ready to receive web requests", SOON)?;
-    site.nginx[0].kill()?;
-    gateway.wait_status("no backend", |status| status["healthy"] == false)?;
-    wait_for("an alert", ALERTED, || {
-        // 1.0: not in chunks.
-        let request = b"GET /api/v1/alerts HTTP/1.0\r\n\r\n";
-        let answer = http_raw(&ns, "127.0.0.1:9090".parse()?, request)?;
-        let (_, body) = answer.split_once("\r\n\r\n").context("no body")?;
-        let body: Value = serde_json::from_str(body)?;
-        let mut alerts = body["data"]["alerts"].as_array().into_iter().flatten();
-        let fires = alerts.any(|alert| {
-            alert["state"] == "firing"
-                && alert["labels"]["kind"] == "no-backend"
-                && alert["annotations"]["runbook_url"] == format!("{AT_HOME}no-backend")
-        });
-        ensure!(fires, "{body}");
-        anyhow::Ok(())
-    })?;
-    Ok(())
-}
-
 /// Series of a service's counters, with their values.
 fn counters(text: &str) -> Vec<(String, f64)> {
     let sorts = ["_total{", "_bucket{", "_sum{", "_count{"];
@@ -293,8 +230,7 @@ fn counters_never_go_backwards_at_a_reload() -> Result<()> {
     let other: Vec<&str> =
         other.lines().filter(|line| !line.contains(&format!("\"{one}\""))).collect();
     fs::write(gateway.configuration(), site.configuration(&other.join("\n")))?;
-    let ran = gateway.ringway(&["reload"])?;
-    ensure!(ran.code == 0, "{}", ran.said());
+    gateway.ringway(&["reload"])?.done()?;
     gateway.wait_status("two backends", |status| {
         status["services"][0]["backends"].as_array().map(Vec::len) == Some(2)
     })?;

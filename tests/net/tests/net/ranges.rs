@@ -1,9 +1,9 @@
 //! Services of many ports, by TCP and UDP.
 
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr};
 
 use anyhow::{Context, Result, ensure};
-use ringway_net_tests::{Line, SERVICE_V4, SERVICE_V6, Site, ask_udp, needs_root};
+use ringway_net_tests::{Line, SERVICE_V4, SERVICE_V6, Site, ask_udp, needs_root, udp_to};
 
 const PORTS: [u16; 4] = [8000, 8033, 8064, 8100];
 
@@ -23,9 +23,7 @@ fn ranged(site: &Site, name: &str, address: IpAddr, port: &str) -> String {
 fn asked(site: &Site, target: SocketAddr) -> Result<()> {
     let mut line = Line::open(site.client(), target).with_context(|| format!("TCP {target}"))?;
     line.ask("hello")?;
-    let any: SocketAddr = if target.is_ipv4() { "0.0.0.0:0".parse()? } else { "[::]:0".parse()? };
-    let socket = site.client().run(|| UdpSocket::bind(any))??;
-    socket.connect(target)?;
+    let socket = udp_to(site.client(), target)?;
     ask_udp(&socket, "hello").with_context(|| format!("UDP {target}"))?;
     Ok(())
 }

@@ -9,13 +9,11 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use ringway_net_tests::{
-    Device, Gateway, Load, SERVICE_V4, SERVICE_V6, SOON, Site, WEB, binary, get, is_silent,
-    needs_root,
+    CHECK, Device, Gateway, Load, SERVICE_V4, SERVICE_V6, SOON, Site, WEB, binary, get, is_silent,
+    needs_root, tool,
 };
 use ringway_testnet::{Namespace, wait_until};
 use serde_json::Value;
-
-const CHECK: &str = "check = { type = \"http\", interval = \"200ms\", fall = 5 }\n";
 
 fn start(site: &Site) -> Result<Gateway> {
     start_binary(binary()?, site)
@@ -112,8 +110,7 @@ fn takeovers_under_load_fail_no_request() -> Result<()> {
             ensure!(status.code == 3, "{status:?}");
             ensure!(status.out.starts_with("daemon not running since "), "{}", status.out);
             go_on()?;
-            gateway.start_again()?;
-            gateway.wait_healthy()?;
+            gateway.start_healthy()?;
             ensure!(gateway.log().contains("took over the running packet path"));
         }
         let said = gateway.terminate()?;
@@ -122,8 +119,7 @@ fn takeovers_under_load_fail_no_request() -> Result<()> {
         // Into other slots.
         let text = std::fs::read_to_string(gateway.configuration())?;
         gateway.rewrite(&text.replace("[\"eth0\", \"eth1\"]", "[\"eth1\", \"eth0\"]"))?;
-        gateway.start_again()?;
-        gateway.wait_healthy()
+        gateway.start_healthy()
     })
 }
 
@@ -138,8 +134,7 @@ fn daemons_killed_while_they_take_over_fail_no_request() -> Result<()> {
             gateway.wait_progress(n)?;
             gateway.kill()?;
         }
-        gateway.start_again()?;
-        gateway.wait_healthy()
+        gateway.start_healthy()
     })
 }
 
@@ -153,8 +148,7 @@ fn a_first_start_that_is_killed_leaves_nothing_that_hinders() -> Result<()> {
         gateway.wait_progress(n)?;
         gateway.kill()?;
         if n % 3 == 0 {
-            gateway.start_again()?;
-            gateway.wait_healthy()?;
+            gateway.start_healthy()?;
             get(site.client(), WEB)?;
             gateway.kill()?;
         }
@@ -165,22 +159,29 @@ fn a_first_start_that_is_killed_leaves_nothing_that_hinders() -> Result<()> {
 }
 
 #[test]
-fn detach_leaves_nothing() -> Result<()> {
+fn detach_waits_for_the_daemons_end_and_leaves_nothing() -> Result<()> {
     needs_root!();
     let site = Site::new(2)?;
     let mut gateway = start(&site)?;
     let managed = || -> Result<usize> {
-        let mut ip = site.net.gateway.command("ip");
-        let output = ip.args(["neigh", "show"]).output()?;
-        ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        let text = String::from_utf8_lossy(&output.stdout);
-        Ok(text.lines().filter(|line| line.contains(" managed")).count())
+        let shown = tool(&site.net.gateway, "ip", &["neigh", "show"])?.done()?.out;
+        Ok(shown.lines().filter(|line| line.contains(" managed")).count())
     };
     ensure!(managed()? == 4, "two backends of two families are not kept resolved");
     ensure!(Device::read(&site.net.gateway, "eth0")?.program != 0);
 
-    let busy = gateway.ringway(&["detach"])?;
+    // Beside a daemon neither another one nor this.
     let pid = gateway.child().pid().to_string();
+    let same = gateway.ringway(&["run"])?;
+    ensure!(same.code == 1 && same.err.starts_with("ringway: "), "same configuration: {same:?}");
+    ensure!(same.err.contains(&pid) && same.err.lines().count() <= 2, "{same:?}");
+    let text = site.configuration(&site.service("web", WEB, CHECK));
+    let text = text.replace("api.sock", "other.sock") + "[metrics]\nlisten = \"off\"\n";
+    let other = site.net.gateway.directory().join("other.toml");
+    std::fs::write(&other, text)?;
+    let other = ["run", "-c", &other.to_string_lossy()];
+    gateway.plain(&other)?.complains(1, &[&pid]).context("another socket")?;
+    let busy = gateway.ringway(&["detach"])?;
     ensure!(busy.code == 1 && busy.err.contains(&pid), "detach beside a daemon: {busy:?}");
     get(site.client(), WEB).context("after a refused detach")?;
 
@@ -196,10 +197,9 @@ fn detach_leaves_nothing() -> Result<()> {
     ensure!(!Path::new(&site.net.gateway.directory().join("api.sock")).exists());
     ensure!(is_silent(site.client(), WEB)?, "who answers now?");
 
-    let again = gateway.ringway(&["detach", "--verify"])?;
-    ensure!(again.code == 0 && again.out.contains("nothing to remove"), "{again:?}");
-    let named = ringway_net_tests::ringway(&site.net.gateway, &["detach", "--node", "nosuch"])?;
-    ensure!(named.code == 1 && named.err.contains("node nosuch is not loaded"), "{named:?}");
+    gateway.ringway(&["detach", "--verify"])?.says(0, &["nothing to remove"])?;
+    ringway_net_tests::ringway(&site.net.gateway, &["detach", "--node", "nosuch"])?
+        .complains(1, &["node nosuch is not loaded"])?;
     let status = gateway.ringway(&["status"])?;
     ensure!(
         status.code == 3
@@ -207,27 +207,6 @@ fn detach_leaves_nothing() -> Result<()> {
                 || status.err.contains("there is no node")),
         "{status:?}"
     );
-    Ok(())
-}
-
-#[test]
-fn a_second_daemon_is_refused() -> Result<()> {
-    needs_root!();
-    let site = Site::new(1)?;
-    let mut gateway = start(&site)?;
-    let pid = gateway.child().pid().to_string();
-    let same = gateway.ringway(&["run"])?;
-    ensure!(same.code == 1 && same.err.starts_with("ringway: "), "same configuration: {same:?}");
-    ensure!(same.err.contains(&pid) && same.err.lines().count() <= 2, "{same:?}");
-    let text = site.configuration(&site.service("web", WEB, CHECK));
-    let text = text.replace("api.sock", "other.sock") + "[metrics]\nlisten = \"off\"\n";
-    let other = site.net.gateway.directory().join("other.toml");
-    std::fs::write(&other, text)?;
-    let other = other.to_string_lossy();
-    let other = ringway_net_tests::ringway(&site.net.gateway, &["run", "-c", &other])?;
-    ensure!(other.code == 1 && other.err.contains(&pid), "another socket: {other:?}");
-    gateway.wait_healthy()?;
-    get(site.client(), WEB)?;
     Ok(())
 }
 
@@ -259,6 +238,5 @@ fn what_cannot_be_seen_is_not_said_to_be_gone() -> Result<()> {
         ensure!(!said.contains("is not this node's"), "{words}: {said}");
         get(site.client(), WEB).with_context(|| words.to_owned())?;
     }
-    gateway.start_again()?;
-    gateway.wait_healthy()
+    gateway.start_healthy()
 }

@@ -1,14 +1,12 @@
 //! dsr flows keep their backend: on another node, through changes of the ring, beside a flood.
 
 use std::collections::BTreeSet;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use ringway_net_tests::raw_tcp::{Client, SYN, Segment, mac};
-use ringway_net_tests::{
-    Echo, Gateway, Line, Load, SOON, ask_udp, configuration, get, needs_root, packets,
-};
+use ringway_net_tests::{Echo, Flow, Gateway, Load, SOON, configuration, get, needs_root, packets};
 use ringway_testnet::{End, Namespace, Nginx, VethOptions, XdpReceive, bridge, veth, wait_for};
 use serde_json::Value;
 
@@ -92,49 +90,16 @@ impl Site {
     }
 
     fn lines(&self, count: usize) -> Result<Vec<Flow>> {
-        let open = |n| {
-            let mut line = Line::open(&self.client, ECHO)?;
-            let owner = line.ask("who?").with_context(|| format!("connection {n}"))?;
-            Ok(Flow { owner, way: Way::Tcp(line) })
-        };
-        (0..count).map(open).collect()
+        (0..count).map(|_| Flow::tcp(&self.client, ECHO)).collect()
     }
 
     fn datagrams(&self, count: usize) -> Result<Vec<Flow>> {
-        let open = |_| {
-            let socket = self.client.run(|| UdpSocket::bind("0.0.0.0:0"))??;
-            socket.connect(ECHO)?;
-            let owner = ask_udp(&socket, "who?")?;
-            Ok(Flow { owner, way: Way::Udp(socket) })
-        };
-        (0..count).map(open).collect()
-    }
-}
-
-/// A flow and who answered first.
-struct Flow {
-    owner: String,
-    way: Way,
-}
-
-enum Way {
-    Tcp(Line),
-    Udp(UdpSocket),
-}
-
-impl Flow {
-    fn ask(&mut self, what: &str) -> Result<()> {
-        let now = match &mut self.way {
-            Way::Tcp(line) => line.ask(what).context("a connection broke")?,
-            Way::Udp(socket) => ask_udp(socket, what)?,
-        };
-        ensure!(now == self.owner, "a flow of {} is answered by {now}", self.owner);
-        Ok(())
+        (0..count).map(|_| Flow::udp(&self.client, ECHO)).collect()
     }
 }
 
 fn ask_all(flows: &mut [Flow], what: &str) -> Result<()> {
-    flows.iter_mut().try_for_each(|flow| flow.ask(what))
+    flows.iter_mut().try_for_each(|flow| flow.stays(what))
 }
 
 fn owners(flows: &[Flow]) -> BTreeSet<&str> {

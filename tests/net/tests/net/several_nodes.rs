@@ -118,8 +118,7 @@ fn a_bare_command_is_for_the_node_of_its_namespace() -> Result<()> {
     needs_root!();
     let (a, b, neither) = (router("a")?, router("b")?, Namespace::new("neither")?);
     let machine = Machine::new()?;
-    let ran = machine.ringway(&a, &["status"])?;
-    ensure!(ran.code == 3 && ran.err.contains("nothing of Ringway is loaded"), "{ran:?}");
+    machine.ringway(&a, &["status"])?.complains(3, &["nothing of Ringway is loaded"])?;
 
     // One, which is looked at from anywhere, and given orders from its own namespace alone.
     let mut first = machine.forward(&a, &[], &["-i", "a0,a1", "--name", "gw-a"])?;
@@ -175,11 +174,9 @@ fn a_bare_command_is_for_the_node_of_its_namespace() -> Result<()> {
     ensure!(ran.code == 2 && ran.err.contains(&all), "{ran:?}");
     let ran = machine.told(&neither, &format!("{} ringway status --node gw-b", enter(&b)))?;
     ensure!(ran.out.contains("\nnode gw-b; "), "{ran:?}");
-    let ran = machine.ringway(&a, &["detach", "--verify"])?;
-    ensure!(ran.code == 0 && ran.out.contains("program on a0"), "{ran:?}");
+    machine.ringway(&a, &["detach", "--verify"])?.says(0, &["program on a0"])?;
     ensure!(machine.ringway(&b, &["detach", "--node", "lab"])?.code == 0);
-    let ran = machine.ringway(&a, &["detach"])?;
-    ensure!(ran.code == 2 && ran.err.contains("nothing was done"), "{ran:?}");
+    machine.ringway(&a, &["detach"])?.complains(2, &["nothing was done"])?;
     ensure!(machine.ringway(&b, &["detach"])?.out.contains("program on b0"));
     Ok(())
 }

@@ -1,10 +1,8 @@
 //! Forwarding beside three Linux bridges in a loop, which the kernel's spanning tree cuts.
 
-use std::process::Output;
-
 use anyhow::{Context, Result, ensure};
 use ringway_host::Mac;
-use ringway_net_tests::{Gateway, SOON, configuration, needs_root, packets};
+use ringway_net_tests::{Gateway, SOON, configuration, needs_root, packets, tool};
 use ringway_testnet::{
     End, Namespace, VethOptions, XdpReceive, bridge, veth, wait_for, wait_until,
 };
@@ -65,10 +63,8 @@ impl Ring {
     }
 
     fn run(&self, switch: usize, program: &str, arguments: &str) -> Result<String> {
-        let arguments = arguments.split(' ');
-        let output = self.switches[switch - 1].command(program).args(arguments).output()?;
-        ensure!(output.status.success(), "{program}: {}", said(&output));
-        Ok(said(&output))
+        let arguments: Vec<&str> = arguments.split(' ').collect();
+        Ok(tool(&self.switches[switch - 1], program, &arguments)?.done()?.out)
     }
 
     /// What spanning tree has the third switch do with its port to the second.
@@ -80,9 +76,9 @@ impl Ring {
 
     /// What `ping` says after so many of them, 0.05 s apart, with or without an answer.
     fn ping(&self, from: usize, to: &str, count: u32) -> Result<String> {
-        let mut ping = self.hosts[from - 1].command("ping");
-        ping.args(["-n", "-b", "-q", "-i", "0.05", "-W", "1", "-c", &count.to_string(), to]);
-        Ok(said(&ping.output()?))
+        let count = count.to_string();
+        let words = ["-n", "-b", "-q", "-i", "0.05", "-W", "1", "-c", &count, to];
+        Ok(tool(&self.hosts[from - 1], "ping", &words)?.said())
     }
 
     /// ICMP messages that have come to a host.
@@ -155,11 +151,6 @@ fn mac(host: u8) -> Mac {
 fn connect(near: &End, far: &End) -> Result<()> {
     veth(near, &far.clone().port_of("br0"), &VethOptions::default())?;
     Ok(())
-}
-
-fn said(output: &Output) -> String {
-    let text = [output.stdout.as_slice(), &output.stderr].concat();
-    String::from_utf8_lossy(&text).into_owned()
 }
 
 fn bridged(gateway: &Gateway) -> Result<u64> {

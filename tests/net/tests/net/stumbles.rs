@@ -7,9 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use ringway_net_tests::{
-    Gateway, Ran, SOON, Site, WEB, binary, configuration, get, needs_root, ringway, service,
-};
+use ringway_net_tests::{Gateway, Ran, SOON, Site, WEB, binary, get, needs_root, ringway};
 use ringway_testnet::{Namespace, wait_for};
 
 const CHECK: &str = "check = { type = \"tcp\", interval = \"200ms\", fall = 5 }\n";
@@ -149,24 +147,6 @@ fn why_a_backend_is_down_is_logged_as_it_becomes_known() -> Result<()> {
     site.set_link(0, true)?;
     logged("web: backend 10.2.0.11:80: there is a way to it again, by eth1")?;
     logged("web: backend 10.2.0.11:80 is up")?;
-    Ok(())
-}
-
-/// Not a drop for which a client waits.
-#[test]
-fn a_service_whose_backends_cannot_be_reached_resets() -> Result<()> {
-    needs_root!();
-    let site = Site::new(1)?;
-    let nobody = "10.2.0.99:80".parse()?;
-    let web = service("web", WEB, &[nobody], "announce = \"arp\"");
-    let text = configuration(&site.net.gateway, &["eth0", "eth1"], &web);
-    let mut gateway = Gateway::launch(&site.net.gateway, &text)?;
-    gateway.wait_serving()?;
-    let error = get(site.client(), WEB).err().context("somebody answered")?;
-    ensure!(format!("{error:#}").contains("refused"), "{error:#}");
-    gateway.wait_status("why it is so", |s| {
-        said(&s["problems"], "10.2.0.99 on eth1 has not answered ARP")
-    })?;
     Ok(())
 }
 

@@ -94,7 +94,7 @@ fn clients_get_what_every_backend_has() -> Result<()> {
     let status = gateway.status()?["services"][0]["backends"].take();
     let stamps: Vec<_> = (0..2).map(|n| &status[n]["offers"]["timestamps"]).collect();
     ensure!(stamps == [false, true], "{status}");
-    let shield = || gateway.ringway(&["shield", "status", "-o", "json"])?.json();
+    let shield = || gateway.document(&["shield", "status"]);
     let promised = shield()?["limits"][0]["promises"].take();
     let wanted =
         json!({ "mss_bytes": 1460, "timestamps": false, "selective_ack": true, "ecn": false });

@@ -61,7 +61,7 @@ fn a_reload_with_more_backends_than_tables_have_room_for() -> Result<()> {
 fn rings_for_which_there_is_no_memory_are_written_when_there_is() -> Result<()> {
     needs_root!();
     let mut site = Site::new(2)?;
-    let check = "check = { type = \"http\", interval = \"200ms\", fall = 5 }\n";
+    let check = "check = { type = \"http\", interval = \"200ms\", fall = 15 }\n";
     let text = site.configuration(&site.service("web", WEB, check));
     let Some(group) = Cgroup::new("memory", site.net.gateway.name()) else { return Ok(()) };
     let gateway = Gateway::start(&site.net.gateway, &text)?;

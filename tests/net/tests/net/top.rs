@@ -38,8 +38,7 @@ fn one_look_has_the_rates_of_its_time() -> Result<()> {
         ensure!(unknown == Some(2), "{said:?}");
     }
     load.stop()?;
-    let said = gateway.ringway(&["top"])?;
-    ensure!(said.code == 2 && said.err.contains("--once"), "{said:?}");
+    gateway.ringway(&["top"])?.complains(2, &["--once"])?;
     Ok(())
 }
 

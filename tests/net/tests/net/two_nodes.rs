@@ -9,7 +9,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use ringway_net_tests::{Echo, Flows, Gateway, Lan, Line, binary, needs_root};
+use ringway_net_tests::{Echo, Flows, Gateway, Lan, Line, binary, needs_root, tool, write_secret};
 use ringway_testnet::{Child, Namespace, skip, tools, wait_for};
 
 /// keepalived's start, and an advertisement that is missed three times.
@@ -39,12 +39,6 @@ pub(super) fn has(tool: &str, test: &str) -> bool {
         skip(test, error);
     }
     found.is_ok()
-}
-
-/// What everybody should see who runs these tests.
-fn say(what: &str) {
-    use std::io::Write;
-    let _ = writeln!(std::io::stderr(), "{what}");
 }
 
 /// The guide's gateways and backends, serving.
@@ -132,8 +126,8 @@ fn ringway_of(gateway: &Gateway, namespace: &Namespace) -> Result<PathBuf> {
 }
 
 fn has_address(namespace: &Namespace, address: &str) -> Result<bool> {
-    let output = namespace.command("ip").args(["-4", "address", "show", "dev", "eth0"]).output()?;
-    Ok(String::from_utf8_lossy(&output.stdout).contains(&format!(" {address}/")))
+    let shown = tool(namespace, "ip", &["-4", "address", "show", "dev", "eth0"])?.out;
+    Ok(shown.contains(&format!(" {address}/")))
 }
 
 fn keepalived(nodes: &Nodes, n: usize, moving: &str) -> Result<Child> {
@@ -193,14 +187,6 @@ fn the_active_one_of_two_is_lost() -> Result<()> {
     dsr.settle()?;
 
     let (nat_broken, dsr_broken) = (nat.broken(), dsr.broken());
-    say(&format!(
-        "keepalived, the active one of two gateways lost under load: dsr: {} of {} connections went on; \
-         nat: {} of {} broke",
-        dsr.count() - dsr_broken.len(),
-        dsr.count(),
-        nat_broken.len(),
-        nat.count()
-    ));
     ensure!(dsr_broken.is_empty(), "dsr: {dsr_broken:?}");
     ensure!(nat_broken.len() == nat.count(), "nat: {} went on", nat.count() - nat_broken.len());
     let reset = |error: &&String| error.contains("reset");
@@ -279,8 +265,7 @@ pub(super) fn has_exabgp(test: &str) -> bool {
 fn wait_routes(nodes: &Nodes, wanted: &[usize]) -> Result<()> {
     let read = || -> Result<Vec<usize>> {
         let address = NAT.ip().to_string();
-        let output = nodes.lan.router.command("ip").args(["route", "show", &address]).output()?;
-        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let text = tool(&nodes.lan.router, "ip", &["route", "show", &address])?.out;
         let has =
             |n: &usize| text.split_whitespace().any(|word| word == format!("10.0.0.{}", n + 1));
         Ok((0..nodes.gateways.len()).filter(has).collect())
@@ -298,10 +283,8 @@ fn nodes_that_answer_syns_with_different_secrets_are_told() -> Result<()> {
     needs_root!();
     let lan = Lan::new(2, 1)?;
     let secret = |n: usize| lan.gateways[n].directory().join("secret");
-    let write = |n: usize, digit: &str| -> Result<()> {
-        fs::write(secret(n), digit.repeat(32))?;
-        Ok(fs::set_permissions(secret(n), fs::Permissions::from_mode(0o600))?)
-    };
+    let write =
+        |n: usize, digit: &str| -> Result<()> { write_secret(&secret(n), &digit.repeat(32)) };
     let mut gateways = Vec::new();
     for (n, namespace) in lan.gateways.iter().enumerate() {
         write(n, ["5", "6"][n])?;
@@ -321,16 +304,13 @@ fn nodes_that_answer_syns_with_different_secrets_are_told() -> Result<()> {
         Ok(fs::write(&file, said.out)?)
     };
     save(1)?;
-    let differ = check()?;
-    ensure!(differ.code == 3 && differ.out.contains("the secrets differ"), "{differ:?}");
+    check()?.says(3, &["the secrets differ"])?;
     write(1, "5")?;
     ensure!(gateways[1].ringway(&["reload"])?.code == 0, "{}", gateways[1].log());
     save(1)?;
-    let same = check()?;
-    ensure!(same.code == 0 && same.out.contains("both have the secret"), "{same:?}");
+    check()?.says(0, &["both have the secret"])?;
     save(0)?;
-    let own = check()?;
-    ensure!(own.code == 2 && own.err.contains("it is of this node"), "{own:?}");
+    check()?.complains(2, &["it is of this node"])?;
     Ok(())
 }
 
@@ -401,15 +381,6 @@ mod long {
         dsr.settle()?;
 
         let (nat_broken, dsr_broken) = (nat.broken(), dsr.broken());
-        say(&format!(
-            "BIRD, one of three gateways withdrawn by its check: dsr: {} of {} connections went on; nat: {} of \
-             {} broke, {} had gone by that gateway",
-            dsr.count() - dsr_broken.len(),
-            dsr.count(),
-            nat_broken.len(),
-            nat.count(),
-            began[1]
-        ));
         ensure!(dsr_broken.is_empty(), "dsr: {dsr_broken:?}");
         ensure!(nat_broken.len() as u64 == began[1], "nat: {nat_broken:?}");
         nodes.serves_anew()

@@ -1,10 +1,10 @@
-//! UDP, and large transfers.
+//! UDP, whole and in fragments, and large transfers.
 
-use std::net::{SocketAddr, UdpSocket};
+use std::net::SocketAddr;
 
 use anyhow::{Context, Result, ensure};
 use ringway_net_tests::{
-    Echo, Gateway, SERVICE_V4, SERVICE_V6, SOON, Site, ask_udp, needs_root, service,
+    Echo, Gateway, SERVICE_V4, SERVICE_V6, SOON, Site, ask_udp, needs_root, service, udp_to,
 };
 use serde_json::Value;
 
@@ -13,7 +13,7 @@ const CHECK: &str =
     "protocol = \"udp\"\ncheck = { type = \"tcp\", port = 80, interval = \"200ms\", fall = 5 }\n";
 
 /// A gateway with an echo service of either family, and who answers there.
-pub(super) fn echoes(site: &Site) -> Result<(Gateway, [SocketAddr; 2], Vec<Echo>)> {
+fn echoes(site: &Site) -> Result<(Gateway, [SocketAddr; 2], Vec<Echo>)> {
     let targets = [SERVICE_V4, SERVICE_V6].map(|address| SocketAddr::new(address, 7));
     let mut servers = site.echo(SERVICE_V4, 7)?;
     servers.extend(site.echo(SERVICE_V6, 7)?);
@@ -23,21 +23,13 @@ pub(super) fn echoes(site: &Site) -> Result<(Gateway, [SocketAddr; 2], Vec<Echo>
     Ok((gateway, targets, servers))
 }
 
-/// One of the client's, of the target's family.
-pub(super) fn socket_to(site: &Site, target: SocketAddr) -> Result<UdpSocket> {
-    let any = if target.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
-    let socket = site.client().run(|| UdpSocket::bind(any))??;
-    socket.connect(target)?;
-    Ok(socket)
-}
-
 #[test]
 fn datagrams_of_every_size_and_without_checksum() -> Result<()> {
     needs_root!();
     let site = Site::new(2)?;
     let (_gateway, targets, _echo) = echoes(&site)?;
     for target in targets {
-        let socket = socket_to(&site, target)?;
+        let socket = udp_to(site.client(), target)?;
         // The answer is three bytes longer ("b1 "); its packet has at most 1 500.
         let longest = if target.is_ipv4() { 1469 } else { 1449 };
         for size in [0, 1, 2, 3, 18, 19, 512, longest] {
@@ -45,14 +37,32 @@ fn datagrams_of_every_size_and_without_checksum() -> Result<()> {
             ask_udp(&socket, &text).with_context(|| format!("{size} bytes to {target}"))?;
         }
     }
-    let socket = socket_to(&site, targets[0])?;
+    let socket = udp_to(site.client(), targets[0])?;
     ringway_net_tests::no_checksum(&socket)?;
     ask_udp(&socket, "no checksum").context("without checksum")?;
     Ok(())
 }
 
+/// The answer is as long as the question, so both come in fragments.
+#[test]
+fn datagrams_in_fragments_both_ways() -> Result<()> {
+    needs_root!();
+    let site = Site::new(2)?;
+    let (gateway, targets, _echo) = echoes(&site)?;
+    for target in targets {
+        for round in 0..4 {
+            let socket = udp_to(site.client(), target)?;
+            for size in [1470, 1473, 2000, 4000, 8192, 20_000] {
+                let text = "x".repeat(size + round);
+                ask_udp(&socket, &text).with_context(|| format!("{size} bytes to {target}"))?;
+            }
+        }
+    }
+    nothing_is_dropped(&gateway.status()?)
+}
+
 /// A gateway before an iperf3 on the first backend, by TCP and UDP.
-pub(super) fn before_iperf(site: &Site) -> Result<Gateway> {
+fn before_iperf(site: &Site) -> Result<Gateway> {
     let target = SocketAddr::new(SERVICE_V4, 5201);
     let more = "announce = \"arp\"\nprotocol = [\"tcp\", \"udp\"]\n";
     let services = service("bulk", target, &site.backends(SERVICE_V4, 5201), more);
@@ -74,19 +84,24 @@ fn iperf(site: &Site, more: &[&str]) -> Result<Value> {
     Ok(said["end"].clone())
 }
 
+/// A datagram may lose its first fragment on its way to the gateway: veth's queues are short.
+fn nothing_is_dropped(status: &Value) -> Result<()> {
+    let mut counters = status["counters"].as_array().into_iter().flatten();
+    let told =
+        |counter: &Value| counter["verdict"] == "drop" && counter["reason"] != "fragment-early";
+    ensure!(!counters.any(told), "{}", status["counters"]);
+    Ok(())
+}
+
 /// Nothing is lost on its way: what a receiver that has to wait for a busy machine loses is not the
 /// gateway's.
-pub(super) fn carries(site: &Site, gateway: &Gateway, more: &[&str]) -> Result<()> {
+fn carries(site: &Site, gateway: &Gateway, more: &[&str]) -> Result<()> {
     let end = iperf(site, more)?;
     let sum = if end["sum_received"].is_null() { &end["sum"] } else { &end["sum_received"] };
     ensure!(sum["bytes"].as_f64() > Some(1e5), "{more:?}: {end}");
     let status = gateway.status()?;
-    let mut counters = status["counters"].as_array().into_iter().flatten();
-    // Queues of veth are full where the receiver's processor is busy: a datagram may lose its first
-    // fragment on its way to the gateway.
-    let told =
-        |counter: &Value| counter["verdict"] == "drop" && counter["reason"] != "fragment-early";
-    ensure!(!counters.any(told), "{}", status["counters"]);
+    nothing_is_dropped(&status)?;
+    // A queue of veth's is full where the receiver's processor is busy.
     let mut losses = status["losses"].as_array().into_iter().flatten();
     ensure!(!losses.any(|loss| loss["reason"] != "lost-queue-full"), "{}", status["losses"]);
     Ok(())
@@ -97,10 +112,11 @@ fn bulk_loses_nothing_on_its_way() -> Result<()> {
     needs_root!();
     let site = Site::new(1)?;
     let gateway = before_iperf(&site)?;
-    for more in [&[][..], &["-R"], &["-u", "-b", "10M", "-l", "1400"]] {
+    let fragmented = ["-u", "-b", "20M", "-l", "4000"];
+    for more in [&[][..], &["-R"], &["-u", "-b", "10M", "-l", "1400"], &fragmented] {
         carries(&site, &gateway, more)?;
     }
-    Ok(())
+    carries(&site, &gateway, &[&fragmented[..], &["-R"]].concat())
 }
 
 /// Frames of several buffers (xdp.frags).

@@ -47,8 +47,7 @@ fn is_refused(gateway: &mut Gateway, running: &Path, next: &Path) -> Result<()> 
     let (code, said) = gateway.refusal()?;
     ensure!(code == 1 && said.contains("ringway detach"), "exit code {code}: {said}");
     gateway.change_binary(running);
-    gateway.start_again()?;
-    gateway.wait_healthy()
+    gateway.start_healthy()
 }
 
 #[test]

@@ -1,26 +1,23 @@
 //! What those see who watch the gateway: metrics, readiness, the service manager, the API.
 
-use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
 use std::thread;
 
 use anyhow::{Context, Result, ensure};
-use ringway_net_tests::{Gateway, SOON, Site, WEB, get, http, needs_root};
+use ringway_net_tests::{CHECK, Gateway, METRICS, SOON, Site, WEB, get, http, needs_root};
 use ringway_testnet::Namespace;
 use serde_json::Value;
 
-const METRICS: SocketAddr =
-    SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 9810);
-const CHECK: &str = "check = { type = \"http\", interval = \"200ms\", fall = 5 }\n";
-
+/// The log is for machines: one object per line.
 #[test]
-fn metrics_show_what_happened() -> Result<()> {
+fn metrics_and_the_log_show_what_happened() -> Result<()> {
     needs_root!();
     let mut site = Site::new(2)?;
     let ns = site.net.gateway.clone();
-    let gateway = Gateway::start(&ns, &site.configuration(&site.service("web", WEB, CHECK)))?;
+    let body = site.service("web", WEB, CHECK) + "[log]\nformat = \"json\"\nlevel = \"debug\"\n";
+    let mut gateway = site.start(&body)?;
     for _ in 0..30 {
         get(site.client(), WEB)?;
     }
@@ -50,6 +47,18 @@ fn metrics_show_what_happened() -> Result<()> {
     for name in ["eth0", "eth1"] {
         let difference = value("ringway_ledger_difference_packets", &[name])?;
         ensure!(difference.abs() < 3.0, "{difference}");
+    }
+
+    let log = gateway.terminate()?;
+    let mut messages = Vec::new();
+    for line in log.lines() {
+        let object: Value =
+            serde_json::from_str(line).with_context(|| format!("no JSON: {line}"))?;
+        ensure!(object["level"].is_string() && object["timestamp"].is_string(), "{line}");
+        messages.push(object["message"].as_str().unwrap_or_default().to_owned());
+    }
+    for words in ["serving: ", "web: backend 10.2.0.12:80 is down: ", "traffic still flows"] {
+        ensure!(messages.iter().any(|message| message.contains(words)), "{words} not in {log}");
     }
     Ok(())
 }
@@ -129,11 +138,11 @@ fn the_service_manager_is_told() -> Result<()> {
 }
 
 #[test]
-fn the_api_answers_many_at_once_and_bad_requests_clearly() -> Result<()> {
+fn the_api_is_for_root_and_its_group_alone_and_answers_clearly() -> Result<()> {
     needs_root!();
     let site = Site::new(1)?;
     let ns = &site.net.gateway;
-    let gateway = Gateway::start(ns, &site.configuration(&site.service("web", WEB, CHECK)))?;
+    let gateway = site.start(&site.service("web", WEB, CHECK))?;
     let ask = |head: &str, body: &str| {
         let length = body.len();
         let request = format!(
@@ -179,40 +188,9 @@ fn the_api_answers_many_at_once_and_bad_requests_clearly() -> Result<()> {
     }
     let status = gateway.status()?;
     ensure!(status["healthy"] == true && status["services"][0]["address"] == "10.1.0.80");
-    get(site.client(), WEB)?;
-    Ok(())
-}
-
-#[test]
-fn the_socket_is_for_root_and_its_group_alone() -> Result<()> {
-    needs_root!();
-    let site = Site::new(1)?;
-    let _gateway = site.start(&site.service("web", WEB, CHECK))?;
-    let socket = site.net.gateway.directory().join("api.sock");
-    let mode = std::fs::metadata(socket)?.permissions().mode();
+    // For root and its group alone.
+    let mode = std::fs::metadata(ns.directory().join("api.sock"))?.permissions().mode();
     ensure!(mode & 0o777 == 0o660, "mode {mode:o}");
-    Ok(())
-}
-
-#[test]
-fn logs_for_machines_are_one_object_per_line() -> Result<()> {
-    needs_root!();
-    let mut site = Site::new(2)?;
-    let ns = site.net.gateway.clone();
-    let body = site.service("web", WEB, CHECK) + "[log]\nformat = \"json\"\nlevel = \"debug\"\n";
-    let mut gateway = Gateway::start(&ns, &site.configuration(&body))?;
-    site.nginx[0].kill()?;
-    gateway.wait_status("b1 down", |s| s["services"][0]["backends"][0]["health"] == "down")?;
-    let log = gateway.terminate()?;
-    let mut messages = Vec::new();
-    for line in log.lines() {
-        let object: Value =
-            serde_json::from_str(line).with_context(|| format!("no JSON: {line}"))?;
-        ensure!(object["level"].is_string() && object["timestamp"].is_string(), "{line}");
-        messages.push(object["message"].as_str().unwrap_or_default().to_owned());
-    }
-    for words in ["serving: ", "web: backend 10.2.0.11:80 is down: ", "traffic still flows"] {
-        ensure!(messages.iter().any(|message| message.contains(words)), "{words} not in {log}");
-    }
+    get(site.client(), WEB)?;
     Ok(())
 }

@@ -2,22 +2,21 @@
 //! and does without cookies meanwhile.
 
 use std::net::{IpAddr, SocketAddr};
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
 use ringway_net_tests::{
     Gateway, SERVICE_V4, SERVICE_V6, SOON, configuration, get, needs_root, ringway, service,
+    write_secret,
 };
 use ringway_testnet::{Child, Nginx, Node, TwoArmed, wait_for};
 use serde_json::Value;
 
-use super::has_kfunc;
 use super::real::accept;
+use super::{ACCEPT_STATUS, has_kfunc};
 use crate::dsr::{Opener, some_backends_with_the_addresses};
 
 const BACKENDS: usize = 3;
-const ACCEPT_STATUS: [&str; 6] = ["accept", "-i", "eth0", "--status", "-o", "json"];
 const RESETS: &str = "resets connections";
 
 /// Backends that serve, none of them with `ringway accept`.
@@ -34,8 +33,7 @@ impl Place {
     fn new(forward: &str, opener: Opener, vip: IpAddr, v6: bool) -> Result<Place> {
         let (net, decaps) = some_backends_with_the_addresses(BACKENDS, opener)?;
         let secret = net.gateway.directory().join("secret");
-        std::fs::write(&secret, "5".repeat(32))?;
-        std::fs::set_permissions(&secret, std::fs::Permissions::from_mode(0o600))?;
+        write_secret(&secret, &"5".repeat(32))?;
         let web = SocketAddr::new(vip, 80);
         // `accept` wants a listener for everything that it is told of.
         let at = [SERVICE_V4, SERVICE_V6].map(|vip| [80, crate::dsr::ECHO].map(|port| (vip, port)));
@@ -53,8 +51,7 @@ impl Place {
         let body =
             configuration(&net.gateway, &["eth0", "eth1"], &service("web", web, &backends, &more));
         let shield = format!("[shield]\nsyn = {{ always = true, secret = {secret:?} }}\n");
-        let mut gateway = Gateway::start(&net.gateway, &(body + &shield))?;
-        gateway.wait_serving()?;
+        let gateway = Gateway::start(&net.gateway, &(body + &shield))?;
         Ok(Place { gateway, secret, web, net, _nginx: nginx, _decaps: decaps })
     }
 
@@ -76,8 +73,7 @@ impl Place {
         ensure!(found.next().is_none() == all, "{}", status["findings"]);
         let in_force = if all { "backend" } else { "challenge" };
         wait_for(format!("{what}: {in_force}"), SOON, || {
-            let shield: Value =
-                self.gateway.ringway(&["shield", "status", "-o", "json"])?.json()?;
+            let shield = self.gateway.document(&["shield", "status"])?;
             let limits = &shield["limits"][0];
             anyhow::ensure!(limits["syn"] == "backend" && limits["syn_in_force"] == in_force);
             anyhow::Ok(())
@@ -142,7 +138,7 @@ impl Place {
     }
 
     fn fingerprint(&self) -> Result<String> {
-        let shield: Value = self.gateway.ringway(&["shield", "status", "-o", "json"])?.json()?;
+        let shield = self.gateway.document(&["shield", "status"])?;
         let fingerprint = shield["syn_secret"]["fingerprint"].as_str();
         Ok(fingerprint.context("no fingerprint")?.to_owned())
     }
@@ -176,8 +172,7 @@ impl Place {
         self.waits("it is gone", [RESETS, "", ""])?;
         drop(third);
         let other = self.net.gateway.directory().join("other");
-        std::fs::write(&other, "6".repeat(32))?;
-        std::fs::set_permissions(&other, std::fs::Permissions::from_mode(0o600))?;
+        write_secret(&other, &"6".repeat(32))?;
         let _stranger = accept(&self.net.backends[2], &other)?;
         self.waits("another secret", [RESETS, "", "does not reply to"])
     }

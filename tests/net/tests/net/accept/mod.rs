@@ -8,7 +8,6 @@ mod real;
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd as _;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -16,11 +15,12 @@ use anyhow::{Context, Result, ensure};
 use ringway_net_tests::raw_tcp::{
     ACK, AGREED, Client, Cookie, FIN, PLAIN, PSH, RST, SYN, Segment, cookie, mac,
 };
-use ringway_net_tests::{SOON, binary, needs_root, not_tested, ringway};
+use ringway_net_tests::{SOON, binary, needs_root, not_tested, ringway, write_secret};
 use ringway_testnet::{Child, End, Namespace, Signal, VethOptions, veth, wait_for, wait_until};
 use serde_json::Value;
 
 const SERVICES: [&str; 2] = ["203.0.113.9:80", "[2001:db8::9]:80"];
+const ACCEPT_STATUS: [&str; 6] = ["accept", "-i", "eth0", "--status", "-o", "json"];
 const KEYS: [[u64; 2]; 3] = [[0x5555_5555_5555_5555; 2], [0x6666_6666_6666_6666; 2], [7; 2]];
 
 fn at(text: &str) -> SocketAddr {
@@ -34,19 +34,19 @@ fn has_kfunc() -> Result<bool> {
     }
     let backend = Namespace::new("backend")?;
     let listen = ["--listen", SERVICES[0], "--secret", "/nosuch"];
-    let ran = ringway(&backend, &[&["accept", "-i", "lo"], &listen[..]].concat())?;
-    ensure!(ran.code == 1 && ran.err.contains("boot 6.9 or newer"), "{ran:?}");
+    ringway(&backend, &[&["accept", "-i", "lo"], &listen[..]].concat())?
+        .complains(1, &["boot 6.9 or newer"])?;
     not_tested("ringway accept: this kernel has no bpf_sk_assign_tcp_reqsk()");
     Ok(false)
 }
 
-/// The file with a key, replaced as a whole.
-fn secret(backend: &Namespace, key: [u64; 2]) -> Result<PathBuf> {
-    let [file, new] = ["secret", "new"].map(|name| backend.directory().join(name));
-    std::fs::write(&new, format!("{:016x}{:016x}\n", key[0], key[1]))?;
-    std::fs::set_permissions(&new, std::fs::Permissions::from_mode(0o600))?;
-    std::fs::rename(new, &file)?;
-    Ok(file)
+/// Packets that ended so at the listeners of a backend.
+fn counted(backend: &Namespace, end: &str) -> Result<u64> {
+    let status: Value = ringway(backend, &ACCEPT_STATUS)?.json()?;
+    let listeners = status["listeners"].as_array().into_iter().flatten();
+    let counters = listeners.filter_map(|one| one["counters"].as_array()).flatten();
+    let own = counters.filter(|counter| counter["end"] == end);
+    Ok(own.filter_map(|counter| counter["packets"].as_u64()).sum())
 }
 
 /// A client of frames, and a backend that has the service addresses on `lo`.
@@ -77,8 +77,7 @@ impl Pair {
         let macs = [mac(&backend, "eth0")?, own].concat();
         let macs = macs.try_into().ok().context("two addresses")?;
         let pair = Pair { client: Client::new(&sender, macs)?, backend, sender };
-        let ran = ringway(&pair.backend, &["accept", "-i", "eth0", "--status"])?;
-        ensure!(ran.code == 3, "{ran:?}");
+        ringway(&pair.backend, &["accept", "-i", "eth0", "--status"])?.complains(3, &[])?;
         Ok(Some(pair))
     }
 
@@ -88,8 +87,12 @@ impl Pair {
         Ok(listener)
     }
 
+    /// The file with a key, replaced as a whole.
     fn secret(&self, key: [u64; 2]) -> Result<PathBuf> {
-        secret(&self.backend, key)
+        let [file, new] = ["secret", "new"].map(|name| self.backend.directory().join(name));
+        write_secret(&new, &format!("{:016x}{:016x}\n", key[0], key[1]))?;
+        std::fs::rename(new, &file)?;
+        Ok(file)
     }
 
     fn accept(&self) -> Result<Child> {
@@ -114,13 +117,8 @@ impl Pair {
         Ok(())
     }
 
-    /// Segments that ended so, at both services.
     fn counted(&self, end: &str) -> Result<u64> {
-        let ran = ringway(&self.backend, &["accept", "-i", "eth0", "--status", "-o", "json"])?;
-        let status: Value = ran.json()?;
-        let listeners = status["listeners"].as_array().into_iter().flatten();
-        let counters = listeners.flat_map(|one| one["counters"].as_array().into_iter().flatten());
-        Ok(counters.filter(|one| one["end"] == end).filter_map(|one| one["packets"].as_u64()).sum())
+        counted(&self.backend, end)
     }
 
     /// This many more segments end so when that is sent.
@@ -467,33 +465,6 @@ fn a_port_is_used_again() -> Result<()> {
     Ok(())
 }
 
-/// Those that it opened, and those that it did not.
-#[test]
-fn established_connections_survive_its_end() -> Result<()> {
-    needs_root!();
-    let Some(pair) = Pair::new()? else { return Ok(()) };
-    let listener = pair.listen("[::]:80")?;
-    let mut accept = pair.accept()?;
-    let answered = Answered::new(SERVICES[0], 7000, KEYS[0], (AGREED, true))?;
-    pair.client.send(&answered.ack(""))?;
-    let (mut stream, _) = accepted(&listener)?;
-    let mut next = answered.ack("x");
-    let mut goes_on = || {
-        pair.client.send(&next)?;
-        next.seq = next.seq.wrapping_add(1);
-        let mut said = [0];
-        anyhow::Ok(stream.read_exact(&mut said)?)
-    };
-    goes_on()?;
-    accept.kill()?;
-    wait_until("its end", SOON, || pair.status().is_ok_and(|out| out.is_empty()))?;
-    goes_on()?;
-    let _accept = pair.accept()?;
-    goes_on()?;
-    ensure!(pair.counted("known")? == 1, "{}", pair.status()?);
-    Ok(())
-}
-
 #[test]
 fn what_cannot_work_is_refused_by_name() -> Result<()> {
     needs_root!();
@@ -518,8 +489,7 @@ fn what_cannot_work_is_refused_by_name() -> Result<()> {
     let mut accept = pair.accept()?;
     let file = pair.secret(KEYS[0])?.display().to_string();
     let again = ["accept", "-i", "eth0", "--secret", &file, "--listen", SERVICES[0]];
-    let ran = ringway(&pair.backend, &again)?;
-    ensure!(ran.code == 1 && ran.err.contains("another ringway accept"), "{ran:?}");
+    ringway(&pair.backend, &again)?.complains(1, &["another ringway accept"])?;
     drop(listener);
     accept.wait_for_log("nobody listens at [2001:db8::9]:80", SOON)?;
     // Multipath TCP.

@@ -1,15 +1,13 @@
 //! Gateways with `syn = "backend"`, and backends with `ringway accept`.
 
 use std::net::SocketAddr;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use ringway_net_tests::{
-    Gateway, Line, SERVICE_V4, SERVICE_V6, SOON, binary, get, needs_root, ringway,
+    Gateway, Line, SERVICE_V4, SERVICE_V6, SOON, binary, get, needs_root, tool, write_secret,
 };
 use ringway_testnet::{Child, Node};
-use serde_json::Value;
 
 use super::has_kfunc;
 use crate::capture::counted;
@@ -28,8 +26,7 @@ impl Place {
         }
         let dsr = Dsr::new(opener)?;
         let secret = dsr.net.gateway.directory().join("secret");
-        std::fs::write(&secret, "5".repeat(32))?;
-        std::fs::set_permissions(&secret, std::fs::Permissions::from_mode(0o600))?;
+        write_secret(&secret, &"5".repeat(32))?;
         let accepts = dsr.net.backends.iter().map(|node| accept(node, &secret));
         Ok(Some(Place { accepts: accepts.collect::<Result<_>>()?, dsr, secret }))
     }
@@ -39,22 +36,12 @@ impl Place {
         let plain = self.dsr.configuration(forward, vip, v6);
         let body = plain.replace("[[service]]", "[[service]]\nsyn = \"backend\"");
         let shield = format!("[shield]\nsyn = {{ always = true, secret = {:?} }}\n", self.secret);
-        let mut gateway = Gateway::start(&self.dsr.net.gateway, &(body + &shield))?;
-        gateway.wait_serving()?;
+        let gateway = Gateway::start(&self.dsr.net.gateway, &(body + &shield))?;
         Ok((gateway, SocketAddr::new(vip, 80)))
     }
 
     fn ended(&self, end: &str) -> Result<u64> {
-        let mut sum = 0;
-        for node in &self.dsr.net.backends {
-            let arguments = ["accept", "-i", "eth0", "--status", "-o", "json"];
-            let status: Value = ringway(&node.ns, &arguments)?.json()?;
-            let listeners = status["listeners"].as_array().into_iter().flatten();
-            let counters = listeners.filter_map(|one| one["counters"].as_array()).flatten();
-            let counters = counters.filter(|one| one["end"] == end);
-            sum += counters.filter_map(|one| one["packets"].as_u64()).sum::<u64>();
-        }
-        Ok(sum)
+        self.dsr.net.backends.iter().map(|node| super::counted(&node.ns, end)).sum()
     }
 
     /// Every connection is answered for by the gateway, and opened at a backend.
@@ -131,11 +118,7 @@ fn a_connection_survives_restarts() -> Result<()> {
 fn a_lost_acknowledgement() -> Result<()> {
     needs_root!();
     let Some(place) = Place::new(Opener::Nobody)? else { return Ok(()) };
-    let nft = |words: &str| -> Result<String> {
-        let output = place.dsr.client().tool("nft")?.arg(words).output()?;
-        ensure!(output.status.success(), "nft: {}", String::from_utf8_lossy(&output.stderr));
-        Ok(String::from_utf8(output.stdout)?)
-    };
+    let nft = |words: &str| tool(place.dsr.client(), "nft", &[words])?.done();
     let accepted = || place.dsr.echo.iter().map(|echo| echo.seen.peers().len()).sum::<usize>();
     for v6 in [false, true] {
         let (_gateway, web) = place.gateway("dsr-l2", v6)?;
@@ -145,7 +128,7 @@ fn a_lost_acknowledgement() -> Result<()> {
         )?;
         let before = accepted();
         let mut line = Line::open(place.dsr.client(), SocketAddr::new(web.ip(), ECHO))?;
-        let rules = nft("list ruleset")?;
+        let rules = nft("list ruleset")?.out;
         ensure!(!rules.contains("packets 0 "), "nothing was lost: {rules}");
         nft("delete table inet loss")?;
         ensure!(accepted() == before, "a server knows of it");

@@ -45,8 +45,7 @@ fn the_units_daemon_survives_a_second_bpffs() -> Result<()> {
         ensure!(found["findings"].to_string().contains("bpffs-covered"), "{found}");
         // It writes there, too.
         machine.write(&fs::read_to_string(&file)?.replace("\"direct\"", "\"straight\""))?;
-        let reloaded = machine.ringway(&["reload", "-c", &file.to_string_lossy()])?;
-        ensure!(reloaded.code == 0, "{}", reloaded.said());
+        machine.ringway(&["reload", "-c", &file.to_string_lossy()])?.done()?;
         daemon.kill()?;
         get(site.client(), WEB)?;
     }
@@ -57,8 +56,7 @@ fn the_units_daemon_survives_a_second_bpffs() -> Result<()> {
     ensure!(daemon.log().contains("took over the running packet path"), "{}", daemon.log());
     daemon.signal(Signal::TERM)?;
     daemon.wait(SOON)?;
-    let detached = machine.ringway(&["detach", "--verify", "-c", &file.to_string_lossy()])?;
-    ensure!(detached.code == 0, "{}", detached.said());
+    machine.ringway(&["detach", "--verify", "-c", &file.to_string_lossy()])?.done()?;
     Ok(())
 }
 

@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use anyhow::{Context, Result, ensure};
 use ringway_net_tests::{
-    Bulk, Gateway, SOON, bulk, configuration, get, needs_root, no_ping_is_lost,
+    Bulk, Gateway, SOON, bulk, configuration, get, needs_root, no_ping_is_lost, tool,
 };
 use ringway_testnet::{
     Child, End, Link, Namespace, Nginx, Signal, VethOptions, XdpReceive, veth, wait_for,
@@ -114,9 +114,7 @@ fn address(network: u8, host: u8, v6: bool) -> Result<IpAddr> {
 
 /// What `ping` says, whatever becomes of it.
 fn ping(ns: &Namespace, arguments: &[&str]) -> Result<String> {
-    let output = ns.tool("ping")?.args(["-n", "-W", "2"]).args(arguments).output()?;
-    let (out, err) = (&output.stdout, &output.stderr);
-    Ok(format!("{}{}", String::from_utf8_lossy(out), String::from_utf8_lossy(err)))
+    Ok(tool(ns, "ping", &[&["-n", "-W", "2"], arguments].concat())?.said())
 }
 
 /// Every echo request is answered.
@@ -125,13 +123,6 @@ fn reached(ns: &Namespace, arguments: &[&str]) -> Result<String> {
     let said = ping(ns, &[&["-w", "30"], arguments].concat())?;
     ensure!(no_ping_is_lost(&said, count.parse()?), "{arguments:?}: {said}");
     Ok(said)
-}
-
-fn run_tool(ns: &Namespace, tool: &str, arguments: &[&str]) -> Result<()> {
-    let output = ns.tool(tool)?.args(arguments).output()?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "{tool} {arguments:?}: {said}");
-    Ok(())
 }
 
 /// Packets of these ends at an interface; a status counts all that has happened before it.
@@ -370,8 +361,7 @@ fn too_long(site: &Site, gateway: &Gateway) -> Result<()> {
 }
 
 fn link_local_of(ns: &Namespace, device: &str) -> Result<String> {
-    let output = ns.tool("ip")?.args(["-6", "-o", "addr", "show", "dev", device]).output()?;
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let text = tool(ns, "ip", &["-6", "-o", "addr", "show", "dev", device])?.out;
     let address = text.split_whitespace().find(|word| word.starts_with("fe80::"));
     Ok(address.and_then(|word| word.split('/').next()).context("no fe80::")?.to_owned())
 }

@@ -1,21 +1,20 @@
 //! Limits of services: what is over them is dropped, and established flows are spared.
 
-use std::net::{SocketAddr, UdpSocket};
+use std::net::UdpSocket;
 
 use anyhow::{Context, Result, ensure};
-use ringway_net_tests::{SERVICE_V4, SOON, needs_root};
+use ringway_net_tests::{ECHO, SOON, needs_root};
 use ringway_testnet::{wait_for, wait_until};
 use serde_json::Value;
 
-use super::{World, dropped, shield};
-use crate::blocked::done;
+use super::{World, dropped, dropped_since, shield};
 
 /// What becomes of so many datagrams to the echo service that leave at once, each from the next of
 /// these sockets: how many are answered. The others are dropped by reason.
 fn flood(world: &World, sockets: &[UdpSocket], count: u64, reason: &str) -> Result<u64> {
     let before = dropped(&world.gateway)?;
     for (socket, _) in sockets.iter().cycle().zip(0..count) {
-        socket.send_to(b"?", SocketAddr::new(SERVICE_V4, 7))?;
+        socket.send_to(b"?", ECHO)?;
     }
     let mut answered = 0;
     let end = || {
@@ -24,8 +23,7 @@ fn flood(world: &World, sockets: &[UdpSocket], count: u64, reason: &str) -> Resu
                 answered += 1;
             }
         }
-        let mut now = dropped(&world.gateway).map_err(|error| format!("{error:#}"))?;
-        now.iter_mut().for_each(|(reason, packets)| *packets -= before[reason]);
+        let now = dropped_since(&world.gateway, &before).map_err(|e| format!("{e:#}"))?;
         let all: u64 = now.values().sum();
         match now[reason] == count - answered && all == now[reason] {
             true => Ok(()),
@@ -96,7 +94,7 @@ fn limits_drop_what_is_over_them_and_spare_established_flows() -> Result<()> {
     let heavy = all.find(|source| source["prefix"] == "10.1.0.3/32").context("no such source")?;
     ensure!(heavy["service"] == "echo" && heavy["protocol"] == "udp", "{status}");
     ensure!(heavy["over_limit_packets"].as_u64() > Some(0), "{status}");
-    let shown = done(&world.gateway, &["shield", "status"])?;
+    let shown = world.gateway.ringway(&["shield", "status"])?.done()?.out;
     let words = ["source   100pps    configuration", "10.1.0.3/32", "last seen"];
     ensure!(words.iter().all(|words| shown.contains(words)), "{shown}");
 

@@ -10,7 +10,6 @@ use ringway_testnet::wait_until;
 use serde_json::Value;
 
 use super::{World, packets, shield, tells};
-use crate::blocked::refused;
 
 const FOLLOWS: [(&str, &str); 2] = [("10.1.0.3", "blocked"), ("10.1.0.2", "answered")];
 
@@ -86,7 +85,7 @@ fn lists_block_allow_and_follow_their_files() -> Result<()> {
     world.becomes("the other list again", &FOLLOWS)?;
     let new = bad.replace("\"drop\"", "\"newer\"");
     world.gateway.rewrite(&format!("{}{new}", world.plain))?;
-    refused(&world.gateway, &["reload"], &["line 2", "mend the file"])?;
+    world.gateway.ringway(&["reload"])?.complains(2, &["line 2", "mend the file"])?;
     ensure!(fs::read_to_string(world.gateway.configuration())?.ends_with(&new), "rewritten");
 
     world.reload(&shield_of(&world, "skip"))?;

@@ -8,16 +8,16 @@ use std::fs;
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use ringway_net_tests::{
-    Echo, Gateway, KernelObjects, Line, Load, Numbered, SERVICE_V4, SERVICE_V6, SOON, Site,
+    ECHO, Echo, Gateway, KernelObjects, Line, Load, Numbered, SERVICE_V4, SERVICE_V6, SOON, Site,
     Transfer, WEB, binary, get, needs_root, not_tested, previous,
 };
 use ringway_testnet::{wait_for, wait_until};
 use serde_json::Value;
 
-use super::blocked::{document, done, refused};
 use super::capture;
 
 const CHECK: &str = "check = { type = \"tcp\", port = 80, interval = \"200ms\", fall = 5 }\n";
@@ -65,41 +65,52 @@ impl World {
     /// Puts another `[shield]` in force.
     fn reload(&self, shield: &str) -> Result<()> {
         self.gateway.rewrite(&format!("{}{shield}", self.plain))?;
-        done(&self.gateway, &["reload"]).map(drop)
+        self.gateway.ringway(&["reload"])?.done().map(drop)
     }
 
     fn restart(&mut self) -> Result<()> {
-        self.gateway.start_again()?;
-        self.gateway.wait_healthy()
+        self.gateway.start_healthy()
     }
 
-    /// What becomes of a datagram that the client sends to the echo service from this port:
-    /// "answered", or the reason of its drop.
-    fn fate(&self, from: SocketAddr) -> Result<String> {
+    /// A datagram from this address to the echo service is on its way.
+    fn asks(&self, from: SocketAddr) -> Result<UdpSocket> {
         let service = if from.is_ipv4() { SERVICE_V4 } else { SERVICE_V6 };
         // A process that just begins may still hold the last one of this port.
         let bind = || self.site.client().run(|| UdpSocket::bind(from)).map_err(io::Error::other)?;
         let socket = wait_for(format!("a socket of {from}"), SOON, bind)?;
         socket.connect(SocketAddr::new(service, 7))?;
-        socket.set_nonblocking(true)?;
-        let before = dropped(&self.gateway)?;
+        // Between two looks at what was dropped.
+        socket.set_read_timeout(Some(Duration::from_millis(10)))?;
         socket.send(b"?")?;
-        let end = || {
-            if socket.recv(&mut [0; 64]).is_ok() {
-                return Ok("answered".to_owned());
-            }
-            let now = dropped(&self.gateway).map_err(|error| format!("{error:#}"))?;
-            let mut more = now.into_iter().filter(|(reason, packets)| packets > &before[reason]);
-            more.next().map(|(reason, _)| reason).ok_or_else(|| "neither".to_owned())
-        };
-        Ok(wait_for(format!("an answer to {from}, or its drop"), SOON, end)?)
+        Ok(socket)
     }
 
-    /// It is so now.
+    /// A datagram from each address is "answered", or dropped for this reason.
     fn is(&self, what: &str, fates: &[(&str, &str)]) -> Result<()> {
-        for (from, expected) in fates {
-            let fate = self.fate(endpoint(from)?)?;
-            ensure!(fate == *expected, "{what}: {from} is {fate}, not {expected}");
+        let before = dropped(&self.gateway)?;
+        let asked = fates.iter().map(|(from, _)| self.asks(endpoint(from)?));
+        let sockets = asked.collect::<Result<Vec<_>>>()?;
+        let mut answered = vec![false; fates.len()];
+        let reasons = wait_for(format!("{what}: answers and drops"), SOON, || {
+            for (socket, answered) in sockets.iter().zip(&mut answered) {
+                *answered = *answered || socket.recv(&mut [0; 64]).is_ok();
+            }
+            let more = dropped_since(&self.gateway, &before).map_err(|e| format!("{e:#}"))?;
+            let answers = answered.iter().filter(|answered| **answered).count();
+            let ends = answers as u64 + more.values().sum::<u64>();
+            if ends >= fates.len() as u64 {
+                Ok(more)
+            } else {
+                Err(format!("{answered:?} {more:?}"))
+            }
+        })?;
+        for ((from, expected), answered) in fates.iter().zip(answered) {
+            let alike = fates.iter().filter(|(_, fate)| fate == expected).count() as u64;
+            let fits = match *expected {
+                "answered" => answered,
+                reason => !answered && reasons[reason] == alike,
+            };
+            ensure!(fits, "{what}: {from} is not {expected}, answered {answered}: {reasons:?}");
         }
         Ok(())
     }
@@ -153,8 +164,18 @@ fn dropped(gateway: &Gateway) -> Result<BTreeMap<String, u64>> {
     Ok(REASONS.into_iter().map(one).collect())
 }
 
+/// How many more they are than `before`.
+fn dropped_since(
+    gateway: &Gateway,
+    before: &BTreeMap<String, u64>,
+) -> Result<BTreeMap<String, u64>> {
+    let mut more = dropped(gateway)?;
+    more.iter_mut().for_each(|(reason, packets)| *packets -= before[reason]);
+    Ok(more)
+}
+
 fn shield(gateway: &Gateway) -> Result<Value> {
-    document(gateway, &["shield", "status"])
+    gateway.document(&["shield", "status"])
 }
 
 /// Packets of the element of this name.
@@ -175,7 +196,7 @@ fn what_is_typed_meets_packets_for_its_time() -> Result<()> {
     needs_root!();
     let mut world = World::new("[shield]\n")?;
     let run = |world: &World, words: &str| -> Result<()> {
-        done(&world.gateway, &words.split(' ').collect::<Vec<_>>()).map(drop)
+        world.gateway.ringway(&words.split(' ').collect::<Vec<_>>())?.done().map(drop)
     };
     run(&world, "block 10.1.0.0/29 --reason scans")?;
     run(&world, "allow 10.1.0.2")?;
@@ -249,7 +270,7 @@ fn the_first_rule_that_matches_decides() -> Result<()> {
     // Some of many, not all: how many exactly, the packet path's own tests know.
     let socket = world.site.client().run(|| UdpSocket::bind("10.1.0.2:4003"))??;
     for _ in 0..100 {
-        socket.send_to(b"?", SocketAddr::new(SERVICE_V4, 7))?;
+        socket.send_to(b"?", ECHO)?;
     }
     let limited = || capture::counted(&world.gateway, &["rule-limit"]).unwrap_or_default();
     wait_until("those over the limit", SOON, || {
@@ -272,7 +293,7 @@ fn the_first_rule_that_matches_decides() -> Result<()> {
     world.gateway.rewrite(&format!("{}{mistake}", world.plain))?;
     let before = world.plain.lines().count();
     let place = format!("ringway.toml:{}:", before + 6);
-    refused(&world.gateway, &["reload"], &[&place, "src prot 4003", "^"])?;
+    world.gateway.ringway(&["reload"])?.complains(2, &[&place, "src prot 4003", "^"])?;
     world.is("refused", &first)?;
     world.gateway.wait_status("only a finding", |status| {
         status["healthy"] == true && status["findings"].to_string().contains("was refused at")
@@ -337,7 +358,7 @@ fn a_blocked_source_keeps_its_connection_to_the_host() -> Result<()> {
         let mut line = Line::open(client, own)?;
         line.ask("before")?;
         let source = line.local()?.ip().to_string();
-        done(&world.gateway, &["block", &source])?;
+        world.gateway.ringway(&["block", &source])?.done()?;
         line.ask("blocked")?;
         // Who has no neighbour asks for one, and is told. One after the other: who asks tells, too.
         for (asks, namespace) in [("the host", host), ("the client", client)] {
@@ -441,7 +462,7 @@ fn the_release_before_the_shield_and_back() -> Result<()> {
     let list = format!("list = [{{ name = \"d\", file = {file:?}, action = \"block\" }}]\n");
     let shield = format!("{RULES}{list}");
     change_to(&mut world, &new, &shield)?;
-    done(&world.gateway, &["block", "10.1.0.4"])?;
+    world.gateway.ringway(&["block", "10.1.0.4"])?.done()?;
     let shielded = [("10.1.0.3", "blocked"), ("10.1.0.4", "blocked"), ("10.1.0.2:4002", "rule")];
     world.is("shielded", &shielded)?;
     get(world.site.client(), WEB)?;
@@ -453,7 +474,7 @@ fn the_release_before_the_shield_and_back() -> Result<()> {
     };
     let before = refused(&world)?;
     let socket = world.site.client().run(|| UdpSocket::bind("10.1.0.3:0"))??;
-    socket.send_to(b"?", SocketAddr::new(SERVICE_V4, 7))?;
+    socket.send_to(b"?", ECHO)?;
     wait_until("its drop", SOON, || refused(&world).is_ok_and(|packets| packets > before))?;
     change_to(&mut world, &new, &shield)?;
     world.is("shielded again", &shielded)?;
