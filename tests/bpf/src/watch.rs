@@ -9,10 +9,12 @@ use std::time::{Duration, UNIX_EPOCH};
 use ringway_abi::{BackendRef, Reason, Verdict};
 use ringway_filter::Filter;
 use ringway_kernel::programs::capture::{CaptureRequest, MOST_BYTES, Record, Session};
-use ringway_kernel::{DEFAULT_BPFFS, Detached, Pins, View, detach};
+use ringway_kernel::{DEFAULT_BPFFS, Detached, Error, Pins, View, detach};
+use ringway_testnet::wait_for;
 
 use crate::Summary;
 
+const SOON: Duration = Duration::from_secs(30);
 /// No record is older, on the slowest machine.
 const A_WHILE: Duration = Duration::from_secs(600);
 
@@ -118,13 +120,23 @@ impl Node {
     }
 
     pub(crate) fn detach(&self) -> Detached {
-        detach(Path::new(DEFAULT_BPFFS), &self.name).unwrap()
+        self.try_detach().unwrap().unwrap()
+    }
+
+    /// Waits while it is locked: a process that another test is starting has inherited the lock.
+    fn try_detach(&self) -> ringway_testnet::Result<ringway_kernel::Result<Detached>> {
+        wait_for("the lock of the node", SOON, || {
+            match detach(Path::new(DEFAULT_BPFFS), &self.name) {
+                Err(busy @ (Error::Busy { .. } | Error::CaptureBusy { .. })) => Err(busy),
+                other => Ok(other),
+            }
+        })
     }
 }
 
 impl Drop for Node {
     fn drop(&mut self) {
-        let _ = detach(Path::new(DEFAULT_BPFFS), &self.name);
+        let _ = self.try_detach();
     }
 }
 
