@@ -48,6 +48,13 @@ fn signal(child: &Child, name: &str) -> Result<()> {
     Ok(())
 }
 
+/// Held by tests whose demo `--clean` of another test would take down.
+fn alone() -> Result<fs::File> {
+    let lock = fs::File::open("/run")?;
+    rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive)?;
+    Ok(lock)
+}
+
 #[test]
 fn interrupted_it_leaves_nothing() -> Result<()> {
     needs_root!();
@@ -78,6 +85,7 @@ fn killed_it_leaves_nothing() -> Result<()> {
 #[test]
 fn kept_it_stands_until_it_is_cleaned() -> Result<()> {
     needs_root!();
+    let _alone = alone()?;
     let ran = demo(&["--keep", "--only", "curl"])?;
     ensure!(ran.code == 0, "{ran:?}");
     let commands: Vec<&str> = ran
@@ -105,6 +113,7 @@ fn kept_it_stands_until_it_is_cleaned() -> Result<()> {
 #[test]
 fn cleaning_leaves_alone_what_still_runs() -> Result<()> {
     needs_root!();
+    let _alone = alone()?;
     let mut child = demo_at("wrk, one thread", &["--keep", "--only", "wrk"])?;
     let pid = child.id();
     demo(&["--clean"])?.says(0, &[&format!("left alone: process {pid} ")])?;
