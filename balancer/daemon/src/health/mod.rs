@@ -413,7 +413,10 @@ mod tests {
 
     #[tokio::test]
     async fn a_dead_backend_is_noticed_and_comes_back() {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind");
+        // Nobody else has this address, where its port stays free.
+        let [_, high, middle, low] = std::process::id().to_be_bytes();
+        let own = SocketAddr::from(([127, 128 | high, middle, low], 0));
+        let listener = TcpListener::bind(own).await.expect("bind");
         let address = listener.local_addr().expect("address");
         let target = target(address);
         let record = target.record.clone();
