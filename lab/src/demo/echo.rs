@@ -101,7 +101,10 @@ mod tests {
 
     #[test]
     fn asks_and_is_answered() {
-        let free = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        // Nobody else has this address, where the port stays free.
+        let [_, high, middle, low] = std::process::id().to_be_bytes();
+        let own = SocketAddr::from(([127, 128 | high, middle, low], 0));
+        let free = UdpSocket::bind(own).unwrap().local_addr().unwrap();
         thread::spawn(move || serve(free, "b1"));
         let ready = || {
             let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
