@@ -61,6 +61,8 @@ fn read(clock: i32, call: Call) -> Result<u64> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, Instant};
+
     use super::*;
 
     #[test]
@@ -71,12 +73,15 @@ mod tests {
         assert!((1..=10_000_000).contains(&step), "{step}");
         let before = this.exact().unwrap();
         let mut sum = 0_u64;
-        while this.user_and_system().unwrap() < 3 * step {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        // Ticks may come while a hypervisor lets the processor stand still.
+        while this.user_and_system().unwrap() < 3 * step || this.exact().unwrap() <= before + step {
+            assert!(Instant::now() < deadline, "time on a processor runs");
             sum = std::hint::black_box(sum + 1);
         }
-        assert!(this.exact().unwrap() > before + step, "time on a processor runs");
         assert!(this.user().unwrap() <= this.user_and_system().unwrap());
-        assert!(all.user_and_system().unwrap() >= this.user_and_system().unwrap());
+        let sampled = this.user_and_system().unwrap();
+        assert!(all.user_and_system().unwrap() >= sampled);
         assert!(Clocks::of_thread(i32::MAX >> 4).exact().is_err(), "nobody's");
     }
 }

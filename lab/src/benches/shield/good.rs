@@ -151,7 +151,8 @@ mod tests {
             stop.store(true, Relaxed);
             (sent, receiver.join().unwrap())
         });
-        assert!(sent > 0 && sent <= 101, "{sent}");
+        // The pace catches up with ten milliseconds at most.
+        assert!(sent > 0 && sent <= 111, "{sent}");
         assert_eq!(times.len() as u64, sent);
         assert!(times.iter().all(|ns| *ns < 10_000_000_000));
     }
