@@ -2,6 +2,7 @@
 //! told of them, and how long they last.
 
 use std::fs;
+use std::path::Path;
 
 use anyhow::{Result, ensure};
 use ringway_net_tests::{Gateway, METRICS, SOON, Site, WEB, http, needs_root};
@@ -180,6 +181,13 @@ fn logged(gateway: &Gateway, words: &str) -> usize {
     gateway.log().lines().filter(|line| line.contains(words)).count()
 }
 
+/// Replaces a file as a whole, so that the daemon never reads a part of it.
+fn replace(file: &Path, text: &str) -> Result<()> {
+    let new = file.with_extension("new");
+    fs::write(&new, text)?;
+    Ok(fs::rename(new, file)?)
+}
+
 /// A list that cannot follow its file is told once, and so is the end of that; so are lines that
 /// are skipped.
 #[test]
@@ -213,20 +221,20 @@ fn what_is_wrong_with_a_list_is_in_the_log() -> Result<()> {
         ensure!(metrics.lines().any(|found| found == line), "no {line} in {metrics}");
     }
 
-    fs::write(&drop, "198.51.100.0/24\nx\n")?;
+    replace(&drop, "198.51.100.0/24\nx\n")?;
     told("line 2: \"x\"")?;
     // A start would begin all the same.
     gateway
         .ringway(&["check"])?
         .says(0, &["warning: list \"drop\"", "line 2: \"x\", no IPv4", "bad_lines = \"skip\""])?;
     // As bad as before.
-    fs::write(&drop, "#\n198.51.100.0/24\nx\n")?;
+    replace(&drop, "#\n198.51.100.0/24\nx\n")?;
     wait_for("it is read again", SOON, || {
         let ran = gateway.ringway(&["status"]).map_err(|error| error.to_string())?;
         if ran.out.contains("line 3: \"x\"") { Ok(()) } else { Err(ran.out) }
     })?;
-    fs::write(&more, "192.0.2.0/24\n")?;
-    fs::write(&drop, "198.51.100.0/25\n")?;
+    replace(&more, "192.0.2.0/24\n")?;
+    replace(&drop, "198.51.100.0/25\n")?;
     told("over: list \"drop\"")?;
     told("over: list more: skipped")?;
     ensure!(logged(&gateway, "WARN list \"drop\"") == 1, "{}", gateway.log());
