@@ -9,8 +9,8 @@ use serde_json::Value;
 
 use crate::{Error, Result};
 
-/// For start, and for a check that has to rise.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// For start, where the verifier reads all programs beside others, and for a check that has to rise.
+const PATIENCE: Duration = Duration::from_secs(90);
 
 /// `ringway run` in the gateway's namespace, perhaps dead.
 pub(crate) struct Daemon {
