@@ -119,10 +119,18 @@ fn wrapper(namespace: &Namespace, name: &str, script: &str) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// `ringway` for this gateway: the guide's commands need no -c on a machine of their own.
+/// `ringway` for this gateway: the guide's commands need no -c on a machine of their own. On a busy
+/// one a daemon may miss the 60 ms that it has to answer; then it is asked again.
 fn ringway_of(gateway: &Gateway, namespace: &Namespace) -> Result<PathBuf> {
     let (binary, file) = (binary()?, gateway.configuration());
-    wrapper(namespace, "ringway", &format!("exec {binary:?} \"$@\" -c {file:?}"))
+    let script = format!(
+        "for attempt in 1 2 3 4 5; do\n\
+         said=$({binary:?} \"$@\" -c {file:?}); code=$?\n\
+         case $said in *'no answer within'*) ;; *) break ;; esac\n\
+         done\n\
+         printf '%s\\n' \"$said\"; exit $code"
+    );
+    wrapper(namespace, "ringway", &script)
 }
 
 fn has_address(namespace: &Namespace, address: &str) -> Result<bool> {
@@ -136,6 +144,9 @@ fn keepalived(nodes: &Nodes, n: usize, moving: &str) -> Result<Child> {
     let text = block("keepalived.conf")?
         .replace(&format!("{MOVING}/24"), &format!("{moving}/24"))
         .replace("/usr/bin/ringway", &ringway.to_string_lossy())
+        // A busy machine alone must not cause an election.
+        .replace("timeout 1\n", "timeout 10\n")
+        .replace("advert_int 0.5", "advert_int 2")
         .replace("priority 100", if n == 0 { "priority 100" } else { "priority 90" });
     let file = |name: &str| namespace.directory().join(name);
     fs::write(file("keepalived.conf"), text)?;
@@ -339,7 +350,12 @@ mod long {
             // The daemon alone; its programs go on.
             nodes.gateways[0].kill()?;
             wait_address((&nodes.lan.gateways[1], moving), "the second one", || second.log())?;
-            ensure!(!has_address(&nodes.lan.gateways[0], moving)?, "both have it");
+            wait_for("the first one giving it up", ELECTION, || {
+                match has_address(&nodes.lan.gateways[0], moving) {
+                    Ok(false) => Ok(()),
+                    other => Err(format!("{other:?}\n{}", first.log())),
+                }
+            })?;
             nodes.serves(serves)?;
         }
         Ok(())
