@@ -153,10 +153,10 @@ fn add_address(lines: &mut String, interface: &str, address: &str) {
 }
 
 /// The kernel switches carrier and queues on from a work queue, and IPv6 addresses too: what is
-/// sent before is lost.
+/// sent before is lost. It needs RTNL for that, which other tests hold for seconds.
 fn wait_up(end: &End) -> Result<Link> {
     let what = format!("readiness of {} in {}", end.name, end.namespace.name());
-    end.namespace.run(|| wait_for(what, Duration::from_secs(5), || ready(end)))?
+    end.namespace.run(|| wait_for(what, Duration::from_secs(30), || ready(end)))?
 }
 
 fn ready(end: &End) -> Result<Link, String> {
