@@ -264,18 +264,24 @@ fn sighup_reads_the_file_again_and_health_stays() -> Result<()> {
     needs_root!();
     let mut site = Site::new(2)?;
     site.nginx.remove(1);
-    let check = "check = { type = \"http\", interval = \"300ms\" }\n";
+    let check = "check = { type = \"http\", interval = \"1s\", timeout = \"1s\", fall = 5 }\n";
     let text = site.configuration(&site.service("web", WEB, check));
     let mut gateway = Gateway::start(&site.net.gateway, &text)?;
-    let down = |status: &Value| status["services"][0]["backends"][1]["health"] == "down";
-    let before = gateway.wait_status("b2 down", down)?;
+    let refused = |status: &Value, service: usize| {
+        status["services"][service]["backends"][1]["reason"].to_string().contains("refused")
+    };
+    let before = gateway.wait_status("b2 down", |status| {
+        status["services"][0]["backends"][1]["health"] == "down" && refused(status, 0)
+    })?;
     // Another order, another service; the same backends and checks.
     let other =
         site.service("other", (SERVICE_V4, 81).into(), check).replace("port = 81 }", "port = 80 }");
     let head = text.split("[[service]]").next().unwrap_or_default();
     gateway.rewrite(&format!("{head}{other}{}", site.service("web", WEB, check)))?;
     gateway.child().signal(Signal::HUP)?;
-    let after = gateway.wait_status("both services", |status| names(status) == ["other", "web"])?;
+    let after = gateway.wait_status("both services", |status| {
+        names(status) == ["other", "web"] && refused(status, 1)
+    })?;
     let of = |status: &Value, service: usize, field: &str| -> Vec<Value> {
         let backends = status["services"][service]["backends"].as_array().cloned();
         backends.unwrap_or_default().iter().map(|backend| backend[field].clone()).collect()
@@ -294,7 +300,7 @@ fn sighup_reads_the_file_again_and_health_stays() -> Result<()> {
 fn all_backends_are_replaced_at_once() -> Result<()> {
     needs_root!();
     let site = Site::new(2)?;
-    let check = "check = { type = \"http\", interval = \"2s\" }\n";
+    let check = "check = { type = \"http\", interval = \"2s\", timeout = \"2s\" }\n";
     let both = site.configuration(&site.service("web", WEB, check));
     let (first, second) = (
         "    { address = \"10.2.0.11\", port = 80 },\n",
