@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
 use ringway_net_tests::{Ran, SOON, STARTED, binary, needs_root};
-use ringway_testnet::{Child, Namespace};
+use ringway_testnet::{Child, Namespace, wait_for};
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_bind_recursive, mount_change};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
 
@@ -60,6 +60,21 @@ impl Machine {
         self.run(namespace, &[&[&*binary.to_string_lossy()], arguments].concat())
     }
 
+    /// `ringway ARGUMENTS`, until it has answered like this: a daemon of a busy machine may miss the
+    /// half second that a bare command waits for it.
+    fn answers(
+        &self,
+        namespace: &Namespace,
+        arguments: &[&str],
+        fits: impl Fn(&Ran) -> bool,
+    ) -> Result<Ran> {
+        let ask = || match self.ringway(namespace, arguments) {
+            Ok(ran) if fits(&ran) => Ok(ran),
+            other => Err(format!("{other:?}")),
+        };
+        Ok(wait_for(format!("the answer to {arguments:?}"), SOON, ask)?)
+    }
+
     /// A command as a user is told it, for the shell.
     fn told(&self, namespace: &Namespace, command: &str) -> Result<Ran> {
         let binary = binary()?;
@@ -78,11 +93,11 @@ impl Machine {
         Ok(child)
     }
 
-    /// The first interface of the node that a bare `ringway status` shows.
-    fn shown(&self, namespace: &Namespace) -> Result<String> {
-        let status = self.ringway(namespace, &["status", "-o", "json"])?.json()?;
-        let name = status["interfaces"][0]["name"].as_str();
-        Ok(name.with_context(|| format!("no interface: {status}"))?.to_owned())
+    /// Waits until a bare `ringway status` shows the node whose first interface this is.
+    fn shows(&self, namespace: &Namespace, iface: &str) -> Result<()> {
+        let is =
+            |ran: &Ran| ran.json().is_ok_and(|status| status["interfaces"][0]["name"] == iface);
+        self.answers(namespace, &["status", "-o", "json"], is).map(drop)
     }
 }
 
@@ -123,7 +138,7 @@ fn a_bare_command_is_for_the_node_of_its_namespace() -> Result<()> {
     // One, which is looked at from anywhere, and given orders from its own namespace alone.
     let mut first = machine.forward(&a, &[], &["-i", "a0,a1", "--name", "gw-a"])?;
     for namespace in [&a, &b, &neither] {
-        ensure!(machine.shown(namespace)? == "a0");
+        machine.shows(namespace, "a0")?;
         let told = machine.ringway(namespace, &["status"])?.out.contains("no node was named");
         ensure!(told == (namespace.name() != a.name()), "{}", namespace.name());
     }
@@ -138,7 +153,8 @@ fn a_bare_command_is_for_the_node_of_its_namespace() -> Result<()> {
     let socket = |name: &str| b.directory().join(name).display().to_string();
     let options = ["-i", "b0,b1", "--name", "gw-b", "--socket", &socket("b.sock")];
     let mut second = machine.forward(&b, &[], &options)?;
-    ensure!(machine.shown(&a)? == "a0" && machine.shown(&b)? == "b0");
+    machine.shows(&a, "a0")?;
+    machine.shows(&b, "b0")?;
     let flows = |namespace| machine.ringway(namespace, &["flows"]);
     ensure!(flows(&a)?.code == 0 && flows(&b)?.code == 0);
     let elsewhere = |name: &str, namespace: &Namespace| {
@@ -154,7 +170,7 @@ fn a_bare_command_is_for_the_node_of_its_namespace() -> Result<()> {
     // Two in one.
     let options = ["-i", "b2,b3", "--name", "lab", "--socket", &socket("lab.sock")];
     let mut third = machine.forward(&b, &[], &options)?;
-    ensure!(machine.shown(&a)? == "a0");
+    machine.shows(&a, "a0")?;
     let ran = machine.ringway(&b, &["status"])?;
     for node in ["gw-b", "lab"] {
         let command = format!("ringway status --node {node}");
@@ -168,7 +184,7 @@ fn a_bare_command_is_for_the_node_of_its_namespace() -> Result<()> {
     for child in [&mut first, &mut second, &mut third] {
         child.kill()?;
     }
-    ensure!(machine.shown(&a)? == "a0");
+    machine.shows(&a, "a0")?;
     let ran = machine.ringway(&neither, &["status"])?;
     let all = elsewhere("gw-a", &a) + &elsewhere("gw-b", &b)[1..] + &elsewhere("lab", &b)[1..];
     ensure!(ran.code == 2 && ran.err.contains(&all), "{ran:?}");
@@ -202,22 +218,29 @@ fn nodes_under_ip_netns_exec_are_found_by_their_sockets() -> Result<()> {
     ensure!(first.log().contains("nsenter --net=/run/netns/"), "{}", first.log());
     let _second = start(&b, &exec_b, "b0,b1", "/run/ringway/other.sock")?;
     for (namespace, before, iface) in [(&a, &exec_a, "a0"), (&b, &exec_b, "b0")] {
-        ensure!(machine.shown(namespace)? == iface);
+        machine.shows(namespace, iface)?;
         let asked = [&before[..], &[&*binary, "status", "-o", "json"]].concat();
-        let status = machine.run(&neither, &asked)?.json()?;
-        ensure!(status["interfaces"][0]["name"] == iface, "{status}");
+        wait_for(iface, SOON, || {
+            let status = machine.run(&neither, &asked).and_then(|ran| ran.json());
+            let status = status.map_err(|error| format!("{error:#}"))?;
+            let is = status["interfaces"][0]["name"] == iface;
+            if is { Ok(()) } else { Err(status.to_string()) }
+        })?;
     }
-    let ran = machine.ringway(&neither, &["status"])?;
+    let command = |namespace| format!("{} ringway status", enter(namespace));
+    let told = |namespace| line("forward", &place(namespace), &command(namespace));
+    let both = |ran: &Ran| [&a, &b].iter().all(|namespace| ran.err.contains(&told(namespace)));
+    machine.answers(&neither, &["status"], both)?;
     for (namespace, iface) in [(&a, "a0"), (&b, "b0")] {
-        let command = format!("{} ringway status", enter(namespace));
-        ensure!(ran.err.contains(&line("forward", &place(namespace), &command)), "{ran:?}");
-        ensure!(machine.told(&neither, &command)?.out.contains(iface));
+        wait_for(iface, SOON, || match machine.told(&neither, &command(namespace)) {
+            Ok(ran) if ran.out.contains(iface) => Ok(()),
+            other => Err(format!("{other:?}")),
+        })?;
     }
     // What is read of the pins is not to be had but with the daemon's mounts.
     for (command, code) in [("flows", 0), ("detach", 1)] {
-        let ran = machine.ringway(&a, &[command])?;
         let way = format!("nsenter -t {} -m -n ringway", first.pid());
-        ensure!(ran.code == 1 && ran.err.contains(&way), "{ran:?}");
+        machine.answers(&a, &[command], |ran| ran.code == 1 && ran.err.contains(&way))?;
         let there = machine.told(&neither, &format!("{way} {command}"))?;
         ensure!(there.code == code && !there.err.contains("cannot be seen"), "{there:?}");
     }
@@ -282,15 +305,14 @@ fn root_is_told_to_enter_the_mounts_of_root_alone() -> Result<()> {
         let said = told(node)?;
         ensure!(!said.contains(" -m"), "{node}: {said}");
     }
-    let said = told("gw")?;
-    ensure!(said.contains(&way), "{said}");
+    machine.answers(&a, &["flows", "--node", "gw"], |ran| ran.said().contains(&way))?;
 
     // Its name is a command.
     let name = r"x;id\n  gw: nsenter -t 1 -m -n ringway";
     let _named = attack(&[], "f", &[name, ATTACKER, ATTACKER])?;
     let neither = Namespace::new("neither")?;
-    let said = machine.ringway(&neither, &["status"])?.said();
-    ensure!(said.contains("\n  plain, of network namespace "), "{said}");
+    let all = |ran: &Ran| ran.said().contains("\n  plain, of network namespace ");
+    let said = machine.answers(&neither, &["status"], all)?.said();
     ensure!(!said.contains(" -m") && !said.contains("x;id"), "{said}");
 
     // Who has answered is not who listens there now.
