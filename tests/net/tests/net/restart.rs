@@ -89,8 +89,8 @@ pub(super) fn under_load_of(
     }
     opener.stop.store(true, Ordering::Relaxed);
     opening.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
-    let status = gateway.status()?;
-    ensure!(status["healthy"] == true, "{}", status["problems"]);
+    let status =
+        gateway.wait_status("a healthy gateway afterwards", |status| status["healthy"] == true)?;
     let mut counters = status["counters"].as_array().into_iter().flatten();
     let refused = |verdict: &Value, reason: &Value| {
         verdict == "drop" || verdict == "aborted" || reason.to_string().contains("reset")
