@@ -2,6 +2,7 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::thread;
 
@@ -17,16 +18,18 @@ use super::proxy::{PROXY, connect};
 
 const PORT: u16 = 9000;
 
-/// Answers a word of four bytes with itself, and tells what each such connection has. Checks say
-/// nothing.
-fn serve(namespace: &Namespace, at: SocketAddr, told: &Sender<TcpOptions>) -> Result<()> {
+/// Of a connection that [`ask`] has made, to tell it from others.
+type Word = [u8; 4];
+
+/// Answers a word with itself, and tells what its connection has. Checks say nothing.
+fn serve(namespace: &Namespace, at: SocketAddr, told: &Sender<(Word, TcpOptions)>) -> Result<()> {
     let listener = namespace.run(|| TcpListener::bind(at))??;
     let told = told.clone();
-    let one = |mut stream: TcpStream| -> Result<TcpOptions> {
+    let one = |mut stream: TcpStream| -> Result<(Word, TcpOptions)> {
         let mut word = [0; 4];
         stream.read_exact(&mut word)?;
         stream.write_all(&word)?;
-        Ok(tcp_options(&stream)?)
+        Ok((word, tcp_options(&stream)?))
     };
     thread::spawn(move || {
         for stream in listener.incoming().map_while(Result::ok) {
@@ -44,15 +47,17 @@ fn start(site: &Site, address: std::net::IpAddr, check: &str) -> Result<Gateway>
     site.start(&body)
 }
 
-/// A connection that works, and what the client has in it.
-fn ask(site: &Site, target: SocketAddr) -> Result<TcpOptions> {
+/// A connection that works: its word, and what the client has in it.
+fn ask(site: &Site, target: SocketAddr) -> Result<(Word, TcpOptions)> {
+    static WORDS: AtomicU32 = AtomicU32::new(0);
+    let own = WORDS.fetch_add(1, Ordering::Relaxed).to_be_bytes();
     let mut stream = connect(site, target)?;
     stream.set_read_timeout(Some(SOON))?;
-    stream.write_all(b"word")?;
+    stream.write_all(&own)?;
     let mut word = [0; 4];
     stream.read_exact(&mut word)?;
-    ensure!(&word == b"word", "{word:?}");
-    Ok(tcp_options(&stream)?)
+    ensure!(word == own, "{word:?}, not {own:?}");
+    Ok((own, tcp_options(&stream)?))
 }
 
 fn set(namespace: &Namespace, option: &str, value: u8) -> Result<()> {
@@ -62,8 +67,8 @@ fn set(namespace: &Namespace, option: &str, value: u8) -> Result<()> {
 /// Waits until new connections have this.
 fn wait(site: &Site, target: SocketAddr, fits: impl Fn(TcpOptions) -> bool) -> Result<()> {
     wait_for("another promise", SOON, || match ask(site, target) {
-        Ok(options) if fits(options) => Ok(()),
-        Ok(options) => Err(format!("{options:?}")),
+        Ok((_, options)) if fits(options) => Ok(()),
+        Ok((_, options)) => Err(format!("{options:?}")),
         Err(error) => Err(format!("{error:#}")),
     })?;
     Ok(())
@@ -81,8 +86,14 @@ fn clients_get_what_every_backend_has() -> Result<()> {
     serve(backends[1], at[1], &told)?;
     // What both sides of a connection have.
     let ask = || -> Result<[TcpOptions; 2]> {
-        while tells.try_recv().is_ok() {}
-        Ok([ask(&site, target)?, tells.recv_timeout(SOON)?])
+        let (word, has) = ask(&site, target)?;
+        // Its backend tells after its answer, as it did of connections before.
+        loop {
+            let (of, options) = tells.recv_timeout(SOON)?;
+            if of == word {
+                return Ok([has, options]);
+            }
+        }
     };
     set(backends[0], "timestamps", 0)?;
     set(site.client(), "ecn", 1)?;
