@@ -116,9 +116,9 @@ impl Soak {
         let mut before = None;
         wait_until("packets", SOON, || {
             let now = counts();
-            let first = *before.get_or_insert(now);
+            before = before.or(now);
             // Those of the worker begin anew with it, those of the port do not.
-            matches!((first, now), (Some((port, _)), Some((now, _))) if now > port + 1000)
+            matches!((before, now), (Some((port, _)), Some((now, _))) if now > port + 1000)
         })
         .unwrap();
     }

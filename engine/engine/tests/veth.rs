@@ -16,7 +16,9 @@ use ringway_engine::status::Dropped;
 use ringway_engine::{
     App, Control, Engine, EngineConfig, Predecessor, Reason, WorkerConfig, WorkerReport,
 };
-use ringway_testnet::{End, Namespace, VethOptions, root_or_skip, skip, veth, wait_until};
+use ringway_testnet::{
+    End, Namespace, VethOptions, root_or_skip, skip, veth, wait_for, wait_until,
+};
 use ringway_wire::Mac;
 use ringway_xsk::UmemConfig;
 use tempfile::NamedTempFile;
@@ -94,8 +96,8 @@ fn echoes(client: &Namespace, lens: &[usize]) {
         let bytes: Vec<u8> = (0..*len).map(|n| n as u8).collect();
         wait_until(format!("{len} bytes back"), SOON, || {
             let mut back = [0; 9000];
-            socket.send(&bytes).unwrap();
-            socket.recv(&mut back).is_ok_and(|len| back[..len] == bytes)
+            socket.send(&bytes).is_ok()
+                && socket.recv(&mut back).is_ok_and(|len| back[..len] == bytes)
         })
         .unwrap();
     }
@@ -156,8 +158,10 @@ fn packets_that_are_cut() {
         socket.send(&vec![0; len]).unwrap();
     }
     wait_until("two of them, and the others", SOON, || {
-        let port = engine.status().0.workers[0].ports[0].statistics;
-        port.too_long_packets == 2 && port.received_packets >= 2
+        engine.status().0.workers.first().is_some_and(|worker| {
+            let port = worker.ports[0].statistics;
+            port.too_long_packets == 2 && port.received_packets >= 2
+        })
     })
     .unwrap();
     let packets = ends(engine).status.packets;
@@ -191,12 +195,15 @@ fn packets_longer_than_the_mtu() {
         let from = format!("pcap:{}:", file.path().display());
         let sends = engine(&ours, &[&from, out], || L2fwd::new(Macs::AsIs));
         wait_until("all are sent, or not", SOON, || {
-            let packets = &sends.status().0.workers[0].packets;
-            packets.received_packets == 5 && packets.waiting_packets == 0
+            sends.status().0.workers.first().is_some_and(|worker| {
+                let packets = &worker.packets;
+                packets.received_packets == 5 && packets.waiting_packets == 0
+            })
         })
         .unwrap();
         wait_until("three to arrive", SOON, || {
-            arrives.status().0.workers[0].packets.received_packets >= 3
+            let status = arrives.status().0;
+            status.workers.first().is_some_and(|worker| worker.packets.received_packets >= 3)
         })
         .unwrap_or_else(|e| panic!("{out}: {e}"));
         let (sent, arrived) = (ends(sends).status, ends(arrives).status);
@@ -216,7 +223,8 @@ fn frames_that_the_far_end_refuses() {
     let from = format!("pcap:{}:", file.path().display());
     let sends = engine(&ours, &[&from, "af_packet:eth0"], || L2fwd::new(Macs::AsIs));
     wait_until("those that fit", SOON, || {
-        arrives.status().0.workers[0].packets.received_packets == 3
+        let status = arrives.status().0;
+        status.workers.first().is_some_and(|worker| worker.packets.received_packets == 3)
     })
     .unwrap();
     let status = ends(sends).status;
@@ -265,6 +273,10 @@ fn a_tag_is_put_back() {
     let directory = tempfile::tempdir().unwrap();
     let capture = directory.path().join("out.pcap");
     let client = client("client", "10.8.0.2/24", &ours, "eth0");
+    // Of the kernel's own packets none is to be counted.
+    for namespace in [&ours, &client] {
+        namespace.sysctl("net.ipv6.conf.all.disable_ipv6", "1").unwrap();
+    }
     let mut frame = vec![0xff; 6];
     frame.extend([2, 0, 0, 0, 0, 2, 0x81, 0x00, 0x60, 0x07, 0x88, 0xb5]);
     frame.extend([0x5a; 50]);
@@ -314,32 +326,33 @@ fn whoever_claims_it_goes_on() {
     let first = engine(&ours, &["af_xdp:eth0:0"], icmp);
     let goes_on =
         || wait_until("an answer to a ping", SOON, || pings(&client, &[], "10.8.0.1")).unwrap();
-    let offer = || {
-        let mut asked = None;
-        let mut has_asked = || {
-            asked = control.asked();
-            asked.is_some()
+    // Until the successor has been served: on a busy machine it may give up and ask again.
+    let offer = |served: &dyn Fn() -> bool| {
+        let mut last = None;
+        let mut is_served = || {
+            last = control.asked().map(|asked| first.offer(&asked)).or(last.take());
+            served()
         };
-        wait_until("a successor", SOON, &mut has_asked).unwrap();
-        first.offer(&asked.unwrap())
+        wait_until("a successor", 4 * SOON, &mut is_served).unwrap();
+        last.unwrap()
     };
     let take_over = |predecessor: Predecessor| {
         let (config, worker) = wanted(&["af_xdp:eth0:0"], icmp);
         ours.run(move || Engine::take_over(&config, vec![worker], predecessor)).unwrap()
     };
-    let ask = || Predecessor::ask(&path).unwrap();
+    let ask = || wait_for("an offer", SOON, || Predecessor::ask(&path)).unwrap();
     goes_on();
 
     thread::scope(|scope| {
-        scope.spawn(|| drop(ask()));
-        let error = offer().unwrap_err().to_string();
+        let gone = scope.spawn(|| drop(ask()));
+        let error = offer(&|| gone.is_finished()).unwrap_err().to_string();
         assert!(error.contains("this engine continues"), "{error}");
     });
     goes_on();
 
     thread::scope(|scope| {
         let late = scope.spawn(ask);
-        offer().unwrap_err();
+        offer(&|| late.is_finished()).unwrap_err();
         let error = take_over(late.join().unwrap()).err().unwrap().to_string();
         // Debian 12 has 6.1.
         let expected = ["timed out", "it takes Linux 6.4"];
@@ -347,14 +360,25 @@ fn whoever_claims_it_goes_on() {
     });
     goes_on();
 
-    let second = thread::scope(|scope| {
-        let second = scope.spawn(|| take_over(ask()));
-        // An error where the successor has gone away already, as what it needs is missing.
-        let taken = offer().unwrap_or(false);
-        let second = second.join().unwrap().map_err(|e| e.to_string());
-        assert_eq!(taken, second.is_ok());
-        second
-    });
+    let succeed = || {
+        thread::scope(|scope| {
+            let second = scope.spawn(|| take_over(ask()));
+            // An error where the successor has gone away already, as what it needs is missing.
+            let taken = offer(&|| second.is_finished()).unwrap_or(false);
+            let second = second.join().unwrap().map_err(|e| e.to_string());
+            assert_eq!(taken, second.is_ok());
+            second
+        })
+    };
+    let mut tries = 0;
+    let second = loop {
+        tries += 1;
+        match succeed() {
+            // A busy machine was late.
+            Err(error) if error.contains("timed out") && tries < 10 => goes_on(),
+            second => break second,
+        }
+    };
     let (second, gap) = match second {
         Ok(second) => second,
         // Debian 12 has 6.1.

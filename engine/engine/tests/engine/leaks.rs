@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use std::{mem, thread};
 
-use ringway_engine::{App, Burst, Cycles, Engine, EngineConfig, Leak, Verdict, WorkerConfig};
+use ringway_engine::{App, Burst, Cycles, Engine, EngineConfig, Status, Verdict, WorkerConfig};
 use ringway_xsk::{Packet, Pool, Umem, UmemConfig};
 
 struct Leaky {
@@ -48,22 +48,27 @@ fn engine() -> Engine {
     Engine::start(&EngineConfig::default(), vec![worker]).unwrap()
 }
 
-/// Looks once a second, as `ringway engine` does.
-fn found(engine: &Engine, looks: u32) -> Option<Leak> {
+/// Reads the status once a second, as `ringway engine` does, until it has what is wanted.
+fn found<T>(engine: &Engine, looks: u32, wanted: impl Fn(Status) -> Option<T>) -> Option<T> {
     (0..looks).find_map(|_| {
         thread::sleep(Duration::from_secs(1));
-        engine.status().0.leaks.pop()
+        wanted(engine.status().0)
     })
 }
 
 #[test]
 fn lost_frames_are_named() {
     let engine = engine();
-    let leak = found(&engine, 9).unwrap();
+    let leak = found(&engine, 9, |mut status| status.leaks.pop()).unwrap();
     assert_eq!((&*leak.stage, leak.worker, leak.lost), ("leaky: received", 0, true), "{leak}");
     assert!(leak.frames > 0 && leak.oldest_ms > 2000, "{leak}");
-    let said = engine.status().0.to_string();
-    assert!(said.contains("worker 0 has lost") && said.contains("are nobody's"), "{said}");
+    // A worker that is silent for a second lacks in the text.
+    let parts = ["worker 0 has lost", "are nobody's"];
+    let said = found(&engine, 9, |status| {
+        let said = status.to_string();
+        parts.iter().all(|part| said.contains(part)).then_some(said)
+    });
+    assert!(said.is_some(), "{}", engine.status().0);
     let report = engine.stop().pop().unwrap().unwrap();
     assert!(!report.audit.balanced());
     let [leak] = &*report.leaks else { panic!("{:?}", report.leaks) };

@@ -49,7 +49,10 @@ fn from_worker_to_worker() {
             received + dropped == PACKETS
         })
         .unwrap();
-        assert!(engine.is_over(), "a source that has sent all ends");
+        wait_until("the end of a source that has sent all", Duration::from_secs(30), || {
+            engine.is_over()
+        })
+        .unwrap();
         let reports: Vec<_> = engine.stop().into_iter().map(Result::unwrap).collect();
         for WorkerReport { error, audit, status, .. } in &reports {
             assert!(error.is_none() && audit.balanced(), "{error:?}\n{audit}\n{status}");
@@ -86,7 +89,15 @@ fn bound_to_a_cpu() {
     let engine = Engine::start(
         &config(Idle::Adaptive),
         vec![WorkerConfig { cpu: Some(0), ..worker(&["memory:a", "memory:a"], Sink::default) }],
-    );
-    let (status, _) = engine.unwrap().status();
+    )
+    .unwrap();
+    let mut status = None;
+    wait_until("the worker's answer", Duration::from_secs(30), || {
+        let (now, silent) = engine.status();
+        status = silent.is_empty().then_some(now);
+        status.is_some()
+    })
+    .unwrap();
+    let status = status.unwrap();
     assert!(status.to_string().starts_with("worker 0: sink on CPU 0, idle "), "{status}");
 }
