@@ -76,6 +76,16 @@ impl Net {
         .unwrap()
     }
 
+    /// The same where it may have aged before it is seen: frames are sent until it is.
+    fn learns(&self, station: Mac, port: usize) -> FdbEntry {
+        wait_for(format!("{station} at port {port}"), SOON, || {
+            self.send(port, station);
+            let entry = self.entry(station);
+            entry.filter(|entry| entry.port == self.ports[port].ifindex).ok_or(format!("{entry:?}"))
+        })
+        .unwrap()
+    }
+
     fn touch(&self, entry: &FdbEntry) -> bool {
         self.switch.run(|| bridge::touch(entry).unwrap()).unwrap()
     }
@@ -155,20 +165,23 @@ fn stations_are_learnt_move_and_age() {
     assert!(!ports.contains_key(&own.mac), "{ports:?}");
 }
 
-#[test]
-fn an_entry_that_is_touched_outlives_its_ageing_time() {
-    let Some(net) = Net::of("an_entry_that_is_touched_outlives_its_ageing_time") else { return };
-    net.ageing(AGEING);
+/// Touches a new entry until others, which come after it and are not touched, are gone twice. False
+/// where it is gone after it was not touched for its ageing time.
+fn outlives_others(net: &Net) -> bool {
     let monitor = net.monitor();
-    net.send(0, STATION);
-    let entry = net.learnt(STATION, 0);
     let start = Instant::now();
-    // Until others, which come after it and are not touched, are gone twice.
+    let entry = net.learns(STATION, 0);
+    let mut touched = start;
+    let too_late = |touched: Instant| assert!(touched.elapsed() >= AGEING, "it is gone too early");
     for _ in 0..2 {
-        net.send(0, OTHER);
-        net.learnt(OTHER, 0);
+        net.learns(OTHER, 0);
         loop {
-            assert!(net.touch(&entry));
+            let now = Instant::now();
+            if !net.touch(&entry) {
+                too_late(touched);
+                return false;
+            }
+            touched = now;
             let changes = monitor.next(Some(AGEING / 20)).unwrap();
             let gone = |c: &BridgeChange| matches!(c, BridgeChange::FdbGone(e) if e.mac == OTHER);
             if changes.iter().any(gone) {
@@ -178,11 +191,25 @@ fn an_entry_that_is_touched_outlives_its_ageing_time() {
         }
     }
     assert!(start.elapsed() > AGEING);
-    let now = net.entry(STATION).unwrap();
+    let found: Vec<FdbEntry> = net.fdb().into_iter().filter(|e| e.mac == STATION).collect();
+    // More than one: they have been added in VLANs of the port.
+    let [now] = found[..] else {
+        assert!(found.is_empty(), "{found:?}");
+        too_late(touched);
+        return false;
+    };
     assert_eq!(FdbEntry { updated: None, ..now }, FdbEntry { updated: None, ..entry });
     assert!(now.updated.is_some_and(|age| age < start.elapsed()), "{now:?}");
-    // Nothing has been added in VLANs of the port.
-    assert_eq!(net.fdb().iter().filter(|entry| entry.mac == STATION).count(), 1);
+    true
+}
+
+#[test]
+fn an_entry_that_is_touched_outlives_its_ageing_time() {
+    let Some(net) = Net::of("an_entry_that_is_touched_outlives_its_ageing_time") else { return };
+    net.ageing(AGEING);
+    // A machine that is too busy to touch it in time begins anew.
+    let outlived = (0..10).any(|_| outlives_others(&net));
+    assert!(outlived, "it was never touched in time");
     let shown = net.switch.tool("bridge").unwrap().args(["-d", "fdb", "show"]).output().unwrap();
     let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
     assert!(!shown.contains("activity_notify"), "{shown}");
@@ -239,6 +266,9 @@ fn many_are_touched_at_once() {
     let mut told = HashSet::new();
     for change in drain(&monitor) {
         let BridgeChange::Fdb(entry) = change else { continue };
+        if entry.mac.0[4] != 1 {
+            continue;
+        }
         assert_eq!((entry.kind, entry.updated), (FdbKind::Learnt, Some(Duration::ZERO)));
         told.insert(entry.mac);
     }
@@ -274,11 +304,11 @@ fn settings_and_states_of_bridge_and_ports() {
 
     // The spanning tree begins with listening at a port that comes up.
     net.set(
-        "link set br0 type bridge stp_state 1 forward_delay 400 nf_call_iptables 1\n\
+        "link set br0 type bridge stp_state 1 forward_delay 3000 nf_call_iptables 1\n\
          link set p2 down\nlink set p2 up\n",
     );
     let bridge = net.read();
-    assert_eq!((bridge.stp, bridge.forward_delay), (Stp::Kernel, Duration::from_secs(4)));
+    assert_eq!((bridge.stp, bridge.forward_delay), (Stp::Kernel, Duration::from_secs(30)));
     assert!(bridge.nf_call_iptables && !bridge.nf_call_ip6tables);
     let state = || net.port(1).state;
     wait_until("listening", SOON, || state() == PortState::Listening).unwrap();
