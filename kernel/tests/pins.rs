@@ -12,10 +12,16 @@ use ringway_kernel::{
     Applied, Error, Explainer, Gateway, GatewayOptions, Interface, Orphan, OrphanCause, Result,
     XdpMode,
 };
-use ringway_testnet::{End, Link, Namespace, VethOptions, attach_pass, veth};
+use ringway_testnet::{
+    End, Link, Namespace, VethOptions, attach_pass, veth, wait_for, wait_until,
+};
 
 use common::node::Node;
 use common::tables;
+
+/// A process that another test is starting has inherited the lock of a gateway until it runs its
+/// program.
+const SOON: Duration = Duration::from_secs(30);
 
 /// A gateway's namespace and a client's, with a veth between them.
 struct Wire {
@@ -79,8 +85,8 @@ fn traffic_outlives_the_process_and_is_taken_over() {
     assert_eq!(states[0].mode, Some(XdpMode::Native));
     assert!(states[0].ledger.seen >= 3, "{}", states[0].ledger.seen);
     assert_eq!(states[0].ledger.difference(), 0);
-    let daemon = view.daemon().unwrap().unwrap();
-    assert_eq!((daemon.pid, daemon.running), (std::process::id().into(), false));
+    assert_eq!(view.daemon().unwrap().unwrap().pid, u64::from(std::process::id()));
+    wait_until("the end of its lock", SOON, || !view.daemon().unwrap().unwrap().running).unwrap();
 
     let keys = view.settings().unwrap().keys;
     assert!(keys.iter().all(|key| *key != 0));
@@ -100,12 +106,12 @@ fn traffic_outlives_the_process_and_is_taken_over() {
 fn detach_leaves_nothing() {
     let Some((node, wire)) = wired("detach_leaves_nothing") else { return };
     attach_once(&wire.gateway, &node.options(), Some(XdpMode::Native)).unwrap();
-    let detached = node.detach().unwrap();
+    let detached = wait_for("the lock of the node", SOON, || node.detach()).unwrap();
     assert_eq!(detached.interfaces, ["eth0.1"]);
     // Root, balancer and ICMP; and those that count losses, where the kernel has them.
     assert!(detached.programs.len() >= 3, "{detached:?}");
     assert!(detached.maps.len() >= 17, "{detached:?}");
-    assert_eq!(detached.leftovers(Duration::from_secs(5)), [""; 0]);
+    assert_eq!(detached.leftovers(SOON), [""; 0]);
     assert!(!node.pins().dir().exists());
     assert!(matches!(node.view().unwrap_err(), Error::NotLoaded { .. }));
     assert!(matches!(node.detach().unwrap_err(), Error::NotLoaded { .. }));
@@ -128,7 +134,8 @@ fn one_process_at_a_time() {
     assert!(matches!(node.detach().unwrap_err(), Error::Busy { pid, .. } if pid == own));
     assert!(node.view().unwrap().daemon().unwrap().unwrap().running);
     drop(gateway);
-    assert!(!node.view().unwrap().daemon().unwrap().unwrap().running);
+    let running = || node.view().unwrap().daemon().unwrap().unwrap().running;
+    wait_until("the end of its lock", SOON, || !running()).unwrap();
 }
 
 #[test]
@@ -140,7 +147,7 @@ fn another_layout_is_refused_and_can_be_detached() {
     assert!(matches!(error, Error::Layout { found: 99, .. }), "{error}");
     assert!(error.to_string().contains("ringway detach"));
     assert!(matches!(node.view().unwrap_err(), Error::Layout { .. }));
-    node.detach().unwrap();
+    wait_for("the lock of the node", SOON, || node.detach()).unwrap();
 }
 
 #[test]

@@ -2,12 +2,13 @@
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use libbpf_rs::{MapCore as _, MapFlags, MapHandle};
 use ringway_abi::raw::rw_settings;
 use ringway_abi::{FromBytes as _, IntoBytes as _};
-use ringway_kernel::{DEFAULT_BPFFS, Detached, GatewayOptions, Pins, View, detach};
-use ringway_testnet::root_or_skip;
+use ringway_kernel::{DEFAULT_BPFFS, Detached, Error, GatewayOptions, Pins, View, detach};
+use ringway_testnet::{root_or_skip, wait_until};
 
 /// A node of its own under the machine's bpffs, detached when dropped, also by a failing test.
 /// What a killed test left behind goes when the next one starts.
@@ -63,7 +64,10 @@ impl Node {
 impl Drop for Node {
     fn drop(&mut self) {
         if self.pins().dir().exists() {
-            let _ = self.detach();
+            // A process that another test is starting may have inherited its lock.
+            let _ = wait_until("the lock of the node", Duration::from_secs(30), || {
+                !matches!(self.detach(), Err(Error::Busy { .. }))
+            });
         }
     }
 }
