@@ -225,7 +225,9 @@ fn a_program_decides() -> Result<()> {
          echo \"$RINGWAY_SERVICE $RINGWAY_PORT $1: replication lags\" >&2\nexit 3"
     );
     let file = program(&site, "replication", &text)?;
-    let check = format!("check = {{ type = \"exec\", command = [{file:?}, \"main\"], {PACE} }}\n");
+    // A busy machine takes longer to start a program than to connect.
+    let pace = "interval = \"1s\", timeout = \"1s\", fall = 2";
+    let check = format!("check = {{ type = \"exec\", command = [{file:?}, \"main\"], {pace} }}\n");
     let site_text = site.configuration(&site.service("web", WEB, &check));
     let mut gateway = Gateway::start(&site.net.gateway, &site_text)?;
     gateway.wait_status("both up", |status| healths(status) == ["up", "up"])?;
@@ -243,7 +245,7 @@ fn a_program_decides() -> Result<()> {
     );
 
     fs::write(directory.join("ill"), "hang\n")?;
-    let want = "replication has not ended within 200 ms: killed";
+    let want = "replication has not ended within 1000 ms: killed";
     wait_health(&gateway, ["down", "down"], 1, want)?;
     fs::write(directory.join("ill"), "\n")?;
     gateway.wait_status("both up", |status| healths(status) == ["up", "up"])?;
@@ -314,7 +316,7 @@ fn every_result_is_logged_if_asked_for() -> Result<()> {
 fn since_when_and_why_survive_a_restart() -> Result<()> {
     needs_root!();
     let mut site = Site::new(2)?;
-    let check = "check = { type = \"http\", interval = \"500ms\", fall = 1 }\n";
+    let check = "check = { type = \"http\", interval = \"500ms\", fall = 5 }\n";
     let text = site.configuration(&site.service("web", WEB, check));
     let mut gateway = Gateway::start(&site.net.gateway, &text)?;
     site.nginx[0].kill()?;
