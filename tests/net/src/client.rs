@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::net::{Shutdown, SocketAddr, TcpStream, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
@@ -104,6 +104,15 @@ impl Line {
             return Err(io::Error::other(format!("asked {line:?}, got {answer:?}")));
         }
         Ok(name.to_owned())
+    }
+
+    /// Closes this side and waits until the other has closed, too: only the last ACK is under way.
+    ///
+    /// # Errors
+    /// The connection is reset or silent.
+    pub fn close(mut self) -> io::Result<()> {
+        self.0.shutdown(Shutdown::Write)?;
+        io::copy(&mut self.0, &mut io::sink()).map(drop)
     }
 
     /// The client's own end.

@@ -80,6 +80,7 @@ fn exchange(site: &Site) -> Result<()> {
         for text in ["short", &"long".repeat(300)] {
             line.ask(text)?;
         }
+        line.close()?;
         let socket = udp_to(site.client(), service)?;
         for size in SIZES {
             ask_udp(&socket, &"x".repeat(size))?;
