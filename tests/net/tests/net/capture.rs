@@ -189,7 +189,7 @@ fn read_by_tcpdump(site: &Site, gateway: &Gateway) -> Result<()> {
     let mut command = shell(ns, &format!("$CAPTURE -c 6 -w - --service web | {reader}"))?;
     environment.set_environment(&mut command);
     let mut child = ns.spawn(command)?;
-    child.wait_for_log(BEGUN, SOON)?;
+    child.wait_for_log(BEGUN, STARTED)?;
     get(site.client(), WEB)?;
     let (code, log) = ended(child)?;
     ensure!(code == 0 && log.contains("6 packets captured, 0 lost"), "{log}");
@@ -245,7 +245,7 @@ fn it_ends_alone() -> Result<()> {
     needs_root!();
     let (site, gateway) = web(2)?;
     let ns = &site.net.gateway;
-    let load = Load::start(site.client(), &format!("http://{WEB}/"), 10, 60)?;
+    let load = Load::start(site.client(), &format!("http://{WEB}/"), 10, 300)?;
 
     // One that is killed, after which the daemon cleans up.
     let file = ns.directory().join("killed.pcapng");
@@ -277,7 +277,7 @@ fn it_ends_alone() -> Result<()> {
     let deaf = "$CAPTURE -c 30 2>&1 >/dev/null | head -n 1";
     for pipe in ["$CAPTURE | head -n 3", idle, deaf] {
         let script = format!("{pipe}; echo \"codes ${{PIPESTATUS[*]}}\"");
-        let log = ns.spawn(shell(ns, &script)?)?.wait(SOON)?.log;
+        let log = ns.spawn(shell(ns, &script)?)?.wait(STARTED)?.log;
         ensure!(log.ends_with("codes 0 0\n"), "{pipe}: {log}");
         ensure!(pipe == deaf || totals(&log).is_ok(), "{pipe}: {log}");
         ensure!(!log.contains("roken"), "{pipe}: {log}");
@@ -401,13 +401,13 @@ fn nonsense_is_told_what_to_write() -> Result<()> {
 fn losses_are_told() -> Result<()> {
     needs_root!();
     let (site, gateway) = web(2)?;
-    let load = Load::start(site.client(), &format!("http://{WEB}/"), 50, 30)?;
+    let load = Load::start(site.client(), &format!("http://{WEB}/"), 50, 300)?;
     // Until it is told to read, the pipe and the ring are all the room there is.
     let script = "mkfifo go; { echo $BASHPID > pid; exec $CAPTURE --buffer 64KiB -w -; } | \
         { read -r _ < go; exec cat > lost.pcapng; }; exit ${PIPESTATUS[0]}";
     let ns = &site.net.gateway;
     let mut child = ns.spawn(shell(ns, script)?)?;
-    child.wait_for_log(BEGUN, SOON)?;
+    child.wait_for_log(BEGUN, STARTED)?;
     let requests = || counted(&gateway, &["nat-forward"]).unwrap_or(0);
     let begun = requests();
     wait_until("many requests", SOON, || requests() > begun + 5000)?;
