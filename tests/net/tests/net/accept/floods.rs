@@ -7,7 +7,7 @@ use std::net::{TcpListener, TcpStream};
 use anyhow::{Context, Result, ensure};
 use ringway_net_tests::raw_tcp::{ACK, AGREED, FIN, PLAIN, RST, Segment};
 use ringway_net_tests::{SOON, needs_root};
-use ringway_testnet::{wait_for, wait_until};
+use ringway_testnet::{Child, wait_for, wait_until};
 
 use super::{Answered, KEYS, Pair, SERVICES, accepted, at, is_the_first};
 
@@ -120,16 +120,22 @@ fn a_server_begins_anew() -> Result<()> {
     needs_root!();
     let Some(pair) = Pair::new()? else { return Ok(()) };
     let mut listener = pair.listen("[::]:80")?;
-    let mut accept = pair.accept()?;
+    let accept = pair.accept()?;
     let kind = (AGREED, true);
-    for port in [11_000, 11_010] {
+    let told = |accept: &Child, words: &str, times: usize| {
+        wait_for(words, SOON, || match accept.log() {
+            log if log.matches(words).count() == times => Ok(()),
+            log => Err(log),
+        })
+    };
+    for (times, port) in [(1, 11_000), (2, 11_010)] {
         let first = Answered::new(SERVICES[0], port, KEYS[0], kind)?;
         pair.ends(&first.ack(""), "opened")?;
         let (served, _) = accepted(&listener)?;
         drop((served, listener));
         let fin = pair.client.receive(first.from, |s| s.flags & FIN != 0);
         fin.context("its connection ends with it")?;
-        accept.wait_for_log("nobody listens at 203.0.113.9:80", SOON)?;
+        told(&accept, "ringway: nobody listens at 203.0.113.9:80", times)?;
         let other = Answered::new(SERVICES[0], port + 1, KEYS[0], kind)?;
         pair.ends(&other.ack(""), "no-listener")?;
         let reset = pair.client.receive(other.from, |s| s.flags & RST != 0);
@@ -141,6 +147,7 @@ fn a_server_begins_anew() -> Result<()> {
             Ok(text) if !text.contains("nobody listens at") => Ok(()),
             other => Err(format!("{other:?}")),
         })?;
+        told(&accept, "no longer: nobody listens at 203.0.113.9:80", times)?;
         // Of the former server's, by its last state.
         let fin = Segment { flags: FIN | ACK, ..first.ack("") };
         pair.ends(&fin, "known")?;

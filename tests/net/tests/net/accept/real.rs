@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use ringway_net_tests::{
     Gateway, Line, SERVICE_V4, SERVICE_V6, SOON, binary, get, needs_root, tool, write_secret,
 };
-use ringway_testnet::{Child, Node};
+use ringway_testnet::{Child, Node, wait_until};
 
 use super::has_kfunc;
 use crate::capture::counted;
@@ -128,8 +128,9 @@ fn a_lost_acknowledgement() -> Result<()> {
         )?;
         let before = accepted();
         let mut line = Line::open(place.dsr.client(), SocketAddr::new(web.ip(), ECHO))?;
-        let rules = nft("list ruleset")?.out;
-        ensure!(!rules.contains("packets 0 "), "nothing was lost: {rules}");
+        wait_until("a loss", SOON, || {
+            nft("list ruleset").is_ok_and(|rules| !rules.out.contains("packets 0 "))
+        })?;
         nft("delete table inet loss")?;
         ensure!(accepted() == before, "a server knows of it");
         line.ask("anybody?").with_context(|| web.to_string())?;
