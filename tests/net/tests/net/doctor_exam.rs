@@ -1,7 +1,7 @@
 //! `ringway doctor --exam`: the faults that it plants are found, and nothing is left of them.
 
 use std::collections::BTreeSet;
-use std::fs;
+use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -58,15 +58,19 @@ fn nothing_is_left_of_one_that_was_killed() -> Result<()> {
         let number = format!("-{}-", exam.id());
         entries.filter(move |entry| entry.file_name().to_string_lossy().contains(&number))
     };
-    let inside = || -> BTreeSet<u64> {
+    // They stay open: another namespace may get the number of one that is gone.
+    let inside = || -> Vec<File> {
         let entries = own(format!("/proc/{}/root/run/netns", exam.id()));
-        entries.filter_map(|entry| Some(fs::metadata(entry.path()).ok()?.ino())).collect()
+        entries.filter_map(|entry| File::open(entry.path()).ok()).collect()
     };
     let planted = wait_until("a patient and its peer", SOON, || inside().len() >= 2);
-    let (namespaces, named) = (inside(), own("/run/netns".into()).count());
+    let (open, named) = (inside(), own("/run/netns".into()).count());
+    let numbers = open.iter().map(|file| Ok(file.metadata()?.ino()));
+    let namespaces = numbers.collect::<Result<BTreeSet<u64>>>();
     exam.kill()?;
     exam.wait()?;
     planted?;
+    let namespaces = namespaces?;
     ensure!(named == 0, "the machine's own /run/netns has {named} of its namespaces");
     let gone = || used_namespaces().is_disjoint(&namespaces);
     wait_until("its namespaces to be empty", SOON, gone)?;

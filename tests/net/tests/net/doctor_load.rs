@@ -19,6 +19,23 @@ fn ping(from: &Namespace, arguments: &[&str]) -> Result<Child> {
     Ok(from.spawn(command)?)
 }
 
+/// Makes the neighbour's entry for the patient permanent: the filter drops ARP requests, too.
+fn know(far: &Namespace) -> Result<()> {
+    let known = far.command("ping").args(["-c1", "-W30", "10.9.0.1"]).status()?;
+    ensure!(known.success(), "{known}");
+    Ok(far.ip("neigh change 10.9.0.1 dev vb nud permanent\n")?)
+}
+
+/// Looks until these words are found: what goes wrong may begin a moment later.
+fn found(words: &str, look: impl Fn() -> Result<Vec<Value>>) -> Result<Vec<Value>> {
+    let look = || {
+        let found = look().map_err(|error| format!("{error:#}"))?;
+        let said = found.iter().map(Value::to_string).collect::<String>();
+        if said.contains(words) { Ok(found) } else { Err(format!("{found:#?}")) }
+    };
+    Ok(wait_for(words, SOON, look)?)
+}
+
 /// Looks while it goes wrong again and again.
 pub fn meanwhile<T>(wrong: impl Fn() + Sync, action: impl FnOnce() -> T) -> T {
     let stop = AtomicBool::new(false);
@@ -102,15 +119,15 @@ fn senders_without_any_route() -> Result<()> {
     let (patient, far) = pair("strangers")?;
     patient.ns.sysctl("net/ipv4/conf/va/rp_filter", "1")?;
     far.ip("address add 10.99.0.1/32 dev vb\n")?;
-    let known = far.command("ping").args(["-c1", "-W30", "10.9.0.1"]).status()?;
-    ensure!(known.success(), "{known}");
+    know(&far)?;
     let _ping = ping(&far, &["-I", "10.99.0.1", "10.9.0.1"])?;
-    let found = patient.symptoms("reverse-path", LOOK)?;
-    ensure!(found.len() == 1 && found[0]["changes"] == serde_json::json!([]), "{found:#?}");
+    let look = || patient.symptoms("reverse-path", LOOK);
+    let all = found("reverse-path", look)?;
+    ensure!(all.len() == 1 && all[0]["changes"] == serde_json::json!([]), "{all:#?}");
     // And so it is.
     patient.ns.sysctl("net/ipv4/conf/va/rp_filter", "2")?;
-    let found = patient.symptoms("reverse-path", LOOK)?;
-    ensure!(found.len() == 1, "{found:#?}");
+    let all = found("reverse-path", look)?;
+    ensure!(all.len() == 1, "{all:#?}");
     Ok(())
 }
 
@@ -151,9 +168,7 @@ fn senders_that_live_elsewhere() -> Result<()> {
     patient.ns.ip("link add other type veth peer name rest\nlink set other up\nlink set rest up\nroute add 10.99.0.0/24 dev other\n")?;
     patient.ns.sysctl("net/ipv4/conf/va/rp_filter", "1")?;
     far.ip("address add 10.99.0.1/32 dev vb\n")?;
-    // Later the filter would keep ARP from being answered, too.
-    let known = far.command("ping").args(["-c1", "-W30", "10.9.0.1"]).status()?;
-    ensure!(known.success(), "{known}");
+    know(&far)?;
     let _ping = ping(&far, &["-I", "10.99.0.1", "10.9.0.1"])?;
     patient.cure("reverse-path", "this machine", LOOK)
 }
@@ -201,8 +216,8 @@ fn a_syn_queue_that_overflows() -> Result<()> {
     let small = patient.ns.run(|| listen(4096))??;
     // Handshakes that stay half done, since no answer arrives.
     let knock = || drop(far.run(|| begin(40)));
-    let found = meanwhile(knock, || patient.treat("syn-queue", LOOK))?;
-    ensure!(found.len() == 1, "{found:?}");
+    let all = meanwhile(knock, || found("syn-queue", || patient.treat("syn-queue", LOOK)))?;
+    ensure!(all.len() == 1, "{all:?}");
     drop(small);
     let listening = || patient.ns.run(|| listen(4096))?;
     let _large = wait_for("the port to be free", SOON, listening)?;
