@@ -125,6 +125,12 @@ fn reached(ns: &Namespace, arguments: &[&str]) -> Result<String> {
     Ok(said)
 }
 
+/// Requests that a `ping` has sent: more than asked for if an answer was late.
+fn requests(said: &str) -> Result<u64> {
+    let before = said.split_once(" packets transmitted").context("no summary")?.0;
+    Ok(before.rsplit(char::is_whitespace).next().unwrap_or_default().parse()?)
+}
+
 /// Packets of these ends at an interface; a status counts all that has happened before it.
 fn count(gateway: &Gateway, interface: &str, verdict: &str, reason: &str) -> Result<u64> {
     Ok(counted(&gateway.status()?, interface, verdict, reason))
@@ -163,7 +169,8 @@ fn goes_past_the_kernel_as_the_kernel_would_send_it() -> Result<()> {
     let arrives = sniff(site.b(), "icmp or icmp6")?;
     for target in ["10.2.0.2", "fd02::2"] {
         let said = reached(site.a(), &["-c", "20", "-i", "0.02", target])?;
-        ensure!(said.matches("ttl=63").count() == 20, "one hop less each way: {said}");
+        let (all, fit) = (said.matches("ttl=").count(), said.matches("ttl=63").count());
+        ensure!(all == fit, "one hop less each way: {said}");
     }
     let (own, there) = (site.links[1].mac, site.ends[1].mac);
     let hops = format!("{own} > {there}");
@@ -215,13 +222,15 @@ fn explained_and_captured(site: &Site, gateway: &Gateway) -> Result<()> {
     let file = site.router.directory().join("routed.pcapng");
     let path = file.to_string_lossy().into_owned();
     let running = capture::begin(&site.router, &["-w", &path, "icmp"])?;
-    reached(site.a(), &["-c", "5", "-i", "0.05", "10.2.0.2"])?;
+    let said = reached(site.a(), &["-c", "5", "-i", "0.05", "10.2.0.2"])?;
     let (code, log) = capture::end(running)?;
-    ensure!(code == 0 && capture::totals(&log)? == [10, 0, 10], "{code}: {log}");
+    let [captured, lost, matched] = capture::totals(&log)?;
+    let all = (10..=2 * requests(&said)?).contains(&captured);
+    ensure!(code == 0 && all && lost == 0 && captured == matched, "{code}: {log}");
     let fields = ["frame.interface_name", "frame.comment", "ip.ttl", "eth.dst"];
     let rows = capture::tshark(&site.router, &file, &fields)?;
     let rows: Vec<Vec<&str>> = rows.iter().map(|row| row.split('\t').collect()).collect();
-    ensure!(rows.len() == 20, "{rows:?}");
+    ensure!(rows.len() as u64 == 2 * captured, "{rows:?}");
     for pair in rows.chunks(2) {
         let [came, left] = pair else { continue };
         ensure!(came[1].starts_with("redirect routed"), "{pair:?}");
@@ -346,8 +355,9 @@ fn too_long(site: &Site, gateway: &Gateway) -> Result<()> {
     }
     for (target, fits) in [("10.2.0.2", "1372"), ("fd02::2", "1352")] {
         let before = count(gateway, "eth1", "redirect", "routed")?;
-        reached(site.a(), &["-c", "3", "-i", "0.1", "-M", "do", "-s", fits, target])?;
-        ensure!(count(gateway, "eth1", "redirect", "routed")? == before + 3, "{target}");
+        let said = reached(site.a(), &["-c", "3", "-i", "0.1", "-M", "do", "-s", fits, target])?;
+        let routed = count(gateway, "eth1", "redirect", "routed")? - before;
+        ensure!((3..=requests(&said)?).contains(&routed), "{routed} to {target}");
     }
     let too_long = count(gateway, "eth1", "pass", "forward-too-long")?;
     ensure!(too_long == 2, "{too_long}: {}", gateway.status()?);
@@ -380,6 +390,13 @@ fn follows_routes_at_once() -> Result<()> {
     site.a().ip("addr del 10.9.0.1/32 dev eth0\naddr del fd09::1/128 dev eth0\n")?;
     let gateway = site.start("")?;
     site.warm_up()?;
+    let unrouted = || count(&gateway, "eth1", "pass", "route-none");
+    let refused = |target: &str| -> Result<String> {
+        let before = unrouted()?;
+        let said = ping(site.a(), &["-c", "1", target])?;
+        ensure!(unrouted()? > before, "{said}, {}", gateway.status()?);
+        Ok(said)
+    };
     for v6 in [false, true] {
         let (network, far) = if v6 { ("fd09::/64", far[1]) } else { ("10.9.0.0/24", far[0]) };
         let route = |what: String| site.router.ip(&format!("route {what}\n"));
@@ -394,18 +411,16 @@ fn follows_routes_at_once() -> Result<()> {
         }
         let far = far.to_string();
         route(format!("replace unreachable {network}"))?;
-        let said = ping(site.a(), &["-c", "1", &far])?;
+        let said = refused(&far)?;
         ensure!(said.contains("nreachable: ") || said.contains("Host Unreachable"), "{said}");
         // IPv6 keeps both kinds beside each other.
         route(format!("del unreachable {network}"))?;
         route(format!("replace blackhole {network}"))?;
-        let said = ping(site.a(), &["-c", "1", &far])?;
+        let said = refused(&far)?;
         ensure!(said.contains("100% packet loss") && !said.contains("From"), "{said}");
         route(format!("del blackhole {network}"))?;
-        let said = ping(site.a(), &["-c", "1", &far])?;
+        let said = refused(&far)?;
         ensure!(said.contains("Net Unreachable") || said.contains("No route"), "{said}");
     }
-    let none = count(&gateway, "eth1", "pass", "route-none")?;
-    ensure!(none == 6, "{none}: {}", gateway.status()?);
     Ok(())
 }
