@@ -11,7 +11,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use ringway_net_tests::{
-    SERVICE_V4, SOON, Site, WEB, configuration, detach_link, get, needs_root, service, write_secret,
+    SERVICE_V4, SOON, STARTED, Site, WEB, configuration, detach_link, get, needs_root, service,
+    write_secret,
 };
 use ringway_testnet::{
     Child, End, Nginx, Node, Signal, VethOptions, XdpReceive, veth, wait_for, wait_until,
@@ -155,7 +156,7 @@ fn captures_are_swept_away(site: &Site, machine: &Machine) -> Result<()> {
         let binary = machine.directory.join("ringway");
         let words = [&*binary.to_string_lossy(), "capture", "--node", node, "tcp port 80"];
         let mut capture = machine.namespace.spawn(machine.command(&words))?;
-        capture.wait_for_log("capturing from", SOON)?;
+        capture.wait_for_log("capturing from", STARTED)?;
         Ok(capture)
     };
     let (mut killed, mut living) = (begin()?, begin()?);

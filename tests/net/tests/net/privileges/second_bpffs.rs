@@ -73,7 +73,7 @@ fn a_second_bpffs_on_top() -> Result<()> {
     let words = [&*binary.to_string_lossy(), "run", "-c", &file.to_string_lossy()];
     let start = || -> Result<Child> {
         let mut daemon = machine.namespace.spawn(machine.command(&words))?;
-        daemon.wait_for_log("serving: ", SOON)?;
+        daemon.wait_for_log("serving: ", STARTED)?;
         Ok(daemon)
     };
     let mut killed = start()?;
