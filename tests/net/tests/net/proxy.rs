@@ -9,10 +9,10 @@ use anyhow::{Context, Result, anyhow, ensure};
 use ringway_net_tests::{
     ECHO, Gateway, Line, SERVICE_V4, SERVICE_V6, SOON, Site, WEB, get, needs_root, tool,
 };
-use ringway_testnet::{Namespace, wait_until};
+use ringway_testnet::Namespace;
 
 use super::capture::counted;
-use super::challenge::{ALWAYS, FLOOD, flood};
+use super::challenge::{ALWAYS, flood, wait_answered};
 
 pub(super) const PROXY: &str = "syn = \"proxy\"\n";
 pub(super) const MIB: usize = 1 << 20;
@@ -48,11 +48,7 @@ fn a_flood_of_syns_reaches_no_backend_of_a_proxied_service() -> Result<()> {
     let before = (flows(&gateway)?, counted(&gateway, &["syn-answered"])?);
     ensure!(before.0 > 0, "no flow of a client's is counted");
     flood(site.client(), WEB)?;
-    let all = || match counted(&gateway, &["syn-answered"]) {
-        Ok(answered) => answered - before.1 >= FLOOD,
-        Err(_) => false,
-    };
-    wait_until("answers to all SYNs", SOON, all)?;
+    wait_answered(&gateway, "syn-answered", before.1)?;
     let flows = flows(&gateway)? - before.0;
     ensure!(flows == 0, "{flows} flows went to a backend");
     line.ask("after")?;
