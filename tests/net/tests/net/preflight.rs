@@ -2,8 +2,8 @@
 //! command has been run.
 
 use anyhow::{Context, Result, ensure};
-use ringway_net_tests::{SERVICE_V4, Site, WEB, needs_root, ringway, tool};
-use ringway_testnet::{Namespace, attach_pass, detach_pass};
+use ringway_net_tests::{SERVICE_V4, SOON, Site, WEB, needs_root, ringway, tool};
+use ringway_testnet::{Namespace, attach_pass, detach_pass, wait_for};
 use serde_json::Value;
 
 /// A gateway's namespace with a configuration, and no daemon.
@@ -137,7 +137,10 @@ fn a_backend_that_answers_for_the_service_address() -> Result<()> {
     type_in(ns, "ping -c 1 -W 5 10.2.0.11")?;
     let text = site.configuration(&site.service("web", WEB, "forward = \"dsr-l2\"\n"));
     let checked = Checked::new(ns, &text)?;
-    let fix = checked.fix("arp-quiet", "web", "fail")?;
+    // It waits 300 ms for the answer, which a busy machine may need longer for.
+    let fix = wait_for("the answer for the service address", SOON, || {
+        checked.fix("arp-quiet", "web", "fail").map_err(|error| format!("{error:#}"))
+    })?;
     let command = fix.strip_prefix("on the backend: ").and_then(|fix| fix.split("; with").next());
     type_in(backend, command.with_context(|| fix.clone())?)?;
     checked.is_ok("arp-quiet", "web")
