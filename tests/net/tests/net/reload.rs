@@ -266,7 +266,8 @@ fn sighup_reads_the_file_again_and_health_stays() -> Result<()> {
     site.nginx.remove(1);
     let check = "check = { type = \"http\", interval = \"1s\", timeout = \"1s\", fall = 5 }\n";
     let text = site.configuration(&site.service("web", WEB, check));
-    let mut gateway = Gateway::start(&site.net.gateway, &text)?;
+    let mut gateway = Gateway::launch(&site.net.gateway, &text)?;
+    gateway.wait_healthy()?;
     let refused = |status: &Value, service: usize| {
         status["services"][service]["backends"][1]["reason"].to_string().contains("refused")
     };
