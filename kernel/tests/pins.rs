@@ -12,9 +12,7 @@ use ringway_kernel::{
     Applied, Error, Explainer, Gateway, GatewayOptions, Interface, Orphan, OrphanCause, Result,
     XdpMode,
 };
-use ringway_testnet::{
-    End, Link, Namespace, VethOptions, attach_pass, veth, wait_for, wait_until,
-};
+use ringway_testnet::{End, Link, Namespace, VethOptions, attach_pass, veth, wait_for, wait_until};
 
 use common::node::Node;
 use common::tables;

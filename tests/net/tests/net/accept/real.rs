@@ -1,6 +1,6 @@
 //! Gateways with `syn = "backend"`, and backends with `ringway accept`.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
@@ -31,13 +31,14 @@ impl Place {
         Ok(Some(Place { accepts: accepts.collect::<Result<_>>()?, dsr, secret }))
     }
 
-    fn gateway(&self, forward: &str, v6: bool) -> Result<(Gateway, SocketAddr)> {
-        let vip = if v6 { SERVICE_V6 } else { SERVICE_V4 };
-        let plain = self.dsr.configuration(forward, vip, v6);
+    fn gateway(&self, forward: &str, v6: bool) -> Result<Gateway> {
+        Gateway::start(&self.dsr.net.gateway, &self.text(forward, v6))
+    }
+
+    fn text(&self, forward: &str, v6: bool) -> String {
+        let plain = self.dsr.configuration(forward, vip(v6), v6);
         let body = plain.replace("[[service]]", "[[service]]\nsyn = \"backend\"");
-        let shield = format!("[shield]\nsyn = {{ always = true, secret = {:?} }}\n", self.secret);
-        let gateway = Gateway::start(&self.dsr.net.gateway, &(body + &shield))?;
-        Ok((gateway, SocketAddr::new(vip, 80)))
+        body + &format!("[shield]\nsyn = {{ always = true, secret = {:?} }}\n", self.secret)
     }
 
     fn ended(&self, end: &str) -> Result<u64> {
@@ -45,18 +46,24 @@ impl Place {
     }
 
     /// Every connection is answered for by the gateway, and opened at a backend.
-    fn serves(&self, forward: &str, v6: bool) -> Result<()> {
-        let (gateway, web) = self.gateway(forward, v6)?;
-        let before = self.ended("opened")?;
+    fn serves(&self, gateway: &mut Gateway, forward: &str, v6: bool) -> Result<()> {
+        gateway.reload(&self.text(forward, v6))?;
+        gateway.wait_healthy()?;
+        let counts = || anyhow::Ok((self.ended("opened")?, counted(gateway, &["syn-answered"])?));
+        let before = counts()?;
         for _ in 0..20 {
-            get(self.dsr.client(), web)?;
+            get(self.dsr.client(), (vip(v6), 80).into())?;
         }
-        let (opened, answered) =
-            (self.ended("opened")? - before, counted(&gateway, &["syn-answered"])?);
+        let after = counts()?;
+        let (opened, answered) = (after.0 - before.0, after.1 - before.1);
         ensure!(opened == 20 && answered == 20, "{opened} opened, {answered} answered");
         ensure!(self.ended("no-cookie")? == 0 && self.ended("refused")? == 0);
         Ok(())
     }
+}
+
+fn vip(v6: bool) -> IpAddr {
+    if v6 { SERVICE_V6 } else { SERVICE_V4 }
 }
 
 pub(super) fn accept(node: &Node, secret: &Path) -> Result<Child> {
@@ -75,18 +82,15 @@ pub(super) fn accept(node: &Node, secret: &Path) -> Result<Child> {
 #[test]
 fn a_gateway_answers_and_backends_open() -> Result<()> {
     needs_root!();
-    let Some(place) = Place::new(Opener::Nobody)? else { return Ok(()) };
-    place.serves("dsr-l2", false)?;
-    place.serves("dsr-l2", true)
-}
-
-#[test]
-fn a_gateway_answers_and_backends_open_behind_decap() -> Result<()> {
-    needs_root!();
-    let Some(place) = Place::new(Opener::Ringway)? else { return Ok(()) };
-    for forward in ["dsr-ipip", "dsr-gue"] {
-        place.serves(forward, false)?;
-        place.serves(forward, true)?;
+    for (opener, all) in
+        [(Opener::Nobody, &["dsr-l2"][..]), (Opener::Ringway, &["dsr-ipip", "dsr-gue"])]
+    {
+        let Some(place) = Place::new(opener)? else { return Ok(()) };
+        let mut gateway = place.gateway(all[0], false)?;
+        for forward in all {
+            place.serves(&mut gateway, forward, false)?;
+            place.serves(&mut gateway, forward, true)?;
+        }
     }
     Ok(())
 }
@@ -96,20 +100,19 @@ fn a_gateway_answers_and_backends_open_behind_decap() -> Result<()> {
 fn a_connection_survives_restarts() -> Result<()> {
     needs_root!();
     let Some(mut place) = Place::new(Opener::Nobody)? else { return Ok(()) };
-    let (mut gateway, web) = place.gateway("dsr-l2", false)?;
-    let mut line = Line::open(place.dsr.client(), SocketAddr::new(web.ip(), ECHO))?;
+    let gateway = place.gateway("dsr-l2", false)?;
+    let mut line = Line::open(place.dsr.client(), SocketAddr::new(SERVICE_V4, ECHO))?;
     // Much more than a segment, either way.
     line.ask(&"before".repeat(10_000)).context("before")?;
     place.accepts.clear();
     line.ask("accept is gone").context("accept is gone")?;
     drop(gateway);
-    (gateway, _) = place.gateway("dsr-l2", false)?;
+    let _gateway = place.gateway("dsr-l2", false)?;
     line.ask("both began anew").context("gateway")?;
     let accepts = place.dsr.net.backends.iter().map(|node| accept(node, &place.secret));
     place.accepts = accepts.collect::<Result<_>>()?;
     line.ask("after").context("after")?;
-    get(place.dsr.client(), web)?;
-    drop(gateway);
+    get(place.dsr.client(), (SERVICE_V4, 80).into())?;
     Ok(())
 }
 
@@ -120,20 +123,22 @@ fn a_lost_acknowledgement() -> Result<()> {
     let Some(place) = Place::new(Opener::Nobody)? else { return Ok(()) };
     let nft = |words: &str| tool(place.dsr.client(), "nft", &[words])?.done();
     let accepted = || place.dsr.echo.iter().map(|echo| echo.seen.peers().len()).sum::<usize>();
+    let mut gateway = place.gateway("dsr-l2", false)?;
     for v6 in [false, true] {
-        let (_gateway, web) = place.gateway("dsr-l2", v6)?;
+        gateway.reload(&place.text("dsr-l2", v6))?;
+        gateway.wait_healthy()?;
         nft(
             "add table inet loss; add chain inet loss o { type filter hook output priority 0; }; \
              add rule inet loss o tcp flags == ack counter drop",
         )?;
         let before = accepted();
-        let mut line = Line::open(place.dsr.client(), SocketAddr::new(web.ip(), ECHO))?;
+        let mut line = Line::open(place.dsr.client(), SocketAddr::new(vip(v6), ECHO))?;
         wait_until("a loss", SOON, || {
             nft("list ruleset").is_ok_and(|rules| !rules.out.contains("packets 0 "))
         })?;
         nft("delete table inet loss")?;
         ensure!(accepted() == before, "a server knows of it");
-        line.ask("anybody?").with_context(|| web.to_string())?;
+        line.ask("anybody?").with_context(|| vip(v6).to_string())?;
         ensure!(accepted() == before + 1);
     }
     Ok(())
