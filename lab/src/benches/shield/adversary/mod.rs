@@ -246,7 +246,7 @@ mod tests {
 
     const PREFIXES: u32 = 10_000;
     /// Of a packet. On a slow machine limits let more of them pass, which then open flows.
-    const CALLS: f64 = 20.0;
+    const CALLS: f64 = 30.0;
     const LOOKUPS: f64 = 60.0;
 
     #[test]
