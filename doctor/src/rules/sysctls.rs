@@ -391,7 +391,7 @@ mod tests {
             assert_eq!(machine.worst(&FAR_BELOW_DEFAULT), Warn, "{key}");
             let set = |value: &str| [format!("sysctl -w net.{}={value}", key.replace('/', "."))];
             assert_eq!(machine.fixes(&FAR_BELOW_DEFAULT), set(default));
-            let back = crate::Fix::sysctl(&format!("net/{key}"), is).to_string();
+            let back = crate::Fix::sysctl(format!("net/{key}"), is).to_string();
             assert_eq!(machine.undos(&FAR_BELOW_DEFAULT), [back]);
         }
         let strange = healthy().put("/proc/sys/net/core/somaxconn", "many");
