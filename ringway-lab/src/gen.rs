@@ -32,6 +32,8 @@ const LOOKS: Duration = Duration::from_millis(5);
 /// does this time. Looks are counted because a busy machine may let this thread stand still.
 const QUIET_LOOKS: u32 = 200;
 const PATIENCE: Duration = Duration::from_secs(10);
+const QUIET_LOOKS_OF_A_SINK: u32 = 40;
+const PATIENCE_OF_A_SINK: Duration = Duration::from_secs(1);
 /// Frames up to this length fit into 2 048 bytes.
 const SHORT: usize = 1792;
 
@@ -146,23 +148,28 @@ impl<'a> Run<'a> {
         while !self.is_gone() && since.elapsed() < PATIENCE {
             self.sample();
         }
-        if self.args.port.is_some() && !self.args.sink.is_empty() {
+        if !self.args.sink.is_empty() {
             self.wait_for_the_rest();
         }
     }
 
+    /// A sink alone does not know how many there are, nor whether others go on sending.
     fn wait_for_the_rest(&mut self) {
         self.told = false;
-        let (since, sent) = (Instant::now(), self.control.made().packets);
-        let (mut quiet, mut seen) = (0, 0);
-        while !self.told && quiet < QUIET_LOOKS && since.elapsed() < PATIENCE {
+        let sent = self.args.port.is_some().then(|| self.control.made().packets);
+        let (looks, patience) = match sent {
+            Some(_) => (QUIET_LOOKS, PATIENCE),
+            None => (QUIET_LOOKS_OF_A_SINK, PATIENCE_OF_A_SINK),
+        };
+        let (since, mut quiet, mut seen) = (Instant::now(), 0, 0);
+        while !self.told && quiet < looks && since.elapsed() < patience {
             let (unique, all) = {
                 let checked = lock(&self.checked);
                 (checked.unique_packets(), checked.received_packets())
             };
             quiet = if all == seen { quiet + 1 } else { 0 };
             seen = all;
-            if unique >= sent {
+            if sent.is_some_and(|sent| unique >= sent) {
                 return;
             }
             self.sample();

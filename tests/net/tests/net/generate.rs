@@ -31,7 +31,7 @@ fn is(document: &Value, place: &str, want: u64) -> Result<()> {
 fn all_that_is_sent_comes() -> Result<()> {
     needs_root!();
     for (port, sink, more) in [
-        ("af_packet:eth0", "af_packet:eth1", &["--size", "60,590,1514"][..]),
+        ("af_packet:eth0", "af_packet:eth1,blocks=256", &["--size", "60,590,1514"][..]),
         ("af_xdp:eth0:0", "af_xdp:eth1:0", &["--size", "78,1514", "--protocol", "tcp-syn"]),
         ("af_packet:eth0", "af_xdp:eth1:0", &["--vlan", "7", "--protocol", "icmp"]),
         ("xdp:eth0", "af_xdp:eth1:0", &["--size", "1514", "--protocol", "udp"]),
@@ -72,7 +72,15 @@ fn what_is_lost_on_the_way_is_told() -> Result<()> {
     needs_root!();
     let ours = cable()?;
     ours.ip("link set eth1 mtu 1000")?;
-    let words = ["gen", "--port", "af_xdp:eth0:0", "--sink", "af_packet:eth1", "--count", PACKETS];
+    let words = [
+        "gen",
+        "--port",
+        "af_xdp:eth0:0",
+        "--sink",
+        "af_packet:eth1,blocks=256",
+        "--count",
+        PACKETS,
+    ];
     let sizes = ["--size", "60,1514", "--rate", "20k", "--destination", "10.8.0.2"];
     let all = [&words[..], &sizes, &MAC].concat();
     let document = ringway_lab(&ours, &[&all[..], &["-o", "json"]].concat())?.json()?;
@@ -149,7 +157,7 @@ fn from_one_machine_to_another() -> Result<()> {
         child.wait_for_log("running on", SOON)?;
         Ok(child)
     };
-    let sink = start(&far, &["--sink", "af_packet:eth0", "--interval", "0.1"])?;
+    let sink = start(&far, &["--sink", "af_packet:eth0,blocks=256", "--interval", "0.1"])?;
     let words = ["--port", "af_packet:eth0", "--destination", "10.8.0.2", "--rate", "1k"];
     let once =
         ringway_lab(&near, &[&["gen", "--count", PACKETS, "-o", "json"], &words[..]].concat())?;
